@@ -1,0 +1,51 @@
+"""Refusals of the broker. They name a condition, not a code: each protocol maps conditions to its own codes."""
+
+from __future__ import annotations
+
+
+class BrokerError(Exception):
+    """Base of all refusals. The message says what was wrong, what was expected and which setting changes it."""
+
+    condition = "internal-error"
+
+
+class NotFound(BrokerError):
+    condition = "not-found"
+
+
+class AccessRefused(BrokerError):
+    condition = "access-refused"
+
+
+class PreconditionFailed(BrokerError):
+    condition = "precondition-failed"
+
+
+class ResourceLocked(BrokerError):
+    condition = "resource-locked"
+
+
+class NotAllowed(BrokerError):
+    condition = "not-allowed"
+
+
+class CommandInvalid(BrokerError):
+    condition = "command-invalid"
+
+
+class NotImplementedByBroker(BrokerError):
+    condition = "not-implemented"
+
+
+class ResourceError(BrokerError):
+    condition = "resource-error"
+
+
+class ContentTooLarge(BrokerError):
+    condition = "content-too-large"
+
+
+class StorageFailed(BrokerError):
+    """The store stopped; nothing of the batch is confirmed."""
+
+    condition = "internal-error"

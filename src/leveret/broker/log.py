@@ -1,0 +1,198 @@
+"""The log that the broker writes to: group commits of records, behind one interface that storage engines implement.
+
+Within one turn of the event loop the broker calls `store`, `settle` and the rest; each adds a record to the batch being
+filled. `flush` ends the turn: unless a commit is running, everything pending becomes one commit, in a thread of the
+engine's. What one turn added is never split over two commits, which is what makes transactions atomic. When a commit has
+returned, the waiters of its batch are told, on the event loop.
+
+Positions: an entry or a message is found again by (row id, slot). Positions never change for the broker: when the engine
+copies survivors of a row elsewhere it keeps the old position resolvable for as long as anything live has it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from leveret.broker.message import Entry, Message, Overlay
+
+OK = "ok"
+FULL = "full"
+FAILED = "failed"
+
+
+class CommitWaiter:
+    """Something to be told when a batch is on disk. A native base class, so that the call stays cheap when compiled."""
+
+    def committed(self, batch: int) -> None:
+        raise NotImplementedError
+
+
+class Row:
+    """A row of the log in memory: what the broker's positions point to, and what trimming counts.
+
+    id      the row's number; never reused
+    log     the log that it belongs to
+    size    octets on disk
+    live    records in it that must be kept; at zero the row is deleted with the next commit
+    slots   one octet a record: 1 while it is live
+    The rest belongs to the engine.
+    """
+
+    __slots__ = ("batch", "extra", "id", "live", "log", "moved", "settled_by", "size", "slots")
+
+    def __init__(self, log: Log, id: int, batch: int) -> None:
+        self.log = log
+        self.id = id
+        self.batch = batch
+        self.size = 0
+        self.live = 0
+        self.slots = bytearray()
+        self.settled_by: list[Row] = []
+        self.moved: dict[int, tuple[Row, int]] | None = None
+        self.extra: object | None = None
+
+
+class Loaded:
+    """An entry read back from the log."""
+
+    __slots__ = ("acquired_count", "delivery_count", "message", "overlay", "row", "seq", "slot")
+
+    def __init__(self, seq: int, row: Row, slot: int, message: Message, overlay: Overlay | None, acquired_count: int,
+                 delivery_count: int) -> None:
+        self.seq = seq
+        self.row = row
+        self.slot = slot
+        self.message = message
+        self.overlay = overlay
+        self.acquired_count = acquired_count
+        self.delivery_count = delivery_count
+
+
+class RecoveredQueue:
+    """The live entries of one queue after a start, compact and in the order of their sequence numbers.
+
+    seqs, rows ('Q'), slots ('I') run in parallel; `priorities` ('b', -1 where the publisher gave none) and `sizes` ('I')
+    too.
+    """
+
+    __slots__ = ("priorities", "rows", "seqs", "sizes", "slots")
+
+    def __init__(self) -> None:
+        self.seqs: array[int] = array("Q")
+        self.rows: array[int] = array("Q")
+        self.slots: array[int] = array("I")
+        self.priorities: array[int] = array("b")
+        self.sizes: array[int] = array("I")
+
+
+class Recovery:
+    """What a log held at its start.
+
+    clean      the log was closed properly; otherwise every entry may have been handed out before
+    metadata   (kind, key) to value, as put last
+    queues     by queue id
+    last_seq   by queue id: the highest sequence number that the log has seen, so that none is used twice
+    """
+
+    def __init__(self) -> None:
+        self.clean = True
+        self.metadata: dict[tuple[str, str], bytes] = {}
+        self.queues: dict[int, RecoveredQueue] = {}
+        self.last_seq: dict[int, int] = {}
+
+
+class Log:
+    """A log of group commits.
+
+    filling    number of the batch that records go into now
+    committed  number of the last batch that is on disk; batches commit in order
+    state      OK, FULL (no space: publishers must stop, settling goes on) or FAILED (nothing will commit any more)
+    reason     why, in words, where the state is not OK
+    pending_bytes  octets accepted and not yet on disk: the measure for back pressure
+    rows       the rows in memory by id
+    """
+
+    def __init__(self, shard: int = 0) -> None:
+        self.shard = shard
+        self.filling = 1
+        self.committed = 0
+        self.state = OK
+        self.reason = ""
+        self.pending_bytes = 0
+        self.rows: dict[int, Row] = {}
+        # Called on the event loop whenever `state` changes.
+        self.on_state: Callable[[], None] | None = None
+
+    # The life of a log
+
+    def open(self) -> Recovery:
+        """Open or create the store and recover it. Blocking: called before the event loop runs.
+
+        Raises `StorageFailed` with a message that says what is wrong and what to do: locked, newer format, damaged.
+        """
+        raise NotImplementedError
+
+    def start(self, post: Callable[[Callable[[], None]], None]) -> None:
+        """Begin committing. `post` runs a callable on the event loop, from any thread."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Commit what is pending, mark the store as closed properly, release it. Blocking."""
+        raise NotImplementedError
+
+    # Records of the batch being filled (the hot path: no exceptions, no I/O)
+
+    def store(self, entry: Entry) -> None:
+        """Add an entry of a queue; its message too, unless the log holds it already (`message.row` is set).
+
+        Sets `row` and `slot` of both. An overlay and the two counts are stored with the entry.
+        """
+        raise NotImplementedError
+
+    def settle(self, entry: Entry) -> None:
+        """The entry (which this log holds) is gone. Called once an entry."""
+        raise NotImplementedError
+
+    def settle_range(self, queue_id: int, first: int, last: int, keep: Iterable[int],
+                     rows: Iterable[int], slots: Iterable[int]) -> None:
+        """All entries of a queue with sequence numbers from first to last are gone, but those in `keep`: one record.
+
+        `rows` and `slots` are the positions of the entries that go, so that their rows can be trimmed.
+        """
+        raise NotImplementedError
+
+    def update(self, entry: Entry) -> None:
+        """The entry's counts or overlay changed; the last update is what recovery returns."""
+        raise NotImplementedError
+
+    def put(self, kind: str, key: str, value: bytes | None) -> None:
+        """Change the metadata: set (kind, key), or delete it with None."""
+        raise NotImplementedError
+
+    # The end of the turn
+
+    def wait(self, waiter: CommitWaiter) -> None:
+        """Tell the waiter when the batch being filled is on disk. Each call is one call-back."""
+        raise NotImplementedError
+
+    def flush(self) -> None:
+        """End the turn: start a commit unless one is running or nothing is pending."""
+        raise NotImplementedError
+
+    # Paging
+
+    def load(self, rows: array[int], slots: array[int], done: Callable[[list[Loaded]], None]) -> None:
+        """Read entries back; `done` is called on the event loop with one `Loaded` a position, in the same order.
+
+        Reads are done between commits by the engine's thread, whole rows at a time, in pieces small enough that a commit
+        does not wait long. An entry settled in the meantime is still returned (the caller knows better).
+        Only entries whose batch is committed may be asked for.
+        """
+        raise NotImplementedError
+
+    def statistics(self) -> dict[str, int]:
+        """Figures for `leveret status`: octets on disk and live, rows, commits, free disk space."""
+        raise NotImplementedError

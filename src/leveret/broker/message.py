@@ -1,0 +1,123 @@
+"""A message, and its place in a queue.
+
+A `Message` is the body and properties as received, shared by every queue that holds it. An `Entry` is its place in one
+queue. Both are plain slotted objects without cycles among themselves: there may be millions of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Union
+
+if TYPE_CHECKING:
+    from leveret.broker.consumer import Consumer
+    from leveret.broker.log import Row
+    from leveret.broker.queues.base import Queue
+
+# One piece, or chunks in order. Nothing may assume that a body fits in one piece of memory.
+Body = Union[bytes, list[bytes]]
+
+# The format of `Message.header`, by the protocol that received the message.
+FORMAT_AMQP0: Final = 0
+FORMAT_AMQP1: Final = 1
+
+DEFAULT_PRIORITY: Final = 4
+
+AVAILABLE: Final = 0
+ACQUIRED: Final = 1
+ARCHIVED: Final = 2
+
+
+class Message:
+    """What a publisher sent; immutable.
+
+    address     exchange and routing key in the broker's canonical form: octet length, octets, twice (UTF-8)
+    header      the properties as received, in the encoding that `format` names; the broker never looks inside
+    body, size  the content and its octets
+    persistent  whether durable queues keep it on disk
+    priority    -1 where the publisher gave none
+    expires_at  milliseconds of the broker's clock (Unix time), 0 for never
+    headers_at  a hint for whoever decodes `header`: offset of the headers, -1 for none
+    publisher   the connection that published it (for no-local), or None
+    row, slot   where the log holds the message record; None while it is in memory only
+    """
+
+    __slots__ = ("address", "body", "expires_at", "format", "header", "headers_at", "persistent", "priority", "publisher",
+                 "row", "size", "slot")
+
+    def __init__(self, address: bytes, header: bytes, body: Body, size: int, persistent: bool, priority: int = -1,
+                 expires_at: int = 0, headers_at: int = -1, publisher: object | None = None,
+                 format: int = FORMAT_AMQP0) -> None:
+        self.address = address
+        self.header = header
+        self.body = body
+        self.size = size
+        self.persistent = persistent
+        self.priority = priority
+        self.expires_at = expires_at
+        self.headers_at = headers_at
+        self.publisher = publisher
+        self.format = format
+        self.row: Row | None = None
+        self.slot = 0
+
+    @property
+    def exchange(self) -> str:
+        return self.address[1 : 1 + self.address[0]].decode("utf-8", "surrogateescape")
+
+    @property
+    def routing_key(self) -> str:
+        return self.address[2 + self.address[0] :].decode("utf-8", "surrogateescape")
+
+
+def make_address(exchange: str, routing_key: str) -> bytes:
+    """The canonical address of a message; ValueError when a part is longer than 255 octets."""
+    name = exchange.encode("utf-8", "surrogateescape")
+    key = routing_key.encode("utf-8", "surrogateescape")
+    if len(name) > 255 or len(key) > 255:
+        raise ValueError("exchange and routing key take at most 255 octets of UTF-8 each")
+    return bytes((len(name),)) + name + bytes((len(key),)) + key
+
+
+class Overlay:
+    """What the broker or an outcome adds to one entry, beside the stored octets of its message.
+
+    address       replaces the message's address (after dead-lettering), None to keep it
+    headers       headers to set; a value None removes the header (`x-death`, BCC)
+    drop_expiration  the `expiration` property is left out at delivery
+    expires_at    replaces the message's, -1 to keep it
+    """
+
+    __slots__ = ("address", "drop_expiration", "expires_at", "headers", "rendered")
+
+    def __init__(self, address: bytes | None = None, headers: dict[str, Any] | None = None, drop_expiration: bool = False,
+                 expires_at: int = -1) -> None:
+        self.address = address
+        self.headers = headers if headers is not None else {}
+        self.drop_expiration = drop_expiration
+        self.expires_at = expires_at
+        self.rendered: bytes | None = None  # the merged header, cached by the protocol that rendered it
+
+
+class Entry:
+    """The place of a message in one queue.
+
+    seq             grows by one per entry of a queue; order, and the identity of an entry on disk (queue id, seq)
+    state           AVAILABLE, ACQUIRED or ARCHIVED; `holder` is who acquired it
+    row, slot       where the log holds the entry, None for one that lives in memory only
+    acquired_count  hand-outs; more than zero means redelivered
+    delivery_count  failed attempts
+    """
+
+    __slots__ = ("acquired_count", "delivery_count", "holder", "message", "overlay", "queue", "row", "seq", "slot", "state")
+
+    def __init__(self, queue: Queue, message: Message, seq: int) -> None:
+        self.queue = queue
+        self.message = message
+        self.seq = seq
+        self.state = AVAILABLE
+        self.holder: Consumer | None = None
+        self.row: Row | None = None
+        self.slot = 0
+        self.acquired_count = 0
+        self.delivery_count = 0
+        self.overlay: Overlay | None = None

@@ -1,0 +1,190 @@
+"""Commands: what one AMQP 0-x peer says to the other, after framing.
+
+`Engine.receive` turns octets into a list of these. A method with content is one object: method frame, header frame and
+body frames are fused while parsing. The four commands of the hot path (`Publish`, `Deliver`, `Ack`, `Nack`) are classes
+of their own; every other method is a `Method`, or a `ContentMethod` where it carries content.
+
+Strings of the hot path stay `bytes` exactly as received; those of `Method.arguments` are `str`, decoded as UTF-8 with
+`surrogateescape`, so that any octets survive a round trip.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Union
+
+# A body as received: one piece, or the payloads of its body frames in order. Nothing may assume the former.
+Body = Union[bytes, list[bytes]]
+
+PUBLISH: Final = 1
+ACK: Final = 2
+NACK: Final = 3
+METHOD: Final = 4
+CONTENT_METHOD: Final = 5
+DELIVER: Final = 6
+ERROR: Final = 7
+CONTENT_START: Final = 8
+CONTENT_PART: Final = 9
+
+MANDATORY: Final = 1
+IMMEDIATE: Final = 2
+
+CONNECTION_SCOPE: Final = 0
+CHANNEL_SCOPE: Final = 1
+# The peer did not even speak the protocol: the socket is closed after what `to_send` holds, without a close method.
+SOCKET_SCOPE: Final = 2
+
+
+class Command:
+    """The base of all commands. `kind` is one of the constants above, for dispatch without `isinstance`."""
+
+    __slots__ = ("channel", "kind")
+
+    def __init__(self, kind: int, channel: int) -> None:
+        self.kind = kind
+        self.channel = channel
+
+
+class Publish(Command):
+    """`basic.publish` with its content (0-9-1 section 1.8.3.7).
+
+    address     the two short strings `exchange` and `routing-key` as received: octet length, octets, twice
+    flags       MANDATORY | IMMEDIATE, as on the wire
+    header      payload of the content header frame as received (class, weight, body size, property flags, properties)
+    size        octets of the body
+    body        the body; empty when `spooled`: its octets came before in `ContentPart`s
+    delivery_mode, priority, expiration, user_id: the properties that routing and queueing need, found by one skip-scan;
+                0, -1, None and None where absent
+    headers_at  offset in `header` of the `headers` table (of its length), or -1: decoded by who needs it
+    """
+
+    __slots__ = ("address", "body", "delivery_mode", "expiration", "flags", "header", "headers_at", "priority", "size",
+                 "spooled", "user_id")
+
+    def __init__(self, channel: int, address: bytes, flags: int, header: bytes, size: int, body: Body, delivery_mode: int,
+                 priority: int, expiration: bytes | None, user_id: bytes | None, headers_at: int) -> None:
+        self.kind = PUBLISH
+        self.channel = channel
+        self.address = address
+        self.flags = flags
+        self.header = header
+        self.size = size
+        self.body = body
+        self.delivery_mode = delivery_mode
+        self.priority = priority
+        self.expiration = expiration
+        self.user_id = user_id
+        self.headers_at = headers_at
+        self.spooled = False
+
+
+class Deliver(Command):
+    """`basic.deliver` with its content, as a client receives it. `address`, `header`, `size` and `body` as in `Publish`."""
+
+    __slots__ = ("address", "body", "consumer_tag", "delivery_tag", "header", "redelivered", "size")
+
+    def __init__(self, channel: int, consumer_tag: bytes, delivery_tag: int, redelivered: bool, address: bytes,
+                 header: bytes, size: int, body: Body) -> None:
+        self.kind = DELIVER
+        self.channel = channel
+        self.consumer_tag = consumer_tag
+        self.delivery_tag = delivery_tag
+        self.redelivered = redelivered
+        self.address = address
+        self.header = header
+        self.size = size
+        self.body = body
+
+
+class Ack(Command):
+    """`basic.ack`, in both directions."""
+
+    __slots__ = ("delivery_tag", "multiple")
+
+    def __init__(self, channel: int, delivery_tag: int, multiple: bool) -> None:
+        self.kind = ACK
+        self.channel = channel
+        self.delivery_tag = delivery_tag
+        self.multiple = multiple
+
+
+class Nack(Command):
+    """`basic.nack` in both directions, and `basic.reject` (`is_reject`, never multiple)."""
+
+    __slots__ = ("delivery_tag", "is_reject", "multiple", "requeue")
+
+    def __init__(self, channel: int, delivery_tag: int, multiple: bool, requeue: bool, is_reject: bool) -> None:
+        self.kind = NACK
+        self.channel = channel
+        self.delivery_tag = delivery_tag
+        self.multiple = multiple
+        self.requeue = requeue
+        self.is_reject = is_reject
+
+
+class Method(Command):
+    """Any other method without content. `name` is "queue.declare"; `arguments` has every field by its Python name
+    (hyphens become underscores), reserved fields left out."""
+
+    __slots__ = ("arguments", "class_id", "method_id", "name")
+
+    def __init__(self, kind: int, channel: int, name: str, class_id: int, method_id: int, arguments: dict[str, Any]) -> None:
+        self.kind = kind
+        self.channel = channel
+        self.name = name
+        self.class_id = class_id
+        self.method_id = method_id
+        self.arguments = arguments
+
+
+class ContentMethod(Method):
+    """Any other method with content: `basic.return`, `basic.get-ok`, and those of 0-9's file and stream classes."""
+
+    __slots__ = ("body", "header", "size")
+
+    def __init__(self, channel: int, name: str, class_id: int, method_id: int, arguments: dict[str, Any], header: bytes,
+                 size: int, body: Body) -> None:
+        super().__init__(CONTENT_METHOD, channel, name, class_id, method_id, arguments)
+        self.header = header
+        self.size = size
+        self.body = body
+
+
+class ContentStart(Command):
+    """A publish whose body is larger than the engine's `spool_threshold` has begun: its header is in. The octets follow
+    in `ContentPart`s, and the `Publish` itself, with `spooled` set, after the last of them."""
+
+    __slots__ = ("publish",)
+
+    def __init__(self, channel: int, publish: Publish) -> None:
+        self.kind = CONTENT_START
+        self.channel = channel
+        self.publish = publish
+
+
+class ContentPart(Command):
+    """The payload of one body frame of the content that is being spooled on this channel."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, channel: int, data: bytes) -> None:
+        self.kind = CONTENT_PART
+        self.channel = channel
+        self.data = data
+
+
+class Error(Command):
+    """The peer broke the protocol. At connection or socket scope it is the last of its list.
+
+    code is the reply code (0-9-1 section 1.2), `class_id` and `method_id` name the failing method (0 where none does).
+    """
+
+    __slots__ = ("class_id", "code", "method_id", "scope", "text")
+
+    def __init__(self, channel: int, scope: int, code: int, text: str, class_id: int = 0, method_id: int = 0) -> None:
+        self.kind = ERROR
+        self.channel = channel
+        self.scope = scope
+        self.code = code
+        self.text = text
+        self.class_id = class_id
+        self.method_id = method_id
