@@ -1,0 +1,247 @@
+"""Brokers under test, as real processes.
+
+`LeveretProcess` runs `python -m leveret serve` on a free loopback port with a data directory of its own. The same
+tests run against another broker when the environment says so:
+
+LEVERET_TEST_URL=amqp://...      a broker that runs already; tests that must start or stop it are skipped
+LEVERET_TEST_BROKER=rabbitmq     a RabbitMQ of our own (`tests.support.rabbitmq`), which tells whether a test is right
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from urllib.parse import quote, unquote, urlsplit
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+START_TIMEOUT = 30.0
+STOP_TIMEOUT = 30.0
+
+# Who may do what in every test: `guest` everything, `limited` little. RabbitMQ gets the same by definitions.
+USERS = {
+    "guest": ("guest", {vhost: (".*", ".*", ".*") for vhost in ("/", "interop", "vhöst/ü")}),
+    "limited": ("secret", {"interop": ("^mine-.*", "^(mine-.*|amq.default)$", "^mine-.*")}),
+}
+VHOSTS = ("/", "interop", "vhöst/ü")
+
+
+def toml_string(text: str) -> str:
+    return json.dumps(text)
+
+
+def basic_config() -> str:
+    """The users and virtual hosts above, as a config file of Leveret's."""
+    lines = []
+    for vhost in VHOSTS:
+        lines += [f"[vhosts.{toml_string(vhost)}]", ""]
+    for name, (password, permissions) in USERS.items():
+        lines += [f"[users.{toml_string(name)}]", f"password = {toml_string(password)}"]
+        if name == "guest":
+            lines += ['tags = ["administrator"]']
+        for vhost, (configure, write, read) in permissions.items():
+            lines += [
+                f"permissions.{toml_string(vhost)} = {{ configure = {toml_string(configure)}, "
+                f"write = {toml_string(write)}, read = {toml_string(read)} }}"
+            ]
+        lines += [""]
+    return "\n".join(lines)
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Broker:
+    """A broker to connect to. `kind` is "leveret", "rabbitmq" or "external"."""
+
+    kind = "external"
+
+    def __init__(self, host: str = "127.0.0.1", port: int = 0, user: str = "guest", password: str = "guest",
+                 vhost: str = "/") -> None:
+        self.host = host
+        self.port = port
+        self.user = user
+        self.password = password
+        self.vhost = vhost
+
+    def url(self, *, user: str | None = None, password: str | None = None, vhost: str | None = None,
+            query: str = "") -> str:
+        """An AMQP URI with everything percent-encoded that must be."""
+        name = quote(user if user is not None else self.user, safe="")
+        secret = quote(password if password is not None else self.password, safe="")
+        path = quote(vhost if vhost is not None else self.vhost, safe="")
+        return f"amqp://{name}:{secret}@{self.host}:{self.port}/{path}" + (f"?{query}" if query else "")
+
+    def connect(self, timeout: float = 10.0) -> socket.socket:
+        """A plain TCP connection to the broker."""
+        return socket.create_connection((self.host, self.port), timeout)
+
+    def alive(self) -> bool:
+        return True
+
+    def stop(self) -> None:
+        """Stop it if it is ours."""
+
+    def check_log(self) -> None:
+        """Fail the test when the broker logged an exception."""
+
+    def __enter__(self) -> Broker:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+
+def external(url: str) -> Broker:
+    parts = urlsplit(url)
+    path = unquote(parts.path[1:]) if len(parts.path) > 1 else "/"
+    return Broker(parts.hostname or "127.0.0.1", parts.port or 5672, unquote(parts.username or "guest"),
+                  unquote(parts.password or "guest"), path)
+
+
+class LeveretProcess(Broker):
+    """A broker process over one data directory; `start` again after `stop` or `kill` finds what it kept.
+
+    directory  holds data, config, ready file and the output of every run (`broker.log`)
+    config     text of a TOML config file
+    environment  added to the process's
+    wrapper    a command to run it under (`prlimit ...`)
+    """
+
+    kind = "leveret"
+
+    def __init__(self, directory: Path, *, config: str | None = None, environment: dict[str, str] | None = None,
+                 data_dir: Path | None = None, wrapper: list[str] | None = None, log_level: str = "info") -> None:
+        super().__init__()
+        self.directory = directory
+        self.data_dir = data_dir or directory / "data"
+        self.config = basic_config() if config is None else config
+        self.environment = environment or {}
+        self.wrapper = wrapper or []
+        self.log_level = log_level
+        self.log_path = directory / "broker.log"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.control: str | None = None
+
+    def start(self, timeout: float = START_TIMEOUT) -> LeveretProcess:
+        """Start and wait until it listens. RuntimeError with its output when it does not."""
+        assert self.process is None, "already running"
+        self.directory.mkdir(parents=True, exist_ok=True)
+        config_path = self.directory / "leveret.toml"
+        config_path.write_text(self.config, encoding="utf-8")
+        ready = self.directory / "ready.json"
+        ready.unlink(missing_ok=True)
+        command = [*self.wrapper, sys.executable, "-m", "leveret", "serve", "--host", self.host, "--port", str(self.port),
+                   "--data-dir", str(self.data_dir), "--config", str(config_path), "--ready-file", str(ready),
+                   "--log-level", self.log_level]
+        environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1"} | self.environment
+        with open(self.log_path, "ab") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
+                                            cwd=self.directory)
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                facts = json.loads(ready.read_text(encoding="utf-8"))
+                break
+            except (FileNotFoundError, ValueError):
+                pass
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                code = self.process.poll()
+                self.kill()
+                raise RuntimeError(f"the broker did not start (exit code {code}):\n{self.log()[-6000:]}")
+            time.sleep(0.01)
+        self.port = int(facts["port"])
+        self.control = facts.get("control")
+        return self
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def log(self) -> str:
+        """What all runs printed, on both outputs."""
+        try:
+            return self.log_path.read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def check_log(self) -> None:
+        text = self.log()
+        for sign in ("Traceback (most recent call last)", "Task exception was never retrieved", "Fatal error:",
+                     "never awaited"):
+            if sign in text:
+                at = text.index(sign)
+                raise AssertionError("the broker logged an exception:\n" + text[max(0, at - 1000) : at + 4000])
+
+    def stop(self, timeout: float = STOP_TIMEOUT) -> None:
+        """SIGTERM and wait for a clean end; AssertionError when it does not end or ends with a code."""
+        process = self.process
+        if process is None:
+            return
+        process.send_signal(signal.SIGTERM)
+        try:
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"the broker did not stop within {timeout} s:\n{self.log()[-4000:]}") from None
+        self.process = None
+        assert code == 0, f"the broker stopped with code {code}:\n{self.log()[-4000:]}"
+
+    def kill(self) -> None:
+        """SIGKILL, now."""
+        process = self.process
+        if process is not None:
+            process.kill()
+            process.wait()
+            self.process = None
+
+    def memory(self) -> int:
+        """Resident memory of the process, octets."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+        raise AssertionError("no VmRSS")
+
+    def cpu_seconds(self) -> float:
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            self.stop()
+        else:
+            self.kill()
+
+
+def start_broker(directory: Path, **options: object) -> Broker:
+    """The broker that the environment asks for, running. `options` are those of `LeveretProcess`."""
+    url = os.environ.get("LEVERET_TEST_URL")
+    if url:
+        return external(url)
+    if os.environ.get("LEVERET_TEST_BROKER") == "rabbitmq":
+        from tests.support.rabbitmq import RabbitProcess
+
+        return RabbitProcess(directory).start()
+    return LeveretProcess(directory, **options).start()  # type: ignore[arg-type]
+
+
+def leveret_only(why: str) -> None:
+    """Skip the test when the broker under test cannot be started and stopped by us."""
+    if os.environ.get("LEVERET_TEST_URL") or os.environ.get("LEVERET_TEST_BROKER") == "rabbitmq":
+        pytest.skip(f"needs a broker process of its own: {why}")
