@@ -1,17 +1,12 @@
 """What all exchange types have in common: a set of bindings and a way to match a message against them.
 
-An exchange knows nothing of queues: a binding's destination is an opaque object that `match` returns.
+An exchange knows nothing of queues: a binding's destination is an opaque object (with a `name`) that `match` returns.
+The base keeps the bindings; a type adds the index that makes its `match` fast.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Protocol
-
-
-class Destination(Protocol):
-    """A queue or an exchange."""
-
-    name: str
+from typing import Any, ClassVar
 
 
 class Binding:
@@ -25,17 +20,35 @@ class Binding:
         self.arguments = arguments
 
 
+def freeze(value: Any) -> Any:
+    """A hashable stand-in for a field value: equal for equal values, different for a bool and the number it equals."""
+    if isinstance(value, dict):
+        return ("F", tuple(sorted([(str(name), freeze(item)) for name, item in value.items()], key=_by_name)))
+    if isinstance(value, (list, tuple)):
+        return ("A", tuple([freeze(item) for item in value]))
+    if isinstance(value, bool):
+        return ("t", value)
+    if isinstance(value, (bytearray, memoryview)):
+        return bytes(value)
+    return value
+
+
+def _by_name(pair: tuple[str, Any]) -> str:
+    return pair[0]
+
+
 class Exchange:
     """Base of the exchange types; a type is one file that subclasses this and one line in the registry.
 
-    type           its name on the wire
-    needs_headers  whether `match` looks at headers (routes of such an exchange cannot be cached by address)
-    depends_on_message  whether two messages with the same address may be routed differently for another reason
+    type            its name on the wire
+    needs_headers   whether `match` looks at headers (routes of such an exchange cannot be cached by address)
+    needs_property  the content property ("message-id", "correlation-id", "timestamp") whose value `match` takes as its
+                    third argument, "" for none (routes cannot be cached by address otherwise)
+
+    A subclass implements `match` and, where it has an index of its own, `added` and `removed`.
     """
 
     type: ClassVar[str] = ""
-    needs_headers: ClassVar[bool] = False
-    depends_on_message: ClassVar[bool] = False
 
     def __init__(self, name: str, durable: bool = False, auto_delete: bool = False, internal: bool = False,
                  arguments: dict[str, Any] | None = None) -> None:
@@ -45,26 +58,68 @@ class Exchange:
         self.internal = internal
         self.arguments: dict[str, Any] = arguments or {}
         self.alternate: str | None = self.arguments.get("alternate-exchange")
+        self.needs_headers = False
+        self.needs_property = ""
+        # By destination, then by the rest of the identity: a destination that goes away costs only its own bindings.
+        self.by_destination: dict[Any, dict[tuple[str, Any], Binding]] = {}
 
     def check_binding(self, routing_key: str, arguments: dict[str, Any]) -> None:
         """Raise PreconditionFailed where this type cannot take such a binding (consistent-hash weights, x-match)."""
 
     def bind(self, destination: Any, routing_key: str, arguments: dict[str, Any]) -> bool:
         """Add a binding; False where an equal one exists (0-9-1 queue.bind.duplicates)."""
-        raise NotImplementedError
+        identity = (routing_key, freeze(arguments))
+        own = self.by_destination.get(destination)
+        if own is None:
+            own = self.by_destination[destination] = {}
+        if identity in own:
+            return False
+        binding = Binding(destination, routing_key, arguments)
+        own[identity] = binding
+        self.added(binding)
+        return True
 
     def unbind(self, destination: Any, routing_key: str, arguments: dict[str, Any]) -> bool:
         """Remove a binding; False where there is none."""
-        raise NotImplementedError
+        own = self.by_destination.get(destination)
+        if own is None:
+            return False
+        binding = own.pop((routing_key, freeze(arguments)), None)
+        if binding is None:
+            return False
+        if not own:
+            del self.by_destination[destination]
+        self.removed(binding)
+        return True
 
     def unbind_destination(self, destination: Any) -> list[Binding]:
         """Remove and return every binding to a destination that goes away."""
-        raise NotImplementedError
+        own = self.by_destination.pop(destination, None)
+        if own is None:
+            return []
+        gone = list(own.values())
+        for binding in gone:
+            self.removed(binding)
+        return gone
 
     def bindings(self) -> list[Binding]:
         """All bindings, in no particular order."""
-        raise NotImplementedError
+        return [binding for own in self.by_destination.values() for binding in own.values()]
 
-    def match(self, routing_key: str, headers: dict[str, Any], message_id: str) -> list[Any]:
-        """The destinations of a message, each once. `headers` is empty unless `needs_headers`."""
+    def is_bound(self) -> bool:
+        """Whether there is any binding (0-9-1 exchange.delete.if-unused)."""
+        return bool(self.by_destination)
+
+    def added(self, binding: Binding) -> None:
+        """A binding has come: put it into the type's index."""
+
+    def removed(self, binding: Binding) -> None:
+        """A binding has gone: take it out of the type's index."""
+
+    def match(self, routing_key: str, headers: dict[str, Any], hashed: str) -> list[Any]:
+        """The destinations of a message, each once.
+
+        `headers` is empty unless `needs_headers`; `hashed` is the text of the property that `needs_property` names, ""
+        where the message has none.
+        """
         raise NotImplementedError

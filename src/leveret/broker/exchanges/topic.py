@@ -1,0 +1,120 @@
+"""The topic exchange (0-9-1 section 3.1.3.3): patterns of words between dots, `*` for one word, `#` for zero or more.
+
+The patterns form a trie, one edge a word. Matching walks it as a set of nodes that moves on with every word of the
+routing key, so it never backtracks: its cost is bounded by the words times the nodes that can match at all, however
+many `#` a pattern has, and a pattern that shares no beginning with the key costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from leveret.broker.exchanges.base import Binding, Exchange
+from leveret.broker.exchanges.index import add, discard
+
+
+class Node:
+    """A place in the trie: what was matched so far, and the words that may follow."""
+
+    __slots__ = ("any_word", "any_words", "destinations", "repeats", "words")
+
+    def __init__(self, repeats: bool) -> None:
+        self.words: dict[str, Node] = {}
+        self.any_word: Node | None = None  # after `*`
+        self.any_words: Node | None = None  # after `#`
+        self.repeats = repeats  # reached by `#`, which may swallow more words
+        self.destinations: dict[Any, int] = {}
+
+    def is_empty(self) -> bool:
+        return not self.words and not self.destinations and self.any_word is None and self.any_words is None
+
+
+def split(key: str) -> list[str]:
+    """The words of a key or pattern; the empty key has none, but `a.` has two, the second one empty."""
+    return key.split(".") if key else []
+
+
+def _enter(node: Node, reached: dict[Node, None]) -> None:
+    """A node is reached, and with it what follows by `#`s that match no word."""
+    following: Node | None = node
+    while following is not None and following not in reached:
+        reached[following] = None
+        following = following.any_words
+
+
+class TopicExchange(Exchange):
+    type: ClassVar[str] = "topic"
+
+    def __init__(self, name: str, durable: bool = False, auto_delete: bool = False, internal: bool = False,
+                 arguments: dict[str, Any] | None = None) -> None:
+        super().__init__(name, durable, auto_delete, internal, arguments)
+        self.root = Node(False)
+
+    def added(self, binding: Binding) -> None:
+        node = self.root
+        following: Node | None
+        for word in split(binding.routing_key):
+            if word == "#":
+                following = node.any_words
+                if following is None:
+                    following = node.any_words = Node(True)
+            elif word == "*":
+                following = node.any_word
+                if following is None:
+                    following = node.any_word = Node(False)
+            else:
+                following = node.words.get(word)
+                if following is None:
+                    following = node.words[word] = Node(False)
+            node = following
+        add(node.destinations, binding.destination)
+
+    def removed(self, binding: Binding) -> None:
+        words = split(binding.routing_key)
+        path = [self.root]
+        for word in words:
+            following = self._after(path[-1], word)
+            assert following is not None
+            path.append(following)
+        discard(path[-1].destinations, binding.destination)
+        # Prune what leads nowhere now, from the end.
+        for depth in range(len(words), 0, -1):
+            if not path[depth].is_empty():
+                return
+            parent, word = path[depth - 1], words[depth - 1]
+            if word == "#":
+                parent.any_words = None
+            elif word == "*":
+                parent.any_word = None
+            else:
+                del parent.words[word]
+
+    def _after(self, node: Node, word: str) -> Node | None:
+        if word == "#":
+            return node.any_words
+        if word == "*":
+            return node.any_word
+        return node.words.get(word)
+
+    def match(self, routing_key: str, headers: dict[str, Any], hashed: str) -> list[Any]:
+        reached: dict[Node, None] = {}
+        _enter(self.root, reached)
+        for word in split(routing_key):
+            previous = reached
+            reached = {}
+            for node in previous:
+                if node.repeats:
+                    _enter(node, reached)
+                following = node.words.get(word)
+                if following is not None:
+                    _enter(following, reached)
+                following = node.any_word
+                if following is not None:
+                    _enter(following, reached)
+            if not reached:
+                return []
+        found: dict[Any, None] = {}
+        for node in reached:
+            for destination in node.destinations:
+                found[destination] = None
+        return list(found)
