@@ -67,7 +67,7 @@ class ConsistentHashExchange(Exchange):
     def removed(self, binding: Binding) -> None:
         candidate = self.candidates[binding.destination]
         candidate.weight -= _weight(binding.routing_key)
-        if binding.destination not in self.by_destination:
+        if candidate.weight == 0:
             del self.candidates[binding.destination]
 
     def match(self, routing_key: str, headers: dict[str, Any], hashed: str) -> list[Any]:

@@ -1,0 +1,78 @@
+"""What every exchange type does with its bindings."""
+
+from __future__ import annotations
+
+import pytest
+
+from leveret.broker.errors import CommandInvalid
+from leveret.broker.exchanges.base import Exchange, freeze
+from leveret.broker.exchanges.registry import TYPES, make_exchange
+from tests.broker.exchanges.support import Target, matched
+
+
+@pytest.fixture(params=sorted(TYPES))
+def exchange(request: pytest.FixtureRequest) -> Exchange:
+    return make_exchange(request.param, "x")
+
+
+def test_an_equal_binding_is_one_binding(exchange: Exchange) -> None:
+    queue = Target("q")
+    assert exchange.bind(queue, "1", {"a": [1, {"b": True}]})
+    assert not exchange.bind(queue, "1", {"a": [1, {"b": True}]})
+    assert exchange.bind(queue, "1", {"a": [1, {"b": 1}]})
+    assert exchange.bind(queue, "2", {"a": [1, {"b": True}]})
+    assert exchange.bind(Target("r"), "1", {"a": [1, {"b": True}]})
+    assert len(exchange.bindings()) == 4
+
+
+def test_a_destination_is_matched_once_until_its_last_binding_goes(exchange: Exchange) -> None:
+    queue = Target("q")
+    headers = {"a": 1}
+    exchange.bind(queue, "1", {"x-match": "all", "a": 1})
+    exchange.bind(queue, "1", {"x-match": "any", "a": 1})
+    assert matched(exchange, "1", headers) == ["q"]
+    assert exchange.unbind(queue, "1", {"x-match": "any", "a": 1})
+    assert matched(exchange, "1", headers) == ["q"]
+    assert not exchange.unbind(queue, "1", {"x-match": "any", "a": 1})
+    assert exchange.unbind(queue, "1", {"a": 1, "x-match": "all"})
+    assert matched(exchange, "1", headers) == []
+    assert exchange.bindings() == []
+    assert not exchange.is_bound()
+    assert not exchange.unbind(queue, "1", {})
+
+
+def test_a_destination_that_goes_takes_its_bindings_with_it(exchange: Exchange) -> None:
+    queue, other = Target("q"), Target("r")
+    for key in ("1", "2", "3"):
+        exchange.bind(queue, key, {})
+    exchange.bind(other, "1", {})
+    gone = exchange.unbind_destination(queue)
+    assert sorted(binding.routing_key for binding in gone) == ["1", "2", "3"]
+    assert all(binding.destination is queue for binding in gone)
+    assert exchange.unbind_destination(queue) == []
+    assert [binding.destination for binding in exchange.bindings()] == [other]
+    assert matched(exchange, "1") == ["r"]
+
+
+def test_a_binding_can_come_back(exchange: Exchange) -> None:
+    queue = Target("q")
+    for _ in range(2):
+        assert exchange.bind(queue, "1", {})
+        assert matched(exchange, "1") == ["q"]
+        assert exchange.unbind(queue, "1", {})
+        assert matched(exchange, "1") == []
+
+
+def test_an_unknown_type_is_refused_naming_the_known_ones() -> None:
+    with pytest.raises(CommandInvalid, match=r"'x-nothing'.*direct, fanout, topic, headers, x-consistent-hash"):
+        make_exchange("x-nothing", "x")
+
+
+def test_frozen_values_tell_types_apart() -> None:
+    assert freeze({"a": 1, "b": [2, {}]}) == freeze({"b": [2, {}], "a": 1})
+    assert freeze({"a": True}) != freeze({"a": 1})
+    assert freeze({"a": "1"}) != freeze({"a": 1})
+    assert freeze({"a": None}) != freeze({})
+    assert freeze({"a": []}) != freeze({"a": {}})
+    assert freeze(bytearray(b"x")) == freeze(b"x")
+    assert hash(freeze({"a": [{"b": bytearray(b"x")}]})) is not None

@@ -1,0 +1,42 @@
+"""0-9-1 sections 3.1.3.1 and 3.1.3.2."""
+
+from __future__ import annotations
+
+from leveret.broker.exchanges.direct import DirectExchange
+from leveret.broker.exchanges.fanout import FanoutExchange
+from tests.broker.exchanges.support import Target, matched
+
+
+def test_direct_matches_the_whole_key_and_nothing_else() -> None:
+    exchange = DirectExchange("x")
+    exchange.bind(Target("q"), "a.b", {})
+    exchange.bind(Target("r"), "a.b", {})
+    exchange.bind(Target("star"), "*", {})
+    exchange.bind(Target("empty"), "", {})
+    assert matched(exchange, "a.b") == ["q", "r"]
+    assert matched(exchange, "a") == []
+    assert matched(exchange, "A.B") == []
+    assert matched(exchange, "*") == ["star"]
+    assert matched(exchange, "") == ["empty"]
+
+
+def test_direct_keeps_nothing_of_keys_that_went() -> None:
+    exchange = DirectExchange("x")
+    queue = Target("q")
+    for number in range(100):
+        exchange.bind(queue, str(number), {})
+    exchange.unbind_destination(queue)
+    assert exchange.by_key == {}
+
+
+def test_fanout_ignores_the_key() -> None:
+    exchange = FanoutExchange("x")
+    first = Target("q")
+    exchange.bind(first, "a", {})
+    exchange.bind(first, "b", {})
+    exchange.bind(Target("r"), "", {})
+    assert matched(exchange, "whatever") == ["q", "r"]
+    exchange.unbind(first, "a", {})
+    assert matched(exchange, "whatever") == ["q", "r"]
+    exchange.unbind(first, "b", {})
+    assert matched(exchange, "whatever") == ["r"]
