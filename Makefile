@@ -1,0 +1,98 @@
+# Everything a checkout can do. A fresh machine needs python3.11 or later (and a C compiler, for the compiled build).
+#
+#   make run                         start a broker          make run ARGS="--port 5673"
+#   make test                        the whole test suite    make test TESTS=tests/wire
+#   make lint | docs | bench | demo | build | lock
+
+PYTHON ?= python3
+VENV   := .venv
+PY     := $(VENV)/bin/python
+PIP    := $(PY) -m pip --disable-pip-version-check install --quiet --require-hashes
+STAMPS := .stamps
+ARGS   ?=
+TESTS  ?=
+
+# What runs a second time over the plain files: the layers that have compiled modules, and the conformance suite.
+PURE_TESTS := $(wildcard tests/wire tests/broker tests/storage tests/protocols tests/conformance)
+
+HAVE_CC := $(shell command -v $${CC:-cc} 2>/dev/null)
+
+export PYTHONPATH := src
+
+.PHONY: run compiled test test-pure test-compiled lint format docs bench bench-scale demo build lock clean
+
+run: $(STAMPS)/core compiled
+	@exec $(PY) -m leveret serve $(ARGS)
+
+$(STAMPS)/venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Leveret needs Python 3.11 or later; name one with PYTHON=..." >&2; exit 1; }
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/core: requirements/core.txt $(STAMPS)/venv
+	@echo "Installing what Leveret needs into $(VENV)"
+	@$(PIP) -r requirements/core.txt
+	@touch $@
+
+$(STAMPS)/build: requirements/build.txt $(STAMPS)/venv
+	@$(PIP) -r requirements/build.txt
+	@touch $@
+
+$(STAMPS)/dev: requirements/dev.txt $(STAMPS)/core
+	@$(PIP) -r requirements/dev.txt
+	@touch $@
+
+$(STAMPS)/docs: requirements/docs.txt $(STAMPS)/venv
+	@$(PIP) -r requirements/docs.txt
+	@touch $@
+
+# Quick when the sources have not changed since they were compiled.
+ifeq ($(HAVE_CC),)
+compiled:
+	@echo "No C compiler: the hot modules run as plain Python"
+else
+compiled: $(STAMPS)/build
+	@$(PY) tools/build_compiled.py
+endif
+
+# The whole suite runs last, over the compiled modules, so that the last line is the one that counts.
+ifeq ($(HAVE_CC),)
+test: $(STAMPS)/dev
+	LEVERET_PURE=1 $(PY) -m pytest $(TESTS)
+else
+test: $(STAMPS)/dev compiled
+	@pure=0; \
+	$(if $(or $(TESTS),$(PURE_TESTS)),LEVERET_PURE=1 $(PY) -m pytest -q $(or $(TESTS),$(PURE_TESTS)) || pure=$$?;) \
+	$(PY) -m pytest $(TESTS) && exit $$pure
+endif
+
+lint: $(STAMPS)/dev
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+format: $(STAMPS)/dev
+	$(VENV)/bin/ruff check --fix .
+
+docs: $(STAMPS)/docs
+	$(VENV)/bin/mkdocs build --strict
+
+bench: $(STAMPS)/core compiled
+	@$(PY) bench/run.py $(ARGS)
+
+bench-scale: $(STAMPS)/core compiled
+	@$(PY) bench/scale.py $(ARGS)
+
+build: $(STAMPS)/dev
+	$(PY) -m build
+
+# Pin what pyproject.toml and requirements/*.in ask for, with hashes.
+lock: $(STAMPS)/dev
+	$(VENV)/bin/pip-compile -q --strip-extras --generate-hashes --allow-unsafe -o requirements/core.txt pyproject.toml
+	for group in build dev docs; do \
+		$(VENV)/bin/pip-compile -q --strip-extras --generate-hashes --allow-unsafe \
+			-o requirements/$$group.txt requirements/$$group.in || exit 1; done
+
+clean:
+	rm -rf build dist site $(STAMPS) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

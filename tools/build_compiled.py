@@ -1,0 +1,222 @@
+"""Compiles the hot modules with mypyc: `python tools/build_compiled.py` in a checkout, or `build` called by setup.py.
+
+What is compiled stands in `hot_modules.txt`; how the result is found again, in `src/leveret/_compiled.py`. The package is
+copied first and compiled from the copy, so a file that is saved meanwhile cannot end up under the wrong hash.
+
+Options of the C compiler come from the environment as usual (`CFLAGS=-march=native` for a build that stays on its machine).
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import fcntl
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = "leveret"
+# Builds kept beside the present one: processes that started with them may still load a module.
+KEEP = 3
+
+
+def load_runtime(package: Path) -> ModuleType:
+    """`leveret._compiled` by its path, without importing the package (which would install what is there already)."""
+    spec = importlib.util.spec_from_file_location("_leveret_compiled", package / "_compiled.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def module_path(package: Path, module: str) -> Path | None:
+    """The file of a module of ours, given by its full name, or None."""
+    base = package.parent.joinpath(*module.split("."))
+    for candidate in (base.with_suffix(".py"), base / "__init__.py"):
+        if candidate.is_file():
+            return candidate
+    return None
+
+
+def hot_modules(package: Path, listing: str) -> list[str]:
+    """Full names of the modules that a text like `hot_modules.txt` lists and that exist, sorted."""
+    existing = {
+        ".".join(path.relative_to(package.parent).with_suffix("").parts)
+        for path in package.rglob("*.py")
+        if path.name not in ("__init__.py", "__main__.py") and path.name != "_compiled.py"
+    }
+    chosen: set[str] = set()
+    for line in listing.splitlines():
+        pattern = line.split("#")[0].strip()
+        if not pattern:
+            continue
+        expression = re.compile(re.escape(f"{PACKAGE}.{pattern.lstrip('!')}").replace(r"\*", r"[^.]*"))
+        matching = {name for name in existing if expression.fullmatch(name)}
+        chosen = chosen - matching if pattern.startswith("!") else chosen | matching
+    return sorted(chosen)
+
+
+def imports_of(package: Path, module: str, file: Path) -> set[str]:
+    """Full names of the modules of ours that a file names in its imports, wherever in the file they stand."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"), str(file))):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = module.split(".")
+                parts = parts[: len(parts) - node.level + (file.name == "__init__.py")]
+                base = ".".join([*parts, base] if base else parts)
+            found.add(base)
+            found.update(f"{base}.{alias.name}" for alias in node.names)
+    return {name for name in found if name.startswith(f"{PACKAGE}.") and module_path(package, name) is not None}
+
+
+def sources_of(package: Path, modules: Iterable[str]) -> list[str]:
+    """Paths, relative to the package, of these modules and of all modules of ours that they import in the end."""
+    todo = list(modules)
+    seen: dict[str, Path] = {}
+    while todo:
+        module = todo.pop()
+        if module in seen:
+            continue
+        file = module_path(package, module)
+        assert file is not None, module
+        seen[module] = file
+        todo.extend(imports_of(package, module, file))
+    return sorted(file.relative_to(package).as_posix() for file in seen.values())
+
+
+def obstacle() -> str:
+    """What keeps this machine from compiling, or ""."""
+    compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
+    if shutil.which(os.environ.get("CC", compiler).split()[0]) is None:
+        return "there is no C compiler"
+    if not Path(sysconfig.get_path("include"), "Python.h").is_file():
+        return "Python's header files are missing (Debian: python3-dev)"
+    for needed in ("mypy", "setuptools"):
+        if importlib.util.find_spec(needed) is None:
+            return f"{needed} is not installed"
+    return ""
+
+
+def toolchain() -> str:
+    """What besides the sources decides what comes out."""
+    return json.dumps({
+        "mypy": importlib.metadata.version("mypy"),
+        "python": sys.version,
+        "flags": os.environ.get("CFLAGS", ""),
+        "compiler": os.environ.get("CC", ""),
+    }, indent=1) + "\n"
+
+
+def compile_here(modules: list[str]) -> None:
+    """Compile modules of the package in ./src into ./lib. Runs in a process of its own, in the work directory."""
+    from mypyc.build import mypycify
+    from setuptools import Distribution
+    from setuptools.command.build_ext import build_ext
+
+    package = Path("src", PACKAGE)
+    files = [str(module_path(package, module)) for module in modules]
+    extensions = mypycify(
+        ["--config-file", "mypy.ini", *files],
+        opt_level="3", debug_level="0", target_dir="c", group_name=f"{PACKAGE}_hot",
+    )
+    for extension in extensions:
+        # mypyc asks for -Werror; a warning of some other compiler is no reason to run at half the speed.
+        extension.extra_compile_args.append("-Wno-error")
+    command = build_ext(Distribution({"name": PACKAGE, "ext_modules": extensions}))
+    command.build_lib = "lib"
+    command.build_temp = "o"
+    command.finalize_options()
+    command.run()
+
+
+def write_atomically(path: Path, text: str) -> None:
+    handle, name = tempfile.mkstemp(dir=path.parent)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.chmod(name, 0o644)
+    os.replace(name, path)
+
+
+def prune(output: Path, keep: str) -> None:
+    """Delete builds that are neither the present one nor among the last few."""
+    builds = [path.parent for path in output.glob("*/complete") if path.parent.name != keep]
+    builds.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in builds[KEEP:]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def build(package: Path, output: Path, listing: str) -> str:
+    """Compile the listed modules of a package into `output` unless that was done. Returns the hash of the sources.
+
+    Raises RuntimeError with the compiler's output where it fails.
+    """
+    runtime = load_runtime(package)
+    output.mkdir(parents=True, exist_ok=True)
+    with open(output / "lock", "w") as lock, tempfile.TemporaryDirectory(dir=output, prefix=".work-") as work:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        copy = Path(work, "src", PACKAGE)
+        shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__", "_native", "*.so"))
+        modules = hot_modules(copy, listing)
+        if not modules:
+            raise RuntimeError("hot_modules.txt lists no module that exists")
+        sources = sources_of(copy, modules)
+        current = str(runtime.hash_sources(str(copy), sources))
+        target = output / current
+        marker = target / "complete"
+        if not marker.is_file() or marker.read_text(encoding="utf-8") != toolchain():
+            Path(work, "mypy.ini").write_text(
+                "[mypy]\nmypy_path = src\nignore_missing_imports = True\nfollow_imports = silent\n", encoding="utf-8")
+            worker = subprocess.run([sys.executable, str(Path(__file__).resolve()), "--worker", *modules], cwd=work,
+                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+            if worker.returncode != 0:
+                raise RuntimeError(worker.stdout)
+            built = Path(work, "lib")
+            (built / "complete").write_text(toolchain(), encoding="utf-8")
+            shutil.rmtree(target, ignore_errors=True)
+            built.rename(target)
+        write_atomically(output / runtime.index_name(), " ".join(modules) + "\n" + " ".join(sources) + "\n")
+        prune(output, current)
+    return current
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Compile the hot modules of this checkout with mypyc.")
+    parser.add_argument("--require", action="store_true", help="exit with 1 where they cannot be compiled")
+    parser.add_argument("--worker", nargs="+", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        compile_here(options.worker)
+        return 0
+    why = obstacle()
+    if not why:
+        began = time.monotonic()
+        try:
+            current = build(ROOT / "src" / PACKAGE, ROOT / "build" / "compiled",
+                            (ROOT / "hot_modules.txt").read_text(encoding="utf-8"))
+        except RuntimeError as error:
+            why = f"the compilation failed:\n{error}"
+        else:
+            print(f"Hot modules compiled: {current} ({time.monotonic() - began:.1f} s)")
+            return 0
+    print(f"Hot modules run as plain Python: {why}", file=sys.stderr)
+    return 1 if options.require else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
