@@ -1,0 +1,287 @@
+"""The arguments of queue.declare, exchange.declare and basic.consume, declared as data.
+
+One line an argument says its type, its range or its choices, and whether it takes part in the equivalence check of a
+redeclaration. What the lines do not know is kept (and compared), or refused in strict mode. The arguments of a binding
+are free: the exchange type checks them (`Exchange.check_binding`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from leveret.broker.errors import PreconditionFailed
+from leveret.broker.exchanges.base import freeze
+
+WHOLE: Final = 0
+FLAG: Final = 1
+TEXT: Final = 2
+ANYTHING: Final = 3
+
+DROP_HEAD: Final = 0
+REJECT_PUBLISH: Final = 1
+REJECT_PUBLISH_DLX: Final = 2
+OVERFLOWS: Final = {"drop-head": DROP_HEAD, "reject-publish": REJECT_PUBLISH, "reject-publish-dlx": REJECT_PUBLISH_DLX}
+
+CLASSIC: Final = "classic"
+QUORUM: Final = "quorum"
+QUORUM_DELIVERY_LIMIT: Final = 20
+
+# Ten years with their leap days, in milliseconds: far enough for any TTL, near enough that sums stay in 64 bits.
+TEN_YEARS: Final = 3653 * 24 * 60 * 60 * 1000
+LARGEST: Final = (1 << 63) - 1
+
+
+class Argument:
+    """The declaration of one argument.
+
+    kind      WHOLE (a number of any integer type from `lowest` to `highest`), FLAG, TEXT (one of `choices` where there
+              are any, otherwise at most 255 octets of UTF-8) or ANYTHING
+    unit      of a number, for the refusal's text
+    compared  whether a redeclaration must repeat it
+    default   what a redeclaration that leaves it out is taken to say
+    needs     another argument without which this one makes no sense, "" for none
+    """
+
+    __slots__ = ("choices", "compared", "default", "highest", "kind", "lowest", "name", "needs", "unit")
+
+    def __init__(self, name: str, kind: int, lowest: int = 0, highest: int = LARGEST, unit: str = "",
+                 choices: tuple[str, ...] = (), compared: bool = True, default: Any = None, needs: str = "") -> None:
+        self.name = name
+        self.kind = kind
+        self.lowest = lowest
+        self.highest = highest
+        self.unit = unit
+        self.choices = choices
+        self.compared = compared
+        self.default = default
+        self.needs = needs
+
+    def expected(self) -> str:
+        """What the argument takes, in words."""
+        if self.kind == WHOLE:
+            return f"a whole number from {self.lowest} to {self.highest}{f' ({self.unit})' if self.unit else ''}"
+        if self.kind == FLAG:
+            return "true or false"
+        return f"one of {', '.join(self.choices)}" if self.choices else "a text of at most 255 octets"
+
+    def parse(self, value: Any) -> Any:
+        """The value as int, bool or str; PreconditionFailed naming argument, value and expectation."""
+        if self.kind == ANYTHING:
+            return value
+        if self.kind == WHOLE:
+            if isinstance(value, int) and not isinstance(value, bool) and self.lowest <= value <= self.highest:
+                return value
+        elif self.kind == FLAG:
+            if isinstance(value, bool):
+                return value
+        else:
+            text = value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
+            if isinstance(text, str) and (
+                text in self.choices if self.choices else len(text.encode("utf-8", "surrogateescape")) <= 255
+            ):
+                return text
+        raise PreconditionFailed(f"invalid arg '{self.name}': received {shown(value)}, expected {self.expected()}")
+
+
+def shown(value: Any) -> str:
+    """A value as it stands in a reply text: 'x' for a text, true and false as on the wire, and never very long."""
+    if value is None:
+        return "none"
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "backslashreplace")
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return f"'{text if len(text) <= 60 else text[:57] + '...'}'"
+
+
+def _declared(*arguments: Argument) -> dict[str, Argument]:
+    return {argument.name: argument for argument in arguments}
+
+
+QUEUE_ARGUMENTS: Final = _declared(
+    Argument("x-queue-type", TEXT, choices=(CLASSIC, QUORUM), default=CLASSIC),
+    Argument("x-message-ttl", WHOLE, 0, TEN_YEARS, "milliseconds"),
+    Argument("x-expires", WHOLE, 1, TEN_YEARS, "milliseconds"),
+    Argument("x-max-length", WHOLE, unit="messages"),
+    Argument("x-max-length-bytes", WHOLE, unit="octets"),
+    Argument("x-overflow", TEXT, choices=tuple(OVERFLOWS)),
+    Argument("x-dead-letter-exchange", TEXT),
+    Argument("x-dead-letter-routing-key", TEXT, needs="x-dead-letter-exchange"),
+    Argument("x-dead-letter-strategy", TEXT, choices=("at-most-once", "at-least-once")),
+    Argument("x-max-priority", WHOLE, 0, 255),
+    Argument("x-delivery-limit", WHOLE, -1, LARGEST, "failed deliveries, -1 for no limit"),
+    Argument("x-single-active-consumer", FLAG),
+    Argument("x-consumer-timeout", WHOLE, 0, TEN_YEARS, "milliseconds, 0 for none"),
+    # How RabbitMQ places and stores a queue: accepted so that declarations written for it work, without effect here.
+    Argument("x-queue-mode", TEXT, choices=("default", "lazy")),
+    Argument("x-queue-version", WHOLE, 1, 2),
+    Argument("x-queue-leader-locator", TEXT, choices=("client-local", "balanced", "random", "least-leaders")),
+    Argument("x-queue-master-locator", TEXT, choices=("client-local", "min-masters", "random"), compared=False),
+    Argument("x-quorum-initial-group-size", WHOLE, 1),
+    Argument("x-quorum-target-group-size", WHOLE, 1),
+    Argument("x-max-in-memory-length", WHOLE, unit="messages"),
+    Argument("x-max-in-memory-bytes", WHOLE, unit="octets"),
+    Argument("x-ha-policy", ANYTHING, compared=False),
+    Argument("x-ha-policy-params", ANYTHING, compared=False),
+)
+
+EXCHANGE_ARGUMENTS: Final = _declared(
+    Argument("alternate-exchange", TEXT),
+    Argument("hash-header", TEXT),
+    Argument("hash-property", TEXT, choices=("message_id", "correlation_id", "timestamp")),
+)
+
+CONSUMER_ARGUMENTS: Final = _declared(
+    Argument("x-priority", WHOLE, -LARGEST, LARGEST),
+    Argument("x-consumer-timeout", WHOLE, 0, TEN_YEARS, "milliseconds, 0 for none"),
+    Argument("x-cancel-on-ha-failover", FLAG),
+)
+
+
+def _parse(declared: dict[str, Argument], arguments: dict[str, Any], strict: bool
+           ) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Known arguments by name, validated, and the unknown ones as they came."""
+    known: dict[str, Any] = {}
+    unknown: dict[str, Any] = {}
+    for name, value in arguments.items():
+        argument = declared.get(name)
+        if argument is not None:
+            known[name] = argument.parse(value)
+        elif strict:
+            raise PreconditionFailed(f"unknown arg '{name}': received {shown(value)}, expected one of "
+                                     f"{', '.join(declared)} (compat.strict is set for this virtual host)")
+        else:
+            unknown[name] = value
+    for name in known:
+        needed = declared[name].needs
+        if needed and needed not in known:
+            raise PreconditionFailed(f"invalid arg '{name}': received without '{needed}', expected together with it")
+    return known, unknown
+
+
+class QueueSettings:
+    """What the arguments of a queue say; None where they say nothing. Times in milliseconds, sizes in octets.
+
+    type                     CLASSIC or QUORUM
+    message_ttl, expires     how long a message, and the unused queue, live
+    max_length, max_length_bytes, overflow   the limit and what happens at it (DROP_HEAD unless said otherwise)
+    dead_letter_exchange, dead_letter_routing_key   the default exchange is ""; None for no dead-lettering
+    at_least_once            dead letters leave this queue only when they have safely arrived in the next
+    max_priority             0 to 255
+    delivery_limit           failed deliveries after which a message is dead-lettered; QUORUM_DELIVERY_LIMIT by default
+                             for the type QUORUM
+    single_active_consumer   all consumers but one wait
+    consumer_timeout         how long a delivery may stay unacknowledged, 0 for ever
+    unknown                  arguments that nobody here knows, as they came
+    """
+
+    __slots__ = ("at_least_once", "consumer_timeout", "dead_letter_exchange", "dead_letter_routing_key",
+                 "delivery_limit", "expires", "max_length", "max_length_bytes", "max_priority", "message_ttl",
+                 "overflow", "single_active_consumer", "type", "unknown")
+
+    def __init__(self, known: dict[str, Any], unknown: dict[str, Any]) -> None:
+        self.type: str = known.get("x-queue-type", CLASSIC)
+        self.message_ttl: int | None = known.get("x-message-ttl")
+        self.expires: int | None = known.get("x-expires")
+        self.max_length: int | None = known.get("x-max-length")
+        self.max_length_bytes: int | None = known.get("x-max-length-bytes")
+        self.overflow: int = OVERFLOWS[known.get("x-overflow", "drop-head")]
+        self.dead_letter_exchange: str | None = known.get("x-dead-letter-exchange")
+        self.dead_letter_routing_key: str | None = known.get("x-dead-letter-routing-key")
+        self.at_least_once: bool = known.get("x-dead-letter-strategy") == "at-least-once"
+        self.max_priority: int | None = known.get("x-max-priority")
+        limit: int | None = known.get("x-delivery-limit", QUORUM_DELIVERY_LIMIT if self.type == QUORUM else None)
+        self.delivery_limit: int | None = None if limit == -1 else limit
+        self.single_active_consumer: bool = known.get("x-single-active-consumer", False)
+        self.consumer_timeout: int | None = known.get("x-consumer-timeout")
+        self.unknown = unknown
+
+
+class ExchangeSettings:
+    """What the arguments of an exchange say; None where they say nothing. `hash_property` with hyphens."""
+
+    __slots__ = ("alternate_exchange", "hash_header", "hash_property", "unknown")
+
+    def __init__(self, known: dict[str, Any], unknown: dict[str, Any]) -> None:
+        self.alternate_exchange: str | None = known.get("alternate-exchange")
+        self.hash_header: str | None = known.get("hash-header")
+        name: str | None = known.get("hash-property")
+        self.hash_property = None if name is None else name.replace("_", "-")
+        self.unknown = unknown
+
+
+class ConsumerSettings:
+    """What the arguments of a consumer say.
+
+    priority   higher is served first, 0 by default
+    timeout    how long a delivery may stay unacknowledged, milliseconds; 0 for ever, None where they say nothing
+    unknown    arguments that nobody here knows, as they came
+    """
+
+    __slots__ = ("priority", "timeout", "unknown")
+
+    def __init__(self, known: dict[str, Any], unknown: dict[str, Any]) -> None:
+        self.priority: int = known.get("x-priority", 0)
+        self.timeout: int | None = known.get("x-consumer-timeout")
+        self.unknown = unknown
+
+
+def parse_queue_arguments(arguments: dict[str, Any], *, durable: bool, exclusive: bool, auto_delete: bool,
+                          strict: bool) -> QueueSettings:
+    """Validate the arguments of queue.declare.
+
+    Raises PreconditionFailed for a known argument with a bad value, for properties that a quorum queue cannot have, and
+    with `strict` for an unknown argument.
+    """
+    known, unknown = _parse(QUEUE_ARGUMENTS, arguments, strict)
+    settings = QueueSettings(known, unknown)
+    if settings.type == QUORUM:
+        bad = ("durable=false" if not durable else "exclusive=true" if exclusive else
+               "auto-delete=true" if auto_delete else "")
+        if bad:
+            raise PreconditionFailed(f"invalid property {bad} with 'x-queue-type' 'quorum', expected a durable queue "
+                                     "that is neither exclusive nor auto-delete")
+    return settings
+
+
+def parse_exchange_arguments(arguments: dict[str, Any], *, strict: bool) -> ExchangeSettings:
+    """Validate the arguments of exchange.declare; raises PreconditionFailed as `parse_queue_arguments` does."""
+    known, unknown = _parse(EXCHANGE_ARGUMENTS, arguments, strict)
+    if "hash-header" in known and "hash-property" in known:
+        raise PreconditionFailed("invalid arg 'hash-property': received together with 'hash-header', "
+                                 "expected one of them")
+    return ExchangeSettings(known, unknown)
+
+
+def parse_consumer_arguments(arguments: dict[str, Any], *, strict: bool) -> ConsumerSettings:
+    """Validate the arguments of basic.consume; raises PreconditionFailed as `parse_queue_arguments` does."""
+    return ConsumerSettings(*_parse(CONSUMER_ARGUMENTS, arguments, strict))
+
+
+def inequivalent(name: str, what: str, received: Any, current: Any) -> str:
+    """The text of a refused redeclaration; `what` is for example "queue 'q' in vhost '/'"."""
+    return f"inequivalent arg '{name}' for {what}: received {shown(received)} but current is {shown(current)}"
+
+
+def _comparable(value: Any) -> Any:
+    return freeze(value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value)
+
+
+def equivalent(declared: dict[str, Argument], current: dict[str, Any], received: dict[str, Any],
+               what: str) -> str | None:
+    """Whether a redeclaration's arguments mean the same as the current ones: None, or a text that names the first
+    difference (0-9-1 queue.declare.passive.equivalent, exchange.declare.passive.equivalent).
+
+    Integers are compared by value, not by the size they were sent with; the order of arguments does not matter.
+    """
+    for name in sorted({**current, **received}):
+        argument = declared.get(name)
+        if argument is not None and not argument.compared:
+            continue
+        default = argument.default if argument is not None else None
+        now = current.get(name, default)
+        then = received.get(name, default)
+        # An argument that was given as void is not one that was left out.
+        absent = default is None and (name in current) != (name in received)
+        if absent or _comparable(now) != _comparable(then):
+            return inequivalent(name, what, then, now)
+    return None
