@@ -1,0 +1,43 @@
+"""Configuration: a TOML file, environment variables and flags, in this order of precedence.
+
+The structs in `model` are the only list of keys: the loader, its refusals and `docs/configuration.md` are made from it.
+"""
+
+from __future__ import annotations
+
+from leveret.config.load import ConfigError, load_config
+from leveret.config.model import (
+    AmqpConfig,
+    AuthConfig,
+    BrokerConfig,
+    CompatConfig,
+    Config,
+    LimitsConfig,
+    PermissionConfig,
+    ServerConfig,
+    StorageConfig,
+    TlsConfig,
+    UserConfig,
+    UserLimitsConfig,
+    VhostConfig,
+    VhostLimitsConfig,
+)
+
+__all__ = [
+    "AmqpConfig",
+    "AuthConfig",
+    "BrokerConfig",
+    "CompatConfig",
+    "Config",
+    "ConfigError",
+    "LimitsConfig",
+    "PermissionConfig",
+    "ServerConfig",
+    "StorageConfig",
+    "TlsConfig",
+    "UserConfig",
+    "UserLimitsConfig",
+    "VhostConfig",
+    "VhostLimitsConfig",
+    "load_config",
+]

@@ -1,0 +1,67 @@
+"""What no single key can say: rules that join keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from leveret.config.errors import ConfigError
+from leveret.config.model import Config
+
+Source = Callable[[tuple[str, ...]], str]
+
+_CERT = "expected tls.cert to name the server's certificate"
+
+
+def check(config: Config, source: Source) -> None:
+    """Raise `ConfigError` where keys contradict one another. `source` tells where a path was set."""
+    _check_tls(config, source)
+    _check_auth(config, source)
+    _check_users(config, source)
+
+
+def _check_tls(config: Config, source: Source) -> None:
+    tls = config.tls
+    if tls.cert is None:
+        for name in ("key", "ca", "key_password_file"):
+            if getattr(tls, name) is not None:
+                raise ConfigError(f"{source(('tls', name))}: tls.{name} without tls.cert; {_CERT}")
+        if tls.verify != "none":
+            raise ConfigError(f"{source(('tls', 'verify'))}: tls.verify without tls.cert; {_CERT}")
+        if not config.server.plain:
+            raise ConfigError(f"{source(('server', 'plain'))}: server.plain = false leaves no listener; {_CERT}")
+    elif tls.verify != "none" and tls.ca is None:
+        raise ConfigError(
+            f'{source(("tls", "verify"))}: tls.verify = "{tls.verify}" without tls.ca; '
+            "expected the certificates that clients are verified against"
+        )
+
+
+def _check_auth(config: Config, source: Source) -> None:
+    auth = config.auth
+    where = f"{source(('auth', 'mechanisms'))}: auth.mechanisms"
+    if not auth.mechanisms:
+        raise ConfigError(f"{where} is empty; expected at least one of PLAIN, AMQPLAIN, EXTERNAL, ANONYMOUS")
+    if "ANONYMOUS" in auth.mechanisms and auth.anonymous_user is None:
+        raise ConfigError(f"{where} has ANONYMOUS; expected auth.anonymous_user to name the user that it acts as")
+    if "EXTERNAL" in auth.mechanisms and config.tls.verify == "none":
+        raise ConfigError(f'{where} has EXTERNAL; expected tls.verify to be "optional" or "required"')
+
+
+def _check_users(config: Config, source: Source) -> None:
+    for name, user in config.users.items():
+        where = f"{source(('users', name))}: users.{name}"
+        _check_name(where, name)
+        given = [key for key in ("password", "password_hash", "password_file") if getattr(user, key) is not None]
+        if len(given) > 1:
+            raise ConfigError(f"{where} has {' and '.join(given)}; expected one of them")
+        if user.password == "":
+            raise ConfigError(f"{where}.password is empty; leave it out for a user that never logs in by password")
+        if user.password_hash is not None and not user.password_hash.startswith("$argon2id$"):
+            raise ConfigError(f"{where}.password_hash: expected an argon2id hash, as `leveret users hash` prints it")
+    for name in config.vhosts:
+        _check_name(f"{source(('vhosts', name))}: vhosts.{name}", name)
+
+
+def _check_name(where: str, name: str) -> None:
+    if not 1 <= len(name.encode()) <= 255:
+        raise ConfigError(f"{where}: expected a name of 1 to 255 octets")

@@ -1,0 +1,248 @@
+"""Every key of the configuration, with its type, range, default and meaning.
+
+Octets may be given as a number or as text with a unit ("128MiB"), and so may seconds ("30s"); a path in a file is
+relative to that file. `kind` names the reader in `values` that makes the value.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+Size = Annotated[int, Meta(extra={"kind": "size"})]
+Watermark = Annotated[float, Meta(extra={"kind": "watermark"})]
+Seconds = Annotated[float, Meta(extra={"kind": "seconds"})]
+FilePath = Annotated[str, Meta(extra={"kind": "path"})]
+Name = Annotated[str, Meta(min_length=1, max_length=255)]
+QosGlobal = Literal["rabbitmq", "spec"]
+
+
+def about(description: str, *, ge: float | None = None, gt: float | None = None, le: float | None = None) -> Meta:
+    """What a key means, and its bounds."""
+    if gt is not None:
+        return Meta(description=description, gt=gt, le=le)
+    return Meta(description=description, ge=ge, le=le)
+
+
+class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all sections: immutable, so that whoever holds one can rely on it."""
+
+
+class ServerConfig(Section, frozen=True, kw_only=True):
+    """The process and its plain listener."""
+
+    host: Annotated[
+        str,
+        about("Address to listen on. `localhost` takes both loopback addresses, an empty text all of the machine's."),
+    ] = "localhost"
+    port: Annotated[int, about("Port of the plain listener; 0 takes a free one.", ge=0, le=65535)] = 5672
+    plain: Annotated[bool, about("Whether there is a plain listener; without it only TLS is served.")] = True
+    data_dir: Annotated[
+        FilePath, about("Directory of messages, metadata and control socket; created where missing.")
+    ] = "~/.local/share/leveret"
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], about("Least severity that is logged, on stderr.")
+    ] = "info"
+    log_format: Annotated[
+        Literal["text", "json"], about("An event is one line of text, or one JSON object in a line.")
+    ] = "text"
+    handshake_timeout: Annotated[
+        Seconds, about("Time from the accepted socket to `connection.open`; slower clients are closed.", gt=0)
+    ] = 10.0
+    shutdown_timeout: Annotated[
+        Seconds, about("Time that clients get to answer `connection.close` when the broker stops.", ge=0)
+    ] = 5.0
+
+    @property
+    def data_path(self) -> Path:
+        """The data directory, absolute."""
+        return Path(self.data_dir).expanduser().absolute()
+
+
+class TlsConfig(Section, frozen=True, kw_only=True):
+    """The TLS listener; it exists where `cert` is set."""
+
+    host: Annotated[str | None, about("Address of the TLS listener; absent: that of `server.host`.")] = None
+    port: Annotated[int, about("Port of the TLS listener; 0 takes a free one.", ge=0, le=65535)] = 5671
+    cert: Annotated[
+        FilePath | None, about("Certificate chain in PEM, the server's first. Turns the TLS listener on.")
+    ] = None
+    key: Annotated[FilePath | None, about("Private key in PEM; absent: it is in the file of `cert`.")] = None
+    key_password_file: Annotated[FilePath | None, about("File with the password of an encrypted key.")] = None
+    ca: Annotated[FilePath | None, about("Certificates in PEM that client certificates are verified against.")] = None
+    verify: Annotated[
+        Literal["none", "optional", "required"],
+        about("Client certificates are not asked for, verified where given, or required."),
+    ] = "none"
+    min_version: Annotated[Literal["1.2", "1.3"], about("Oldest TLS version that is accepted.")] = "1.2"
+
+
+class AmqpConfig(Section, frozen=True, kw_only=True):
+    """What the broker proposes to its clients."""
+
+    frame_max: Annotated[
+        Size, about("Largest frame, in octets, proposed in `connection.tune`.", ge=4096, le=2147483647)
+    ] = 131072
+    channel_max: Annotated[
+        int, about("Channels of one connection, proposed in `connection.tune`.", ge=1, le=65535)
+    ] = 2047
+    heartbeat: Annotated[
+        int, about("Seconds between heartbeats, proposed in `connection.tune`; 0 for none.", ge=0, le=65535)
+    ] = 60
+    max_message_size: Annotated[
+        Size, about("Largest body of a message; a larger one closes its channel with 311.", ge=1)
+    ] = 134217728
+    qos_global: Annotated[
+        QosGlobal,
+        about(
+            "Meaning of `global` in `basic.qos`: RabbitMQ's (false: each new consumer, true: the channel) or the "
+            "specification's (false: the channel, true: the connection)."
+        ),
+    ] = "rabbitmq"
+
+
+class LimitsConfig(Section, frozen=True, kw_only=True):
+    """What clients together may use. 0 means no limit."""
+
+    memory_high_watermark: Annotated[
+        Watermark,
+        about(
+            "Memory of the process above which publishers are held back: a share of the machine's memory, or octets.",
+            ge=0,
+        ),
+    ] = 0.4
+    disk_free: Annotated[
+        Size, about("Free space in the data directory below which publishers are held back.", ge=0)
+    ] = 52428800
+    connections: Annotated[int, about("Connections of the broker.", ge=0)] = 0
+    connections_per_user: Annotated[int, about("Connections of one user.", ge=0)] = 0
+    consumers_per_channel: Annotated[int, about("Consumers of one channel.", ge=0)] = 0
+    unacked_per_channel: Annotated[
+        int,
+        about("Deliveries of one channel that may wait for acknowledgement, also without a prefetch.", ge=0),
+    ] = 0
+    queues_per_vhost: Annotated[int, about("Queues of one vhost.", ge=0)] = 0
+
+
+class StorageConfig(Section, frozen=True, kw_only=True):
+    """Where durable things live."""
+
+    engine: Annotated[
+        Literal["sqlite", "memory"],
+        about("`sqlite` keeps what is durable in the data directory; `memory` keeps nothing across a restart."),
+    ] = "sqlite"
+    synchronous: Annotated[
+        Literal["full", "normal", "off"],
+        about(
+            "`full`: a commit is confirmed when the disk has it. The others survive a kill of the process, but a power "
+            "cut costs the last commits (`normal`) or perhaps the whole store (`off`)."
+        ),
+    ] = "full"
+    body_spool_threshold: Annotated[
+        Size, about("Bodies larger than this are received, kept and delivered in pieces.", ge=4096)
+    ] = 1048576
+
+
+class AuthConfig(Section, frozen=True, kw_only=True):
+    """How clients say who they are."""
+
+    mechanisms: Annotated[
+        list[Literal["PLAIN", "AMQPLAIN", "EXTERNAL", "ANONYMOUS"]],
+        about(
+            "SASL mechanisms that are offered, best first. EXTERNAL is offered where the client showed a verified "
+            "certificate only."
+        ),
+    ] = field(default_factory=lambda: ["PLAIN", "AMQPLAIN"])
+    loopback_users: Annotated[list[Name], about("Users that may connect from the same machine only.")] = field(
+        default_factory=lambda: ["guest"]
+    )
+    anonymous_user: Annotated[Name | None, about("User that clients of ANONYMOUS act as.")] = None
+    external_name: Annotated[
+        Literal["common-name", "subject"],
+        about("What in a client certificate is the user's name: its common name, or its subject as in RFC 4514."),
+    ] = "common-name"
+
+
+class PermissionConfig(Section, frozen=True, kw_only=True):
+    """Regular expressions over the names of a vhost's exchanges and queues; see `security.md`."""
+
+    configure: Annotated[str, about("Names that may be declared and deleted.")] = ""
+    write: Annotated[str, about("Names that may be published to, and be bound as destination.")] = ""
+    read: Annotated[str, about("Names that may be consumed, got, purged, and be bound as source.")] = ""
+
+
+class UserLimitsConfig(Section, frozen=True, kw_only=True):
+    """Limits of one user; 0 means none."""
+
+    max_connections: Annotated[
+        int, about("Connections of the user; 0: as `limits.connections_per_user` says.", ge=0)
+    ] = 0
+    max_channels: Annotated[int, about("Channels of the user, over all its connections; 0: any.", ge=0)] = 0
+
+
+class UserConfig(Section, frozen=True, kw_only=True):
+    """A user, with one of the three forms of a password, or with none: for EXTERNAL and ANONYMOUS."""
+
+    password: Annotated[str | None, about("The password in clear.")] = None
+    password_hash: Annotated[str | None, about("Its argon2id hash, as `leveret users hash` prints it.")] = None
+    password_file: Annotated[FilePath | None, about("File whose first line is the password.")] = None
+    tags: Annotated[list[Name], about("Labels; `administrator` may manage the broker.")] = field(default_factory=list)
+    permissions: Annotated[
+        dict[str, PermissionConfig], about("What the user may do, by vhost; nothing in one that is not named.")
+    ] = field(default_factory=dict)
+    limits: Annotated[UserLimitsConfig, about("Limits of the user.")] = field(default_factory=UserLimitsConfig)
+
+
+class CompatConfig(Section, frozen=True, kw_only=True):
+    """Whether the specification or RabbitMQ is followed where they differ."""
+
+    strict: Annotated[
+        bool, about("Follow the text of the specification also where clients rely on RabbitMQ's deviation from it.")
+    ] = False
+
+
+class VhostLimitsConfig(Section, frozen=True, kw_only=True):
+    """Limits of one vhost; 0 means none."""
+
+    max_queues: Annotated[int, about("Queues; 0: as `limits.queues_per_vhost` says.", ge=0)] = 0
+    max_connections: Annotated[int, about("Connections; 0: any.", ge=0)] = 0
+
+
+class VhostConfig(Section, frozen=True, kw_only=True):
+    """A vhost. `/` exists always."""
+
+    compat: Annotated[CompatConfig, about("Compatibility.")] = field(default_factory=CompatConfig)
+    qos_global: Annotated[QosGlobal | None, about("Absent: as `amqp.qos_global` says.")] = None
+    limits: Annotated[VhostLimitsConfig, about("Limits of the vhost.")] = field(default_factory=VhostLimitsConfig)
+    consumer_timeout: Annotated[
+        Seconds,
+        about("Time within which a consumer must acknowledge a delivery, or its channel is closed; 0: any.", ge=0),
+    ] = 0.0
+
+
+class BrokerConfig(Section, frozen=True, kw_only=True):
+    """The Python process that `leveret serve` is; nothing to change for most."""
+
+    switch_interval: Annotated[
+        Seconds,
+        about("Python's thread switch interval. A longer one makes commits wait while the event loop is busy.", gt=0),
+    ] = 0.0005
+    gc_threshold: Annotated[
+        int, about("Allocations between two collections of the garbage collector's youngest generation.", ge=1)
+    ] = 50000
+
+
+class Config(Section, frozen=True, kw_only=True):
+    """The whole configuration; `Config()` is the default one."""
+
+    server: ServerConfig = field(default_factory=ServerConfig)
+    tls: TlsConfig = field(default_factory=TlsConfig)
+    amqp: AmqpConfig = field(default_factory=AmqpConfig)
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
+    storage: StorageConfig = field(default_factory=StorageConfig)
+    auth: AuthConfig = field(default_factory=AuthConfig)
+    users: dict[str, UserConfig] = field(default_factory=dict)
+    vhosts: dict[str, VhostConfig] = field(default_factory=dict)
+    broker: BrokerConfig = field(default_factory=BrokerConfig)

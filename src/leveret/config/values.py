@@ -1,0 +1,66 @@
+"""Readers for values that have a notation of their own: sizes, shares of memory, durations, paths."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "k": 2**10,
+    "m": 2**20,
+    "g": 2**30,
+    "t": 2**40,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
+_DURATIONS = {"": 1.0, "ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def _with_unit(text: str, units: dict[str, int] | dict[str, float]) -> float:
+    match = _SIZE.fullmatch(text)
+    if match is None or match[2].lower() not in units:
+        raise ValueError(text)
+    return float(match[1]) * units[match[2].lower()]
+
+
+def read_size(value: Any, base: str) -> Any:
+    """Octets from a number or a text such as "128MiB"; ValueError for other text."""
+    return int(_with_unit(value, _UNITS)) if isinstance(value, str) else value
+
+
+def read_watermark(value: Any, base: str) -> Any:
+    """A share up to 1.0 ("40%", 0.4) or octets above 1 ("2GiB"), both as a float; ValueError for other text."""
+    if not isinstance(value, str):
+        return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    text = value.strip()
+    share = float(text[:-1]) / 100 if text.endswith("%") else _with_unit(text, _UNITS)
+    if text.endswith("%") and share > 1:
+        raise ValueError(text)
+    return share
+
+
+def read_seconds(value: Any, base: str) -> Any:
+    """Seconds from a number or a text such as "500ms", "30s", "10min"; ValueError for other text."""
+    return _with_unit(value, _DURATIONS) if isinstance(value, str) else value
+
+
+def read_path(value: Any, base: str) -> Any:
+    """An absolute path; a relative one starts at `base`."""
+    if not isinstance(value, str):
+        return value
+    if not value:
+        raise ValueError(value)
+    return os.path.abspath(os.path.join(base, os.path.expanduser(value)))
+
+
+READERS = {"size": read_size, "watermark": read_watermark, "seconds": read_seconds, "path": read_path}
