@@ -84,10 +84,10 @@ class Overlay:
     address       replaces the message's address (after dead-lettering), None to keep it
     headers       headers to set; a value None removes the header (`x-death`, BCC)
     drop_expiration  the `expiration` property is left out at delivery
-    expires_at    replaces the message's, -1 to keep it
+    expires_at    replaces the message's (0: never), -1 to keep it
     """
 
-    __slots__ = ("address", "drop_expiration", "expires_at", "headers", "rendered")
+    __slots__ = ("address", "drop_expiration", "expires_at", "headers", "refused", "rendered")
 
     def __init__(self, address: bytes | None = None, headers: dict[str, Any] | None = None, drop_expiration: bool = False,
                  expires_at: int = -1) -> None:
@@ -95,7 +95,9 @@ class Overlay:
         self.headers = headers if headers is not None else {}
         self.drop_expiration = drop_expiration
         self.expires_at = expires_at
-        self.rendered: bytes | None = None  # the merged header, cached by the protocol that rendered it
+        # In memory only: channels that must not get the entry again, and the merged header as its protocol cached it.
+        self.refused: list[object] = []
+        self.rendered: bytes | None = None
 
 
 class Entry:

@@ -1,0 +1,215 @@
+"""The broker: vhosts over one log, and the turn.
+
+A turn is what happens between bytes in and bytes out: commands publish and settle, which marks queues active; `end_turn`
+then drains those queues, starts the group commit and flushes the connections that have something to say.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from leveret.broker import metadata
+from leveret.broker.consumer import Output
+from leveret.broker.errors import NotFound, PreconditionFailed, ResourceError
+from leveret.broker.log import Log, Recovery
+from leveret.broker.message import Entry, Message
+from leveret.broker.queues.base import Queue
+from leveret.broker.timers import Timers
+from leveret.broker.vhost import Vhost
+
+DEFAULT_PAGE_ABOVE: Final = 64 << 20
+ID_BLOCK: Final = 1000
+
+
+class Holder:
+    """Something that holds acquired entries: a channel, a session."""
+
+    def held(self, queue: Queue) -> list[Entry]:
+        raise NotImplementedError
+
+
+class HeaderReader:
+    """What a protocol knows of the encoded properties of its messages."""
+
+    def headers(self, message: Message) -> dict[str, Any]:
+        """The application's headers; an empty dict where they cannot be read."""
+        raise NotImplementedError
+
+    def property(self, message: Message, name: str) -> str:
+        """A content property ("message-id") as text, "" where the message has none."""
+        raise NotImplementedError
+
+    def expiration(self, message: Message) -> str | None:
+        """The expiration as the publisher wrote it."""
+        raise NotImplementedError
+
+
+class VhostSettings:
+    """What a vhost's configuration decides in the broker.
+
+    strict           the specification's behaviour where RabbitMQ's deviates (`compat.strict`)
+    max_queues       most queues, -1 for no limit
+    max_connections  most connections, -1 for no limit
+    """
+
+    def __init__(self, strict: bool = False, max_queues: int = -1, max_connections: int = -1) -> None:
+        self.strict = strict
+        self.max_queues = max_queues
+        self.max_connections = max_connections
+
+
+class Broker:
+    """Vhosts, the log under them, and the turn.
+
+    log          keeps what is durable
+    overflow     keeps what a deep queue pages out and nobody asked to keep; None: such messages stay in memory
+    page_above   octets that a queue may hold in memory before it pages out; the memory watch moves it
+    active       queues to drain at the end of the turn; outputs: connections to flush
+    """
+
+    def __init__(self, log: Log, overflow: Log | None = None) -> None:
+        self.log = log
+        self.overflow = overflow
+        self.timers = Timers()
+        self.vhosts: dict[str, Vhost] = {}
+        self.active: deque[Queue] = deque()
+        self.outputs: list[Output] = []
+        self.paging: dict[int, Queue] = {}
+        self.holders: dict[Holder, None] = {}
+        self.header_readers: dict[int, HeaderReader] = {}
+        self.page_above = DEFAULT_PAGE_ABOVE
+        self.next_queue_id = 1
+        self.reserved_queue_ids = 1
+        self.in_turn = False
+        self.on_vhost_removed: Callable[[Vhost], None] | None = None
+
+    # The turn
+
+    def end_turn(self) -> None:
+        """Drain what was touched, start the commit, write what is to be written."""
+        if self.in_turn:
+            return
+        self.in_turn = True
+        active = self.active
+        try:
+            while True:
+                while active:
+                    queue = active.popleft()
+                    queue.active = False
+                    queue.drain()
+                self.log.flush()
+                if self.overflow is not None:
+                    self.overflow.flush()
+                outputs = self.outputs
+                if outputs:
+                    self.outputs = []
+                    for output in outputs:
+                        output.flush()
+                if not active and not self.outputs:
+                    break
+        finally:
+            self.in_turn = False
+
+    # Messages
+
+    def decode_headers(self, message: Message) -> dict[str, Any]:
+        reader = self.header_readers.get(message.format)
+        return reader.headers(message) if reader is not None else {}
+
+    def property_of(self, message: Message, name: str) -> str:
+        reader = self.header_readers.get(message.format)
+        return reader.property(message, name) if reader is not None else ""
+
+    def expiration_of(self, message: Message) -> str | None:
+        reader = self.header_readers.get(message.format)
+        return reader.expiration(message) if reader is not None else None
+
+    def held_entries(self, queue: Queue) -> list[Entry]:
+        """The entries of a queue that are acquired and not settled."""
+        if not queue.unacked:
+            return []
+        return [entry for holder in self.holders for entry in holder.held(queue)]
+
+    # Vhosts
+
+    def add_vhost(self, name: str, settings: VhostSettings) -> Vhost:
+        """Create a vhost, or give an existing one its settings."""
+        vhost = self.vhosts.get(name)
+        if vhost is not None:
+            vhost.configure(settings)
+            return vhost
+        vhost = Vhost(self, name, settings)
+        self.vhosts[name] = vhost
+        self.log.put(metadata.VHOST, metadata.make_key(name), b"")
+        return vhost
+
+    def remove_vhost(self, name: str) -> None:
+        """Delete a vhost and everything in it."""
+        vhost = self.vhosts.pop(name, None)
+        if vhost is None:
+            raise NotFound(f"no vhost '{name}'")
+        if self.on_vhost_removed is not None:
+            self.on_vhost_removed(vhost)
+        vhost.clear()
+        self.log.put(metadata.VHOST, metadata.make_key(name), None)
+
+    def new_queue_id(self, durable: bool) -> int:
+        """An id that no queue has ever had. Blocks of ids are reserved in the log, so that this costs next to nothing."""
+        number = self.next_queue_id
+        self.next_queue_id = number + 1
+        if number >= self.reserved_queue_ids:
+            self.reserved_queue_ids = number + ID_BLOCK
+            self.log.put(metadata.COUNTER, "queue-id", metadata.pack({"next": self.reserved_queue_ids}))
+        return number
+
+    # Recovery
+
+    def recover(self, recovery: Recovery) -> None:
+        """Rebuild vhosts, exchanges, queues and bindings from what the log held."""
+        stored = recovery.metadata
+        counter = stored.get((metadata.COUNTER, "queue-id"))
+        if counter is not None:
+            self.next_queue_id = self.reserved_queue_ids = int(metadata.unpack(counter)["next"])
+        for kind, key in stored:
+            if kind == metadata.VHOST:
+                name = metadata.split_key(key)[0]
+                if name not in self.vhosts:
+                    self.vhosts[name] = Vhost(self, name, VhostSettings())
+        for wanted in (metadata.EXCHANGE, metadata.QUEUE, metadata.BINDING):
+            for (kind, key), value in stored.items():
+                if kind != wanted:
+                    continue
+                names = metadata.split_key(key)
+                vhost = self.vhosts.get(names[0])
+                if vhost is not None:
+                    vhost.restore(kind, names[1:], metadata.unpack(value), recovery)
+
+    def start(self) -> None:
+        """After recovery, with the log committing: timers and first reads of the recovered queues."""
+        for vhost in self.vhosts.values():
+            for queue in vhost.queues.values():
+                queue.start()
+
+    def check_queue_limit(self, vhost: Vhost) -> None:
+        limit = vhost.settings.max_queues
+        if 0 <= limit <= len(vhost.queues):
+            raise ResourceError(f"vhost '{vhost.name}' has its most queues, {limit}; the setting is"
+                                f" vhosts.{vhost.name}.limits.max_queues")
+
+    def vhost(self, name: str) -> Vhost:
+        """The vhost of that name; NotFound where there is none."""
+        found = self.vhosts.get(name)
+        if found is None:
+            raise NotFound(f"no vhost '{name}'")
+        return found
+
+    def check_name(self, kind: str, name: str) -> None:
+        """Names are any UTF-8 of up to 255 octets."""
+        try:
+            octets = name.encode("utf-8")
+        except UnicodeEncodeError:
+            raise PreconditionFailed(f"{kind} name is not valid UTF-8") from None
+        if len(octets) > 255:
+            raise PreconditionFailed(f"{kind} name has {len(octets)} octets; at most 255 are allowed")

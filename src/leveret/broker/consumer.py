@@ -1,0 +1,75 @@
+"""Who takes entries from a queue, and what a turn must write out.
+
+Consumers are pulled, never pushed at: a queue asks each consumer whether it takes an entry. One that refuses is parked
+and not asked again until it calls `wake` (credit came back, the socket drained). Both classes are native bases that
+the protocols subclass, so that the calls stay cheap when compiled.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from leveret.broker.message import Entry, Message
+    from leveret.broker.queues.base import Queue
+
+
+class Output:
+    """A connection with something to write at the end of the turn."""
+
+    def flush(self) -> None:
+        raise NotImplementedError
+
+
+class Consumer:
+    """One consumer of one queue.
+
+    tag       its name, as the protocol knows it
+    owner     the connection (for exclusive queues and no-local)
+    channel   the channel or link: the scope within which a rejected entry must not come back in strict mode
+    no_ack    what is handed out counts as settled
+    unacked   entries handed out and not settled
+    parked    refused an entry; waits for `wake`
+    selective  takes some entries and not others (no-local): the queue must look further than its head
+    """
+
+    __slots__ = ("active", "arguments", "channel", "exclusive", "no_ack", "owner", "parked", "priority", "queue",
+                 "selective", "tag", "timeout", "unacked")
+
+    def __init__(self, queue: Queue, tag: str, owner: object, channel: object, no_ack: bool, exclusive: bool,
+                 priority: int, arguments: dict[str, Any]) -> None:
+        self.queue = queue
+        self.tag = tag
+        self.owner = owner
+        self.channel = channel
+        self.no_ack = no_ack
+        self.exclusive = exclusive
+        self.priority = priority
+        self.arguments = arguments
+        self.unacked = 0
+        self.parked = False
+        self.active = True
+        self.selective = False
+        self.timeout = 0
+
+    def can_take(self, size: int) -> bool:
+        """Whether there is credit for one more entry of `size` octets."""
+        raise NotImplementedError
+
+    def wants(self, message: Message) -> bool:
+        """Whether a selective consumer takes this message at all."""
+        return True
+
+    def deliver(self, entry: Entry) -> None:
+        """Take an entry that the queue has acquired for this consumer."""
+        raise NotImplementedError
+
+    def queue_gone(self) -> None:
+        """The queue was deleted, or the consumer was cancelled by the broker."""
+        raise NotImplementedError
+
+    def wake(self) -> None:
+        """Credit came back: ask again."""
+        if self.parked:
+            self.parked = False
+            self.queue.unpark(self)

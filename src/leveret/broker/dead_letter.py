@@ -1,0 +1,116 @@
+"""Dead letters: where a message goes that a queue gives up, and the `x-death` headers that say so.
+
+The body is not copied: the entry in the target queue refers to the same message, with an overlay that holds the new
+address and headers.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from leveret.broker.message import Entry, Message, Overlay, make_address
+from leveret.broker.routing import resolve
+
+if TYPE_CHECKING:
+    from leveret.broker.vhost import Vhost
+
+
+class Long(int):
+    """An integer that protocols encode with 64 bits whatever its value, as clients expect of `x-death` counts."""
+
+
+class DeadLetters:
+    """The dead-lettering of one vhost."""
+
+    def __init__(self, vhost: Vhost) -> None:
+        self.vhost = vhost
+
+    def publish(self, entry: Entry, reason: str) -> None:
+        """Publish a copy of the entry to its queue's dead-letter exchange; where there is none, nothing happens."""
+        queue = entry.queue
+        name = queue.settings.dead_letter_exchange
+        if name is None:
+            return
+        exchange = self.vhost.exchanges.get(name)
+        if exchange is None:
+            return
+        message = entry.message
+        headers = self.headers_of(entry)
+        old_address = message.address
+        if entry.overlay is not None and entry.overlay.address is not None:
+            old_address = entry.overlay.address
+        old_exchange, old_key = split_address(old_address)
+        old_keys = [old_key, *_strings(headers.get("CC"))]
+        deaths = self._add_death(headers, queue.name, reason, old_exchange, old_keys, message)
+        changes: dict[str, Any] = dict(entry.overlay.headers) if entry.overlay is not None else {}
+        changes["x-death"] = deaths
+        if "x-first-death-queue" not in headers:
+            changes["x-first-death-exchange"] = old_exchange
+            changes["x-first-death-queue"] = queue.name
+            changes["x-first-death-reason"] = reason
+        key = queue.settings.dead_letter_routing_key
+        if key is None:
+            keys = old_keys
+            key = old_key
+        else:
+            keys = [key]
+            if "CC" in headers:
+                changes["CC"] = None
+        merged = {k: v for k, v in {**headers, **changes}.items() if v is not None}
+        address = make_address(name, key)
+        for target in resolve(self.vhost, exchange, keys, merged, message):
+            if _is_cycle(deaths, target.name):
+                continue
+            if target.refuses_publish():
+                continue
+            overlay = Overlay(address, dict(changes), True, 0)
+            target.insert_new(target.prepare(message, overlay))
+
+    def headers_of(self, entry: Entry) -> dict[str, Any]:
+        """The headers as a consumer of this entry sees them."""
+        headers = self.vhost.broker.decode_headers(entry.message)
+        if entry.overlay is not None:
+            for name, value in entry.overlay.headers.items():
+                if value is None:
+                    headers.pop(name, None)
+                else:
+                    headers[name] = value
+        return headers
+
+    def _add_death(self, headers: dict[str, Any], queue_name: str, reason: str, exchange: str, keys: list[str],
+                   message: Message) -> list[dict[str, Any]]:
+        """The list of `x-death` tables with this death at its front, counted up where it happened before."""
+        previous = headers.get("x-death")
+        deaths = [dict(d) for d in previous if isinstance(d, dict)] if isinstance(previous, list) else []
+        for index, death in enumerate(deaths):
+            if death.get("queue") == queue_name and death.get("reason") == reason:
+                count = death.get("count")
+                death["count"] = Long((count if isinstance(count, int) else 0) + 1)
+                return [death, *deaths[:index], *deaths[index + 1 :]]
+        now = datetime.fromtimestamp(self.vhost.broker.timers.now() // 1000, UTC)
+        death = {"count": Long(1), "exchange": exchange, "queue": queue_name, "reason": reason, "routing-keys": keys,
+                 "time": now}
+        expiration = self.vhost.broker.expiration_of(message)
+        if expiration is not None and not deaths:
+            death["original-expiration"] = expiration
+        return [death, *deaths]
+
+
+def _is_cycle(deaths: list[dict[str, Any]], target: str) -> bool:
+    """Whether a message came back to a queue without ever having been rejected on the way."""
+    for index, death in enumerate(deaths):
+        if death.get("queue") == target:
+            return all(d.get("reason") != "rejected" for d in deaths[: index + 1])
+    return False
+
+
+def split_address(address: bytes) -> tuple[str, str]:
+    """Exchange and routing key of a canonical address."""
+    length = address[0]
+    return (address[1 : 1 + length].decode("utf-8", "surrogateescape"),
+            address[2 + length :].decode("utf-8", "surrogateescape"))
+
+
+def _strings(value: Any) -> list[str]:
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []

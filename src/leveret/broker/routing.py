@@ -1,0 +1,92 @@
+"""From an exchange and a routing key to queues: exchange-to-exchange bindings, alternate exchanges, each queue once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from leveret.broker.exchanges.base import Exchange
+from leveret.broker.message import Message
+from leveret.broker.queues.base import Queue
+
+if TYPE_CHECKING:
+    from leveret.broker.vhost import Vhost
+
+
+class Route:
+    """Where messages with one address go.
+
+    exchange  that they were published to
+    queues    that get them, each once
+    dynamic   the queues depend on more than the address (headers, message id): `resolve` again for each message
+    """
+
+    __slots__ = ("dynamic", "exchange", "exchange_name", "queues", "routing_key")
+
+    def __init__(self, exchange: Exchange, exchange_name: str, routing_key: str, queues: list[Queue],
+                 dynamic: bool) -> None:
+        self.exchange = exchange
+        self.exchange_name = exchange_name
+        self.routing_key = routing_key
+        self.queues = queues
+        self.dynamic = dynamic
+
+
+def resolve(vhost: Vhost, exchange: Exchange, routing_keys: list[str], headers: dict[str, Any],
+            message: Message | None) -> list[Queue]:
+    """The queues for a message published to `exchange` with these routing keys (the key, then CC and BCC).
+
+    `headers` and `message` matter only where `depends_on_message`.
+    """
+    queues: dict[Queue, None] = {}
+    visited: set[tuple[str, str]] = set()
+    for routing_key in routing_keys:
+        _visit(vhost, exchange, routing_key, headers, message, queues, visited)
+    return list(queues)
+
+
+def _visit(vhost: Vhost, exchange: Exchange, routing_key: str, headers: dict[str, Any], message: Message | None,
+           queues: dict[Queue, None], visited: set[tuple[str, str]]) -> None:
+    # A loop rather than recursion: chains of exchanges may be as long as their owners like.
+    waiting = [exchange]
+    while waiting:
+        current = waiting.pop()
+        if (current.name, routing_key) in visited:
+            continue
+        visited.add((current.name, routing_key))
+        hashed = ""
+        if current.needs_property and message is not None:
+            hashed = vhost.broker.property_of(message, current.needs_property)
+        found = current.match(routing_key, headers, hashed)
+        if not current.name:
+            named = vhost.queues.get(routing_key)
+            if named is not None:
+                queues[named] = None
+                continue
+        for destination in found:
+            if isinstance(destination, Queue):
+                queues[destination] = None
+            else:
+                waiting.append(destination)
+        if not found and current.alternate is not None:
+            alternate = vhost.exchanges.get(current.alternate)
+            if alternate is not None:
+                waiting.append(alternate)
+
+
+def depends_on_message(vhost: Vhost, exchange: Exchange) -> bool:
+    """Whether any exchange that can be reached from this one looks at more than the address."""
+    seen: set[str] = set()
+    waiting = [exchange]
+    while waiting:
+        current = waiting.pop()
+        if current.name in seen:
+            continue
+        seen.add(current.name)
+        if current.needs_headers or current.needs_property:
+            return True
+        if current.alternate is not None:
+            alternate = vhost.exchanges.get(current.alternate)
+            if alternate is not None:
+                waiting.append(alternate)
+        waiting.extend(vhost.exchange_targets.get(current.name, {}).values())
+    return False

@@ -1,0 +1,381 @@
+"""A virtual host: exchanges, queues and bindings of its own, and the routes between them.
+
+All operations here are protocol-neutral; permissions were checked by the caller. Refusals are `BrokerError`s.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import secrets
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.broker import metadata
+from leveret.broker.arguments import (
+    EXCHANGE_ARGUMENTS,
+    QUEUE_ARGUMENTS,
+    QueueSettings,
+    equivalent,
+    inequivalent,
+    parse_exchange_arguments,
+    parse_queue_arguments,
+)
+from leveret.broker.dead_letter import DeadLetters, split_address
+from leveret.broker.errors import (
+    AccessRefused,
+    NotAllowed,
+    NotFound,
+    PreconditionFailed,
+    ResourceLocked,
+)
+from leveret.broker.exchanges.base import Binding, Exchange
+from leveret.broker.exchanges.direct import DirectExchange
+from leveret.broker.exchanges.registry import make_exchange
+from leveret.broker.message import Message
+from leveret.broker.queues.base import Queue
+from leveret.broker.routing import Route, depends_on_message, resolve
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import Broker, VhostSettings
+    from leveret.broker.log import Recovery
+
+PREDECLARED: Final = (
+    ("amq.direct", "direct"), ("amq.fanout", "fanout"), ("amq.topic", "topic"), ("amq.headers", "headers"),
+    ("amq.match", "headers"),
+)
+MAX_ROUTES: Final = 65536
+STRICT_NAME: Final = re.compile(r"[A-Za-z0-9\-_.:]*", re.ASCII)
+STRICT_DELIVERY_LIMIT: Final = 5
+DEAD_QUEUE: Final = "amq.dead"
+
+
+class Vhost:
+    """One virtual host. `topology` changes whenever a route may have become another."""
+
+    def __init__(self, broker: Broker, name: str, settings: VhostSettings) -> None:
+        self.broker = broker
+        self.name = name
+        self.settings = settings
+        self.strict = settings.strict
+        self.exchanges: dict[str, Exchange] = {}
+        self.queues: dict[str, Queue] = {}
+        self.routes: dict[bytes, Route] = {}
+        self.topology = 0
+        self.dead_letters = DeadLetters(self)
+        # Which exchanges have bindings to a destination, and which exchanges an exchange is bound to.
+        self.sources: dict[tuple[bool, str], dict[str, Exchange]] = {}
+        self.exchange_targets: dict[str, dict[str, Exchange]] = {}
+        self.connections = 0
+        self.removed = False
+        self.default_exchange: Exchange = DirectExchange("", durable=True)
+        self.exchanges[""] = self.default_exchange
+        for exchange_name, type_name in PREDECLARED:
+            self.exchanges[exchange_name] = make_exchange(type_name, exchange_name, durable=True)
+        self.configure(settings)
+
+    def configure(self, settings: VhostSettings) -> None:
+        """Take (new) settings. Strict mode comes with a queue for what was delivered too often without success."""
+        self.settings = settings
+        self.strict = settings.strict
+        if self.strict and DEAD_QUEUE not in self.queues:
+            self._add_queue(DEAD_QUEUE, True, None, False, {}, QueueSettings({}, {}))
+
+    def clear(self) -> None:
+        """Delete everything."""
+        self.removed = True
+        for queue in list(self.queues.values()):
+            self.remove_queue(queue)
+        for exchange in list(self.exchanges.values()):
+            if exchange.name and not exchange.name.startswith("amq."):
+                self._remove_exchange(exchange)
+
+    # Routing
+
+    def route(self, address: bytes) -> Route:
+        """The route of an address; NotFound where the exchange does not exist."""
+        route = self.routes.get(address)
+        if route is not None:
+            return route
+        exchange_name, routing_key = split_address(address)
+        exchange = self.exchanges.get(exchange_name)
+        if exchange is None:
+            raise NotFound(f"no exchange '{exchange_name}' in vhost '{self.name}'")
+        dynamic = depends_on_message(self, exchange)
+        queues = [] if dynamic else resolve(self, exchange, [routing_key], {}, None)
+        route = Route(exchange, exchange_name, routing_key, queues, dynamic)
+        if len(self.routes) >= MAX_ROUTES:
+            self.routes.clear()
+        self.routes[address] = route
+        return route
+
+    def route_message(self, route: Route, message: Message, more_keys: list[str]) -> list[Queue]:
+        """The queues of one message, where they depend on more than its address, or where it has CC or BCC."""
+        if route.dynamic:
+            headers = self.broker.decode_headers(message)
+            return resolve(self, route.exchange, [route.routing_key, *more_keys], headers, message)
+        return resolve(self, route.exchange, [route.routing_key, *more_keys], {}, None)
+
+    def topology_changed(self) -> None:
+        self.topology += 1
+        self.routes.clear()
+
+    # Exchanges
+
+    def exchange(self, name: str) -> Exchange:
+        found = self.exchanges.get(name)
+        if found is None:
+            raise NotFound(f"no exchange '{name}' in vhost '{self.name}'")
+        return found
+
+    def declare_exchange(self, name: str, type_name: str, *, durable: bool = False, auto_delete: bool = False,
+                         internal: bool = False, arguments: dict[str, Any] | None = None) -> Exchange:
+        """Declare an exchange, or check that the one that exists is the same (0-9-1 exchange.declare)."""
+        arguments = arguments or {}
+        if not name:
+            raise AccessRefused("the default exchange cannot be declared")
+        settings = parse_exchange_arguments(arguments, strict=self.strict)
+        existing = self.exchanges.get(name)
+        if existing is not None:
+            if existing.type != type_name:
+                text = inequivalent("type", f"exchange '{name}' in vhost '{self.name}'", type_name, existing.type)
+                raise NotAllowed(text) if self.strict else PreconditionFailed(text)
+            self._check_same("exchange", name, "durable", durable, existing.durable)
+            self._check_same("exchange", name, "auto_delete", auto_delete, existing.auto_delete)
+            self._check_same("exchange", name, "internal", internal, existing.internal)
+            self._check_arguments("exchange", name, arguments, existing.arguments)
+            return existing
+        self._check_new_name("exchange", name)
+        exchange = make_exchange(type_name, name, durable=durable, auto_delete=auto_delete, internal=internal,
+                                 arguments=arguments)
+        exchange.alternate = settings.alternate_exchange
+        self.exchanges[name] = exchange
+        self.topology_changed()
+        if durable:
+            self.broker.log.put(metadata.EXCHANGE, metadata.make_key(self.name, name), metadata.pack({
+                "type": type_name, "auto_delete": auto_delete, "internal": internal, "arguments": arguments}))
+        return exchange
+
+    def delete_exchange(self, name: str, *, if_unused: bool = False) -> bool:
+        """Delete an exchange; False where there was none."""
+        if not name or name.startswith("amq."):
+            raise AccessRefused(f"exchange '{name}' is pre-declared and cannot be deleted")
+        exchange = self.exchanges.get(name)
+        if exchange is None:
+            if self.strict:
+                raise NotFound(f"no exchange '{name}' in vhost '{self.name}'")
+            return False
+        if if_unused and (exchange.is_bound() or self.sources.get((False, name))):
+            raise PreconditionFailed(f"exchange '{name}' in vhost '{self.name}' in use")
+        self._remove_exchange(exchange)
+        return True
+
+    def _remove_exchange(self, exchange: Exchange) -> None:
+        for binding in list(exchange.bindings()):
+            self._unbind(exchange, binding.destination, binding.routing_key, binding.arguments)
+        self._remove_bindings_to(exchange)
+        self.exchanges.pop(exchange.name, None)
+        self.exchange_targets.pop(exchange.name, None)
+        self.topology_changed()
+        if exchange.durable:
+            self.broker.log.put(metadata.EXCHANGE, metadata.make_key(self.name, exchange.name), None)
+
+    # Queues
+
+    def queue(self, name: str, owner: object) -> Queue:
+        """The queue of that name for use by a connection; NotFound, or ResourceLocked where it is another's."""
+        found = self.queues.get(name)
+        if found is None:
+            raise NotFound(f"no queue '{name}' in vhost '{self.name}'")
+        if found.exclusive_owner is not None and found.exclusive_owner is not owner:
+            raise ResourceLocked(f"cannot obtain exclusive access to locked queue '{name}' in vhost '{self.name}'")
+        return found
+
+    def declare_queue(self, name: str, owner: object, *, durable: bool = False, exclusive: bool = False,
+                      auto_delete: bool = False, arguments: dict[str, Any] | None = None) -> Queue:
+        """Declare a queue, or check that the one that exists is the same (0-9-1 queue.declare)."""
+        arguments = arguments or {}
+        settings = parse_queue_arguments(arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete,
+                                         strict=self.strict)
+        if name in self.queues:
+            existing = self.queue(name, owner)
+            self._check_same("queue", name, "durable", durable, existing.durable)
+            self._check_same("queue", name, "exclusive", exclusive, existing.exclusive_owner is not None)
+            if not self.strict:  # queue.declare.auto-delete.pre-existence
+                self._check_same("queue", name, "auto_delete", auto_delete, existing.auto_delete)
+            self._check_arguments("queue", name, arguments, existing.arguments)
+            existing.touch()
+            return existing
+        if name:
+            self._check_new_name("queue", name)
+        else:
+            name = "amq.gen-" + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
+        self.broker.check_queue_limit(self)
+        return self._add_queue(name, durable, owner if exclusive else None, auto_delete, arguments, settings)
+
+    def _add_queue(self, name: str, durable: bool, exclusive_owner: object | None, auto_delete: bool,
+                   arguments: dict[str, Any], settings: QueueSettings) -> Queue:
+        if self.strict and name != DEAD_QUEUE and settings.delivery_limit is None:
+            settings.delivery_limit = STRICT_DELIVERY_LIMIT
+            if settings.dead_letter_exchange is None:
+                settings.dead_letter_exchange = ""
+                settings.dead_letter_routing_key = DEAD_QUEUE
+        # An exclusive queue goes with its connection, so there is nothing to keep.
+        kept = durable and exclusive_owner is None
+        queue_id = self.broker.new_queue_id(kept)
+        queue = Queue(self, queue_id, name, durable, exclusive_owner, auto_delete, arguments, settings)
+        queue.stored = kept
+        self.queues[name] = queue
+        self.topology_changed()
+        if kept:
+            self.broker.log.put(metadata.QUEUE, metadata.make_key(self.name, name), metadata.pack({
+                "id": queue_id, "auto_delete": auto_delete, "arguments": arguments}))
+        queue.touch()
+        return queue
+
+    def delete_queue(self, name: str, owner: object, *, if_unused: bool = False, if_empty: bool = False) -> int:
+        """Delete a queue; returns how many messages it held ready. Deleting what is not there succeeds by default."""
+        if name not in self.queues and not self.strict:
+            return 0
+        queue = self.queue(name, owner)
+        if if_unused and queue.consumers:
+            raise PreconditionFailed(f"queue '{name}' in vhost '{self.name}' in use")
+        if if_empty and queue.ready_count + queue.unacked:
+            raise PreconditionFailed(f"queue '{name}' in vhost '{self.name}' is not empty")
+        return self.remove_queue(queue)
+
+    def remove_queue(self, queue: Queue) -> int:
+        """Take a queue away, with its bindings and messages."""
+        if self.queues.get(queue.name) is not queue:
+            return 0
+        del self.queues[queue.name]
+        self._remove_bindings_to(queue)
+        self.topology_changed()
+        if queue.stored:
+            self.broker.log.put(metadata.QUEUE, metadata.make_key(self.name, queue.name), None)
+        return queue.delete()
+
+    # Bindings
+
+    def bind(self, destination: Queue | Exchange, exchange_name: str, routing_key: str,
+             arguments: dict[str, Any]) -> None:
+        """Bind a queue or an exchange to an exchange (0-9-1 queue.bind, RabbitMQ's exchange.bind)."""
+        exchange = self.exchange(exchange_name)
+        exchange.check_binding(routing_key, arguments)
+        if not exchange.bind(destination, routing_key, arguments):
+            return
+        self._note_binding(exchange, destination)
+        self.topology_changed()
+        if exchange.durable and _is_kept(destination):
+            self.broker.log.put(metadata.BINDING, self._binding_key(exchange, destination, routing_key, arguments),
+                                metadata.pack({"arguments": arguments}))
+
+    def unbind(self, destination: Queue | Exchange, exchange_name: str, routing_key: str,
+               arguments: dict[str, Any]) -> bool:
+        """Remove a binding; False where there was none."""
+        exchange = self.exchange(exchange_name)
+        if not self._unbind(exchange, destination, routing_key, arguments):
+            if self.strict:
+                raise NotFound(f"no binding '{routing_key}' between exchange '{exchange_name}' and"
+                               f" '{destination.name}' in vhost '{self.name}'")
+            return False
+        self._auto_delete(exchange)
+        return True
+
+    def _unbind(self, exchange: Exchange, destination: Any, routing_key: str, arguments: dict[str, Any]) -> bool:
+        if not exchange.unbind(destination, routing_key, arguments):
+            return False
+        if exchange.durable and _is_kept(destination):
+            self.broker.log.put(metadata.BINDING, self._binding_key(exchange, destination, routing_key, arguments), None)
+        self.topology_changed()
+        return True
+
+    def _remove_bindings_to(self, destination: Queue | Exchange) -> None:
+        key = (isinstance(destination, Queue), destination.name)
+        sources = self.sources.pop(key, None)
+        if sources is None:
+            return
+        for exchange in sources.values():
+            for binding in exchange.unbind_destination(destination):
+                if exchange.durable and _is_kept(destination):
+                    self.broker.log.put(metadata.BINDING, self._binding_key(
+                        exchange, destination, binding.routing_key, binding.arguments), None)
+            self.exchange_targets.get(exchange.name, {}).pop(destination.name, None)
+            self._auto_delete(exchange)
+        self.topology_changed()
+
+    def _auto_delete(self, exchange: Exchange) -> None:
+        if exchange.auto_delete and exchange.name in self.exchanges and not exchange.is_bound():
+            self._remove_exchange(exchange)
+
+    def _note_binding(self, exchange: Exchange, destination: Queue | Exchange) -> None:
+        key = (isinstance(destination, Queue), destination.name)
+        self.sources.setdefault(key, {})[exchange.name] = exchange
+        if isinstance(destination, Exchange):
+            self.exchange_targets.setdefault(exchange.name, {})[destination.name] = destination
+
+    def _binding_key(self, exchange: Exchange, destination: Queue | Exchange, routing_key: str,
+                     arguments: dict[str, Any]) -> str:
+        kind = "queue" if isinstance(destination, Queue) else "exchange"
+        packed = base64.b64encode(metadata.pack(arguments)).decode() if arguments else ""
+        return metadata.make_key(self.name, exchange.name, kind, destination.name, routing_key, packed)
+
+    def bindings(self) -> list[tuple[Exchange, Binding]]:
+        """All bindings, the default exchange's implicit ones left out."""
+        return [(exchange, binding) for exchange in self.exchanges.values() for binding in exchange.bindings()]
+
+    # Recovery
+
+    def restore(self, kind: str, names: list[str], value: dict[str, Any], recovery: Recovery) -> None:
+        """Rebuild one definition from the log."""
+        if kind == metadata.EXCHANGE:
+            exchange = make_exchange(value["type"], names[0], durable=True, auto_delete=value["auto_delete"],
+                                     internal=value["internal"], arguments=value["arguments"])
+            self.exchanges[names[0]] = exchange
+        elif kind == metadata.QUEUE:
+            settings = parse_queue_arguments(value["arguments"], durable=True, exclusive=False,
+                                             auto_delete=value["auto_delete"], strict=False)
+            queue = Queue(self, value["id"], names[0], True, None, value["auto_delete"], value["arguments"], settings)
+            queue.stored = True
+            queue.next_seq = recovery.last_seq.get(queue.id, 0) + 1
+            recovered = recovery.queues.get(queue.id)
+            if recovered is not None:
+                queue.recover(recovered, not recovery.clean)
+            self.queues[names[0]] = queue
+        else:
+            exchange_name, destination_kind, destination_name, routing_key = names[:4]
+            source = self.exchanges.get(exchange_name)
+            destination: Queue | Exchange | None
+            if destination_kind == "queue":
+                destination = self.queues.get(destination_name)
+            else:
+                destination = self.exchanges.get(destination_name)
+            if source is not None and destination is not None:
+                source.bind(destination, routing_key, value["arguments"])
+                self._note_binding(source, destination)
+
+    # Checks
+
+    def _check_new_name(self, kind: str, name: str) -> None:
+        self.broker.check_name(kind, name)
+        if self.strict:
+            if len(name) > 127 or STRICT_NAME.fullmatch(name) is None:
+                raise PreconditionFailed(f"{kind} name '{name}' may have up to 127 letters, digits, hyphens,"
+                                         " underscores, periods and colons (compat.strict)")
+        if name.startswith("amq."):
+            raise AccessRefused(f"{kind} name '{name}' contains reserved prefix 'amq.*'")
+
+    def _check_same(self, kind: str, name: str, field: str, received: bool, current: bool) -> None:
+        if received != current:
+            raise PreconditionFailed(inequivalent(field, f"{kind} '{name}' in vhost '{self.name}'", received, current))
+
+    def _check_arguments(self, kind: str, name: str, received: dict[str, Any], current: dict[str, Any]) -> None:
+        declared = QUEUE_ARGUMENTS if kind == "queue" else EXCHANGE_ARGUMENTS
+        difference = equivalent(declared, current, received, f"{kind} '{name}' in vhost '{self.name}'")
+        if difference is not None:
+            raise PreconditionFailed(difference)
+
+
+def _is_kept(destination: Any) -> bool:
+    if isinstance(destination, Queue):
+        return destination.stored
+    return bool(destination.durable)
