@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
+
+from tests.support.broker import Broker
+from tests.support.fixtures import broker, name, shared_broker
+
+__all__ = ["broker", "name", "shared_broker"]
+
+Connect = Callable[..., BlockingConnection]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.interop)
+
+
+@pytest.fixture
+def connect(broker: Broker) -> Iterator[Connect]:
+    """Open blocking pika connections; options are those of `pika.ConnectionParameters`."""
+    opened: list[BlockingConnection] = []
+
+    def open_connection(user: str = "guest", password: str = "guest", **options: object) -> BlockingConnection:
+        parameters = pika.ConnectionParameters(
+            broker.host, broker.port, credentials=pika.PlainCredentials(user, password),
+            **{"blocked_connection_timeout": 60, "socket_timeout": 20, **options})
+        connection = BlockingConnection(parameters)
+        opened.append(connection)
+        return connection
+
+    yield open_connection
+    for connection in opened:
+        if connection.is_open:
+            connection.close()
+
+
+@pytest.fixture
+def connection(connect: Connect) -> BlockingConnection:
+    return connect()
+
+
+@pytest.fixture
+def channel(connection: BlockingConnection) -> BlockingChannel:
+    return connection.channel()

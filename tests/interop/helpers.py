@@ -1,0 +1,120 @@
+"""Small steps that the pika tests share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
+from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
+
+DEADLINE = 20.0
+
+
+class Got(NamedTuple):
+    """A message that came by get or consume."""
+
+    method: Any
+    properties: pika.BasicProperties
+    body: bytes
+
+
+def get(channel: BlockingChannel, queue: str, *, auto_ack: bool = True, within: float = DEADLINE) -> Got:
+    """The next message of a queue, waiting for it to arrive there."""
+    deadline = time.monotonic() + within
+    while True:
+        method, properties, body = channel.basic_get(queue, auto_ack=auto_ack)
+        if method is not None:
+            return Got(method, properties, body)
+        assert time.monotonic() < deadline, f"no message in {queue!r} within {within} s"
+        time.sleep(0.02)
+
+
+def drain(channel: BlockingChannel, queue: str) -> list[bytes]:
+    """The bodies of everything that is ready now."""
+    bodies = []
+    while True:
+        method, _, body = channel.basic_get(queue, auto_ack=True)
+        if method is None:
+            return bodies
+        bodies.append(body)
+
+
+def empty(channel: BlockingChannel, queue: str) -> bool:
+    return channel.basic_get(queue, auto_ack=True)[0] is None
+
+
+def count(channel: BlockingChannel, queue: str) -> int:
+    """Ready messages of a queue."""
+    return int(channel.queue_declare(queue, passive=True).method.message_count)
+
+
+def until(condition: Callable[[], object], what: str = "the condition", within: float = DEADLINE) -> None:
+    """Ask again and again until it is true."""
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not come true within {within} s"
+        time.sleep(0.02)
+
+
+def pump(connection: BlockingConnection, condition: Callable[[], object], what: str = "the condition",
+         within: float = DEADLINE) -> None:
+    """Let a connection process what arrives until the condition is true."""
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not come true within {within} s"
+        connection.process_data_events(0.02)
+
+
+class Collector:
+    """A consumer that keeps what it gets."""
+
+    def __init__(self, channel: BlockingChannel, queue: str, **options: Any) -> None:
+        self.channel = channel
+        self.messages: list[Got] = []
+        self.tag = channel.basic_consume(queue, self._on_message, **options)
+
+    def _on_message(self, channel: BlockingChannel, method: Any, properties: pika.BasicProperties, body: bytes) -> None:
+        self.messages.append(Got(method, properties, body))
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [message.body for message in self.messages]
+
+    def wait(self, number: int) -> list[Got]:
+        pump(self.channel.connection, lambda: len(self.messages) >= number, f"{number} deliveries")
+        return self.messages
+
+    def wait_quiet(self, seconds: float = 0.15) -> list[Got]:
+        """What has come after a pause in which more could have come."""
+        self.channel.connection.process_data_events(seconds)
+        return self.messages
+
+
+@contextmanager
+def channel_error(channel: BlockingChannel, code: int) -> Iterator[None]:
+    """The broker closes this channel with the code, and leaves the connection alone."""
+    connection = channel.connection
+    with pytest.raises(ChannelClosedByBroker) as caught:
+        yield
+        # What was asynchronous shows at the next answer.
+        channel.queue_declare("", exclusive=True)
+    assert caught.value.reply_code == code, caught.value
+    assert caught.value.reply_text
+    assert channel.is_closed
+    again = connection.channel()
+    again.close()
+
+
+@contextmanager
+def connection_error(connection: BlockingConnection, code: int) -> Iterator[None]:
+    """The broker closes the whole connection with the code."""
+    with pytest.raises(ConnectionClosedByBroker) as caught:
+        yield
+        connection.channel()
+    assert caught.value.reply_code == code, caught.value
+    assert connection.is_closed
