@@ -1,0 +1,42 @@
+"""The users of the configuration as the store takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from leveret.config import ConfigError, UserConfig
+from leveret.security.permissions import Permission
+from leveret.security.users import DeclaredUser, User, UserLimits
+
+
+def declared_users(users: Mapping[str, UserConfig]) -> dict[str, DeclaredUser]:
+    """Reads password files too. ConfigError where one cannot be read or has no password in it."""
+    return {name: _declared(name, user) for name, user in users.items()}
+
+
+def _declared(name: str, config: UserConfig) -> DeclaredUser:
+    password = config.password.encode() if config.password is not None else None
+    if config.password_file is not None:
+        password = read_password(Path(config.password_file), f"users.{name}.password_file")
+    user = User(
+        name=name,
+        password_hash=config.password_hash or "",
+        tags=tuple(config.tags),
+        permissions={
+            vhost: Permission(one.configure, one.write, one.read) for vhost, one in config.permissions.items()
+        },
+        limits=UserLimits(config.limits.max_connections, config.limits.max_channels),
+    )
+    return DeclaredUser(user=user, password=password)
+
+
+def read_password(path: Path, what: str) -> bytes:
+    """The first line of a file, without its line end."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise ConfigError(f"{what}: {path} cannot be read: {error.strerror}") from None
+    if not lines or not lines[0]:
+        raise ConfigError(f"{what}: {path} is empty; expected the password in its first line")
+    return lines[0]

@@ -1,0 +1,38 @@
+"""AMQPLAIN: name and password as LOGIN and PASSWORD in a field table whose length is left out.
+
+No specification describes it; clients of 0-8 and 0-9 and some of 0-9-1 use it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from leveret.security.mechanisms.base import Context, Failure, Mechanism, NeedsPassword, Outcome, text
+
+
+class Amqplain(Mechanism):
+    name = "AMQPLAIN"
+
+    @classmethod
+    def available(cls, context: Context) -> bool:
+        return context.decode_table is not None
+
+    def step(self, response: bytes) -> Outcome:
+        assert self.context.decode_table is not None
+        try:
+            table = self.context.decode_table(response)
+        except ValueError:
+            return Failure("AMQPLAIN: the response is no field table")
+        name, password = _octets(table.get("LOGIN")), _octets(table.get("PASSWORD"))
+        if name is None or password is None:
+            return Failure("AMQPLAIN: expected LOGIN and PASSWORD as strings")
+        username = text(name)
+        if username is None:
+            return Failure("AMQPLAIN: the name is empty or not UTF-8")
+        return NeedsPassword(username, password)
+
+
+def _octets(value: Any) -> bytes | None:
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape")
+    return bytes(value) if isinstance(value, (bytes, bytearray)) else None

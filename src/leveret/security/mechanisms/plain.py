@@ -1,0 +1,22 @@
+"""PLAIN (RFC 4616): authorization identity, name and password, separated by a zero octet."""
+
+from __future__ import annotations
+
+from leveret.security.mechanisms.base import Failure, Mechanism, NeedsPassword, Outcome, text
+
+
+class Plain(Mechanism):
+    """Section 2; to act as somebody else is not supported."""
+
+    name = "PLAIN"
+
+    def step(self, response: bytes) -> Outcome:
+        parts = response.split(b"\0")
+        if len(parts) != 3:
+            return Failure("PLAIN: expected three parts separated by a zero octet")
+        actor, name = parts[0], text(parts[1])
+        if name is None:
+            return Failure("PLAIN: the name is empty or not UTF-8")
+        if actor and actor != parts[1]:
+            return Failure("PLAIN: to act as another user is not supported")
+        return NeedsPassword(name, parts[2])

@@ -1,0 +1,85 @@
+"""Passwords: argon2id hashes, and a memory of verdicts so that a reconnecting client does not cost a hash each time."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import threading
+from collections import OrderedDict
+
+# OWASP's least cost in memory: 7 MiB and five passes, about 16 ms. A flood of logins then takes little memory.
+MEMORY_KIB = 7168
+PASSES = 5
+LANES = 1
+
+# What a password is checked against where there is no hash, so that this costs the same; none is known that it fits.
+NOBODY = (
+    f"$argon2id$v=19$m={MEMORY_KIB},t={PASSES},p={LANES}"
+    "$bGV2ZXJldC1uby1zYWx0IQ$bm8gcGFzc3dvcmQgaGFzIHRoaXMgaGFzaCwgZXZlci4"
+)
+
+VERDICTS = 4096
+
+
+class Hasher:
+    """argon2id. Blocking: about 16 ms a call, without the interpreter's lock."""
+
+    def hash(self, password: bytes) -> str:
+        """A salted hash in the PHC notation (`$argon2id$...`)."""
+        from argon2 import PasswordHasher  # imported at the first login: it takes part of the time to start
+
+        return PasswordHasher(time_cost=PASSES, memory_cost=MEMORY_KIB, parallelism=LANES).hash(password)
+
+    def verify(self, hash: str, password: bytes) -> bool:
+        """Whether the password is the one of the hash; False too for a hash that is none."""
+        from argon2.exceptions import InvalidHashError, VerificationError
+        from argon2.low_level import Type, verify_secret
+
+        try:
+            return verify_secret(hash.encode("ascii"), password, Type.ID)
+        except (VerificationError, InvalidHashError, UnicodeEncodeError):
+            return False
+
+
+class Digester:
+    """Digests of passwords that are good in this process only: keyed with a secret that dies with it."""
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+
+    def digest(self, name: str, version: int, password: bytes) -> bytes:
+        """32 octets. `version` changes with the user, so that a verdict about its past matches nothing."""
+        head = name.encode("utf-8", "surrogateescape")
+        text = len(head).to_bytes(4, "big") + head + version.to_bytes(8, "big") + password
+        return hmac.digest(self._key, text, hashlib.sha256)
+
+
+class Verdicts:
+    """The last verdicts by digest, right and wrong ones alike: both are then equally quick. Safe for threads.
+
+    They are kept apart so that wrong passwords do not drive out the right ones.
+    """
+
+    def __init__(self, size: int = VERDICTS) -> None:
+        self._size = size
+        self._kept: dict[bool, OrderedDict[bytes, None]] = {True: OrderedDict(), False: OrderedDict()}
+        self._lock = threading.Lock()
+
+    def get(self, digest: bytes) -> bool | None:
+        """The verdict, None where it is not known."""
+        with self._lock:
+            found: bool | None = None
+            for verdict, kept in self._kept.items():
+                if digest in kept:
+                    kept.move_to_end(digest)
+                    found = verdict
+            return found
+
+    def put(self, digest: bytes, verdict: bool) -> None:
+        """Remember a verdict; the one that was not asked for longest goes."""
+        with self._lock:
+            kept = self._kept[verdict]
+            kept[digest] = None
+            if len(kept) > self._size:
+                kept.popitem(last=False)

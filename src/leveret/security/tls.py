@@ -1,0 +1,105 @@
+"""TLS for the listeners: contexts from settings, and new certificates without closing a listener."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+_VERIFY = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+_VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+
+
+class TlsError(Exception):
+    """Certificates or keys that cannot be used. The message names the file and what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """Files in PEM.
+
+    verify       what is asked of clients: "none", "optional" (verified where given) or "required"
+    min_version  "1.2" or "1.3"
+    """
+
+    cert: Path
+    key: Path | None = None
+    key_password: bytes | None = None
+    ca: Path | None = None
+    verify: str = "none"
+    min_version: str = "1.2"
+
+
+class ServerTls:
+    """The context of a TLS listener. `context` stays the same object for the listener's life; `reload` changes what new
+    connections get, wholly: certificate, key, and the certificates that clients are verified against.
+
+    Raises `TlsError` where the files cannot be used.
+    """
+
+    def __init__(self, settings: TlsSettings) -> None:
+        self._current = _context(settings)
+        self._settings = settings
+        # Connections start in `context` and are moved to the current one at the client's hello, with or without a name
+        # in it. The two differ only in what `reload` may change.
+        self.context = _context(settings)
+        self.context.sni_callback = self._choose
+
+    def reload(self, settings: TlsSettings) -> None:
+        """Use other files, or the same ones read again. TlsError leaves everything as it was.
+
+        Whether clients are asked for a certificate, and the least version, are the listener's: they need a new start.
+        """
+        if (settings.verify, settings.min_version) != (self._settings.verify, self._settings.min_version):
+            raise TlsError("verify and min_version cannot change while the listener is open")
+        self._current = _context(settings)
+        self._settings = settings
+
+    def _choose(self, connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, context: ssl.SSLContext) -> None:
+        connection.context = self._current
+
+
+def _context(settings: TlsSettings) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = _VERSIONS[settings.min_version]
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    # Connections live long: resuming sessions would save nothing, and would outlive a change of the certificates.
+    context.options |= ssl.OP_NO_TICKET
+    context.num_tickets = 0
+    key = settings.key or settings.cert
+    for path in (settings.cert, key, settings.ca):
+        if path is not None:
+            _check_readable(path)
+    # A password that is never right, rather than OpenSSL asking for one on the terminal.
+    password = settings.key_password if settings.key_password is not None else b"\0"
+    try:
+        context.load_cert_chain(settings.cert, key, password)
+    except (ssl.SSLError, OSError, ValueError) as error:
+        raise TlsError(f"certificate {settings.cert} and key {key} cannot be used: {_reason(error)}") from None
+    context.verify_mode = _VERIFY[settings.verify]
+    if settings.ca is not None:
+        try:
+            context.load_verify_locations(settings.ca)
+        except (ssl.SSLError, OSError) as error:
+            raise TlsError(f"certificates of client authorities {settings.ca} cannot be used: {_reason(error)}") from None
+    return context
+
+
+def _check_readable(path: Path) -> None:
+    try:
+        with path.open("rb"):
+            pass
+    except OSError as error:
+        raise TlsError(f"{path} cannot be read: {error.strerror}") from None
+
+
+_REASONS = {
+    "KEY_VALUES_MISMATCH": "the key is not that of the certificate",
+    "NO_START_LINE": "no certificate or key in PEM in it",
+    "BAD_DECRYPT": "the key is encrypted and its password is missing or wrong",
+}
+
+
+def _reason(error: Exception) -> str:
+    reason = getattr(error, "reason", None)
+    return _REASONS.get(str(reason), str(reason or error))

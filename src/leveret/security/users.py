@@ -1,0 +1,267 @@
+"""Users: from the configuration, and from the broker's metadata.
+
+A user that the configuration names is as the configuration says, and only that can change it. The others are kept in
+the metadata. As long as there is no user at all there is `guest` with the password `guest`, who may do everything in the
+vhost `/`, from the same machine (see `auth.loopback_users`).
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from leveret.broker.errors import NotAllowed, NotFound, PreconditionFailed
+from leveret.security.passwords import NOBODY, Digester, Hasher, Verdicts
+from leveret.security.permissions import ALL, Permission, allows, check_permission
+
+KIND = "user"
+ADMINISTRATOR = "administrator"
+DEFAULT_USER = "guest"
+DEFAULT_PASSWORD = b"guest"
+
+FROM_CONFIG = "config"
+FROM_METADATA = "metadata"
+FROM_DEFAULT = "default"
+
+# The store's own share of the metadata: kind, key, value (None deletes).
+Put = Callable[[str, str, "bytes | None"], None]
+
+
+class UserLimits(msgspec.Struct, frozen=True):
+    """0 means that the broker-wide limit holds."""
+
+    max_connections: int = 0
+    max_channels: int = 0
+
+
+class User(msgspec.Struct, frozen=True, kw_only=True):
+    """A user. `password_hash` is empty for one without a hash: see `UserStore.verify`."""
+
+    name: str
+    password_hash: str = ""
+    tags: tuple[str, ...] = ()
+    permissions: dict[str, Permission] = {}
+    limits: UserLimits = UserLimits()
+
+
+class DeclaredUser(msgspec.Struct, frozen=True, kw_only=True):
+    """A user of the configuration, and its password where that is there in clear."""
+
+    user: User
+    password: bytes | None = None
+
+
+class UserStore:
+    """All users, their passwords and permissions.
+
+    put          writes the metadata; the caller ends the turn
+    declared_in  what to name in the refusal to change a user of the configuration
+    generation   grows with every change: whoever keeps answers of `may` drops them when it differs
+
+    Everything but `verify` is called on the event loop; `verify` blocks and is for a small thread pool.
+    """
+
+    def __init__(self, put: Put | None = None, *, loopback_users: Iterable[str] = (DEFAULT_USER,),
+                 declared_in: str = "the configuration", hasher: Hasher | None = None) -> None:
+        self.generation = 0
+        self.declared_in = declared_in
+        self.loopback_users = frozenset(loopback_users)
+        self._put = put
+        self._hasher = hasher or Hasher()
+        self._digester = Digester()
+        self._verdicts = Verdicts()
+        self._stored: dict[str, User] = {}
+        self._declared: dict[str, User] = {}
+        self._digests: dict[str, bytes] = {}
+        self._versions: dict[str, int] = {}
+        self._default = User(name=DEFAULT_USER, tags=(ADMINISTRATOR,), permissions={"/": ALL})
+
+    # Filling it
+
+    def load(self, metadata: Mapping[tuple[str, str], bytes]) -> None:
+        """Take the users of the metadata, at the start."""
+        for (kind, name), value in metadata.items():
+            if kind == KIND:
+                self._stored[name] = msgspec.json.decode(value, type=User)
+        self._changed(*self._stored)
+
+    def declare(self, users: Mapping[str, DeclaredUser]) -> None:
+        """Take the users of the configuration, in place of those that it had before.
+
+        Raises PreconditionFailed for an expression that cannot be used; then nothing has changed.
+        """
+        for name, declared in users.items():
+            _check_permissions(name, declared.user.permissions)
+        names = {*self._declared, *users}
+        self._declared = {name: declared.user for name, declared in users.items()}
+        self._digests = {
+            name: self._digester.digest(name, 0, declared.password)
+            for name, declared in users.items()
+            if declared.password is not None
+        }
+        self._changed(*names)
+
+    # Asking
+
+    def get(self, name: str) -> User | None:
+        """The user of that name."""
+        user = self._declared.get(name) or self._stored.get(name)
+        if user is None and name == DEFAULT_USER and not self._declared and not self._stored:
+            return self._default
+        return user
+
+    def users(self) -> list[User]:
+        """All users by name."""
+        found = {**self._stored, **self._declared} or {DEFAULT_USER: self._default}
+        return [found[name] for name in sorted(found)]
+
+    def source(self, name: str) -> str:
+        """Where the user comes from: FROM_CONFIG, FROM_METADATA or FROM_DEFAULT. NotFound without such a user."""
+        if name in self._declared:
+            return FROM_CONFIG
+        if name in self._stored:
+            return FROM_METADATA
+        if self.get(name) is not None:
+            return FROM_DEFAULT
+        raise NotFound(f"no user '{name}'")
+
+    def may(self, name: str, vhost: str, operation: str, resource: str) -> bool:
+        """Whether the user may configure, write or read the exchange or queue; "" is the default exchange."""
+        user = self.get(name)
+        permission = user.permissions.get(vhost) if user is not None else None
+        return permission is not None and allows(permission, operation, resource)
+
+    def may_open(self, name: str, vhost: str) -> bool:
+        """Whether the user may use the vhost: it has permissions there, be they empty."""
+        user = self.get(name)
+        return user is not None and vhost in user.permissions
+
+    def may_connect_from(self, name: str, host: str) -> bool:
+        """Whether the user may log in from an address: the users of `loopback_users` from loopback only.
+
+        An empty host is a local socket.
+        """
+        if name not in self.loopback_users or not host:
+            return True
+        try:
+            address = ipaddress.ip_address(host.partition("%")[0])
+        except ValueError:
+            return False
+        mapped = getattr(address, "ipv4_mapped", None)
+        return (mapped or address).is_loopback
+
+    # Passwords
+
+    def cached_verdict(self, name: str, password: bytes) -> bool | None:
+        """What `verify` would return, where that is known without a hash; otherwise None. Does not block."""
+        return self._verdicts.get(self._digester.digest(name, self._versions.get(name, 0), password))
+
+    def verify(self, name: str, password: bytes) -> bool:
+        """Whether this is the user's password. Blocks for the time of one hash, whatever the answer and its reason."""
+        digest = self._digester.digest(name, self._versions.get(name, 0), password)
+        verdict = self._verdicts.get(digest)
+        if verdict is None:
+            verdict = self._check(name, password)
+            self._verdicts.put(digest, verdict)
+        return verdict
+
+    def _check(self, name: str, password: bytes) -> bool:
+        user = self.get(name)
+        known = self._digests.get(name)
+        if user is self._default:
+            known = self._digester.digest(name, 0, DEFAULT_PASSWORD)
+        if user is not None and user.password_hash:
+            return self._hasher.verify(user.password_hash, password)
+        self._hasher.verify(NOBODY, password)
+        # The configuration has it in clear: no hash would protect it better.
+        return known is not None and hmac.compare_digest(known, self._digester.digest(name, 0, password))
+
+    def hash(self, password: bytes) -> str:
+        """A hash for `password_hash`. Blocking."""
+        if not password:
+            raise PreconditionFailed("the password is empty; a user without one cannot log in by password")
+        return self._hasher.hash(password)
+
+    # Changing
+
+    def add(self, user: User) -> None:
+        """Add a user. PreconditionFailed where it exists, NotAllowed where the configuration names it."""
+        self._refuse_declared(user.name)
+        if user.name in self._stored:
+            raise PreconditionFailed(f"user '{user.name}' exists already")
+        if not 1 <= len(user.name.encode("utf-8", "surrogateescape")) <= 255:
+            raise PreconditionFailed("the name of a user takes 1 to 255 octets")
+        self._store(user)
+
+    def change(self, name: str, *, password_hash: str | None = None, tags: Iterable[str] | None = None,
+               limits: UserLimits | None = None) -> None:
+        """Change what is given. NotFound without such a user, NotAllowed where the configuration names it."""
+        user = self._changeable(name)
+        self._store(msgspec.structs.replace(
+            user,
+            password_hash=user.password_hash if password_hash is None else password_hash,
+            tags=user.tags if tags is None else tuple(tags),
+            limits=user.limits if limits is None else limits,
+        ))
+
+    def set_permission(self, name: str, vhost: str, permission: Permission | None) -> None:
+        """Set the user's permissions in a vhost, or take them away with None."""
+        user = self._changeable(name)
+        permissions = {key: value for key, value in user.permissions.items() if key != vhost}
+        if permission is not None:
+            permissions[vhost] = permission
+        elif vhost not in user.permissions:
+            raise NotFound(f"user '{name}' has no permissions in vhost '{vhost}'")
+        self._store(msgspec.structs.replace(user, permissions=permissions))
+
+    def delete(self, name: str) -> None:
+        """Delete a user. NotFound without such a user, NotAllowed where the configuration names it."""
+        self._changeable(name)
+        del self._stored[name]
+        if self._put is not None:
+            self._put(KIND, name, None)
+        self._changed(name)
+
+    def forget_vhost(self, vhost: str) -> None:
+        """The vhost was deleted: so are the permissions in it, but for those of the configuration."""
+        for user in list(self._stored.values()):
+            if vhost in user.permissions:
+                kept = {key: value for key, value in user.permissions.items() if key != vhost}
+                self._store(msgspec.structs.replace(user, permissions=kept))
+
+    def _refuse_declared(self, name: str) -> None:
+        if name in self._declared:
+            raise NotAllowed(f"user '{name}' is declared in {self.declared_in}; change it there")
+
+    def _changeable(self, name: str) -> User:
+        self._refuse_declared(name)
+        user = self._stored.get(name)
+        if user is None:
+            if self.get(name) is self._default:
+                raise NotAllowed(f"user '{name}' is the default one and goes when the first user is added")
+            raise NotFound(f"no user '{name}'")
+        return user
+
+    def _store(self, user: User) -> None:
+        _check_permissions(user.name, user.permissions)
+        self._stored[user.name] = user
+        if self._put is not None:
+            self._put(KIND, user.name, msgspec.json.encode(user))
+        self._changed(user.name)
+
+    def _changed(self, *names: str) -> None:
+        # The default user comes and goes with the others.
+        self.generation += 1
+        for name in (*names, DEFAULT_USER):
+            self._versions[name] = self.generation
+
+
+def _check_permissions(name: str, permissions: Mapping[str, Permission]) -> None:
+    for vhost, permission in permissions.items():
+        try:
+            check_permission(permission)
+        except PreconditionFailed as error:
+            raise PreconditionFailed(f"user '{name}', vhost '{vhost}': {error}") from None
