@@ -89,9 +89,9 @@ build: $(STAMPS)/dev
 
 # Pin what pyproject.toml and requirements/*.in ask for, with hashes.
 lock: $(STAMPS)/dev
-	$(VENV)/bin/pip-compile -q --strip-extras --generate-hashes --allow-unsafe -o requirements/core.txt pyproject.toml
+	$(VENV)/bin/pip-compile -q --strip-extras --no-emit-find-links --no-emit-index-url --generate-hashes --allow-unsafe -o requirements/core.txt pyproject.toml
 	for group in build dev docs; do \
-		$(VENV)/bin/pip-compile -q --strip-extras --generate-hashes --allow-unsafe \
+		$(VENV)/bin/pip-compile -q --strip-extras --no-emit-find-links --no-emit-index-url --generate-hashes --allow-unsafe \
 			-o requirements/$$group.txt requirements/$$group.in || exit 1; done
 
 clean:

@@ -1,10 +1,10 @@
 """Finds the compiled form of the hot modules, and refuses one that does not belong to the sources beside it.
 
 `tools/build_compiled.py` compiles the modules that `hot_modules.txt` lists into a directory named after a hash of their
-sources and of every module of ours that they import (mypyc copies constants and class layouts across modules). An index
-file for each Python ABI says which sources went into the hash. `install` reads the index, hashes those files as they are
-now, and puts a finder before the ordinary one only if the directory of that very hash exists: an edited source therefore
-runs as plain Python until it is compiled again, and a stale binary is never loaded.
+sources and of every module of ours that they import (mypyc copies constants and class layouts across modules). An
+index file for each Python ABI says which sources went into the hash. `install` reads the index, hashes those files as
+they are now, and puts a finder before the ordinary one only if the directory of that very hash exists: an edited source
+therefore runs as plain Python until it is compiled again, and a stale binary is never loaded.
 
 Binaries live in `build/compiled/` of a checkout, or in `leveret/_native/` of an installed wheel.
 `LEVERET_PURE=1` in the environment selects the plain files.

@@ -1,0 +1,59 @@
+"""The part of the build that pyproject.toml cannot say: compile the hot modules, and ship them beside their sources.
+
+Where they cannot be compiled the wheel is a pure one, and works all the same.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from functools import cache
+from pathlib import Path
+
+import setuptools
+from setuptools.command.build_py import build_py
+
+ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT / "tools"))
+
+import build_compiled  # noqa: E402
+
+OUTPUT = ROOT / "build" / "compiled"
+PACKAGE = ROOT / "src" / "leveret"
+
+
+@cache
+def compiled() -> str:
+    """The hash of the compiled modules, or "" (with a notice) where they cannot be compiled."""
+    why = build_compiled.obstacle()
+    if not why:
+        try:
+            return build_compiled.build(PACKAGE, OUTPUT, (ROOT / "hot_modules.txt").read_text(encoding="utf-8"))
+        except RuntimeError as error:
+            why = f"the compilation failed:\n{error}"
+    print(f"Building a pure wheel: {why}", file=sys.stderr)
+    return ""
+
+
+class Distribution(setuptools.Distribution):
+    """Has extension modules exactly if the hot modules could be compiled, which decides the wheel's tag."""
+
+    def has_ext_modules(self) -> bool:
+        return bool(compiled())
+
+
+class BuildPy(build_py):
+    """Adds the compiled modules to what is installed. An editable install finds them in the checkout."""
+
+    def run(self) -> None:
+        super().run()
+        if self.editable_mode or not compiled():
+            return
+        target = Path(self.build_lib, "leveret", "_native")
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(OUTPUT / compiled(), target / compiled())
+        index = build_compiled.load_runtime(PACKAGE).index_name()
+        shutil.copy(OUTPUT / index, target / index)
+
+
+setuptools.setup(distclass=Distribution, cmdclass={"build_py": BuildPy})
