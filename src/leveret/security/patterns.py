@@ -9,6 +9,7 @@ backtrack and are not counted.
 from __future__ import annotations
 
 import re
+import warnings
 
 LONGEST = 1024
 MOST_REPEATS = 4
@@ -23,8 +24,11 @@ def check_pattern(pattern: str) -> None:
     if len(pattern) > LONGEST:
         raise ValueError(f"has {len(pattern)} characters; expected at most {LONGEST}")
     try:
-        re.compile(pattern)
-    except (re.error, OverflowError, RecursionError) as error:
+        with warnings.catch_warnings():
+            # Sets such as [[:alpha:]] mean something else here than in RabbitMQ.
+            warnings.simplefilter("error", FutureWarning)
+            re.compile(pattern)
+    except (re.error, OverflowError, RecursionError, FutureWarning) as error:
         raise ValueError(f"is no regular expression: {error}") from None
     scanner = _Scanner(pattern)
     try:

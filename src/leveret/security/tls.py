@@ -67,39 +67,48 @@ def _context(settings: TlsSettings) -> ssl.SSLContext:
     context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0
     key = settings.key or settings.cert
-    for path in (settings.cert, key, settings.ca):
-        if path is not None:
-            _check_readable(path)
-    # A password that is never right, rather than OpenSSL asking for one on the terminal.
-    password = settings.key_password if settings.key_password is not None else b"\0"
+    _check_pem(settings.cert, b"CERTIFICATE")
+    _check_pem(key, b"PRIVATE KEY")
+    password = _Password(settings.key_password)
     try:
-        context.load_cert_chain(settings.cert, key, password)
+        context.load_cert_chain(settings.cert, key, password.get)
     except (ssl.SSLError, OSError, ValueError) as error:
-        raise TlsError(f"certificate {settings.cert} and key {key} cannot be used: {_reason(error)}") from None
+        reason = "the key's password is missing or wrong" if password.asked else _reason(error)
+        raise TlsError(f"certificate {settings.cert} and key {key} cannot be used: {reason}") from None
     context.verify_mode = _VERIFY[settings.verify]
     if settings.ca is not None:
+        _check_pem(settings.ca, b"CERTIFICATE")
         try:
             context.load_verify_locations(settings.ca)
         except (ssl.SSLError, OSError) as error:
-            raise TlsError(f"certificates of client authorities {settings.ca} cannot be used: {_reason(error)}") from None
+            raise TlsError(f"client authorities {settings.ca} cannot be used: {_reason(error)}") from None
     return context
 
 
-def _check_readable(path: Path) -> None:
+class _Password:
+    """The password of a key, for OpenSSL, which would otherwise ask for one on the terminal."""
+
+    def __init__(self, password: bytes | None) -> None:
+        self._password = password
+        self.asked = False
+
+    def get(self) -> bytes:
+        self.asked = True
+        return self._password or b"\0"
+
+
+def _check_pem(path: Path, kind: bytes) -> None:
+    """OpenSSL's own errors do not name the file."""
     try:
-        with path.open("rb"):
-            pass
+        content = path.read_bytes()
     except OSError as error:
         raise TlsError(f"{path} cannot be read: {error.strerror}") from None
-
-
-_REASONS = {
-    "KEY_VALUES_MISMATCH": "the key is not that of the certificate",
-    "NO_START_LINE": "no certificate or key in PEM in it",
-    "BAD_DECRYPT": "the key is encrypted and its password is missing or wrong",
-}
+    if not any(line.startswith(b"-----BEGIN ") and kind in line for line in content.splitlines()):
+        raise TlsError(f"{path} has no {kind.decode()} in PEM")
 
 
 def _reason(error: Exception) -> str:
     reason = getattr(error, "reason", None)
-    return _REASONS.get(str(reason), str(reason or error))
+    if reason == "KEY_VALUES_MISMATCH":
+        return "the key is not that of the certificate"
+    return str(reason or error)

@@ -1,8 +1,8 @@
 """Users: from the configuration, and from the broker's metadata.
 
 A user that the configuration names is as the configuration says, and only that can change it. The others are kept in
-the metadata. As long as there is no user at all there is `guest` with the password `guest`, who may do everything in the
-vhost `/`, from the same machine (see `auth.loopback_users`).
+the metadata. As long as there is no user at all there is `guest` with the password `guest`, who may do everything in
+the vhost `/`, from the same machine (see `auth.loopback_users`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,283 @@
+"""Users: passwords, where they come from, who may change them."""
+
+from __future__ import annotations
+
+import pytest
+
+from leveret.broker.errors import NotAllowed, NotFound, PreconditionFailed
+from leveret.security.passwords import NOBODY, Hasher, Verdicts
+from leveret.security.permissions import Permission
+from leveret.security.users import DeclaredUser, User, UserLimits, UserStore
+
+
+class CountingHasher(Hasher):
+    """Hashes by reversing, and counts."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def hash(self, password: bytes) -> str:
+        return "hash:" + password.decode()[::-1]
+
+    def verify(self, hash: str, password: bytes) -> bool:
+        self.calls.append(hash)
+        return hash == self.hash(password)
+
+
+class Metadata(dict[tuple[str, str], bytes]):
+    def put(self, kind: str, key: str, value: bytes | None) -> None:
+        if value is None:
+            del self[kind, key]
+        else:
+            self[kind, key] = value
+
+
+@pytest.fixture
+def hasher() -> CountingHasher:
+    return CountingHasher()
+
+
+@pytest.fixture
+def metadata() -> Metadata:
+    return Metadata()
+
+
+@pytest.fixture
+def store(hasher: CountingHasher, metadata: Metadata) -> UserStore:
+    return UserStore(metadata.put, hasher=hasher, declared_in="/etc/leveret.toml")
+
+
+def declared(name: str, password: bytes | None = None, **fields: object) -> DeclaredUser:
+    return DeclaredUser(user=User(name=name, **fields), password=password)  # type: ignore[arg-type]
+
+
+def add(store: UserStore, name: str, password: bytes = b"secret") -> None:
+    store.add(User(name=name, password_hash=store.hash(password)))
+
+
+# Passwords
+
+
+def test_every_login_costs_one_hash(store: UserStore, hasher: CountingHasher) -> None:
+    add(store, "stored")
+    store.declare({"clear": declared("clear", b"secret"), "hashed": declared("hashed", password_hash="hash:terces"),
+                   "none": declared("none")})
+    expected = {("stored", b"secret"): True, ("stored", b"wrong"): False, ("clear", b"secret"): True,
+                ("clear", b"wrong"): False, ("hashed", b"secret"): True, ("hashed", b"wrong"): False,
+                ("none", b""): False, ("none", b"secret"): False, ("unknown", b"secret"): False,
+                ("guest", b"guest"): False}
+    for (name, password), right in expected.items():
+        hasher.calls.clear()
+        assert store.verify(name, password) is right, name
+        assert len(hasher.calls) == 1, name
+
+
+def test_a_second_login_costs_none_right_or_wrong(store: UserStore, hasher: CountingHasher) -> None:
+    add(store, "alice")
+    for name, password, right in (("alice", b"secret", True), ("alice", b"wrong", False), ("nobody", b"x", False)):
+        assert store.cached_verdict(name, password) is None
+        assert store.verify(name, password) is right
+        hasher.calls.clear()
+        assert store.verify(name, password) is right
+        assert store.cached_verdict(name, password) is right
+        assert hasher.calls == []
+
+
+def test_a_change_of_the_user_ends_the_verdicts(store: UserStore) -> None:
+    add(store, "alice")
+    assert store.verify("alice", b"secret")
+    store.change("alice", password_hash=store.hash(b"new"))
+    assert store.cached_verdict("alice", b"secret") is None
+    assert not store.verify("alice", b"secret")
+    assert store.verify("alice", b"new")
+    store.delete("alice")
+    assert not store.verify("alice", b"new")
+    add(store, "alice", b"third")
+    assert not store.verify("alice", b"new")
+    assert store.verify("alice", b"third")
+
+
+def test_a_verdict_of_an_unknown_user_ends_when_it_is_added(store: UserStore) -> None:
+    assert not store.verify("alice", b"secret")
+    add(store, "alice")
+    assert store.verify("alice", b"secret")
+
+
+def test_names_and_passwords_do_not_run_together(store: UserStore) -> None:
+    add(store, "a", b"bc")
+    assert store.verify("a", b"bc")
+    assert not store.verify("ab", b"c")
+
+
+def test_the_verdicts_are_bounded_and_wrong_ones_do_not_drive_out_right_ones() -> None:
+    verdicts = Verdicts(2)
+    verdicts.put(b"right", True)
+    for wrong in (b"1", b"2", b"3"):
+        verdicts.put(wrong, False)
+    assert (verdicts.get(b"1"), verdicts.get(b"3"), verdicts.get(b"right")) == (None, False, True)
+
+
+def test_the_verdict_asked_for_last_stays() -> None:
+    verdicts = Verdicts(2)
+    verdicts.put(b"1", True)
+    verdicts.put(b"2", True)
+    assert verdicts.get(b"1")
+    verdicts.put(b"3", True)
+    assert (verdicts.get(b"1"), verdicts.get(b"2")) == (True, None)
+
+
+def test_hashes_are_argon2id_salted_and_of_the_same_cost_as_nobodys() -> None:
+    hasher = Hasher()
+    first, second = hasher.hash(b"secret"), hasher.hash(b"secret")
+    assert first != second
+    assert first.split("$")[1:4] == NOBODY.split("$")[1:4] == ["argon2id", "v=19", "m=7168,t=5,p=1"]
+    assert [len(part) for part in first.split("$")] == [len(part) for part in NOBODY.split("$")]
+    assert hasher.verify(first, b"secret")
+    assert not hasher.verify(first, b"Secret")
+    assert not hasher.verify(NOBODY, b"")
+    assert not hasher.verify("no hash", b"secret")
+    assert not hasher.verify("$argon2id$v=19$m=8,t=1,p=1$\u20ac$x", b"secret")
+
+
+def test_an_empty_password_is_no_password(store: UserStore) -> None:
+    with pytest.raises(PreconditionFailed, match="empty"):
+        store.hash(b"")
+
+
+def test_text_of_any_octets_is_a_name(store: UserStore) -> None:
+    assert not store.verify("\udcff", b"x")
+
+
+# The default user
+
+
+def test_guest_exists_until_there_is_a_user(store: UserStore) -> None:
+    assert store.verify("guest", b"guest")
+    assert store.source("guest") == "default"
+    assert [user.name for user in store.users()] == ["guest"]
+    assert store.may("guest", "/", "configure", "anything")
+    assert not store.may_open("guest", "other")
+    with pytest.raises(NotAllowed):
+        store.delete("guest")
+    add(store, "alice")
+    assert not store.verify("guest", b"guest")
+    assert store.get("guest") is None
+    store.delete("alice")
+    assert store.verify("guest", b"guest")
+
+
+def test_a_declared_user_ends_guest_and_guest_may_be_declared(store: UserStore) -> None:
+    store.declare({"alice": declared("alice", b"a")})
+    assert not store.verify("guest", b"guest")
+    store.declare({"guest": declared("guest", b"other")})
+    assert not store.verify("guest", b"guest")
+    assert store.verify("guest", b"other")
+    assert not store.may_open("guest", "/")
+
+
+@pytest.mark.parametrize(("host", "loopback"), [
+    ("127.0.0.1", True), ("127.1.2.3", True), ("::1", True), ("::ffff:127.0.0.1", True), ("", True),
+    ("192.0.2.1", False), ("::ffff:192.0.2.1", False), ("fe80::1%eth0", False), ("example", False), ("0.0.0.0", False),
+])
+def test_guest_comes_from_the_same_machine_only(store: UserStore, host: str, loopback: bool) -> None:
+    assert store.may_connect_from("guest", host) is loopback
+    assert store.may_connect_from("alice", host)
+
+
+def test_other_users_may_be_bound_to_loopback() -> None:
+    store = UserStore(loopback_users=["alice"])
+    assert not store.may_connect_from("alice", "192.0.2.1")
+    assert store.may_connect_from("guest", "192.0.2.1")
+
+
+# Where users come from
+
+
+def test_stored_users_come_back(store: UserStore, metadata: Metadata, hasher: CountingHasher) -> None:
+    add(store, "älice")
+    store.change("älice", tags=["administrator"], limits=UserLimits(3, 4))
+    store.set_permission("älice", "/", Permission("a", "b", "c"))
+    again = UserStore(hasher=hasher)
+    again.load({**metadata, ("vhost", "x"): b""})
+    assert again.users() == store.users()
+    assert again.verify("älice", b"secret")
+    assert again.get("älice") == User(name="älice", password_hash="hash:terces", tags=("administrator",),
+                                      permissions={"/": Permission("a", "b", "c")}, limits=UserLimits(3, 4))
+
+
+def test_the_configuration_wins_over_the_metadata(store: UserStore, metadata: Metadata) -> None:
+    add(store, "alice", b"old")
+    store.declare({"alice": declared("alice", b"new", tags=("one",))})
+    assert store.verify("alice", b"new")
+    assert not store.verify("alice", b"old")
+    for change in (lambda: store.delete("alice"), lambda: store.change("alice", tags=[]),
+                   lambda: store.set_permission("alice", "/", None), lambda: add(store, "alice")):
+        with pytest.raises(NotAllowed, match=r"user 'alice' is declared in /etc/leveret\.toml; change it there"):
+            change()
+    store.declare({})
+    assert store.verify("alice", b"old")
+
+
+def test_declared_users_are_not_stored(store: UserStore, metadata: Metadata) -> None:
+    store.declare({"alice": declared("alice", b"new")})
+    assert metadata == {}
+
+
+def test_what_does_not_exist_and_what_exists(store: UserStore) -> None:
+    add(store, "alice")
+    for change in (lambda: store.delete("bob"), lambda: store.change("bob", tags=[]), lambda: store.source("bob"),
+                   lambda: store.set_permission("bob", "/", Permission()),
+                   lambda: store.set_permission("alice", "/", None)):
+        with pytest.raises(NotFound):
+            change()
+    with pytest.raises(PreconditionFailed, match="exists already"):
+        add(store, "alice")
+    with pytest.raises(PreconditionFailed, match="1 to 255 octets"):
+        add(store, "ä" * 128)
+
+
+def test_every_change_is_a_new_generation(store: UserStore) -> None:
+    seen = [store.generation]
+    add(store, "alice")
+    seen.append(store.generation)
+    store.set_permission("alice", "/", Permission())
+    seen.append(store.generation)
+    store.declare({})
+    seen.append(store.generation)
+    store.delete("alice")
+    seen.append(store.generation)
+    assert seen == sorted(set(seen))
+
+
+def test_a_deleted_vhost_takes_its_permissions_along(store: UserStore, metadata: Metadata) -> None:
+    add(store, "alice")
+    store.set_permission("alice", "a", Permission(".*"))
+    store.set_permission("alice", "b", Permission(".*"))
+    store.forget_vhost("a")
+    assert not store.may_open("alice", "a")
+    assert store.may_open("alice", "b")
+    assert b'"a"' not in metadata["user", "alice"]
+
+
+# Permissions
+
+
+def test_permissions_hold_for_one_vhost_and_one_operation(store: UserStore) -> None:
+    add(store, "alice")
+    store.set_permission("alice", "/", Permission("^a", "b$", ""))
+    assert store.may("alice", "/", "configure", "apple")
+    assert not store.may("alice", "/", "configure", "banana")
+    assert store.may("alice", "/", "write", "bob")
+    assert not store.may("alice", "/", "read", "apple")
+    assert not store.may("alice", "other", "configure", "apple")
+    assert not store.may("nobody", "/", "configure", "apple")
+
+
+def test_expressions_that_cannot_be_used_change_nothing(store: UserStore) -> None:
+    add(store, "alice")
+    with pytest.raises(PreconditionFailed, match=r"user 'alice', vhost '/': write permission '\(': is no regular"):
+        store.set_permission("alice", "/", Permission(".*", "(", ".*"))
+    assert not store.may_open("alice", "/")
+    with pytest.raises(PreconditionFailed, match="user 'bob'"):
+        store.declare({"bob": declared("bob", permissions={"/": Permission("(a+)+")})})
+    assert store.get("bob") is None
