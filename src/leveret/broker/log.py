@@ -37,11 +37,11 @@ class Row:
     log     the log that it belongs to
     size    octets on disk
     live    records in it that must be kept; at zero the row is deleted with the next commit
-    slots   one octet a record: 1 while it is live
-    The rest belongs to the engine.
+    slots   one octet a record: not zero while it is live; settlements of the batch being filled may not show yet
+    Engines extend it with what is theirs.
     """
 
-    __slots__ = ("batch", "extra", "id", "live", "log", "moved", "settled_by", "size", "slots")
+    __slots__ = ("batch", "id", "live", "log", "size", "slots")
 
     def __init__(self, log: Log, id: int, batch: int) -> None:
         self.log = log
@@ -50,9 +50,6 @@ class Row:
         self.size = 0
         self.live = 0
         self.slots = bytearray()
-        self.settled_by: list[Row] = []
-        self.moved: dict[int, tuple[Row, int]] | None = None
-        self.extra: object | None = None
 
 
 class Loaded:
@@ -74,7 +71,7 @@ class Loaded:
 class RecoveredQueue:
     """The live entries of one queue after a start, compact and in the order of their sequence numbers.
 
-    seqs, rows ('Q'), slots ('I') run in parallel; `priorities` ('b', -1 where the publisher gave none) and `sizes` ('I')
+    seqs, rows ('Q'), slots ('I') run in parallel; `priorities` ('h', -1 where the publisher gave none) and `sizes` ('I')
     too.
     """
 
@@ -84,7 +81,7 @@ class RecoveredQueue:
         self.seqs: array[int] = array("Q")
         self.rows: array[int] = array("Q")
         self.slots: array[int] = array("I")
-        self.priorities: array[int] = array("b")
+        self.priorities: array[int] = array("h")
         self.sizes: array[int] = array("I")
 
 
