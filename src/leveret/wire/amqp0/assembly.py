@@ -1,0 +1,121 @@
+"""A channel as the wire sees it: open or closing, and the content that is being received on it (0-9-1 section 4.2.6)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from leveret.wire.amqp0 import states
+from leveret.wire.amqp0.commands import Body, Command, ContentMethod, ContentPart, Deliver, Publish
+from leveret.wire.amqp0.model import MethodSpec
+
+# What may come next on the channel.
+METHOD: Final = 0
+HEADER: Final = 1
+BODY: Final = 2
+# The channel has failed or is being closed: whatever comes is discarded, but close and close-ok.
+NOTHING: Final = 3
+
+# Payloads of body frames that are smaller are put together: a list of a million octets would cost eighty times their size.
+_SMALL: Final = 4096
+
+
+class WireChannel:
+    """An open channel. `stage` is what may come next; the rest describes the content of which a part has come.
+
+    spec        the method of the content
+    address, flags, consumer_tag, delivery_tag, redelivered: the fields of `basic.publish` or `basic.deliver`
+    arguments   those of any other method
+    remaining   octets of the body that have not come
+    state       of `states`: CHANNEL_OPEN, CHANNEL_FAILED or CHANNEL_CLOSING
+    owes_close_ok  the peer's close came before our own was sent
+    spooling    the body is handed on as it comes
+    """
+
+    __slots__ = ("address", "arguments", "consumer_tag", "delivery_tag", "flags", "header", "number", "owes_close_ok", "parts",
+                 "publish", "redelivered", "remaining", "size", "small", "spec", "spooling", "stage", "state")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.state = states.CHANNEL_OPEN
+        self.stage = METHOD
+        self.owes_close_ok = False
+        self.spec: MethodSpec | None = None
+        self.address = b""
+        self.flags = 0
+        self.consumer_tag = b""
+        self.delivery_tag = 0
+        self.redelivered = False
+        self.arguments: dict[str, Any] = {}
+        self.header = b""
+        self.size = 0
+        self.remaining = 0
+        self.parts: list[bytes] = []
+        self.small = bytearray()
+        self.publish: Publish | None = None
+        self.spooling = False
+
+    def close(self, state: int) -> None:
+        """Forget the content and discard what follows."""
+        self.state = state
+        self.stage = NOTHING
+        self.header = b""
+        self.parts = []
+        self.small = bytearray()
+        self.arguments = {}
+        self.publish = None
+        self.spooling = False
+
+    def add(self, data: bytes, out: list[Command]) -> None:
+        """Take the payload of a body frame, which is not longer than what remains; the finished content goes to `out`."""
+        self.remaining -= len(data)
+        if len(data) >= _SMALL:
+            if self.small:
+                self._flush_small(out)
+            if self.spooling:
+                out.append(ContentPart(self.number, data))
+            else:
+                self.parts.append(data)
+        else:
+            self.small += data
+            if len(self.small) >= _SMALL:
+                self._flush_small(out)
+        if self.remaining == 0:
+            self.finish(out)
+
+    def _flush_small(self, out: list[Command]) -> None:
+        data = bytes(self.small)
+        self.small.clear()
+        if self.spooling:
+            out.append(ContentPart(self.number, data))
+        else:
+            self.parts.append(data)
+
+    def finish(self, out: list[Command]) -> None:
+        """The body is complete: hand over the command."""
+        if self.small:
+            self._flush_small(out)
+        body: Body
+        if len(self.parts) == 1:
+            body = self.parts[0]
+        elif self.parts:
+            body = self.parts
+        else:
+            body = b""
+        self.parts = []
+        self.stage = METHOD
+        publish = self.publish
+        spec = self.spec
+        if publish is not None:
+            publish.body = body
+            publish.spooled = self.spooling
+            out.append(publish)
+            self.publish = None
+            self.spooling = False
+        elif spec is None:
+            out.append(Deliver(self.number, self.consumer_tag, self.delivery_tag, self.redelivered, self.address, self.header,
+                               self.size, body))
+        else:
+            out.append(ContentMethod(self.number, spec.name, spec.class_id, spec.method_id, self.arguments, self.header,
+                                     self.size, body))
+            self.arguments = {}
+        self.header = b""

@@ -1,0 +1,20 @@
+"""The one exception of this package: octets that cannot be decoded, or values that cannot be encoded."""
+
+from __future__ import annotations
+
+
+class WireError(Exception):
+    """Malformed octets. It never leaves `Engine.receive`, which turns it into an `Error` command.
+
+    code    the reply code for it: 501 frame-error or 502 syntax-error
+    """
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+
+
+class EncodeError(ValueError):
+    """A value that the wire cannot carry: a string that is too long, an unknown type, a number out of range. The caller's
+    mistake, raised by whatever encodes."""

@@ -1,0 +1,302 @@
+"""Field tables and arrays: tagged values by name (0-9-1 section 4.2.5.5).
+
+In Python: str is a long string (UTF-8; octets that are not UTF-8 survive as surrogates), bytes a byte array, int the
+smaller of the two signed integers that holds it, float a double, `Decimal` a decimal, an aware `datetime` a timestamp of
+whole seconds in UTC (`RawTimestamp` beyond the year 9999), list an array, dict a table, None void.
+
+Of two fields with one name the last wins, as with most clients (the specification leaves it open). Tables may be nested
+`MAX_DEPTH` deep.
+"""
+
+from __future__ import annotations
+
+import struct
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any, Final
+
+from leveret.wire.amqp0 import dialects
+from leveret.wire.amqp0.constants import SYNTAX_ERROR
+from leveret.wire.amqp0.dialects import Dialect
+from leveret.wire.amqp0.errors import EncodeError, WireError
+from leveret.wire.amqp0.values import LongLong, RawTimestamp
+
+MAX_DEPTH: Final = 64
+
+_U32: Final = struct.Struct(">I").unpack_from
+_INT8: Final = struct.Struct(">b").unpack_from
+_INT16: Final = struct.Struct(">h").unpack_from
+_UINT16: Final = struct.Struct(">H").unpack_from
+_INT32: Final = struct.Struct(">i").unpack_from
+_INT64: Final = struct.Struct(">q").unpack_from
+_UINT64: Final = struct.Struct(">Q").unpack_from
+_FLOAT: Final = struct.Struct(">f").unpack_from
+_DOUBLE: Final = struct.Struct(">d").unpack_from
+_PACK_U32: Final = struct.Struct(">I").pack
+_PACK_TAGGED_I32: Final = struct.Struct(">ci").pack
+_PACK_TAGGED_I64: Final = struct.Struct(">cq").pack
+_PACK_TAGGED_U64: Final = struct.Struct(">cQ").pack
+_PACK_TAGGED_DOUBLE: Final = struct.Struct(">cd").pack
+_PACK_DECIMAL: Final = struct.Struct(">cBi").pack
+_PACK_UNSIGNED_DECIMAL: Final = struct.Struct(">cBI").pack
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+# The first second of the year 10000.
+_TIMESTAMP_END: Final = 253402300800
+
+
+def check_table(data: bytes, pos: int, end: int, dialect: Dialect, depth: int = 0) -> bool:
+    """Whether the fields between `pos` and `end` would decode, found without building anything. IndexError instead of
+    False where the octets of `data` end too soon."""
+    sizes = dialect.sizes
+    while pos < end:
+        pos += 1 + data[pos]
+        size = sizes[data[pos]]
+        pos += 1
+        if size >= 0:
+            pos += size
+        elif size == dialects.SHORT_LENGTH:
+            pos += 1 + data[pos]
+        elif size == dialects.NO_SUCH_TYPE:
+            return False
+        else:
+            length = data[pos] << 24 | data[pos + 1] << 16 | data[pos + 2] << 8 | data[pos + 3]
+            pos += 4
+            if size == dialects.NESTED_TABLE:
+                if depth >= MAX_DEPTH or pos + length > end or not check_table(data, pos, pos + length, dialect, depth + 1):
+                    return False
+            elif size == dialects.NESTED_ARRAY:
+                if depth >= MAX_DEPTH or pos + length > end or not _check_array(data, pos, pos + length, dialect, depth + 1):
+                    return False
+            pos += length
+    return pos == end
+
+
+def _check_array(data: bytes, pos: int, end: int, dialect: Dialect, depth: int) -> bool:
+    sizes = dialect.sizes
+    while pos < end:
+        size = sizes[data[pos]]
+        pos += 1
+        if size >= 0:
+            pos += size
+        elif size == dialects.SHORT_LENGTH:
+            pos += 1 + data[pos]
+        elif size == dialects.NO_SUCH_TYPE:
+            return False
+        else:
+            length = data[pos] << 24 | data[pos + 1] << 16 | data[pos + 2] << 8 | data[pos + 3]
+            pos += 4
+            if size == dialects.NESTED_TABLE:
+                if depth >= MAX_DEPTH or pos + length > end or not check_table(data, pos, pos + length, dialect, depth + 1):
+                    return False
+            elif size == dialects.NESTED_ARRAY:
+                if depth >= MAX_DEPTH or pos + length > end or not _check_array(data, pos, pos + length, dialect, depth + 1):
+                    return False
+            pos += length
+    return pos == end
+
+
+def decode_table(data: bytes, pos: int, end: int, dialect: Dialect, depth: int = 0) -> dict[str, Any]:
+    """The fields between `pos` and `end` (behind the table's length). WireError 502 when they are malformed."""
+    table: dict[str, Any] = {}
+    while pos < end:
+        start = pos + 1
+        pos = start + data[pos]
+        if pos >= end:
+            raise WireError(SYNTAX_ERROR, "a field table ends within a field")
+        name = data[start:pos].decode("utf-8", "surrogateescape")
+        stop = value_end(data, pos, end, dialect)
+        table[name] = _decode_value(data, pos, stop, dialect, depth)
+        pos = stop
+    return table
+
+
+def decode_array(data: bytes, pos: int, end: int, dialect: Dialect, depth: int = 0) -> list[Any]:
+    """The values between `pos` and `end` (behind the array's length). WireError 502 when they are malformed."""
+    array: list[Any] = []
+    while pos < end:
+        stop = value_end(data, pos, end, dialect)
+        array.append(_decode_value(data, pos, stop, dialect, depth))
+        pos = stop
+    return array
+
+
+def value_end(data: bytes, pos: int, end: int, dialect: Dialect) -> int:
+    """Where the value whose tag is at `pos` ends."""
+    size = dialect.sizes[data[pos]]
+    stop = pos + 1
+    if size >= 0:
+        stop += size
+    elif size == dialects.NO_SUCH_TYPE:
+        raise WireError(SYNTAX_ERROR, f"a field table has a value of the unknown type {data[pos : pos + 1]!r}")
+    elif size == dialects.SHORT_LENGTH:
+        if stop < end:
+            stop += 1 + data[stop]
+        else:
+            stop = end + 1
+    elif stop + 4 <= end:
+        length: int = _U32(data, stop)[0]
+        stop += 4 + length
+    else:
+        stop = end + 1
+    if stop > end:
+        raise WireError(SYNTAX_ERROR, "a field table ends within a value")
+    return stop
+
+
+def _decode_value(data: bytes, pos: int, stop: int, dialect: Dialect, depth: int) -> Any:
+    """The value whose tag is at `pos` and that ends before `stop`; its length has been checked."""
+    type = dialect.types[data[pos]]
+    pos += 1
+    if type == dialects.LONG_STRING:
+        return data[pos + 4 : stop].decode("utf-8", "surrogateescape")
+    if type == dialects.INT32:
+        return _INT32(data, pos)[0]
+    if type == dialects.INT64:
+        return _INT64(data, pos)[0]
+    if type == dialects.BOOLEAN:
+        return data[pos] != 0
+    if type == dialects.TABLE or type == dialects.ARRAY:
+        if depth >= MAX_DEPTH:
+            raise WireError(SYNTAX_ERROR, f"a field table is nested more than {MAX_DEPTH} deep")
+        if type == dialects.TABLE:
+            return decode_table(data, pos + 4, stop, dialect, depth + 1)
+        return decode_array(data, pos + 4, stop, dialect, depth + 1)
+    if type == dialects.BYTE_ARRAY:
+        return data[pos + 4 : stop]
+    if type == dialects.VOID:
+        return None
+    if type == dialects.TIMESTAMP:
+        seconds: int = _UINT64(data, pos)[0]
+        return _EPOCH + timedelta(seconds=seconds) if seconds < _TIMESTAMP_END else RawTimestamp(seconds)
+    if type == dialects.DOUBLE:
+        return _DOUBLE(data, pos)[0]
+    if type == dialects.FLOAT:
+        return _FLOAT(data, pos)[0]
+    if type == dialects.INT8:
+        return _INT8(data, pos)[0]
+    if type == dialects.UINT8:
+        return data[pos]
+    if type == dialects.INT16:
+        return _INT16(data, pos)[0]
+    if type == dialects.UINT16:
+        return _UINT16(data, pos)[0]
+    if type == dialects.UINT32:
+        return _U32(data, pos)[0]
+    if type == dialects.UINT64:
+        return _UINT64(data, pos)[0]
+    if type == dialects.DECIMAL or type == dialects.UNSIGNED_DECIMAL:
+        value: int = _INT32(data, pos + 1)[0] if type == dialects.DECIMAL else _U32(data, pos + 1)[0]
+        return Decimal((1 if value < 0 else 0, tuple([int(digit) for digit in str(abs(value))]), -data[pos]))
+    if type == dialects.SHORT_STRING:
+        return data[pos + 1 : stop].decode("utf-8", "surrogateescape")
+    return data[pos:stop].decode("latin-1")  # CHARACTER: one octet
+
+
+def encode_table(table: dict[str, Any], dialect: Dialect, depth: int = 0) -> bytes:
+    """The table with its length. EncodeError for what the dialect cannot express."""
+    pieces: list[bytes] = []
+    for name, value in table.items():
+        pieces.append(encode_short_string(name))
+        pieces.append(encode_value(value, dialect, depth))
+    data = b"".join(pieces)
+    return _PACK_U32(len(data)) + data
+
+
+def encode_array(array: list[Any] | tuple[Any, ...], dialect: Dialect, depth: int = 0) -> bytes:
+    """The array with its length. EncodeError for what the dialect cannot express."""
+    pieces: list[bytes] = []
+    for value in array:
+        pieces.append(encode_value(value, dialect, depth))
+    data = b"".join(pieces)
+    return _PACK_U32(len(data)) + data
+
+
+def encode_short_string(value: str | bytes) -> bytes:
+    """The string with its length octet. EncodeError when it has more than 255 octets."""
+    data = _octets(value)
+    if len(data) > 255:
+        raise EncodeError(f"a short string takes at most 255 octets, this one has {len(data)}")
+    return bytes((len(data),)) + data
+
+
+def encode_long_string(value: str | bytes) -> bytes:
+    """The string with its length."""
+    data = _octets(value)
+    return _PACK_U32(len(data)) + data
+
+
+def _octets(value: str | bytes) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    try:
+        return value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise EncodeError(f"not a string of Unicode characters: {error}") from error
+
+
+def encode_value(value: Any, dialect: Dialect, depth: int = 0) -> bytes:
+    """The value with its tag. EncodeError for what the dialect cannot express."""
+    if isinstance(value, str):
+        return b"S" + encode_long_string(value)
+    if isinstance(value, bool):
+        return b"t\x01" if value else b"t\x00"
+    if isinstance(value, RawTimestamp):
+        return _PACK_TAGGED_U64(b"T", value)
+    if isinstance(value, int):
+        if -0x80000000 <= value <= 0x7FFFFFFF and not isinstance(value, LongLong):
+            return _PACK_TAGGED_I32(b"I", value)
+        if -0x8000000000000000 <= value <= 0x7FFFFFFFFFFFFFFF:
+            return _PACK_TAGGED_I64(dialect.long_tag, value)
+        raise EncodeError(f"{value} does not fit 64 bits")
+    if value is None:
+        return b"V"
+    if isinstance(value, dict):
+        if depth >= MAX_DEPTH:
+            raise EncodeError(f"a field table is nested more than {MAX_DEPTH} deep")
+        return b"F" + encode_table(value, dialect, depth + 1)
+    if isinstance(value, (list, tuple)):
+        if depth >= MAX_DEPTH:
+            raise EncodeError(f"a field table is nested more than {MAX_DEPTH} deep")
+        return b"A" + encode_array(value, dialect, depth + 1)
+    if isinstance(value, float):
+        return _PACK_TAGGED_DOUBLE(b"d", value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return dialect.bytes_tag + encode_long_string(bytes(value))
+    if isinstance(value, datetime):
+        return _PACK_TAGGED_U64(b"T", encode_timestamp(value))
+    if isinstance(value, Decimal):
+        return _encode_decimal(value, dialect)
+    raise EncodeError(f"a field table cannot hold a {type(value).__name__}")
+
+
+def encode_timestamp(value: datetime | int) -> int:
+    """Seconds since 1970; a naive `datetime` is in UTC. EncodeError when it is earlier."""
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            value = value.replace(tzinfo=UTC)
+        value = (value - _EPOCH) // timedelta(seconds=1)
+    if not 0 <= value <= 0xFFFFFFFFFFFFFFFF:
+        raise EncodeError(f"a timestamp cannot be {value} seconds from 1970")
+    return int(value)
+
+
+def _encode_decimal(value: Decimal, dialect: Dialect) -> bytes:
+    sign, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int):
+        raise EncodeError(f"a field table cannot hold the decimal {value}")
+    unscaled = int("".join([str(digit) for digit in digits]))
+    if exponent > 0:
+        if exponent > 10:
+            unscaled = 1 << 64 if unscaled else 0
+        else:
+            unscaled *= 10**exponent
+        exponent = 0
+    if sign:
+        unscaled = -unscaled
+    low, high = (0, 0xFFFFFFFF) if dialect.unsigned_decimal else (-0x80000000, 0x7FFFFFFF)
+    if not low <= unscaled <= high or exponent < -255:
+        raise EncodeError(f"the decimal {value} does not fit 32 bits and a scale of 255")
+    if dialect.unsigned_decimal:
+        return _PACK_UNSIGNED_DECIMAL(b"D", -exponent, unscaled)
+    return _PACK_DECIMAL(b"D", -exponent, unscaled)

@@ -1,0 +1,104 @@
+"""What a version of AMQP 0-x consists of: classes, methods, fields and constants, as `notation.parse` makes them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+BIT: Final = 0
+OCTET: Final = 1
+SHORT: Final = 2
+LONG: Final = 3
+LONGLONG: Final = 4
+SHORTSTR: Final = 5
+LONGSTR: Final = 6
+TIMESTAMP: Final = 7
+TABLE: Final = 8
+# The domain of `message.transfer.body` in 0-9: an octet (0 inline, 1 reference) and a long string.
+CONTENT: Final = 9
+
+TYPE_NAMES: Final = ("bit", "octet", "short", "long", "longlong", "shortstr", "longstr", "timestamp", "table", "content")
+
+
+class FieldSpec:
+    """A field of a method, or a content property.
+
+    name        in Python: hyphens are underscores
+    spec_name   as the specification calls it; it differs from `name` where RabbitMQ gave a reserved field a meaning
+    reserved    is skipped on receipt, whatever it holds, and sent as 0 or empty
+    extension   has a meaning in RabbitMQ only
+    """
+
+    __slots__ = ("extension", "name", "reserved", "spec_name", "type")
+
+    def __init__(self, name: str, spec_name: str, type: int, reserved: bool, extension: bool) -> None:
+        self.name = name
+        self.spec_name = spec_name
+        self.type = type
+        self.reserved = reserved
+        self.extension = extension
+
+
+class MethodSpec:
+    """A method: `name` is "queue.declare", `key` is the class index in the upper 16 bits and the method index below.
+
+    `server_receives` and `client_receives` tell who may get it, RabbitMQ's extensions included; `spec_receivers` is what
+    the specification says. `responses` are the names of the methods that answer it.
+    """
+
+    __slots__ = ("class_id", "client_receives", "content", "extension", "fields", "key", "method_id", "name", "responses",
+                 "server_receives", "spec_receivers", "sync")
+
+    def __init__(self, name: str, class_id: int, method_id: int, sync: bool, content: bool, server_receives: bool,
+                 client_receives: bool, fields: list[FieldSpec], responses: list[str], spec_receivers: list[str],
+                 extension: bool) -> None:
+        self.name = name
+        self.class_id = class_id
+        self.method_id = method_id
+        self.key = class_id << 16 | method_id
+        self.sync = sync
+        self.content = content
+        self.server_receives = server_receives
+        self.client_receives = client_receives
+        self.fields = fields
+        self.responses = responses
+        self.spec_receivers = spec_receivers
+        self.extension = extension
+
+
+class ClassSpec:
+    """A class, with the properties that its contents have, in the order of their flags."""
+
+    __slots__ = ("class_id", "extension", "methods", "name", "properties", "spec_receivers")
+
+    def __init__(self, name: str, class_id: int, spec_receivers: list[str], extension: bool) -> None:
+        self.name = name
+        self.class_id = class_id
+        self.spec_receivers = spec_receivers
+        self.extension = extension
+        self.properties: list[FieldSpec] = []
+        self.methods: list[MethodSpec] = []
+
+
+class Constant:
+    """A constant of the specification. `error` is "soft", "hard" or ""."""
+
+    __slots__ = ("error", "extension", "name", "value")
+
+    def __init__(self, name: str, value: int, error: str, extension: bool) -> None:
+        self.name = name
+        self.value = value
+        self.error = error
+        self.extension = extension
+
+
+class Version:
+    """One version of the protocol. `methods` is keyed by `MethodSpec.key`, `by_name` by name, `classes` by index."""
+
+    __slots__ = ("by_name", "classes", "constants", "methods", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.classes: dict[int, ClassSpec] = {}
+        self.methods: dict[int, MethodSpec] = {}
+        self.by_name: dict[str, MethodSpec] = {}
+        self.constants: dict[str, Constant] = {}

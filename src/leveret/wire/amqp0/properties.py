@@ -1,0 +1,249 @@
+"""The content header: class, body size and content properties (0-9-1 sections 4.2.6.1).
+
+    class (2)  weight (2)  body size (8)  property flags (2, and 2 more for each word whose last bit is set)  properties
+
+A property is present where its flag is set, the first in the highest bit. Headers are stored and delivered as received;
+what routing and queueing need is found by `scan`, everything else is decoded when somebody asks for it.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+from leveret.wire.amqp0.commands import Publish
+from leveret.wire.amqp0.constants import SYNTAX_ERROR
+from leveret.wire.amqp0.dialects import RABBITMQ, Dialect
+from leveret.wire.amqp0.errors import EncodeError, WireError
+from leveret.wire.amqp0.fieldtable import check_table, decode_table, encode_table, value_end
+from leveret.wire.amqp0.methods import decode_field, encode_field, field_end
+from leveret.wire.amqp0.model import FieldSpec, Version
+from leveret.wire.amqp0.table_0_9_1 import V0_9_1
+
+_U32: Final = struct.Struct(">I").unpack_from
+_FIXED: Final = struct.Struct(">HHQH")
+_PACK_U16: Final = struct.Struct(">H").pack
+
+# Where the property flags are, and the least octets of a header.
+FLAGS_AT: Final = 12
+HEADER_MIN_SIZE: Final = 14
+_BASIC: Final = 60
+
+_MALFORMED: Final = "the content header's properties are malformed"
+
+
+def scan(publish: Publish, header: bytes, dialect: Dialect) -> bool:
+    """Set the properties that `publish` has fields for from a header of class basic; False when the header is malformed.
+
+    It accepts exactly the headers that `decode_header` accepts.
+    """
+    try:
+        flags = header[FLAGS_AT] << 8 | header[FLAGS_AT + 1]
+        pos = HEADER_MIN_SIZE
+        if flags & 3:
+            if flags & 2:
+                return False
+            more = True
+            while more:
+                if header[pos] or header[pos + 1] > 1:
+                    return False
+                more = header[pos + 1] == 1
+                pos += 2
+        if flags & 0x8000:  # content-type
+            pos += 1 + header[pos]
+        if flags & 0x4000:  # content-encoding
+            pos += 1 + header[pos]
+        if flags & 0x2000:
+            publish.headers_at = pos
+            end = pos + 4 + (header[pos] << 24 | header[pos + 1] << 16 | header[pos + 2] << 8 | header[pos + 3])
+            if end > len(header) or not check_table(header, pos + 4, end, dialect):
+                return False
+            pos = end
+        if flags & 0x1000:
+            publish.delivery_mode = header[pos]
+            pos += 1
+        if flags & 0x0800:
+            publish.priority = header[pos]
+            pos += 1
+        if flags & 0x0400:  # correlation-id
+            pos += 1 + header[pos]
+        if flags & 0x0200:  # reply-to
+            pos += 1 + header[pos]
+        if flags & 0x0100:
+            start = pos + 1
+            pos = start + header[pos]
+            publish.expiration = header[start:pos]
+        if flags & 0x0080:  # message-id
+            pos += 1 + header[pos]
+        if flags & 0x0040:  # timestamp
+            pos += 8
+        if flags & 0x0020:  # type
+            pos += 1 + header[pos]
+        if flags & 0x0010:
+            start = pos + 1
+            pos = start + header[pos]
+            publish.user_id = header[start:pos]
+        if flags & 0x0008:  # app-id
+            pos += 1 + header[pos]
+        if flags & 0x0004:  # cluster-id
+            pos += 1 + header[pos]
+    except IndexError:
+        return False
+    return pos == len(header)
+
+
+def check_header(header: bytes, dialect: Dialect, version: Version) -> bool:
+    """Whether `decode_header` accepts the header, of any class."""
+    try:
+        decode_header(header, dialect, version)
+    except WireError:
+        return False
+    return True
+
+
+def decode_header(header: bytes, dialect: Dialect = RABBITMQ,
+                  version: Version = V0_9_1) -> tuple[int, int, dict[str, Any]]:
+    """Class, body size and the properties that are present, by name (`content_type`). `timestamp` is in seconds.
+
+    WireError 502 when the header is malformed: too short, a class without content, a flag without a property, or octets
+    behind the last one.
+    """
+    class_id, body_size, present, pos = _properties_of(header, version)
+    properties: dict[str, Any] = {}
+    end = len(header)
+    for field in present:
+        stop = field_end(field.type, header, pos, end)
+        if stop > end:
+            raise WireError(SYNTAX_ERROR, f"the content header ends within {field.spec_name}")
+        properties[field.name] = decode_field(field.type, header, pos, stop, dialect)
+        pos = stop
+    if pos != end:
+        raise WireError(SYNTAX_ERROR, f"the content header has {end - pos} octets behind its last property")
+    return class_id, body_size, properties
+
+
+def _properties_of(header: bytes, version: Version) -> tuple[int, int, list[FieldSpec], int]:
+    """Class, body size, the properties whose flags are set, and where the first of them begins."""
+    if len(header) < HEADER_MIN_SIZE:
+        raise WireError(SYNTAX_ERROR, "the content header is too short")
+    class_id: int
+    body_size: int
+    flags: int
+    class_id, _, body_size, flags = _FIXED.unpack_from(header)
+    owner = version.classes.get(class_id)
+    if owner is None:
+        raise WireError(SYNTAX_ERROR, f"there is no content of class {class_id}")
+    present: list[FieldSpec] = []
+    pos = HEADER_MIN_SIZE
+    word = 0
+    while True:
+        for bit in range(15):
+            if flags >> (15 - bit) & 1:
+                index = word * 15 + bit
+                if index >= len(owner.properties):
+                    raise WireError(SYNTAX_ERROR, f"{owner.name} has no content property {index + 1}")
+                present.append(owner.properties[index])
+        if not flags & 1:
+            return class_id, body_size, present, pos
+        if pos + 2 > len(header):
+            raise WireError(SYNTAX_ERROR, "the content header ends within its property flags")
+        flags = header[pos] << 8 | header[pos + 1]
+        pos += 2
+        word += 1
+
+
+def encode_header(class_id: int, body_size: int, properties: dict[str, Any], dialect: Dialect = RABBITMQ,
+                  version: Version = V0_9_1) -> bytes:
+    """The payload of a content header frame. A property that is None is left out.
+
+    EncodeError for a property that the class does not have or that does not fit.
+    """
+    owner = version.classes.get(class_id)
+    if owner is None:
+        raise EncodeError(f"there is no content of class {class_id}")
+    words = [0] * (1 + max(0, len(owner.properties) - 1) // 15)
+    pieces: list[bytes] = []
+    known = 0
+    for index, field in enumerate(owner.properties):
+        if field.name not in properties:
+            continue
+        known += 1
+        value = properties[field.name]
+        if value is None:
+            continue
+        words[index // 15] |= 0x8000 >> index % 15
+        try:
+            pieces.append(encode_field(field, value, dialect))
+        except (ValueError, struct.error) as error:
+            raise EncodeError(f"{field.name}: {error}") from error
+    if known != len(properties):
+        unknown = set(properties) - {field.name for field in owner.properties}
+        raise EncodeError(f"{owner.name} has no {', '.join(sorted(unknown))}")
+    while len(words) > 1 and words[-1] == 0:
+        words.pop()
+    for index in range(1, len(words)):
+        pieces.insert(index - 1, _PACK_U16(words[index]))
+        words[index - 1] |= 1
+    return _FIXED.pack(class_id, 0, body_size, words[0]) + b"".join(pieces)
+
+
+def decode_headers_table(header: bytes, headers_at: int, dialect: Dialect = RABBITMQ) -> dict[str, Any]:
+    """The `headers` of a header whose table's length is at `headers_at`. WireError 502 when they are malformed."""
+    if headers_at + 4 > len(header):
+        raise WireError(SYNTAX_ERROR, _MALFORMED)
+    length: int = _U32(header, headers_at)[0]
+    end = headers_at + 4 + length
+    if end > len(header):
+        raise WireError(SYNTAX_ERROR, _MALFORMED)
+    return decode_table(header, headers_at + 4, end, dialect)
+
+
+def overlay_header(header: bytes, headers: dict[str, Any], drop_expiration: bool, dialect: Dialect = RABBITMQ) -> bytes:
+    """A header of class basic with some of its `headers` set (or removed, where the value is None) and perhaps without its
+    `expiration`. Everything else stays octet for octet as it was.
+
+    WireError 502 when the header is malformed, EncodeError for a value that the dialect cannot express.
+    """
+    _, _, present, pos = _properties_of(header, V0_9_1)
+    end = len(header)
+    flags = header[FLAGS_AT] << 8 | header[FLAGS_AT + 1]
+    pieces: list[bytes] = [header[HEADER_MIN_SIZE:pos]]
+    added = {name: value for name, value in headers.items() if value is not None}
+    for field in present:
+        stop = field_end(field.type, header, pos, end)
+        if stop > end:
+            raise WireError(SYNTAX_ERROR, _MALFORMED)
+        if field.name == "headers" and headers:
+            kept = _without(header, pos + 4, stop, headers, dialect)
+            pieces.append(_join_table(kept, encode_table(added, dialect)))
+        elif field.name == "expiration" and drop_expiration:
+            flags &= ~0x0100
+        else:
+            pieces.append(header[pos:stop])
+        pos = stop
+    if pos != end:
+        raise WireError(SYNTAX_ERROR, _MALFORMED)
+    if added and not flags & 0x2000:
+        before = 1 + (flags >> 15) + (flags >> 14 & 1)
+        pieces.insert(before, encode_table(added, dialect))
+        flags |= 0x2000
+    return header[:FLAGS_AT] + _PACK_U16(flags) + b"".join(pieces)
+
+
+def _without(header: bytes, pos: int, end: int, names: dict[str, Any], dialect: Dialect) -> bytes:
+    """The fields of a table without those that are named, as they were."""
+    kept: list[bytes] = []
+    while pos < end:
+        stop = pos + 1 + header[pos]
+        if stop >= end:
+            raise WireError(SYNTAX_ERROR, _MALFORMED)
+        name = header[pos + 1 : stop].decode("utf-8", "surrogateescape")
+        stop = value_end(header, stop, end, dialect)
+        if name not in names:
+            kept.append(header[pos:stop])
+        pos = stop
+    return b"".join(kept)
+
+
+def _join_table(kept: bytes, added: bytes) -> bytes:
+    return struct.pack(">I", len(kept) + len(added) - 4) + kept + added[4:]

@@ -1,0 +1,118 @@
+"""The states of a connection and of a channel, and every transition between them (0-9-1 sections 2.2.4 and 2.2.5).
+
+Each peer keeps one state for the connection and one for each channel. A method of class connection or channel moves it, on
+the way in as on the way out, from both peers' point of view at once: the table does not ask who is the server, because
+almost every one of these methods has one possible sender (the method tables check that). Only the close methods have two,
+and what counts there is whether the method is SENT or RECEIVED.
+
+A received request takes effect as it is parsed: after `connection.open` the peer may go on at once, as if it had been
+granted, and a channel that was closed can be opened again; whoever answers later answers in order.
+
+What has no row here is illegal: received it is reply code 503, sent it is a mistake of the caller's.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+SENT: Final = 0
+RECEIVED: Final = 1
+
+# The connection, by what is awaited.
+START: Final = 0
+START_OK: Final = 1
+SECURE_OR_TUNE: Final = 2
+SECURE_OK: Final = 3
+TUNE_OK: Final = 4
+OPEN: Final = 5
+OPEN_OK: Final = 6
+OPENED: Final = 7
+# The peer broke the protocol: everything is discarded, and our close is to follow.
+FAILED: Final = 8
+# We have sent close: everything is discarded but close and close-ok.
+CLOSING: Final = 9
+# The peer has sent close: it awaits close-ok, and nothing else comes or goes.
+CLOSE_RECEIVED: Final = 10
+CLOSED: Final = 11
+
+# The channel. One that is closed has no state.
+CHANNEL_CLOSED: Final = 0
+CHANNEL_OPEN: Final = 1
+# As for the connection, but close is taken, and answered behind ours.
+CHANNEL_FAILED: Final = 2
+CHANNEL_CLOSING: Final = 3
+
+STATE_NAMES: Final = ("START", "START_OK", "SECURE_OR_TUNE", "SECURE_OK", "TUNE_OK", "OPEN", "OPEN_OK", "OPENED", "FAILED",
+                      "CLOSING", "CLOSE_RECEIVED", "CLOSED")
+
+_CONNECTION_ROWS: Final = (
+    (START, "connection.start", START_OK),
+    (START_OK, "connection.start-ok", SECURE_OR_TUNE),
+    (SECURE_OR_TUNE, "connection.secure", SECURE_OK),
+    (SECURE_OK, "connection.secure-ok", SECURE_OR_TUNE),
+    (SECURE_OR_TUNE, "connection.tune", TUNE_OK),
+    (TUNE_OK, "connection.tune-ok", OPEN),
+    (OPEN, "connection.open", OPEN_OK),
+    (OPEN_OK, "connection.open-ok", OPENED),
+    (OPEN_OK, "connection.redirect", OPEN_OK),
+    (OPENED, "connection.blocked", OPENED),
+    (OPENED, "connection.unblocked", OPENED),
+    (OPENED, "connection.update-secret", OPENED),
+    (OPENED, "connection.update-secret-ok", OPENED),
+)
+# A peer may give up at any time once the server has said what it speaks.
+CLOSABLE: Final = (START_OK, SECURE_OR_TUNE, SECURE_OK, TUNE_OK, OPEN, OPEN_OK, OPENED)
+
+_CHANNEL_ROWS: Final = (
+    (CHANNEL_CLOSED, SENT, "channel.open", CHANNEL_OPEN),
+    (CHANNEL_CLOSED, RECEIVED, "channel.open", CHANNEL_OPEN),
+    (CHANNEL_CLOSED, SENT, "channel.resume", CHANNEL_OPEN),
+    (CHANNEL_CLOSED, RECEIVED, "channel.resume", CHANNEL_OPEN),
+    (CHANNEL_OPEN, SENT, "channel.close", CHANNEL_CLOSING),
+    (CHANNEL_OPEN, RECEIVED, "channel.close", CHANNEL_CLOSED),
+    (CHANNEL_FAILED, SENT, "channel.close", CHANNEL_CLOSING),
+    (CHANNEL_FAILED, RECEIVED, "channel.close", CHANNEL_FAILED),
+    # Both closed at once: each answers the other's close and waits for the answer to its own.
+    (CHANNEL_CLOSING, RECEIVED, "channel.close", CHANNEL_CLOSING),
+    (CHANNEL_CLOSING, SENT, "channel.close-ok", CHANNEL_CLOSING),
+    (CHANNEL_CLOSING, RECEIVED, "channel.close-ok", CHANNEL_CLOSED),
+    # The answer to a close that was received: the channel is closed, or open again if the peer was quick.
+    (CHANNEL_CLOSED, SENT, "channel.close-ok", CHANNEL_CLOSED),
+    (CHANNEL_OPEN, SENT, "channel.close-ok", CHANNEL_OPEN),
+)
+_CHANNEL_METHODS_WITHOUT_EFFECT: Final = (
+    "channel.open-ok", "channel.flow", "channel.flow-ok", "channel.ping", "channel.pong", "channel.ok",
+)
+
+
+def _connection_transitions() -> dict[tuple[int, int, str], int]:
+    transitions: dict[tuple[int, int, str], int] = {}
+    for state, method, following in _CONNECTION_ROWS:
+        transitions[state, SENT, method] = following
+        transitions[state, RECEIVED, method] = following
+    for state in CLOSABLE:
+        transitions[state, SENT, "connection.close"] = CLOSING
+        transitions[state, RECEIVED, "connection.close"] = CLOSE_RECEIVED
+    transitions[FAILED, SENT, "connection.close"] = CLOSING
+    # Both closed at once: each answers the other's close and waits for the answer to its own.
+    transitions[CLOSING, RECEIVED, "connection.close"] = CLOSING
+    transitions[CLOSING, SENT, "connection.close-ok"] = CLOSING
+    transitions[CLOSING, RECEIVED, "connection.close-ok"] = CLOSED
+    transitions[CLOSE_RECEIVED, SENT, "connection.close-ok"] = CLOSED
+    return transitions
+
+
+def _channel_transitions() -> dict[tuple[int, int, str], int]:
+    transitions = {(state, way, method): following for state, way, method, following in _CHANNEL_ROWS}
+    for method in _CHANNEL_METHODS_WITHOUT_EFFECT:
+        transitions[CHANNEL_OPEN, SENT, method] = CHANNEL_OPEN
+        transitions[CHANNEL_OPEN, RECEIVED, method] = CHANNEL_OPEN
+    return transitions
+
+
+# (state, SENT or RECEIVED, method) -> the state that follows
+CONNECTION: Final[dict[tuple[int, int, str], int]] = _connection_transitions()
+CHANNEL: Final[dict[tuple[int, int, str], int]] = _channel_transitions()
+
+# The states in which methods of all other classes, and contents, may come and go.
+USABLE: Final = frozenset((OPEN_OK, OPENED))
