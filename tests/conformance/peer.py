@@ -1,0 +1,394 @@
+"""A raw, blocking AMQP 0-9-1 peer: pamqp's codec, a socket, and a deadline on every read.
+
+pamqp shares no code with the broker, so both would have to be wrong in the same way. It refuses to encode what is
+illegal; `method` switches that off, and `frame` builds whatever octets a test wants.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections import deque
+from typing import Any, TypeVar
+
+from pamqp import base, body, commands, frame, header, heartbeat
+
+HEADER_0_9_1 = b"AMQP\x00\x00\x09\x01"
+METHOD_FRAME, HEADER_FRAME, BODY_FRAME, HEARTBEAT_FRAME = 1, 2, 3, 8
+TIMEOUT = 10.0
+
+M = TypeVar("M", bound=base.Frame)
+
+Connection = commands.Connection
+ChannelClass = commands.Channel
+Exchange = commands.Exchange
+Queue = commands.Queue
+Basic = commands.Basic
+Tx = commands.Tx
+Confirm = commands.Confirm
+
+
+class Closed(AssertionError):
+    """The broker closed the socket."""
+
+
+def octets(kind: int, channel: int, payload: bytes, end: bytes = b"\xce") -> bytes:
+    """One frame, legal or not."""
+    return struct.pack(">BHI", kind, channel, len(payload)) + payload + end
+
+
+def short_string(text: str | bytes) -> bytes:
+    data = text.encode() if isinstance(text, str) else text
+    return bytes((len(data),)) + data
+
+
+def method(kind: type[M], **fields: Any) -> M:
+    """A method with these fields, whether or not pamqp finds them legal."""
+    made = kind()
+    made.validate = lambda: None  # type: ignore[method-assign]
+    for name, value in fields.items():
+        assert name in kind.__slots__, f"{kind.name} has no field {name}"
+        setattr(made, name, value)
+    return made
+
+
+def content_header(size: int, properties: dict[str, Any] | None = None) -> header.ContentHeader:
+    return header.ContentHeader(0, size, Basic.Properties(**(properties or {})))
+
+
+class Content:
+    """A method with its content, as read."""
+
+    def __init__(self, method: Any, properties: Any, body: bytes) -> None:
+        self.method = method
+        self.properties = properties
+        self.body = body
+
+    @property
+    def tag(self) -> int:
+        return int(self.method.delivery_tag)
+
+    @property
+    def redelivered(self) -> bool:
+        return bool(self.method.redelivered)
+
+
+class Peer:
+    """One connection. Frames that arrive for another channel than the one being read wait in that one's inbox."""
+
+    def __init__(self, host: str, port: int, timeout: float = TIMEOUT, receive_buffer: int = 0) -> None:
+        self.timeout = timeout
+        self.socket = socket.socket()
+        if receive_buffer:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        self.socket.settimeout(timeout)
+        self.socket.connect((host, port))
+        self.local_port = int(self.socket.getsockname()[1])
+        self.buffer = b""
+        self.inboxes: dict[int, deque[Any]] = {}
+        self.frame_max = 131072
+        self.heartbeats = 0
+
+    # Octets
+
+    def send_octets(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def read_octets(self, count: int, deadline: float | None = None) -> bytes:
+        """Exactly so many octets; Closed when the socket ends before."""
+        if deadline is None:
+            deadline = time.monotonic() + self.timeout
+        while len(self.buffer) < count:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise AssertionError(f"nothing came within {self.timeout} s (have {self.buffer[:100]!r})")
+            self.socket.settimeout(left)
+            try:
+                data = self.socket.recv(1 << 16)
+            except TimeoutError:
+                continue
+            except ConnectionError as error:
+                raise Closed(f"the broker closed the socket: {error}") from None
+            finally:
+                self.socket.settimeout(self.timeout)
+            if not data:
+                raise Closed(f"the broker closed the socket (have {self.buffer[:100]!r})")
+            self.buffer += data
+        taken, self.buffer = self.buffer[:count], self.buffer[count:]
+        return taken
+
+    def expect_eof(self) -> None:
+        """The socket ends, and nothing comes before."""
+        try:
+            extra = self.read_octets(1)
+        except Closed:
+            return
+        raise AssertionError(f"expected the end of the socket, got {(extra + self.buffer)[:200]!r}")
+
+    # Frames
+
+    def send(self, channel: int, *values: frame.FrameTypes) -> None:
+        """Frames in one write."""
+        self.send_octets(b"".join(frame.marshal(value, channel) for value in values))
+
+    def read(self, channel: int | None = None) -> Any:
+        """The next frame on that channel (any channel for None); heartbeats are counted and left out."""
+        deadline = time.monotonic() + self.timeout
+        while True:
+            for number, inbox in self.inboxes.items():
+                if inbox and (channel is None or channel == number):
+                    return inbox.popleft()
+            number, value = self.read_frame(deadline)
+            if isinstance(value, heartbeat.Heartbeat):
+                self.heartbeats += 1
+            elif channel is None or number == channel:
+                return value
+            elif number == 0:
+                raise AssertionError(f"waiting on channel {channel}, got {describe(value)} on channel 0")
+            else:
+                self.inboxes.setdefault(number, deque()).append(value)
+
+    def read_frame(self, deadline: float | None = None) -> tuple[int, Any]:
+        start = self.read_octets(7, deadline)
+        kind, channel, size = struct.unpack(">BHI", start)
+        rest = self.read_octets(size + 1, deadline)
+        assert rest[-1] == 0xCE, f"no frame end: {(start + rest)[:100]!r}"
+        assert kind in (METHOD_FRAME, HEADER_FRAME, BODY_FRAME, HEARTBEAT_FRAME), f"frame type {kind}"
+        assert size + 8 <= self.frame_max, f"a frame of {size + 8} octets, {self.frame_max} were agreed"
+        consumed, number, value = frame.unmarshal(start + rest)
+        assert (consumed, number) == (size + 8, channel)
+        return channel, value
+
+    def expect(self, channel: int, kind: type[M]) -> M:
+        """The next frame on the channel, which must be this method."""
+        value = self.read(channel)
+        if not isinstance(value, kind):
+            raise AssertionError(f"expected {kind.name} on channel {channel}, got {describe(value)}")
+        return value
+
+    def expect_content(self, channel: int, kind: type[base.Frame]) -> Content:
+        """The next method on the channel and its content."""
+        return self.rest_of_content(channel, self.expect(channel, kind))
+
+    def rest_of_content(self, channel: int, opening: base.Frame) -> Content:
+        head = self.read(channel)
+        assert isinstance(head, header.ContentHeader), f"expected a content header, got {describe(head)}"
+        assert head.class_id == 60
+        pieces = []
+        missing = head.body_size
+        while missing > 0:
+            piece = self.read(channel)
+            assert isinstance(piece, body.ContentBody), f"expected a content body, got {describe(piece)}"
+            pieces.append(piece.value)
+            missing -= len(piece.value)
+        assert missing == 0, "more body than announced"
+        return Content(opening, head.properties, b"".join(pieces))
+
+    # The connection
+
+    def start(self) -> Connection.Start:
+        self.send_octets(HEADER_0_9_1)
+        return self.expect(0, Connection.Start)
+
+    def start_ok(self, user: str = "guest", password: str = "guest", mechanism: str = "PLAIN",
+                 properties: dict[str, Any] | None = None, locale: str = "en_US") -> None:
+        self.send(0, method(Connection.StartOk, client_properties=properties or {}, mechanism=mechanism,
+                            response=f"\0{user}\0{password}", locale=locale))
+
+    def tune_ok(self, channel_max: int = 2047, frame_max: int = 131072, interval: int = 0) -> None:
+        self.send(0, Connection.TuneOk(channel_max, frame_max, interval))
+        self.frame_max = frame_max or 131072
+
+    def handshake(self, vhost: str = "/", user: str = "guest", password: str = "guest", *, channel_max: int = 2047,
+                  frame_max: int = 131072, interval: int = 0, properties: dict[str, Any] | None = None) -> None:
+        """Everything up to connection.open-ok."""
+        self.start()
+        self.start_ok(user, password, properties=properties)
+        self.expect(0, Connection.Tune)
+        self.tune_ok(channel_max, frame_max, interval)
+        self.send(0, method(Connection.Open, virtual_host=vhost))
+        self.expect(0, Connection.OpenOk)
+
+    def channel(self, number: int = 1) -> Channel:
+        """Open a channel."""
+        self.send(number, ChannelClass.Open())
+        self.expect(number, ChannelClass.OpenOk)
+        return Channel(self, number)
+
+    def expect_connection_close(self, code: int, kind: type[base.Frame] | None = None) -> Connection.Close:
+        """connection.close with this code (naming this method), answered; then the end of the socket."""
+        closed = self.read_connection_close(code, kind)
+        self.send(0, Connection.CloseOk())
+        self.expect_eof()
+        return closed
+
+    def read_connection_close(self, code: int, kind: type[base.Frame] | None = None) -> Connection.Close:
+        """connection.close with this code, whatever content still came before it."""
+        closed = None
+        for inbox in self.inboxes.values():
+            inbox.clear()
+        while closed is None:
+            number, value = self.read_frame()
+            if number == 0 and not isinstance(value, heartbeat.Heartbeat):
+                assert isinstance(value, Connection.Close), f"expected Connection.Close, got {describe(value)}"
+                closed = value
+            elif isinstance(value, ChannelClass.Close):
+                raise AssertionError(f"expected Connection.Close with {code}, got {describe(value)}")
+        assert closed.reply_code == code, f"expected {code}, got {describe(closed)}"
+        assert closed.reply_text
+        if kind is not None:
+            assert (closed.class_id, closed.method_id) == (kind.index >> 16, kind.index & 0xFFFF), describe(closed)
+        return closed
+
+    def close(self) -> None:
+        """A negotiated close, so that the broker has nothing to complain about."""
+        self.send(0, method(Connection.Close, reply_code=200, reply_text="", class_id=0, method_id=0))
+        while not isinstance(self.read(None), Connection.CloseOk):
+            pass
+        self.drop()
+
+    def drop(self) -> None:
+        """Close the socket without a word."""
+        self.socket.close()
+
+
+def describe(value: Any) -> str:
+    name = getattr(value, "name", type(value).__name__)
+    if isinstance(value, body.ContentBody):
+        return f"a body frame of {len(value.value or b'')} octets"
+    if isinstance(value, header.ContentHeader):
+        return f"a content header for {value.body_size} octets"
+    return f"{name} {dict(value)}" if isinstance(value, base.Frame) else str(name)
+
+
+class Channel:
+    """An open channel with the calls that tests make all the time."""
+
+    def __init__(self, peer: Peer, number: int) -> None:
+        self.peer = peer
+        self.number = number
+
+    def send(self, kind: type[base.Frame], **fields: Any) -> None:
+        self.peer.send(self.number, method(kind, **fields))
+
+    def call(self, kind: type[base.Frame], reply: type[M], **fields: Any) -> M:
+        self.send(kind, **fields)
+        return self.expect(reply)
+
+    def expect(self, kind: type[M]) -> M:
+        return self.peer.expect(self.number, kind)
+
+    def expect_content(self, kind: type[base.Frame]) -> Content:
+        return self.peer.expect_content(self.number, kind)
+
+    def expect_close(self, code: int, kind: type[base.Frame] | None = None) -> ChannelClass.Close:
+        """channel.close with this code (naming this method), answered. The channel may be opened again then."""
+        closed = self.expect(ChannelClass.Close)
+        assert closed.reply_code == code, f"expected {code}, got {describe(closed)}"
+        assert closed.reply_text
+        if kind is not None:
+            assert (closed.class_id, closed.method_id) == (kind.index >> 16, kind.index & 0xFFFF), describe(closed)
+        self.send(ChannelClass.CloseOk)
+        return closed
+
+    def close(self) -> None:
+        self.call(ChannelClass.Close, ChannelClass.CloseOk, reply_code=200, reply_text="", class_id=0,
+                  method_id=0)
+
+    def reopen(self) -> Channel:
+        """Open the channel again after the broker closed it."""
+        return self.peer.channel(self.number)
+
+    # Exchanges and queues
+
+    def exchange(self, name: str, kind: str = "direct", **fields: Any) -> str:
+        self.call(Exchange.Declare, Exchange.DeclareOk, exchange=name, exchange_type=kind, **fields)
+        return name
+
+    def queue(self, name: str = "", *, exclusive: bool = True, **fields: Any) -> str:
+        """Declare a queue, by default one that goes with the connection."""
+        return str(self.call(Queue.Declare, Queue.DeclareOk, queue=name, exclusive=exclusive, **fields).queue)
+
+    def bind(self, queue: str, exchange: str, routing_key: str = "", arguments: dict[str, Any] | None = None) -> None:
+        self.call(Queue.Bind, Queue.BindOk, queue=queue, exchange=exchange, routing_key=routing_key,
+                  arguments=arguments or {})
+
+    def depth(self, queue: str) -> int:
+        """Messages that are ready in the queue."""
+        return self.call(Queue.Declare, Queue.DeclareOk, queue=queue, passive=True).message_count or 0
+
+    def exists(self, queue: str) -> bool:
+        """Whether the queue is there; the channel survives."""
+        self.send(Queue.Declare, queue=queue, passive=True)
+        answer = self.peer.read(self.number)
+        if isinstance(answer, Queue.DeclareOk):
+            return True
+        assert isinstance(answer, ChannelClass.Close), describe(answer)
+        assert answer.reply_code == 404
+        self.send(ChannelClass.CloseOk)
+        self.reopen()
+        return False
+
+    # Messages
+
+    def publish(self, body_octets: bytes = b"", routing_key: str = "", exchange: str = "", *, mandatory: bool = False,
+                immediate: bool = False, **properties: Any) -> None:
+        """One message, its body in as many frames as it takes."""
+        size = self.peer.frame_max - 8
+        data = frame.marshal(method(Basic.Publish, exchange=exchange, routing_key=routing_key, mandatory=mandatory,
+                                    immediate=immediate), self.number)
+        data += frame.marshal(content_header(len(body_octets), properties), self.number)
+        for at in range(0, len(body_octets), size):
+            data += octets(BODY_FRAME, self.number, body_octets[at : at + size])
+        self.peer.send_octets(data)
+
+    def confirm_select(self) -> None:
+        self.call(Confirm.Select, Confirm.SelectOk)
+
+    def get(self, queue: str, *, no_ack: bool = True) -> Content | None:
+        """basic.get; None for an empty queue."""
+        self.send(Basic.Get, queue=queue, no_ack=no_ack)
+        answer = self.peer.read(self.number)
+        if isinstance(answer, Basic.GetEmpty):
+            return None
+        assert isinstance(answer, Basic.GetOk), f"expected an answer to Basic.Get, got {describe(answer)}"
+        return self.peer.rest_of_content(self.number, answer)
+
+    def drain(self, queue: str) -> list[bytes]:
+        """All that is ready, taken away."""
+        bodies = []
+        while (content := self.get(queue)) is not None:
+            bodies.append(content.body)
+        return bodies
+
+    def consume(self, queue: str, tag: str = "", **fields: Any) -> str:
+        return str(self.call(Basic.Consume, Basic.ConsumeOk, queue=queue, consumer_tag=tag, **fields).consumer_tag)
+
+    def qos(self, count: int = 0, size: int = 0, all_consumers: bool = False) -> None:
+        self.call(Basic.Qos, Basic.QosOk, prefetch_count=count, prefetch_size=size, global_=all_consumers)
+
+    def delivery(self) -> Content:
+        return self.expect_content(Basic.Deliver)
+
+    def deliveries(self, count: int) -> list[Content]:
+        return [self.delivery() for _ in range(count)]
+
+    def ack(self, tag: int, *, multiple: bool = False) -> None:
+        self.send(Basic.Ack, delivery_tag=tag, multiple=multiple)
+
+    def reject(self, tag: int, *, requeue: bool) -> None:
+        self.send(Basic.Reject, delivery_tag=tag, requeue=requeue)
+
+    def nack(self, tag: int, *, requeue: bool, multiple: bool = False) -> None:
+        self.send(Basic.Nack, delivery_tag=tag, requeue=requeue, multiple=multiple)
+
+    def quiet(self) -> None:
+        """Nothing more comes on this channel: after two round trips through a queue, nothing but their answers came.
+
+        Two, because what the first one's turn sets free may follow its answer.
+        """
+        probe = self.call(Queue.Declare, Queue.DeclareOk, exclusive=True, auto_delete=False).queue
+        for _ in range(2):
+            self.call(Queue.Declare, Queue.DeclareOk, queue=probe, passive=True)
+        self.call(Queue.Delete, Queue.DeleteOk, queue=probe)
