@@ -29,8 +29,11 @@ def connect(broker: Broker) -> Iterator[Connect]:
 
     def open_connection(user: str = "guest", password: str = "guest", **options: object) -> BlockingConnection:
         parameters = pika.ConnectionParameters(
-            broker.host, broker.port, credentials=pika.PlainCredentials(user, password),
-            **{"blocked_connection_timeout": 60, "socket_timeout": 20, **options})
+            broker.host,
+            broker.port,
+            credentials=pika.PlainCredentials(user, password),
+            **{"blocked_connection_timeout": 60, "socket_timeout": 20, **options},
+        )
         connection = BlockingConnection(parameters)
         opened.append(connection)
         return connection

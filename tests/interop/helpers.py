@@ -61,8 +61,12 @@ def until(condition: Callable[[], object], what: str = "the condition", within: 
         time.sleep(0.02)
 
 
-def pump(connection: BlockingConnection, condition: Callable[[], object], what: str = "the condition",
-         within: float = DEADLINE) -> None:
+def pump(
+    connection: BlockingConnection,
+    condition: Callable[[], object],
+    what: str = "the condition",
+    within: float = DEADLINE,
+) -> None:
     """Let a connection process what arrives until the condition is true."""
     deadline = time.monotonic() + within
     while not condition():

@@ -16,9 +16,17 @@ from tests.interop.conftest import Connect
 from tests.interop.helpers import Collector, connection_error, get, pump
 from tests.support.broker import Broker
 
-CAPABILITIES = ["publisher_confirms", "exchange_exchange_bindings", "basic.nack", "consumer_cancel_notify",
-                "connection.blocked", "consumer_priorities", "authentication_failure_close", "per_consumer_qos",
-                "direct_reply_to"]
+CAPABILITIES = [
+    "publisher_confirms",
+    "exchange_exchange_bindings",
+    "basic.nack",
+    "consumer_cancel_notify",
+    "connection.blocked",
+    "consumer_priorities",
+    "authentication_failure_close",
+    "per_consumer_qos",
+    "direct_reply_to",
+]
 
 
 def test_server_properties(connection: BlockingConnection) -> None:
@@ -94,8 +102,16 @@ def test_vhost_without_permission(connect: Connect) -> None:
 
 def test_client_properties(connect: Connect) -> None:
     """Any table is taken, nested and odd as it may be."""
-    connection = connect(client_properties={"product": "test", "connection_name": "größe", "list": [1, "two", {"three": 3}],
-                                            "nothing": None, "flag": True, "capabilities": {"consumer_cancel_notify": True}})
+    connection = connect(
+        client_properties={
+            "product": "test",
+            "connection_name": "größe",
+            "list": [1, "two", {"three": 3}],
+            "nothing": None,
+            "flag": True,
+            "capabilities": {"consumer_cancel_notify": True},
+        }
+    )
     assert connection.channel().is_open
 
 

@@ -319,7 +319,11 @@ def test_channel_close_gives_back(connect: Connect, name: str) -> None:
     get(channel, name, auto_ack=False)
     channel.close()
     got = [get(keeper, name) for _ in range(3)]
-    assert [(message.body, message.method.redelivered) for message in got] == [(b"0", True), (b"1", True), (b"2", False)]
+    assert [(message.body, message.method.redelivered) for message in got] == [
+        (b"0", True),
+        (b"1", True),
+        (b"2", False),
+    ]
 
 
 def test_consuming_iterator(channel: BlockingChannel, name: str) -> None:

@@ -38,12 +38,21 @@ def test_rejected(channel: BlockingChannel, name: str) -> None:
     channel.basic_publish("", name, b"body", pika.BasicProperties(headers={"mine": 1}, message_id="m", delivery_mode=1))
     refuse(channel, name)
     got = get(channel, dead)
-    assert (got.body, got.method.exchange, got.method.routing_key, got.method.redelivered) == (b"body", f"{name}.dlx", name, False)
+    assert (got.body, got.method.exchange, got.method.routing_key, got.method.redelivered) == (
+        b"body",
+        f"{name}.dlx",
+        name,
+        False,
+    )
     assert got.properties.message_id == "m"
     headers = dict(got.properties.headers)
     (entry,) = headers.pop("x-death")
-    assert headers == {"mine": 1, "x-first-death-exchange": "", "x-first-death-queue": name,
-                       "x-first-death-reason": "rejected"}
+    assert headers == {
+        "mine": 1,
+        "x-first-death-exchange": "",
+        "x-first-death-queue": name,
+        "x-first-death-reason": "rejected",
+    }
     moment = entry.pop("time")
     assert isinstance(moment, datetime)
     assert abs(moment.timestamp() - time.time()) < 60
@@ -144,15 +153,21 @@ def test_routing_key_argument_removes_carbon_copies(channel: BlockingChannel, na
 def test_the_same_death_again_counts(channel: BlockingChannel, name: str) -> None:
     """Back and forth between a work queue and a delay queue, the pattern of delayed retries."""
     work, delay = name, f"{name}.delay"
-    channel.queue_declare(work, exclusive=True, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": delay})
-    channel.queue_declare(delay, exclusive=True, arguments={
-        "x-dead-letter-exchange": "", "x-dead-letter-routing-key": work, "x-message-ttl": 30})
+    channel.queue_declare(
+        work, exclusive=True, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": delay}
+    )
+    channel.queue_declare(
+        delay,
+        exclusive=True,
+        arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": work, "x-message-ttl": 30},
+    )
     channel.basic_publish("", work, b"retry me")
     for attempt in range(4):
         got = get(channel, work, auto_ack=False)
         deaths = got.properties.headers["x-death"] if attempt else []
         assert {entry["queue"]: (entry["reason"], entry["count"]) for entry in deaths} == (
-            {} if not attempt else {delay: ("expired", attempt), work: ("rejected", attempt)})
+            {} if not attempt else {delay: ("expired", attempt), work: ("rejected", attempt)}
+        )
         if attempt:
             # The latest death stands first.
             assert [entry["queue"] for entry in deaths] == [delay, work]
@@ -163,8 +178,11 @@ def test_the_same_death_again_counts(channel: BlockingChannel, name: str) -> Non
 
 def test_automatic_cycles_are_dropped(channel: BlockingChannel, name: str) -> None:
     """A message that would circle by expiry alone is dropped when it comes to the same queue again."""
-    channel.queue_declare(name, exclusive=True, arguments={
-        "x-dead-letter-exchange": "", "x-dead-letter-routing-key": name, "x-message-ttl": 50})
+    channel.queue_declare(
+        name,
+        exclusive=True,
+        arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": name, "x-message-ttl": 50},
+    )
     channel.basic_publish("", name, b"round and round")
     until(lambda: count(channel, name) == 0)
     time.sleep(0.2)
@@ -205,8 +223,16 @@ def test_what_is_no_death(channel: BlockingChannel, name: str, end: str) -> None
 def test_delivery_limit(channel: BlockingChannel, name: str) -> None:
     dead = f"{name}.dead"
     channel.queue_declare(dead, exclusive=True)
-    channel.queue_declare(name, durable=True, arguments={
-        "x-queue-type": "quorum", "x-delivery-limit": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
+    channel.queue_declare(
+        name,
+        durable=True,
+        arguments={
+            "x-queue-type": "quorum",
+            "x-delivery-limit": 1,
+            "x-dead-letter-exchange": "",
+            "x-dead-letter-routing-key": dead,
+        },
+    )
     channel.basic_publish("", name, b"poison")
     for _ in range(2):
         channel.basic_nack(get(channel, name, auto_ack=False).method.delivery_tag, requeue=True)
@@ -220,8 +246,9 @@ def test_headers_exchange_sees_the_death(channel: BlockingChannel, name: str) ->
     channel.exchange_declare(f"{name}.dlx", "headers", auto_delete=True)
     for reason in ("rejected", "expired"):
         channel.queue_declare(f"{name}.{reason}", exclusive=True)
-        channel.queue_bind(f"{name}.{reason}", f"{name}.dlx", "",
-                           {"x-match": "all-with-x", "x-first-death-reason": reason})
+        channel.queue_bind(
+            f"{name}.{reason}", f"{name}.dlx", "", {"x-match": "all-with-x", "x-first-death-reason": reason}
+        )
     channel.queue_declare(name, exclusive=True, arguments={"x-dead-letter-exchange": f"{name}.dlx"})
     channel.basic_publish("", name, b"r")
     refuse(channel, name)

@@ -40,7 +40,9 @@ def test_empty_name_without_a_declared_queue(channel: BlockingChannel) -> None:
         channel.basic_get("")
 
 
-@pytest.mark.parametrize("queue", ["celery@host.celery.pidbox", "sp ace", "ünïcødé-日本語-🐇", "a" * 255, "q" + "é" * 127, "{[(*#.)]}"])
+@pytest.mark.parametrize(
+    "queue", ["celery@host.celery.pidbox", "sp ace", "ünïcødé-日本語-🐇", "a" * 255, "q" + "é" * 127, "{[(*#.)]}"]
+)
 def test_any_name(channel: BlockingChannel, queue: str) -> None:
     channel.queue_declare(queue, exclusive=True)
     channel.exchange_declare(queue, "direct", auto_delete=True)
@@ -63,15 +65,31 @@ def test_passive_queue_that_is_missing(channel: BlockingChannel, name: str) -> N
         channel.queue_declare(name, passive=True)
 
 
-@pytest.mark.parametrize("exchange,type_", [("amq.direct", "direct"), ("amq.fanout", "fanout"), ("amq.topic", "topic"),
-                                            ("amq.headers", "headers"), ("amq.match", "headers")])
+@pytest.mark.parametrize(
+    "exchange,type_",
+    [
+        ("amq.direct", "direct"),
+        ("amq.fanout", "fanout"),
+        ("amq.topic", "topic"),
+        ("amq.headers", "headers"),
+        ("amq.match", "headers"),
+    ],
+)
 def test_predeclared_exchanges(channel: BlockingChannel, exchange: str, type_: str) -> None:
     channel.exchange_declare(exchange, type_, durable=True)
 
 
-@pytest.mark.parametrize("change", [{"durable": True}, {"auto_delete": True}, {"arguments": {"x-message-ttl": 1000}},
-                                    {"arguments": {"x-max-length": 5}},
-                                    {"arguments": {"x-dead-letter-exchange": "amq.fanout"}}], ids=repr)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"durable": True},
+        {"auto_delete": True},
+        {"arguments": {"x-message-ttl": 1000}},
+        {"arguments": {"x-max-length": 5}},
+        {"arguments": {"x-dead-letter-exchange": "amq.fanout"}},
+    ],
+    ids=repr,
+)
 def test_redeclared_queue_with_other_properties(channel: BlockingChannel, name: str, change: dict[str, Any]) -> None:
     channel.queue_declare(name, arguments={"x-expires": 60000})
     channel.queue_declare(name, arguments={"x-expires": 60000})
@@ -80,8 +98,17 @@ def test_redeclared_queue_with_other_properties(channel: BlockingChannel, name: 
         channel.queue_declare(name, **change)
 
 
-@pytest.mark.parametrize("change", [{"exchange_type": "direct"}, {"durable": True}, {"auto_delete": False}, {"internal": True},
-                                    {"arguments": {"alternate-exchange": "amq.fanout"}}], ids=repr)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"exchange_type": "direct"},
+        {"durable": True},
+        {"auto_delete": False},
+        {"internal": True},
+        {"arguments": {"alternate-exchange": "amq.fanout"}},
+    ],
+    ids=repr,
+)
 def test_redeclared_exchange_with_other_properties(channel: BlockingChannel, name: str, change: dict[str, Any]) -> None:
     same: dict[str, Any] = {"exchange_type": "topic", "auto_delete": True}
     channel.exchange_declare(name, **same)
@@ -90,21 +117,50 @@ def test_redeclared_exchange_with_other_properties(channel: BlockingChannel, nam
         channel.exchange_declare(name, **(same | change))
 
 
-@pytest.mark.parametrize("arguments", [
-    {"x-message-ttl": -1}, {"x-message-ttl": "1000"}, {"x-message-ttl": 2**40}, {"x-expires": 0}, {"x-expires": -5},
-    {"x-max-length": -1}, {"x-max-length": "ten"}, {"x-max-length-bytes": -1}, {"x-overflow": "explode"},
-    {"x-max-priority": -1}, {"x-max-priority": 256}, {"x-max-priority": "high"}, {"x-dead-letter-exchange": 5},
-    {"x-dead-letter-routing-key": "without-exchange"}, {"x-single-active-consumer": "yes"}, {"x-queue-type": "nonsense"},
-    {"x-queue-mode": "nonsense"}], ids=repr)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"x-message-ttl": -1},
+        {"x-message-ttl": "1000"},
+        {"x-message-ttl": 2**40},
+        {"x-expires": 0},
+        {"x-expires": -5},
+        {"x-max-length": -1},
+        {"x-max-length": "ten"},
+        {"x-max-length-bytes": -1},
+        {"x-overflow": "explode"},
+        {"x-max-priority": -1},
+        {"x-max-priority": 256},
+        {"x-max-priority": "high"},
+        {"x-dead-letter-exchange": 5},
+        {"x-dead-letter-routing-key": "without-exchange"},
+        {"x-single-active-consumer": "yes"},
+        {"x-queue-type": "nonsense"},
+        {"x-queue-mode": "nonsense"},
+    ],
+    ids=repr,
+)
 def test_bad_queue_arguments(channel: BlockingChannel, name: str, arguments: dict[str, Any]) -> None:
     with channel_error(channel, 406):
         channel.queue_declare(name, exclusive=True, arguments=arguments)
 
 
-@pytest.mark.parametrize("arguments", [
-    {"x-queue-type": "classic"}, {"x-queue-mode": "lazy"}, {"x-queue-mode": "default"}, {"x-queue-version": 2},
-    {"x-unknown-to-all": "kept"}, {"x-message-ttl": 0}, {"x-max-length": 0},
-    {"x-max-priority": 0}, {"x-max-priority": 255}, {"x-queue-master-locator": "min-masters"}], ids=repr)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"x-queue-type": "classic"},
+        {"x-queue-mode": "lazy"},
+        {"x-queue-mode": "default"},
+        {"x-queue-version": 2},
+        {"x-unknown-to-all": "kept"},
+        {"x-message-ttl": 0},
+        {"x-max-length": 0},
+        {"x-max-priority": 0},
+        {"x-max-priority": 255},
+        {"x-queue-master-locator": "min-masters"},
+    ],
+    ids=repr,
+)
 def test_good_queue_arguments(channel: BlockingChannel, name: str, arguments: dict[str, Any]) -> None:
     channel.queue_declare(name, exclusive=True, arguments=arguments)
     channel.queue_declare(name, exclusive=True, arguments=arguments)
@@ -134,13 +190,15 @@ def test_quorum_queues_are_durable_and_shared(channel: BlockingChannel, name: st
 def test_exclusive_queue(connect: Connect, name: str) -> None:
     owner, other = connect(), connect()
     owner.channel().queue_declare(name, exclusive=True)
-    for attempt in (lambda channel: channel.queue_declare(name, passive=True),
-                    lambda channel: channel.queue_declare(name, exclusive=True),
-                    lambda channel: channel.basic_consume(name, lambda *_: None),
-                    lambda channel: channel.basic_get(name),
-                    lambda channel: channel.queue_purge(name),
-                    lambda channel: channel.queue_delete(name),
-                    lambda channel: channel.queue_bind(name, "amq.fanout")):
+    for attempt in (
+        lambda channel: channel.queue_declare(name, passive=True),
+        lambda channel: channel.queue_declare(name, exclusive=True),
+        lambda channel: channel.basic_consume(name, lambda *_: None),
+        lambda channel: channel.basic_get(name),
+        lambda channel: channel.queue_purge(name),
+        lambda channel: channel.queue_delete(name),
+        lambda channel: channel.queue_bind(name, "amq.fanout"),
+    ):
         channel = other.channel()
         with channel_error(channel, 405):
             attempt(channel)
@@ -206,8 +264,18 @@ def test_purge(channel: BlockingChannel, name: str) -> None:
     assert count(channel, name) == 1
 
 
-@pytest.mark.parametrize("case", ["queue_declare", "exchange_declare", "exchange_delete_default", "exchange_declare_default",
-                                  "exchange_delete_reserved", "bind_default", "unbind_default"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "queue_declare",
+        "exchange_declare",
+        "exchange_delete_default",
+        "exchange_declare_default",
+        "exchange_delete_reserved",
+        "bind_default",
+        "unbind_default",
+    ],
+)
 def test_reserved_names(channel: BlockingChannel, name: str, case: str) -> None:
     channel.queue_declare(name, exclusive=True)
     with channel_error(channel, 403):
@@ -313,12 +381,20 @@ def test_permissions(connect: Connect, name: str) -> None:
     assert get(channel, mine).body == b"allowed"
     channel.exchange_declare(mine, "fanout", auto_delete=True)
     channel.queue_bind(mine, mine)
-    for attempt in (lambda c: c.queue_declare(theirs), lambda c: c.queue_delete(theirs), lambda c: c.queue_purge(theirs),
-                    lambda c: c.basic_get(theirs), lambda c: c.basic_consume(theirs, lambda *_: None),
-                    lambda c: c.basic_publish("amq.direct", "key", b""), lambda c: c.queue_bind(theirs, mine),
-                    lambda c: c.queue_bind(mine, "amq.direct", "key"), lambda c: c.exchange_declare(theirs, "direct"),
-                    lambda c: c.exchange_bind(mine, "amq.fanout"), lambda c: c.exchange_bind("amq.fanout", mine),
-                    lambda c: c.exchange_delete("amq.direct")):
+    for attempt in (
+        lambda c: c.queue_declare(theirs),
+        lambda c: c.queue_delete(theirs),
+        lambda c: c.queue_purge(theirs),
+        lambda c: c.basic_get(theirs),
+        lambda c: c.basic_consume(theirs, lambda *_: None),
+        lambda c: c.basic_publish("amq.direct", "key", b""),
+        lambda c: c.queue_bind(theirs, mine),
+        lambda c: c.queue_bind(mine, "amq.direct", "key"),
+        lambda c: c.exchange_declare(theirs, "direct"),
+        lambda c: c.exchange_bind(mine, "amq.fanout"),
+        lambda c: c.exchange_bind("amq.fanout", mine),
+        lambda c: c.exchange_delete("amq.direct"),
+    ):
         refused = connection.channel()
         with channel_error(refused, 403):
             attempt(refused)

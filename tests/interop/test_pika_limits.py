@@ -158,8 +158,16 @@ def test_max_length_bytes(channel: BlockingChannel, name: str) -> None:
 def test_reject_publish(channel: BlockingChannel, name: str, overflow: str) -> None:
     dead = f"{name}.dead"
     channel.queue_declare(dead, exclusive=True)
-    channel.queue_declare(name, exclusive=True, arguments={
-        "x-max-length": 2, "x-overflow": overflow, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
+    channel.queue_declare(
+        name,
+        exclusive=True,
+        arguments={
+            "x-max-length": 2,
+            "x-overflow": overflow,
+            "x-dead-letter-exchange": "",
+            "x-dead-letter-routing-key": dead,
+        },
+    )
     channel.confirm_delivery()
     channel.basic_publish("", name, b"0")
     channel.basic_publish("", name, b"1")

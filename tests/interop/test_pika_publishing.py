@@ -17,14 +17,38 @@ from tests.interop.helpers import Got, channel_error, count, empty, get, pump, u
 
 def test_properties_come_back_as_sent(channel: BlockingChannel, name: str) -> None:
     channel.queue_declare(name, exclusive=True)
-    headers = {"text": "grüße", "number": 5, "big": 2**40, "negative": -2**40, "flag": True, "off": False, "none": None,
-               "bytes": b"\x00\xff", "list": [1, "two", None, [3]], "table": {"deep": {"deeper": [{}]}},
-               "decimal": Decimal("3.14"), "time": datetime(2024, 2, 29, 12, 30, 15, tzinfo=UTC),
-               "empty": {}, "": "empty key"}
+    headers = {
+        "text": "grüße",
+        "number": 5,
+        "big": 2**40,
+        "negative": -(2**40),
+        "flag": True,
+        "off": False,
+        "none": None,
+        "bytes": b"\x00\xff",
+        "list": [1, "two", None, [3]],
+        "table": {"deep": {"deeper": [{}]}},
+        "decimal": Decimal("3.14"),
+        "time": datetime(2024, 2, 29, 12, 30, 15, tzinfo=UTC),
+        "empty": {},
+        "": "empty key",
+    }
     properties = pika.BasicProperties(
-        content_type="text/plain", content_encoding="utf-8", headers=headers, delivery_mode=2, priority=7,
-        correlation_id="c-1", reply_to="somewhere", expiration="60000", message_id="m-1", timestamp=1700000000,
-        type="event", user_id="guest", app_id="app", cluster_id="cl")
+        content_type="text/plain",
+        content_encoding="utf-8",
+        headers=headers,
+        delivery_mode=2,
+        priority=7,
+        correlation_id="c-1",
+        reply_to="somewhere",
+        expiration="60000",
+        message_id="m-1",
+        timestamp=1700000000,
+        type="event",
+        user_id="guest",
+        app_id="app",
+        cluster_id="cl",
+    )
     channel.basic_publish("", name, b"body", properties)
     got = get(channel, name).properties
     assert got.__dict__ == properties.__dict__

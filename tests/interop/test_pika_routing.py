@@ -45,19 +45,22 @@ def test_fanout(channel: BlockingChannel, name: str) -> None:
     assert arrived(channel, *names) == [[b"all"]] * 5
 
 
-@pytest.mark.parametrize("pattern,matches,others", [
-    ("a.b", ["a.b"], ["a", "a.b.c", "a.c", ""]),
-    ("a.*", ["a.b", "a."], ["a", "a.b.c"]),
-    ("a.#", ["a", "a.b", "a.b.c"], ["b", "ab"]),
-    ("#", ["", "a", "a.b.c"], []),
-    ("*", ["a"], ["a.b", ""]),
-    ("#.z", ["z", "a.z", "a.b.z"], ["z.a"]),
-    ("a.#.z", ["a.z", "a.b.z", "a.b.c.z"], ["a.b", "z"]),
-    ("*.#.*", ["a.b", "a.b.c"], ["a"]),
-    ("#.#", ["", "a", "a.b"], []),
-    ("a.*.#.z", ["a.b.z", "a.b.c.z"], ["a.z"]),
-    ("", [""], ["a", "a.b"]),
-])
+@pytest.mark.parametrize(
+    "pattern,matches,others",
+    [
+        ("a.b", ["a.b"], ["a", "a.b.c", "a.c", ""]),
+        ("a.*", ["a.b", "a."], ["a", "a.b.c"]),
+        ("a.#", ["a", "a.b", "a.b.c"], ["b", "ab"]),
+        ("#", ["", "a", "a.b.c"], []),
+        ("*", ["a"], ["a.b", ""]),
+        ("#.z", ["z", "a.z", "a.b.z"], ["z.a"]),
+        ("a.#.z", ["a.z", "a.b.z", "a.b.c.z"], ["a.b", "z"]),
+        ("*.#.*", ["a.b", "a.b.c"], ["a"]),
+        ("#.#", ["", "a", "a.b"], []),
+        ("a.*.#.z", ["a.b.z", "a.b.c.z"], ["a.z"]),
+        ("", [""], ["a", "a.b"]),
+    ],
+)
 def test_topic(channel: BlockingChannel, name: str, pattern: str, matches: list[str], others: list[str]) -> None:
     channel.queue_declare(name, exclusive=True)
     channel.exchange_declare(name, "topic", auto_delete=True)
@@ -67,30 +70,41 @@ def test_topic(channel: BlockingChannel, name: str, pattern: str, matches: list[
     assert drain(channel, name) == [key.encode() for key in matches]
 
 
-@pytest.mark.parametrize("arguments,headers,routed", [
-    ({"x-match": "all", "a": 1, "b": "x"}, {"a": 1, "b": "x", "c": 3}, True),
-    ({"x-match": "all", "a": 1, "b": "x"}, {"a": 1}, False),
-    ({"a": 1}, {"a": 1}, True),
-    ({"x-match": "any", "a": 1, "b": "x"}, {"b": "x"}, True),
-    ({"x-match": "any", "a": 1, "b": "x"}, {"a": 2, "b": "y"}, False),
-    ({"x-match": "all", "a": None}, {"a": "anything"}, True),
-    ({"x-match": "all", "a": None}, {"b": 1}, False),
-    ({"x-match": "all", "x-tra": 1}, {}, True),
-    ({"x-match": "all-with-x", "x-tra": 1}, {}, False),
-    ({"x-match": "all-with-x", "x-tra": 1}, {"x-tra": 1}, True),
-    ({"x-match": "any", "x-tra": 1}, {"x-tra": 1}, False),
-    ({"x-match": "any-with-x", "x-tra": 1}, {"x-tra": 1}, True),
-    ({"x-match": "all"}, {}, True),
-    ({"x-match": "any"}, {"a": 1}, False),
-    ({"x-match": "all", "a": True}, {"a": True}, True),
-    ({"x-match": "all", "a": "1"}, {"a": 1}, False),
-    ({"x-match": "all", "a": 1}, None, False),
-], ids=repr)
-def test_headers(channel: BlockingChannel, name: str, arguments: dict[str, Any], headers: dict[str, Any] | None,
-                 routed: bool) -> None:
+@pytest.mark.parametrize(
+    "arguments,headers,routed",
+    [
+        ({"x-match": "all", "a": 1, "b": "x"}, {"a": 1, "b": "x", "c": 3}, True),
+        ({"x-match": "all", "a": 1, "b": "x"}, {"a": 1}, False),
+        ({"a": 1}, {"a": 1}, True),
+        ({"x-match": "any", "a": 1, "b": "x"}, {"b": "x"}, True),
+        ({"x-match": "any", "a": 1, "b": "x"}, {"a": 2, "b": "y"}, False),
+        ({"x-match": "all", "a": None}, {"a": "anything"}, True),
+        ({"x-match": "all", "a": None}, {"b": 1}, False),
+        ({"x-match": "all", "x-tra": 1}, {}, True),
+        ({"x-match": "all-with-x", "x-tra": 1}, {}, False),
+        ({"x-match": "all-with-x", "x-tra": 1}, {"x-tra": 1}, True),
+        ({"x-match": "any", "x-tra": 1}, {"x-tra": 1}, False),
+        ({"x-match": "any-with-x", "x-tra": 1}, {"x-tra": 1}, True),
+        ({"x-match": "all"}, {}, True),
+        ({"x-match": "any"}, {"a": 1}, False),
+        ({"x-match": "all", "a": True}, {"a": True}, True),
+        ({"x-match": "all", "a": "1"}, {"a": 1}, False),
+        ({"x-match": "all", "a": 1}, None, False),
+    ],
+    ids=repr,
+)
+def test_headers(
+    channel: BlockingChannel, name: str, arguments: dict[str, Any], headers: dict[str, Any] | None, routed: bool
+) -> None:
     channel.queue_declare(name, exclusive=True)
-    channel.queue_bind(name, "amq.headers", "", {**arguments, "only-this-test": name} if arguments.get("x-match") != "any"
-                       and arguments.get("x-match") != "any-with-x" else arguments)
+    channel.queue_bind(
+        name,
+        "amq.headers",
+        "",
+        {**arguments, "only-this-test": name}
+        if arguments.get("x-match") != "any" and arguments.get("x-match") != "any-with-x"
+        else arguments,
+    )
     if headers is not None:
         headers = {**headers, "only-this-test": name}
     channel.basic_publish("amq.headers", "ignored", b"", pika.BasicProperties(headers=headers))
@@ -230,11 +244,15 @@ def test_direct_reply_to(connect: Connect, name: str) -> None:
         request = get(server, name)
         address = request.properties.reply_to
         assert address.startswith(REPLY + ".")
-        server.basic_publish("", address, b"re: " + request.body,
-                             pika.BasicProperties(correlation_id=request.properties.correlation_id))
+        server.basic_publish(
+            "", address, b"re: " + request.body, pika.BasicProperties(correlation_id=request.properties.correlation_id)
+        )
     answers = replies.wait(3)
     assert [(answer.body, answer.properties.correlation_id) for answer in answers] == [
-        (b"re: 0", "0"), (b"re: 1", "1"), (b"re: 2", "2")]
+        (b"re: 0", "0"),
+        (b"re: 1", "1"),
+        (b"re: 2", "2"),
+    ]
     assert answers[0].method.exchange == ""
 
 

@@ -28,7 +28,7 @@ STOP_TIMEOUT = 30.0
 
 # Who may do what in every test: `guest` everything, `limited` little. RabbitMQ gets the same by definitions.
 USERS = {
-    "guest": ("guest", {vhost: (".*", ".*", ".*") for vhost in ("/", "interop", "vhöst/ü")}),
+    "guest": ("guest", dict.fromkeys(("/", "interop", "vhöst/ü"), (".*", ".*", ".*"))),
     "limited": ("secret", {"interop": ("^mine-.*", "^(mine-.*|amq.default)$", "^mine-.*")}),
 }
 VHOSTS = ("/", "interop", "vhöst/ü")
@@ -68,16 +68,18 @@ class Broker:
 
     kind = "external"
 
-    def __init__(self, host: str = "127.0.0.1", port: int = 0, user: str = "guest", password: str = "guest",
-                 vhost: str = "/") -> None:
+    def __init__(
+        self, host: str = "127.0.0.1", port: int = 0, user: str = "guest", password: str = "guest", vhost: str = "/"
+    ) -> None:
         self.host = host
         self.port = port
         self.user = user
         self.password = password
         self.vhost = vhost
 
-    def url(self, *, user: str | None = None, password: str | None = None, vhost: str | None = None,
-            query: str = "") -> str:
+    def url(
+        self, *, user: str | None = None, password: str | None = None, vhost: str | None = None, query: str = ""
+    ) -> str:
         """An AMQP URI with everything percent-encoded that must be."""
         name = quote(user if user is not None else self.user, safe="")
         secret = quote(password if password is not None else self.password, safe="")
@@ -100,15 +102,22 @@ class Broker:
     def __enter__(self) -> Broker:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()
 
 
 def external(url: str) -> Broker:
     parts = urlsplit(url)
     path = unquote(parts.path[1:]) if len(parts.path) > 1 else "/"
-    return Broker(parts.hostname or "127.0.0.1", parts.port or 5672, unquote(parts.username or "guest"),
-                  unquote(parts.password or "guest"), path)
+    return Broker(
+        parts.hostname or "127.0.0.1",
+        parts.port or 5672,
+        unquote(parts.username or "guest"),
+        unquote(parts.password or "guest"),
+        path,
+    )
 
 
 class LeveretProcess(Broker):
@@ -122,8 +131,16 @@ class LeveretProcess(Broker):
 
     kind = "leveret"
 
-    def __init__(self, directory: Path, *, config: str | None = None, environment: dict[str, str] | None = None,
-                 data_dir: Path | None = None, wrapper: list[str] | None = None, log_level: str = "info") -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        config: str | None = None,
+        environment: dict[str, str] | None = None,
+        data_dir: Path | None = None,
+        wrapper: list[str] | None = None,
+        log_level: str = "info",
+    ) -> None:
         super().__init__()
         self.directory = directory
         self.data_dir = data_dir or directory / "data"
@@ -143,13 +160,30 @@ class LeveretProcess(Broker):
         config_path.write_text(self.config, encoding="utf-8")
         ready = self.directory / "ready.json"
         ready.unlink(missing_ok=True)
-        command = [*self.wrapper, sys.executable, "-m", "leveret", "serve", "--host", self.host, "--port", str(self.port),
-                   "--data-dir", str(self.data_dir), "--config", str(config_path), "--ready-file", str(ready),
-                   "--log-level", self.log_level]
+        command = [
+            *self.wrapper,
+            sys.executable,
+            "-m",
+            "leveret",
+            "serve",
+            "--host",
+            self.host,
+            "--port",
+            str(self.port),
+            "--data-dir",
+            str(self.data_dir),
+            "--config",
+            str(config_path),
+            "--ready-file",
+            str(ready),
+            "--log-level",
+            self.log_level,
+        ]
         environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1"} | self.environment
         with open(self.log_path, "ab") as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
-                                            cwd=self.directory)
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd=self.directory
+            )
         deadline = time.monotonic() + timeout
         while True:
             try:
@@ -183,8 +217,12 @@ class LeveretProcess(Broker):
 
     def check_log(self) -> None:
         text = self.log()
-        for sign in ("Traceback (most recent call last)", "Task exception was never retrieved", "Fatal error:",
-                     "never awaited"):
+        for sign in (
+            "Traceback (most recent call last)",
+            "Task exception was never retrieved",
+            "Fatal error:",
+            "never awaited",
+        ):
             if sign in text:
                 at = text.index(sign)
                 raise AssertionError("the broker logged an exception:\n" + text[max(0, at - 1000) : at + 4000])
@@ -222,7 +260,9 @@ class LeveretProcess(Broker):
         fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if kind is None:
             self.stop()
         else:

@@ -35,16 +35,21 @@ class RabbitProcess(Broker):
         self.directory = directory
         self.mapper: subprocess.Popen[bytes] | None = None
         self.process: subprocess.Popen[bytes] | None = None
+        self.mapper_port = 0
         self.environment: dict[str, str] = {}
 
     def definitions(self) -> dict[str, object]:
         return {
             "vhosts": [{"name": vhost} for vhost in VHOSTS],
-            "users": [{"name": name, "password": password, "tags": "administrator" if name == "guest" else ""}
-                      for name, (password, _) in USERS.items()],
-            "permissions": [{"user": name, "vhost": vhost, "configure": configure, "write": write, "read": read}
-                            for name, (_, permissions) in USERS.items()
-                            for vhost, (configure, write, read) in permissions.items()],
+            "users": [
+                {"name": name, "password": password, "tags": "administrator" if name == "guest" else ""}
+                for name, (password, _) in USERS.items()
+            ],
+            "permissions": [
+                {"user": name, "vhost": vhost, "configure": configure, "write": write, "read": read}
+                for name, (_, permissions) in USERS.items()
+                for vhost, (configure, write, read) in permissions.items()
+            ],
         }
 
     def start(self, timeout: float = 90.0) -> RabbitProcess:
@@ -56,28 +61,49 @@ class RabbitProcess(Broker):
             "loopback_users = none\n"
             f"listeners.tcp.default = 127.0.0.1:{self.port}\n"
             f"load_definitions = {self.directory}/definitions.json\n"
-            "log.console = false\nlog.file.level = info\n")
+            "log.console = false\nlog.file.level = info\n"
+        )
         (self.directory / "enabled_plugins").write_text("[rabbitmq_consistent_hash_exchange].\n")
-        mapper_port, distribution = free_port(), free_port()
+        if not self.mapper_port:
+            self.mapper_port = free_port()
+        mapper_port, distribution = self.mapper_port, free_port()
         name = f"leverettest{os.getpid()}x{self.port}"
         self.environment = os.environ | {
-            "HOME": str(home), "LANG": "C.UTF-8",
-            "RABBITMQ_NODENAME": f"{name}@localhost", "RABBITMQ_NODE_PORT": str(self.port),
-            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1", "RABBITMQ_MNESIA_BASE": str(self.directory / "mnesia"),
-            "RABBITMQ_LOG_BASE": str(self.directory / "log"), "RABBITMQ_DIST_PORT": str(distribution),
+            "HOME": str(home),
+            "LANG": "C.UTF-8",
+            "RABBITMQ_NODENAME": f"{name}@localhost",
+            "RABBITMQ_NODE_PORT": str(self.port),
+            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+            "RABBITMQ_MNESIA_BASE": str(self.directory / "mnesia"),
+            "RABBITMQ_LOG_BASE": str(self.directory / "log"),
+            "RABBITMQ_DIST_PORT": str(distribution),
             "RABBITMQ_CONFIG_FILE": str(self.directory / "rabbitmq.conf"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.directory / "enabled_plugins"),
-            "RABBITMQ_CONF_ENV_FILE": "/dev/null", "RABBITMQ_PID_FILE": str(self.directory / "pid"),
-            "ERL_EPMD_PORT": str(mapper_port), "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "RABBITMQ_CONF_ENV_FILE": "/dev/null",
+            "RABBITMQ_PID_FILE": str(self.directory / "pid"),
+            "ERL_EPMD_PORT": str(mapper_port),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
         }
         mapper = shutil.which("epmd")
         assert mapper, "epmd is not installed"
-        self.mapper = subprocess.Popen([mapper, "-port", str(mapper_port), "-address", "127.0.0.1"], env=self.environment,
-                                       stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        if self.mapper is None:
+            self.mapper = subprocess.Popen(
+                [mapper, "-port", str(mapper_port), "-address", "127.0.0.1"],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
         output = open(self.directory / "output", "ab")  # noqa: SIM115 - handed to the process
-        self.process = subprocess.Popen([str(SERVER)], env=self.environment, stdin=subprocess.DEVNULL, stdout=output,
-                                        stderr=output, start_new_session=True)
+        self.process = subprocess.Popen(
+            [str(SERVER)],
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
         output.close()
         deadline = time.monotonic() + timeout
         while not self._answers():
@@ -97,13 +123,21 @@ class RabbitProcess(Broker):
 
     def control(self, *arguments: str) -> str:
         """Run rabbitmqctl against this node."""
-        done = subprocess.run([str(CONTROL), *arguments], env=self.environment, capture_output=True, text=True, timeout=60,
-                              check=False)
+        done = subprocess.run(
+            [str(CONTROL), *arguments], env=self.environment, capture_output=True, text=True, timeout=60, check=False
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     def alive(self) -> bool:
         return self.process is not None and self.process.poll() is None
+
+    def kill(self) -> None:
+        """SIGKILL for the emulator and the script around it."""
+        if self.process is not None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+            self.process = None
 
     def stop(self) -> None:
         if self.process is not None:

@@ -1,0 +1,261 @@
+"""What must be in the queues after a crash, from what was confirmed and settled before it.
+
+A message is identified by (publisher, number). Where it may be is a `Group`: one queue, or two between which the broker
+moves messages (dead-lettering), so that it must be in exactly one of them. What a group still knows of is live; a message
+that is found and not live was invented, came back, or was never committed.
+
+A publish is UNKNOWN until its confirm comes and then CERTAIN. A settlement is a maybe until a transaction that holds it has
+been committed: a plain acknowledgement has no answer. Transactions whose commit was sent and not answered may have happened
+or not, but only as a whole.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+UNKNOWN, CERTAIN = 0, 1
+
+Key = tuple[int, int]
+"""Publisher and number."""
+
+_HEAD = struct.Struct(">4sHQII")
+_MAGIC = b"LvKl"
+
+
+def make_body(key: Key, size: int) -> bytes:
+    """A body that tells who it is and whether it is whole: `size` octets behind a head of 22."""
+    pattern = b"%d/%d;" % key
+    payload = (pattern * (size // len(pattern) + 1))[:size]
+    return _HEAD.pack(_MAGIC, key[0], key[1], size, zlib.crc32(payload)) + payload
+
+
+def read_body(body: bytes) -> Key | None:
+    """Who it is, or None where the body is damaged."""
+    if len(body) < _HEAD.size:
+        return None
+    magic, publisher, number, size, checksum = _HEAD.unpack_from(body)
+    payload = body[_HEAD.size :]
+    if magic != _MAGIC or len(payload) != size or zlib.crc32(payload) != checksum:
+        return None
+    return publisher, number
+
+
+@dataclass(slots=True)
+class Status:
+    """One message in one group."""
+
+    known: int = UNKNOWN
+    settling: bool = False
+    delivered: bool = False
+    priority: int = 0
+    transaction: Transaction | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Transaction:
+    """Publishes and acknowledgements that happen together, once the commit was sent."""
+
+    publishes: list[tuple[Group, Key]] = field(default_factory=list)
+    acks: list[tuple[Group, Key]] = field(default_factory=list)
+    asked: bool = False
+
+
+@dataclass(slots=True)
+class Found:
+    """A message as the check found it."""
+
+    queue: str
+    key: Key | None
+    redelivered: bool
+
+
+class Group:
+    """One queue, or a source and the target that it dead-letters to.
+
+    prioritized   messages come by priority first
+    moves_oldest  what is in the target is older than what is in the source
+    any_order     the target is in no particular order
+    """
+
+    def __init__(
+        self, *queues: str, prioritized: bool = False, moves_oldest: bool = False, any_order: bool = False
+    ) -> None:
+        self.queues = queues
+        self.prioritized = prioritized
+        self.moves_oldest = moves_oldest
+        self.any_order = any_order
+        self.live: dict[Key, Status] = {}
+
+
+class Model:
+    """All groups, and the totals for the report."""
+
+    def __init__(self) -> None:
+        self.groups: list[Group] = []
+        self.open: set[Transaction] = set()
+        self.highest: dict[int, int] = defaultdict(int)
+        self.totals: dict[str, int] = defaultdict(int)
+
+    def group(self, *queues: str, **options: bool) -> Group:
+        group = Group(*queues, **options)
+        self.groups.append(group)
+        return group
+
+    # What the clients tell
+
+    def next(self, publisher: int) -> Key:
+        """The identity of a publisher's next message."""
+        self.highest[publisher] += 1
+        return publisher, self.highest[publisher]
+
+    def published(
+        self, groups: list[Group], key: Key, priority: int = 0, transaction: Transaction | None = None
+    ) -> None:
+        """About to be sent."""
+        self.totals["published"] += 1
+        for group in groups:
+            group.live[key] = Status(priority=priority, transaction=transaction)
+            if transaction is not None:
+                transaction.publishes.append((group, key))
+
+    def confirmed(self, groups: list[Group], key: Key) -> None:
+        self.totals["confirmed"] += 1
+        for group in groups:
+            status = group.live.get(key)
+            # A consumer may have been quicker than the confirm.
+            if status is not None:
+                status.known = CERTAIN
+
+    def delivered(self, group: Group, key: Key) -> str | None:
+        """A consumer has it; the return value is what is wrong with that."""
+        self.totals["delivered"] += 1
+        status = group.live.get(key)
+        if status is None:
+            return f"{key} of {group.queues} was delivered although it is settled or was never published"
+        if status.settling:
+            return f"{key} of {group.queues} was delivered again after its acknowledgement"
+        if status.transaction is not None and not status.transaction.asked:
+            return f"{key} of {group.queues} was delivered before its transaction was committed"
+        status.delivered = True
+        return None
+
+    def acked(self, group: Group, key: Key) -> None:
+        """A settlement without an answer was sent."""
+        self.totals["acks sent"] += 1
+        group.live[key].settling = True
+
+    def begin(self) -> Transaction:
+        transaction = Transaction()
+        self.open.add(transaction)
+        return transaction
+
+    def acked_in(self, transaction: Transaction, group: Group, key: Key) -> None:
+        transaction.acks.append((group, key))
+
+    def committed(self, transaction: Transaction) -> None:
+        """commit-ok came."""
+        self.open.discard(transaction)
+        self.totals["transactions"] += 1
+        for group, key in transaction.publishes:
+            status = group.live.get(key)
+            if status is not None:
+                status.known = CERTAIN
+                status.transaction = None
+        for group, key in transaction.acks:
+            self.settled(group, key)
+
+    def settled(self, group: Group, key: Key) -> None:
+        """Gone for sure."""
+        self.totals["settled for sure"] += 1
+        del group.live[key]
+
+    # What the check finds
+
+    def check(self, found: dict[str, list[Found]], redelivery: bool) -> list[str]:
+        """Everything that is wrong with what all queues hold, read from front to back.
+
+        `redelivery`: whether a message that a consumer had before must be marked as redelivered.
+        """
+        wrong: list[str] = []
+        present: dict[int, set[Key]] = {}
+        for index, group in enumerate(self.groups):
+            present[index] = self._check_group(group, found, redelivery, wrong)
+        self._check_transactions(present, wrong)
+        for index, group in enumerate(self.groups):
+            for key, status in list(group.live.items()):
+                if key in present[index]:
+                    # It is on disk, whatever the publisher knew of it.
+                    status.known, status.settling, status.transaction = CERTAIN, False, None
+                    # The check itself is a consumer.
+                    status.delivered = True
+                    self.totals["found"] += 1
+                    continue
+                if status.known == CERTAIN and not status.settling and not self._acked_by_unknown(group, key):
+                    wrong.append(f"lost: {key} of {group.queues} was confirmed and not settled")
+                del group.live[key]
+        self.open.clear()
+        return wrong
+
+    def _check_group(self, group: Group, found: dict[str, list[Found]], redelivery: bool, wrong: list[str]) -> set[Key]:
+        present: set[Key] = set()
+        newest: dict[int, int] = {}
+        for position, queue in reversed(list(enumerate(group.queues))):
+            last: dict[tuple[int, int], int] = {}
+            highest_priority = 1 << 30
+            for message in found[queue]:
+                key = message.key
+                if key is None:
+                    wrong.append(f"damaged: a body in {queue}")
+                    continue
+                if key in present:
+                    wrong.append(f"twice: {key} of {group.queues}")
+                present.add(key)
+                status = group.live.get(key)
+                if status is None:
+                    kind = "came back" if key[1] <= self.highest.get(key[0], 0) else "invented"
+                    wrong.append(f"{kind}: {key} in {queue}")
+                    continue
+                if status.transaction is not None and not status.transaction.asked:
+                    wrong.append(f"uncommitted: {key} in {queue}")
+                if redelivery and status.delivered and position == 0 and not message.redelivered:
+                    wrong.append(f"not marked as redelivered: {key} in {queue}")
+                priority = status.priority if group.prioritized else 0
+                lane = (key[0], priority)
+                if last.get(lane, 0) >= key[1] and not (position and group.any_order):
+                    wrong.append(f"out of order: {key} in {queue} behind {last[lane]}")
+                last[lane] = key[1]
+                if priority > highest_priority:
+                    wrong.append(f"out of order: {key} in {queue} with priority {priority} behind {highest_priority}")
+                highest_priority = min(highest_priority, priority)
+                if group.moves_oldest:
+                    if position:
+                        newest[key[0]] = max(newest.get(key[0], 0), key[1])
+                    elif newest.get(key[0], 0) > key[1]:
+                        wrong.append(f"out of order: {key} is in {queue}, a newer one was moved before it")
+        return present
+
+    def _check_transactions(self, present: dict[int, set[Key]], wrong: list[str]) -> None:
+        """A transaction is wholly there or wholly not."""
+        where = {id(group): keys for group, keys in zip(self.groups, present.values(), strict=True)}
+        for transaction in self.open:
+            if not transaction.asked:
+                continue
+            done: list[bool] = []
+            for group, key in transaction.publishes:
+                status = group.live.get(key)
+                if status is not None and not status.settling:
+                    done.append(key in where[id(group)])
+            for group, key in transaction.acks:
+                status = group.live.get(key)
+                if status is not None and status.known == CERTAIN:
+                    done.append(key not in where[id(group)])
+            if len(set(done)) > 1:
+                wrong.append(f"half a transaction: {sum(done)} of {len(done)} effects are there")
+            self.totals["transactions in doubt"] += 1
+
+    def _acked_by_unknown(self, group: Group, key: Key) -> bool:
+        """Whether a transaction that may have happened settles it."""
+        return any(transaction.asked and (group, key) in transaction.acks for transaction in self.open)
