@@ -112,6 +112,17 @@ class Broker:
         finally:
             self.in_turn = False
 
+    def page_down(self) -> None:
+        """Page out what deep queues hold in memory beyond their share, as far as it is committed."""
+        if self.page_above < DEFAULT_PAGE_ABOVE:
+            for vhost in self.vhosts.values():
+                for queue in vhost.queues.values():
+                    if queue.memory > self.page_above:
+                        queue.page_down(self.page_above // 2)
+        for queue in list(self.paging.values()):
+            if not queue.page_more():
+                del self.paging[queue.id]
+
     # Messages
 
     def decode_headers(self, message: Message) -> dict[str, Any]:

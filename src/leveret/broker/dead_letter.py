@@ -16,10 +16,6 @@ if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost
 
 
-class Long(int):
-    """An integer that protocols encode with 64 bits whatever its value, as clients expect of `x-death` counts."""
-
-
 class DeadLetters:
     """The dead-lettering of one vhost."""
 
@@ -86,10 +82,10 @@ class DeadLetters:
         for index, death in enumerate(deaths):
             if death.get("queue") == queue_name and death.get("reason") == reason:
                 count = death.get("count")
-                death["count"] = Long((count if isinstance(count, int) else 0) + 1)
+                death["count"] = (count if isinstance(count, int) else 0) + 1
                 return [death, *deaths[:index], *deaths[index + 1 :]]
         now = datetime.fromtimestamp(self.vhost.broker.timers.now() // 1000, UTC)
-        death = {"count": Long(1), "exchange": exchange, "queue": queue_name, "reason": reason, "routing-keys": keys,
+        death = {"count": 1, "exchange": exchange, "queue": queue_name, "reason": reason, "routing-keys": keys,
                  "time": now}
         expiration = self.vhost.broker.expiration_of(message)
         if expiration is not None and not deaths:

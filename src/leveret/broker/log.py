@@ -175,6 +175,10 @@ class Log:
         """Tell the waiter when the batch being filled is on disk. Each call is one call-back."""
         raise NotImplementedError
 
+    def has_pending(self) -> bool:
+        """Whether the batch being filled holds anything."""
+        raise NotImplementedError
+
     def flush(self) -> None:
         """End the turn: start a commit unless one is running or nothing is pending."""
         raise NotImplementedError

@@ -232,6 +232,10 @@ class Vhost:
         queue.touch()
         return queue
 
+    def add_reply_queue(self, name: str, settings: QueueSettings) -> Queue:
+        """A queue for direct replies to one channel: transient, gone with its consumer."""
+        return self._add_queue(name, False, None, True, {}, settings)
+
     def delete_queue(self, name: str, owner: object, *, if_unused: bool = False, if_empty: bool = False) -> int:
         """Delete a queue; returns how many messages it held ready. Deleting what is not there succeeds by default."""
         if name not in self.queues and not self.strict:

@@ -554,13 +554,17 @@ class Queue:
         self.activate()
 
     def requeue_elsewhere(self, entry: Entry, channel: object) -> None:
-        """Give an acquired entry back, but never again to this channel (0-9-1 basic.reject.requeue.01)."""
+        """Give an acquired entry back, but never again to this channel."""
+        self.refuse_channel(entry, channel)
+        self.requeue(entry)
+
+    def refuse_channel(self, entry: Entry, channel: object) -> None:
+        """This channel must not get the entry again (0-9-1 basic.reject.requeue.01)."""
         overlay = entry.overlay
         if overlay is None:
             overlay = entry.overlay = Overlay()
         overlay.refused.append(channel)
         self.selective = True
-        self.requeue(entry)
 
     def reject(self, entry: Entry, reason: str = REJECTED) -> None:
         """An acquired entry was rejected without requeue: dead-lettered where the queue says so, dropped otherwise."""
@@ -672,6 +676,15 @@ class Queue:
         if not young and not backlog.chunks and not backlog.loading:
             backlog.young = None
 
+    def page_more(self) -> bool:
+        """Page out what has been committed in the meantime; False where nothing is paged any more."""
+        paging = False
+        for backlog in self.all_levels():
+            if backlog.young is not None:
+                self.page_young(backlog)
+                paging = paging or backlog.young is not None
+        return paging
+
     def page_down(self, keep: int) -> None:
         """Page out what stands in memory beyond `keep` octets, from the end of the lowest level."""
         overflow = self.broker.overflow
@@ -764,10 +777,7 @@ class Queue:
         if consumer not in self.consumers:
             return
         self.consumers.remove(consumer)
-        for _, ring in self.rings:
-            if consumer in ring:
-                ring.remove(consumer)
-        self._choose_ring()
+        self.leave_ring(consumer)
         self.selective = self.selective and (self.vhost.strict or any(other.selective for other in self.consumers))
         if consumer.active and self.settings.single_active_consumer and self.consumers:
             successor = max(self.consumers, key=lambda other: other.priority)
@@ -779,6 +789,14 @@ class Queue:
             self.touch()
             if self.auto_delete and not self.deleted:
                 self.vhost.remove_queue(self)
+
+    def leave_ring(self, consumer: Consumer) -> None:
+        """Hand nothing more to this consumer, which is about to be removed."""
+        for _, ring in self.rings:
+            if consumer in ring:
+                ring.remove(consumer)
+        consumer.parked = True
+        self._choose_ring()
 
     def _enter_ring(self, consumer: Consumer) -> None:
         for priority, ring in self.rings:

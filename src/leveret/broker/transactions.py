@@ -1,0 +1,73 @@
+"""Transactions: publishes and settlements that take effect together, as one record of the log.
+
+The front-ends (`tx` of 0-9 and 0-9-1, later dtx and the 1.0 coordinator) collect them and call `commit`. Settlements are
+written at once with the prepared entries of the publishes, all within one turn, so that they share one commit; the
+entries become visible after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from leveret.broker.log import CommitWaiter, Log
+from leveret.broker.message import Entry, Message
+from leveret.broker.queues.base import Queue
+
+ACCEPT: Final = 0
+REQUEUE: Final = 1
+REJECT: Final = 2
+
+
+class Transaction(CommitWaiter):
+    """One transaction that is being committed.
+
+    publish   a message to the queues it was routed to
+    settle    an acquired entry, with one of ACCEPT, REQUEUE, REJECT
+    """
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.publishes: list[tuple[Message, list[Queue]]] = []
+        self.settlements: list[tuple[Entry, int]] = []
+        self.prepared: list[Entry] = []
+        self.done: Callable[[], None] | None = None
+
+    def publish(self, message: Message, queues: list[Queue]) -> None:
+        self.publishes.append((message, queues))
+
+    def settle(self, entry: Entry, outcome: int) -> None:
+        self.settlements.append((entry, outcome))
+
+    def commit(self, done: Callable[[], None]) -> None:
+        """Write it all; `done` is called once it is on disk and visible (at once where nothing is durable)."""
+        self.done = done
+        durable = False
+        for message, queues in self.publishes:
+            for queue in queues:
+                if queue.deleted:
+                    continue
+                entry = queue.prepare(message)
+                self.prepared.append(entry)
+                durable = durable or entry.row is not None
+        for entry, outcome in self.settlements:
+            durable = durable or entry.row is not None
+            if outcome == ACCEPT:
+                entry.queue.settle(entry)
+            elif outcome == REJECT:
+                entry.queue.reject(entry)
+            else:
+                entry.queue.requeue(entry)
+        if durable:
+            self.log.wait(self)
+        else:
+            self.committed(0)
+
+    def committed(self, batch: int) -> None:
+        for entry in self.prepared:
+            entry.queue.insert_new(entry)
+        self.prepared = []
+        done = self.done
+        if done is not None:
+            self.done = None
+            done()

@@ -1,0 +1,90 @@
+"""What all sessions of a server share: the broker, the users, the limits, and who is connected."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from leveret.broker.broker import Broker
+from leveret.security.users import UserStore
+
+if TYPE_CHECKING:
+    from leveret.protocols.session import Session
+
+log = logging.getLogger("leveret.connection")
+
+
+class SessionSettings:
+    """Limits and proposals of the protocols. Octets and seconds; 0 is no limit.
+
+    max_transaction  octets that the publishes of one uncommitted transaction may hold
+    max_backlog      commands that a channel may send ahead while a reply waits for the disk
+    """
+
+    def __init__(self, *, frame_max: int = 131072, channel_max: int = 2047, heartbeat: int = 60,
+                 max_message_size: int = 134217728, spool_threshold: int = 1 << 20, max_transaction: int = 256 << 20,
+                 qos_spec: bool = False, connections: int = 0, connections_per_user: int = 0,
+                 consumers_per_channel: int = 0, unacked_per_channel: int = 0) -> None:
+        self.frame_max = frame_max
+        self.channel_max = channel_max
+        self.heartbeat = heartbeat
+        self.max_message_size = max_message_size
+        self.spool_threshold = spool_threshold
+        self.max_transaction = max_transaction
+        self.qos_spec = qos_spec
+        self.connections = connections
+        self.connections_per_user = connections_per_user
+        self.consumers_per_channel = consumers_per_channel
+        self.unacked_per_channel = unacked_per_channel
+
+
+class VhostSessionSettings:
+    """What a vhost's configuration decides in the protocols."""
+
+    def __init__(self, qos_spec: bool | None = None, consumer_timeout: int = 0) -> None:
+        self.qos_spec = qos_spec
+        self.consumer_timeout = consumer_timeout
+
+
+class Services:
+    """One for each server.
+
+    mechanisms  SASL mechanisms in the order in which they are offered
+    sessions    all that are connected, authenticated or not
+    alarm       why publishers must stop, "" while they need not
+    """
+
+    def __init__(self, broker: Broker, users: UserStore, settings: SessionSettings, *,
+                 mechanisms: list[str] | None = None, anonymous_user: str | None = None,
+                 external_name: str = "common-name", server_properties: dict[str, Any] | None = None) -> None:
+        self.broker = broker
+        self.users = users
+        self.settings = settings
+        self.vhost_settings: dict[str, VhostSessionSettings] = {}
+        self.mechanisms = mechanisms or ["PLAIN", "AMQPLAIN"]
+        self.anonymous_user = anonymous_user
+        self.external_name = external_name
+        self.server_properties = server_properties or {}
+        self.sessions: dict[Session, None] = {}
+        self.by_user: dict[str, int] = {}
+        self.alarm = ""
+        self.next_number = 1
+        self.stopping = False
+
+    def new_number(self) -> int:
+        number = self.next_number
+        self.next_number = number + 1
+        return number
+
+    def set_alarm(self, reason: str) -> None:
+        """Stop or release the publishers of all sessions."""
+        if reason == self.alarm:
+            return
+        if reason:
+            log.warning("publishers are held back: %s", reason)
+        else:
+            log.warning("publishers go on: %s is over", self.alarm)
+        self.alarm = reason
+        for session in list(self.sessions):
+            session.alarm(reason)
+        self.broker.end_turn()

@@ -1,0 +1,193 @@
+"""Class basic but for its hot methods: qos, consume, cancel, get, recover (0-9-1 section 1.8)."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from collections.abc import Callable
+from typing import Any, Final
+
+from leveret.broker.arguments import QueueSettings, parse_consumer_arguments
+from leveret.broker.dead_letter import split_address
+from leveret.broker.errors import AccessRefused, NotAllowed, PreconditionFailed, ResourceError
+from leveret.broker.message import Entry
+from leveret.broker.queues.base import Queue, Waiting
+from leveret.protocols.v0_9_1 import content
+from leveret.protocols.v0_9_1.channel import REPLY_TO, Channel, ChannelConsumer
+from leveret.protocols.v0_9_1.queue_methods import find, name_of
+from leveret.protocols.v0_9_1.timeouts import watch_timeout
+
+REPLY_NAME: Final = REPLY_TO.decode()
+
+
+def qos(channel: Channel, prefetch_size: int, prefetch_count: int, **flags: bool) -> None:
+    """basic.qos. RabbitMQ's meaning of global: false for each new consumer, true for the channel; the spec's
+    (`amqp.qos_global`): false for the channel, true for the connection."""
+    connection = channel.connection
+    everywhere = flags["global"]  # a keyword of Python's, so it cannot be a parameter
+    if connection.qos_spec:
+        if everywhere:
+            connection.prefetch = prefetch_count
+            connection.prefetch_size = prefetch_size
+            for other in connection.channels.values():
+                other.set_counted()
+        else:
+            channel.prefetch = prefetch_count
+            channel.prefetch_size = prefetch_size
+    elif everywhere:
+        channel.prefetch = prefetch_count
+        channel.prefetch_size = prefetch_size
+    else:
+        channel.default_prefetch = prefetch_count
+        channel.default_prefetch_size = prefetch_size
+    channel.set_counted()
+    connection.engine.send(channel.number, "basic.qos-ok", {})
+    channel.wake()
+
+
+def consume(channel: Channel, queue: str, consumer_tag: str, no_local: bool, no_ack: bool, exclusive: bool, no_wait: bool,
+            arguments: dict[str, Any]) -> None:
+    """basic.consume"""
+    connection = channel.connection
+    if queue == REPLY_NAME:
+        found = _reply_queue(channel, no_ack)
+    else:
+        connection.check("read", name_of(channel, queue))
+        found = find(channel, queue)
+    settings = parse_consumer_arguments(arguments, strict=channel.vhost.strict)
+    limit = connection.settings.consumers_per_channel
+    if limit and len(channel.consumers) >= limit:
+        raise ResourceError(f"the channel has its most consumers, {limit}; the setting is limits.consumers_per_channel")
+    if not consumer_tag:
+        consumer_tag = "amq.ctag-" + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
+    if consumer_tag in channel.consumers:
+        raise NotAllowed(f"attempt to reuse consumer tag '{consumer_tag}'")
+    if found.consumers and (exclusive or found.consumers[0].exclusive):
+        raise AccessRefused(f"queue '{found.name}' in vhost '{connection.vhost_name}' in exclusive use")
+    consumer = ChannelConsumer(channel, found, consumer_tag, no_ack, exclusive, no_local, settings.priority, arguments)
+    channel.consumers[consumer_tag] = consumer
+    if not no_wait:
+        connection.engine.send(channel.number, "basic.consume-ok", {"consumer_tag": consumer_tag})
+    watch_timeout(channel, settings.timeout, found)
+    found.add_consumer(consumer)
+
+
+def _reply_queue(channel: Channel, no_ack: bool) -> Queue:
+    """RabbitMQ's direct reply-to: a queue without the cost of one, for the replies to this channel."""
+    if not no_ack:
+        raise PreconditionFailed("reply consumer cannot acknowledge: consume from 'amq.rabbitmq.reply-to' with no-ack")
+    if channel.reply_queue is not None:
+        raise PreconditionFailed("reply consumer already set on this channel")
+    name = f"{REPLY_NAME}.{base64.urlsafe_b64encode(secrets.token_bytes(18)).decode()}"
+    channel.reply_queue = channel.vhost.add_reply_queue(name, QueueSettings({}, {}))
+    return channel.reply_queue
+
+
+def cancel(channel: Channel, consumer_tag: str, no_wait: bool) -> None:
+    """basic.cancel"""
+    channel.cancel(consumer_tag)
+    if not no_wait:
+        channel.connection.engine.send(channel.number, "basic.cancel-ok", {"consumer_tag": consumer_tag})
+
+
+def cancel_ok(channel: Channel, consumer_tag: str) -> None:
+    """basic.cancel-ok: the client knows that its consumer is gone."""
+
+
+class _Get(Waiting):
+    """A basic.get whose message is being read from disk."""
+
+    def __init__(self, channel: Channel, queue: Queue, no_ack: bool) -> None:
+        self.channel = channel
+        self.queue = queue
+        self.no_ack = no_ack
+
+    def loaded(self) -> None:
+        channel = self.channel
+        if channel.closing:
+            return
+        if _answer_get(channel, self.queue, self.no_ack):
+            channel.resume()
+        else:
+            self.queue.wait_loaded(self)
+
+
+def get(channel: Channel, queue: str, no_ack: bool) -> None:
+    """basic.get"""
+    name = name_of(channel, queue)
+    channel.connection.check("read", name)
+    found = channel.vhost.queue(name, channel.connection)
+    if found.consumers and found.consumers[0].exclusive:
+        raise AccessRefused(f"queue '{name}' in vhost '{channel.connection.vhost_name}' in exclusive use")
+    found.touch()
+    if not _answer_get(channel, found, no_ack):
+        channel.stall()
+        found.wait_loaded(_Get(channel, found, no_ack))
+
+
+def _answer_get(channel: Channel, queue: Queue, no_ack: bool) -> bool:
+    """Send get-ok or get-empty; False where the message must be read from disk first."""
+    entry = queue.get(no_ack)
+    connection = channel.connection
+    if entry is None:
+        if not queue.deleted and queue.needs_loading():
+            return False
+        connection.engine.send(channel.number, "basic.get-empty", {})
+        connection.mark()
+        return True
+    tag = channel.next_tag
+    channel.next_tag = tag + 1
+    message = entry.message
+    if not no_ack:
+        channel.unacked[tag] = entry
+        if channel.sized:
+            channel.unacked_size += message.size
+    overlay = entry.overlay
+    exchange = message.exchange
+    routing_key = message.routing_key
+    if overlay is not None and overlay.address is not None:
+        exchange, routing_key = split_address(overlay.address)
+    connection.engine.send_content(channel.number, "basic.get-ok", {
+        "delivery_tag": tag, "redelivered": entry.acquired_count > 1, "exchange": exchange, "routing_key": routing_key,
+        "message_count": min(queue.ready_count, 0xFFFFFFFF)}, content.header_of(entry), message.body)
+    connection.mark()
+    return True
+
+
+def recover(channel: Channel, requeue: bool) -> None:
+    """basic.recover"""
+    _recover(channel, requeue)
+    channel.connection.engine.send(channel.number, "basic.recover-ok", {})
+
+
+def recover_async(channel: Channel, requeue: bool) -> None:
+    """basic.recover-async: the same without an answer."""
+    _recover(channel, requeue)
+
+
+def _recover(channel: Channel, requeue: bool) -> None:
+    if requeue:
+        channel.requeue_unacked()
+        channel.wake()
+        return
+    # To the original recipient, as far as it is still there.
+    unacked = channel.unacked
+    channel.unacked = {}
+    back: list[Entry] = []
+    for tag in sorted(unacked):
+        entry = unacked[tag]
+        channel.uncount(tag, entry)
+        holder = entry.holder
+        if isinstance(holder, ChannelConsumer) and channel.consumers.get(holder.tag) is holder:
+            entry.acquired_count += 1
+            holder.deliver(entry)
+        else:
+            back.append(entry)
+    for entry in reversed(back):
+        entry.queue.requeue(entry)
+
+
+HANDLERS: Final[dict[str, Callable[..., None]]] = {
+    "basic.qos": qos, "basic.consume": consume, "basic.cancel": cancel, "basic.cancel-ok": cancel_ok, "basic.get": get,
+    "basic.recover": recover, "basic.recover-async": recover_async,
+}

@@ -1,0 +1,518 @@
+"""A channel: publishes in, deliveries out, confirms and acknowledgements (0-9-1 classes channel, basic, confirm, tx).
+
+This is the hot path of the protocol; methods that are not hot stand in the modules named after their class.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker.broker import Holder
+from leveret.broker.consumer import Consumer
+from leveret.broker.errors import ContentTooLarge, PreconditionFailed
+from leveret.broker.log import CommitWaiter
+from leveret.broker.message import Entry, Message
+from leveret.broker.queues.base import Queue
+from leveret.broker.routing import Route
+from leveret.broker.transactions import ACCEPT, REJECT, REQUEUE
+from leveret.broker.vhost import Vhost
+from leveret.protocols.v0_9_1 import content
+from leveret.protocols.v0_9_1.timeouts import ConsumerTimeout
+from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY, Body, Command, Publish
+
+if TYPE_CHECKING:
+    from leveret.protocols.v0_9_1.connection import Connection
+
+REPLY_TO: Final = b"amq.rabbitmq.reply-to"
+NO_CONSUMERS: Final = 313
+NO_ROUTE: Final = 312
+
+
+class PendingPublish:
+    """A publish of a transaction, routed when it commits."""
+
+    __slots__ = ("flags", "message", "route")
+
+    def __init__(self, message: Message, route: Route, flags: int) -> None:
+        self.message = message
+        self.route = route
+        self.flags = flags
+
+
+class ChannelConsumer(Consumer):
+    """A consumer of a channel. `prefetch` 0 is no limit; `prefetch_size` counts octets."""
+
+    def __init__(self, channel: Channel, queue: Queue, tag: str, no_ack: bool, exclusive: bool, no_local: bool,
+                 priority: int, arguments: dict[str, object]) -> None:
+        super().__init__(queue, tag, channel.connection, channel, no_ack, exclusive, priority, arguments)
+        self.on_channel = channel
+        self.tag_octets = tag.encode("utf-8", "surrogateescape")
+        self.prefetch = channel.default_prefetch
+        self.prefetch_size = channel.default_prefetch_size
+        self.unacked_size = 0
+        self.no_local = no_local
+        self.selective = no_local
+
+    def can_take(self, size: int) -> bool:
+        channel = self.on_channel
+        if not self.no_ack:
+            if self.prefetch and self.unacked >= self.prefetch:
+                return False
+            if channel.counted and not channel.has_credit(size):
+                return False
+            if self.prefetch_size and self.unacked and self.unacked_size + size > self.prefetch_size:
+                return False
+        return channel.active and channel.connection.can_write()
+
+    def wants(self, message: Message) -> bool:
+        return not (self.no_local and message.publisher == self.on_channel.connection.number)
+
+    def deliver(self, entry: Entry) -> None:
+        channel = self.on_channel
+        tag = channel.next_tag
+        channel.next_tag = tag + 1
+        message = entry.message
+        if not self.no_ack:
+            channel.unacked[tag] = entry
+            if channel.sized:
+                channel.unacked_size += message.size
+                self.unacked_size += message.size
+            if channel.times is not None:
+                channel.times[tag] = channel.connection.broker.timers.now()
+        connection = channel.connection
+        overlay = entry.overlay
+        address = message.address
+        header = message.header
+        if overlay is not None:
+            header = content.header_of(entry)
+            if overlay.address is not None:
+                address = overlay.address
+        connection.engine.send_deliver(channel.number, self.tag_octets, tag, entry.acquired_count > 1, address, header,
+                                       message.body, message.size)
+        if not connection.dirty:
+            connection.dirty = True
+            connection.broker.outputs.append(connection)
+
+    def queue_gone(self) -> None:
+        self.on_channel.consumer_gone(self)
+
+
+class Channel(CommitWaiter, Holder):
+    """One channel of a connection.
+
+    unacked     entries by delivery tag; `low_tag`: no lower tag is in it
+    active      the client lets deliveries flow (channel.flow); paused: we have asked it to stop publishing
+    stalled     a reply is waiting for a commit or a page; commands of this channel queue up in `backlog`
+    published   publishes since confirm.select; `confirmed`: the prefix of them that is resolved
+    marks       (batch, first publish that waits for it), in order; `nacks`: publishes that were refused
+    """
+
+    def __init__(self, connection: Connection, number: int) -> None:
+        self.connection = connection
+        self.vhost: Vhost = connection.vhost
+        self.broker = connection.broker
+        self.log = connection.broker.log
+        self.number = number
+        self.active = True
+        self.paused = False
+        self.closing = False
+        # Deliveries
+        self.next_tag = 1
+        self.low_tag = 1
+        self.unacked: dict[int, Entry] = {}
+        self.consumers: dict[str, ChannelConsumer] = {}
+        self.default_prefetch = 0
+        self.default_prefetch_size = 0
+        self.prefetch = 0
+        self.prefetch_size = 0
+        self.unacked_size = 0
+        self.counted = False
+        self.sized = False
+        self.times: dict[int, int] | None = None
+        self.timeout: ConsumerTimeout | None = None
+        self.last_queue = ""
+        self.reply_queue: Queue | None = None
+        # Publishes
+        self.confirming = False
+        self.published = 0
+        self.confirmed = 0
+        self.listed = False
+        self.marked_batch = 0
+        self.marks: deque[tuple[int, int]] = deque()
+        self.nacks: deque[int] = deque()
+        self.parts: list[bytes] = []
+        # Transactions
+        self.transacted = False
+        self.tx_publishes: list[PendingPublish] = []
+        self.tx_settlements: list[tuple[int, Entry, int]] = []
+        self.tx_size = 0
+        # Order of replies
+        self.stalled = False
+        self.backlog: deque[Command] = deque()
+        # Statistics
+        self.publish_count = 0
+
+    # Publishing
+
+    def publish(self, command: Publish) -> None:
+        connection = self.connection
+        address = command.address
+        route = connection.routes.get(address)
+        if route is None or connection.topology != self.vhost.topology:
+            route = connection.find_route(address)
+        header = command.header
+        expires_at = 0
+        if command.expiration is not None:
+            expires_at = self._expiry(command.expiration)
+        if command.user_id is not None:
+            self._check_user(command.user_id)
+        if REPLY_TO in header:
+            header = self._with_reply_address(header)
+        body: Body = command.body
+        if command.spooled:
+            body = self.parts
+            self.parts = []
+        message = Message(address, header, body, command.size, command.delivery_mode == 2, command.priority, expires_at,
+                          command.headers_at, connection.number)
+        self.publish_count += 1
+        if self.paused:
+            connection.hold_back("alarm")
+        if self.transacted:
+            self._publish_later(message, route, command.flags)
+            return
+        queues = route.queues
+        if route.dynamic or (command.headers_at >= 0 and b"CC" in header):
+            queues = self.route_message(route, message)
+        flags = command.flags
+        if flags or not queues:
+            queues = self._flagged(message, route, queues, flags)
+        accepted = True
+        for queue in queues:
+            if not queue.push(message):
+                accepted = False
+        if self.confirming:
+            sequence = self.published + 1
+            self.published = sequence
+            if message.row is not None:
+                filling = self.log.filling
+                if self.marked_batch != filling:
+                    self.marked_batch = filling
+                    self.marks.append((filling, sequence))
+                    self.log.wait(self)
+            if not accepted:
+                self.nacks.append(sequence)
+            if not self.listed:
+                self.listed = True
+                connection.confirming.append(self)
+
+    def route_message(self, route: Route, message: Message) -> list[Queue]:
+        """The queues where headers matter: CC and BCC, headers exchanges."""
+        more: list[str] = []
+        if message.headers_at >= 0:
+            more = content.copy_keys(message)
+        if not more and not route.dynamic:
+            return route.queues
+        return self.vhost.route_message(route, message, more)
+
+    def _flagged(self, message: Message, route: Route, queues: list[Queue], flags: int) -> list[Queue]:
+        """Mandatory, immediate and unroutable messages (0-9-1 basic.publish.mandatory, .immediate)."""
+        if not queues:
+            if flags & (MANDATORY | IMMEDIATE):
+                self.send_return(message, NO_ROUTE if flags & MANDATORY else NO_CONSUMERS,
+                                 "NO_ROUTE" if flags & MANDATORY else "NO_CONSUMERS")
+            return queues
+        if flags & IMMEDIATE:
+            ready = [queue for queue in queues if queue.can_deliver_now(message.size)]
+            if not ready:
+                self.send_return(message, NO_CONSUMERS, "NO_CONSUMERS")
+            return ready
+        return queues
+
+    def ask_to_pause(self) -> None:
+        """Ask a publisher to stop by channel.flow (0-9-1 channel.flow.throttling)."""
+        if not self.paused and self.publish_count:
+            self.paused = True
+            self.connection.engine.send(self.number, "channel.flow", {"active": False})
+
+    def ask_to_go_on(self) -> None:
+        if self.paused:
+            self.paused = False
+            self.connection.engine.send(self.number, "channel.flow", {"active": True})
+
+    def send_return(self, message: Message, code: int, text: str) -> None:
+        connection = self.connection
+        connection.engine.send_content(
+            self.number, "basic.return",
+            {"reply_code": code, "reply_text": text, "exchange": message.exchange, "routing_key": message.routing_key},
+            message.header, message.body)
+        connection.mark()
+
+    def _expiry(self, expiration: bytes) -> int:
+        try:
+            milliseconds = int(expiration) if expiration.isdigit() else -1
+        except ValueError:
+            milliseconds = -1
+        if milliseconds < 0 or milliseconds > content.LONGEST_EXPIRATION:
+            raise PreconditionFailed(f"invalid expiration '{expiration.decode('utf-8', 'replace')}': milliseconds in"
+                                     f" decimal digits are expected, from 0 to {content.LONGEST_EXPIRATION}")
+        return self.broker.timers.now() + milliseconds
+
+    def _check_user(self, user_id: bytes) -> None:
+        if user_id != self.connection.user_octets and not self.connection.may_impersonate:
+            raise PreconditionFailed(f"user_id property set to '{user_id.decode('utf-8', 'replace')}' but authenticated"
+                                     f" user was '{self.connection.user}'")
+
+    def _with_reply_address(self, header: bytes) -> bytes:
+        """Replace direct reply-to's pseudo-address with that of this channel's reply consumer."""
+        if content.reply_to(header) != REPLY_TO.decode():
+            return header
+        if self.reply_queue is None:
+            raise PreconditionFailed("fast reply consumer does not exist: consume from 'amq.rabbitmq.reply-to' on this"
+                                     " channel first")
+        return content.with_reply_to(header, self.reply_queue.name)
+
+    def _publish_later(self, message: Message, route: Route, flags: int) -> None:
+        self.tx_size += message.size + 1000
+        if self.tx_size > self.connection.settings.max_transaction:
+            raise ContentTooLarge(f"the transaction holds more than {self.connection.settings.max_transaction} octets;"
+                                  " the setting is limits.transaction_size")
+        self.tx_publishes.append(PendingPublish(message, route, flags))
+
+    # Confirms
+
+    def committed(self, batch: int) -> None:
+        marks = self.marks
+        while marks and marks[0][0] <= batch:
+            marks.popleft()
+        if not self.closing:
+            self.resolve()
+            self.connection.mark()
+
+    def resolve(self) -> None:
+        """Confirm the prefix of the publishes that is resolved."""
+        marks = self.marks
+        upto = marks[0][1] - 1 if marks else self.published
+        confirmed = self.confirmed
+        if upto <= confirmed:
+            return
+        engine = self.connection.engine
+        nacks = self.nacks
+        while nacks and nacks[0] <= upto:
+            refused = nacks.popleft()
+            if refused - 1 > confirmed:
+                engine.send_ack(self.number, refused - 1, refused - 2 > confirmed)
+            engine.send_nack(self.number, refused, False, False)
+            confirmed = refused
+        if upto > confirmed:
+            engine.send_ack(self.number, upto, upto - 1 > confirmed)
+        self.confirmed = upto
+
+    # Deliveries
+
+    def has_credit(self, size: int) -> bool:
+        """The channel's own window, shared by its consumers, and the connection's."""
+        if self.prefetch and len(self.unacked) >= self.prefetch:
+            return False
+        if self.prefetch_size and self.unacked and self.unacked_size + size > self.prefetch_size:
+            return False
+        return self.connection.has_credit(size)
+
+    def take_tags(self, tag: int, multiple: bool) -> list[tuple[int, Entry]]:
+        """Remove the entries that an acknowledgement names; PreconditionFailed for a tag that was never given, or twice
+        (0-9-1 basic.ack.multiple.exists)."""
+        unacked = self.unacked
+        if not multiple:
+            entry = unacked.pop(tag, None)
+            if entry is None:
+                raise PreconditionFailed(f"unknown delivery tag {tag}")
+            return [(tag, entry)]
+        if tag == 0:
+            taken = sorted(unacked.items())
+            unacked.clear()
+            self.low_tag = self.next_tag
+            return taken
+        if tag not in unacked:
+            raise PreconditionFailed(f"unknown delivery tag {tag}")
+        taken = []
+        if tag - self.low_tag > 4 * len(unacked) + 64:
+            for number in sorted(unacked):
+                if number > tag:
+                    break
+                taken.append((number, unacked.pop(number)))
+        else:
+            for number in range(self.low_tag, tag + 1):
+                found = unacked.pop(number, None)
+                if found is not None:
+                    taken.append((number, found))
+        self.low_tag = tag + 1
+        return taken
+
+    def ack(self, tag: int, multiple: bool) -> None:
+        if not multiple and not self.transacted:
+            entry = self.unacked.pop(tag, None)
+            if entry is None:
+                raise PreconditionFailed(f"unknown delivery tag {tag}")
+            holder = entry.holder
+            if self.sized or self.times is not None:
+                self.uncount(tag, entry)
+            entry.queue.settle(entry)
+            if holder is not None and holder.parked:
+                holder.wake()
+            if self.counted:
+                self.wake()
+            return
+        taken = self.take_tags(tag, multiple)
+        if self.transacted:
+            for number, entry in taken:
+                self.tx_settlements.append((number, entry, ACCEPT))
+            return
+        counting = self.sized or self.times is not None
+        last: Consumer | None = None
+        for number, entry in taken:
+            holder = entry.holder
+            if counting:
+                self.uncount(number, entry)
+            entry.queue.settle(entry)
+            if holder is not last:
+                last = holder
+                if holder is not None and holder.parked:
+                    holder.wake()
+        if self.counted:
+            self.wake()
+
+    def nack(self, tag: int, multiple: bool, requeue: bool) -> None:
+        taken = self.take_tags(tag, multiple)
+        if self.transacted:
+            outcome = REQUEUE if requeue else REJECT
+            for number, entry in taken:
+                self.tx_settlements.append((number, entry, outcome))
+            return
+        for number, entry in reversed(taken) if requeue else taken:
+            self.uncount(number, entry)
+            holder = entry.holder
+            if requeue:
+                self.give_back(entry)
+            else:
+                entry.queue.reject(entry)
+            if holder is not None and holder.parked:
+                holder.wake()
+        if self.counted:
+            self.wake()
+
+    def give_back(self, entry: Entry) -> None:
+        """Requeue after a reject: in strict mode this channel never sees the entry again."""
+        if self.vhost.strict:
+            entry.queue.requeue_elsewhere(entry, self)
+        else:
+            entry.queue.requeue(entry)
+
+    def uncount(self, tag: int, entry: Entry) -> None:
+        """Take an entry out of the windows by size and the clock of the consumer timeout."""
+        if self.sized:
+            size = entry.message.size
+            self.unacked_size -= size
+            holder = entry.holder
+            if isinstance(holder, ChannelConsumer):
+                holder.unacked_size -= size
+        if self.times is not None:
+            self.times.pop(tag, None)
+
+    def held(self, queue: Queue) -> list[Entry]:
+        entries = [entry for entry in self.unacked.values() if entry.queue is queue]
+        entries.extend(entry for _, entry, _ in self.tx_settlements if entry.queue is queue)
+        return entries
+
+    def wake(self) -> None:
+        """Credit came back that consumers of this channel share."""
+        for consumer in self.consumers.values():
+            if consumer.parked:
+                consumer.wake()
+
+    def set_counted(self) -> None:
+        """Find out whether windows that consumers share have to be looked at, and whether octets are counted."""
+        connection = self.connection
+        self.counted = bool(self.prefetch or self.prefetch_size or connection.prefetch or connection.prefetch_size)
+        sized = bool(self.prefetch_size or connection.prefetch_size or self.default_prefetch_size)
+        if sized and not self.sized:
+            self.sized = True
+            self.unacked_size = sum(entry.message.size for entry in self.unacked.values())
+            for consumer in self.consumers.values():
+                consumer.unacked_size = sum(
+                    entry.message.size for entry in self.unacked.values() if entry.holder is consumer)
+
+    def requeue_all(self) -> None:
+        """Give back everything unacknowledged, also what an open transaction has acknowledged."""
+        for _, entry, _ in self.tx_settlements:
+            entry.queue.requeue(entry)
+        self.tx_settlements = []
+        self.requeue_unacked()
+
+    def requeue_unacked(self) -> None:
+        """Give back what is unacknowledged, youngest first, so that each goes in front of the one before."""
+        unacked = self.unacked
+        if not unacked:
+            return
+        self.unacked = {}
+        for tag in sorted(unacked, reverse=True):
+            entry = unacked[tag]
+            self.uncount(tag, entry)
+            entry.queue.requeue(entry)
+        self.low_tag = self.next_tag
+
+    # Consumers
+
+    def consumer_gone(self, consumer: ChannelConsumer) -> None:
+        """The queue of a consumer was deleted: RabbitMQ's consumer cancel notification."""
+        if self.consumers.pop(consumer.tag, None) is None:
+            return
+        connection = self.connection
+        if connection.notify_cancel and not self.closing:
+            connection.engine.send(self.number, "basic.cancel", {"consumer_tag": consumer.tag, "no_wait": True})
+            connection.mark()
+
+    def cancel(self, tag: str) -> None:
+        """Cancel a consumer; an unknown tag is none of our business (0-9-1 basic.cancel.01)."""
+        consumer = self.consumers.pop(tag, None)
+        if consumer is not None:
+            if self.reply_queue is consumer.queue:
+                self.reply_queue = None
+            consumer.queue.remove_consumer(consumer)
+
+    # The end
+
+    def close(self) -> None:
+        """The channel is gone: its consumers leave, what it held goes back."""
+        if self.closing:
+            return
+        self.closing = True
+        self.broker.holders.pop(self, None)
+        for consumer in self.consumers.values():
+            consumer.active = False
+        consumers = list(self.consumers.values())
+        # First out of the rings, then back into the queues: else the entries would come right back here.
+        for consumer in consumers:
+            consumer.queue.leave_ring(consumer)
+        self.requeue_all()
+        for consumer in consumers:
+            consumer.queue.remove_consumer(consumer)
+        self.consumers.clear()
+        self.tx_publishes.clear()
+        self.backlog.clear()
+        self.reply_queue = None
+
+    # Stalling
+
+    def stall(self) -> None:
+        """Hold back this channel's further commands until `resume`."""
+        self.stalled = True
+
+    def resume(self) -> None:
+        """The reply that everything waited for was sent: go on with what came in the meantime."""
+        self.stalled = False
+        backlog = self.backlog
+        while backlog and not self.stalled and not self.closing:
+            self.connection.perform(self, backlog.popleft())
+        self.connection.after_backlog()
+
+

@@ -1,0 +1,64 @@
+"""Class channel: open, flow, close; and confirm.select (0-9-1 section 1.5, RabbitMQ's class 85)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker.errors import PreconditionFailed
+from leveret.protocols.v0_9_1.channel import Channel
+
+if TYPE_CHECKING:
+    from leveret.protocols.v0_9_1.connection import Connection
+
+
+def open_channel(connection: Connection, number: int) -> None:
+    """channel.open"""
+    if connection.closing or connection.vhost is None:
+        return
+    user = connection.services.users.get(connection.user)
+    if user is not None and user.limits.max_channels:
+        connection.check_channel_limit(user.limits.max_channels)
+    channel = Channel(connection, number)
+    connection.channels[number] = channel
+    connection.broker.holders[channel] = None
+    connection.engine.send(number, "channel.open-ok", {})
+
+
+def flow(channel: Channel, active: bool) -> None:
+    """channel.flow: the client stops or starts deliveries; gets are not affected."""
+    channel.active = active
+    channel.connection.engine.send(channel.number, "channel.flow-ok", {"active": active})
+    if active:
+        channel.wake()
+
+
+def flow_ok(channel: Channel, active: bool) -> None:
+    """channel.flow-ok: the client's answer to our own flow. Whether it obeys shows in what it publishes."""
+
+
+def close(channel: Channel, reply_code: int, reply_text: str, class_id: int, method_id: int) -> None:
+    """channel.close"""
+    connection = channel.connection
+    channel.resolve()
+    connection.close_channel(channel)
+    connection.engine.send(channel.number, "channel.close-ok", {})
+
+
+def close_ok(channel: Channel) -> None:
+    """channel.close-ok: nothing is left to do, the channel was forgotten when its close was sent."""
+
+
+def confirm_select(channel: Channel, no_wait: bool) -> None:
+    """confirm.select"""
+    if channel.transacted:
+        raise PreconditionFailed("cannot switch from tx to confirm mode")
+    channel.confirming = True
+    if not no_wait:
+        channel.connection.engine.send(channel.number, "confirm.select-ok", {})
+
+
+HANDLERS: Final[dict[str, Callable[..., None]]] = {
+    "channel.flow": flow, "channel.flow-ok": flow_ok, "channel.close": close, "channel.close-ok": close_ok,
+    "confirm.select": confirm_select,
+}

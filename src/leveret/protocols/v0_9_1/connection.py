@@ -1,0 +1,439 @@
+"""A connection: dispatch of commands to channels, output, credit with the socket (0-9-1 class connection).
+
+Octets come in by `data_received`, which is one turn: every whole command in them is performed, then the broker ends the
+turn, which delivers, commits and calls `flush` here.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from leveret.broker.errors import AccessRefused, BrokerError, NotAllowed
+from leveret.broker.queues.base import Queue
+from leveret.broker.routing import Route
+from leveret.protocols.services import Services
+from leveret.protocols.session import Peer, Session
+from leveret.protocols.v0_9_1 import handshake, methods
+from leveret.protocols.v0_9_1.channel import Channel
+from leveret.protocols.v0_9_1.heartbeat import Heartbeat
+from leveret.protocols.v0_9_1.reply_codes import CODES, HARD_ERRORS, reply_text
+from leveret.wire.amqp0.commands import (
+    CHANNEL_SCOPE,
+    SOCKET_SCOPE,
+    Ack,
+    Command,
+    ContentPart,
+    ContentStart,
+    Error,
+    Method,
+    Nack,
+    Publish,
+)
+from leveret.wire.amqp0.engine import SERVER, Engine
+from leveret.wire.amqp0.specs import V0_9_1
+
+log = logging.getLogger("leveret.connection")
+
+# A turn's deliveries to one connection: more waits until the socket has taken them.
+QUANTUM: Final = 256 << 10
+MAX_ROUTES: Final = 4096
+# Commands that one channel may send ahead of a reply before its connection is not read any more.
+MAX_BACKLOG: Final = 10_000
+
+
+class Connection(Session):
+    """One 0-9-1 connection.
+
+    number     identifies it within the process
+    paused     the socket's buffer is full; starved: some consumer was parked because of that or of the quantum
+    routes     routes whose permissions were checked, valid for `topology` of the vhost and `generation` of the users
+    """
+
+    def __init__(self, peer: Peer, services: Services) -> None:
+        self.peer = peer
+        self.services = services
+        self.broker = services.broker
+        self.settings = services.settings
+        self.number = services.new_number()
+        settings = services.settings
+        self.engine = Engine(SERVER, V0_9_1, frame_max=settings.frame_max, channel_max=settings.channel_max,
+                             heartbeat=settings.heartbeat, max_body_size=settings.max_message_size,
+                             spool_threshold=settings.spool_threshold)
+        self.vhost: Any = None
+        self.vhost_name = ""
+        self.qos_spec = settings.qos_spec
+        self.consumer_timeout = 0
+        self.user = ""
+        self.user_octets = b""
+        self.may_impersonate = False
+        self.mechanism: Any = None
+        self.client_properties: dict[str, Any] = {}
+        self.notify_cancel = False
+        self.notify_blocked = False
+        self.close_on_auth_failure = False
+        self.channels: dict[int, Channel] = {}
+        self.opened = False
+        self.closing = False
+        self.lost = False
+        # Output
+        self.dirty = False
+        self.paused = False
+        self.starved = False
+        self.sent_any = False
+        self.confirming: list[Channel] = []
+        # Input
+        self.reading_paused = False
+        self.blocked = False
+        self.published_any = False
+        self.held_back: set[str] = set()
+        # Routes and permissions
+        self.routes: dict[bytes, Route] = {}
+        self.topology = -1
+        self.generation = -1
+        self.allowed: set[tuple[str, str]] = set()
+        # The spec's global window (qos_spec)
+        self.prefetch = 0
+        self.prefetch_size = 0
+        self.octets_in = 0
+        self.octets_out = 0
+        self.heartbeat: Heartbeat | None = None
+        self.exclusive_queues: dict[Queue, None] = {}
+        services.sessions[self] = None
+        handshake.start(self)
+        self.mark()
+        self.broker.end_turn()
+
+    # Input
+
+    def data_received(self, data: bytes) -> None:
+        self.octets_in += len(data)
+        channels = self.channels
+        for command in self.engine.receive(data):
+            number = command.channel
+            channel = channels.get(number)
+            if channel is None:
+                self._control(command)
+            elif channel.stalled:
+                self._hold(channel, command)
+            else:
+                self.perform(channel, command)
+        confirming = self.confirming
+        if confirming:
+            for channel in confirming:
+                channel.listed = False
+                if not channel.closing:
+                    channel.resolve()
+            confirming.clear()
+            self.mark()
+        self.broker.end_turn()
+
+    def _hold(self, channel: Channel, command: Command) -> None:
+        channel.backlog.append(command)
+        if len(channel.backlog) > MAX_BACKLOG:
+            self.hold_back("backlog")
+
+    def perform(self, channel: Channel, command: Command) -> None:
+        """Carry out one command; what it breaks closes the channel, or the connection."""
+        try:
+            if isinstance(command, Publish):
+                channel.publish(command)
+                if not self.published_any:
+                    self._first_publish()
+            elif isinstance(command, Ack):
+                channel.ack(command.delivery_tag, command.multiple)
+            elif isinstance(command, Nack):
+                channel.nack(command.delivery_tag, command.multiple, command.requeue)
+            elif isinstance(command, Method):
+                methods.perform(channel, command)
+                self.mark()
+            elif isinstance(command, ContentPart):
+                channel.parts.append(command.data)
+            elif isinstance(command, ContentStart):
+                channel.parts = []
+            elif isinstance(command, Error):
+                self._protocol_error(command)
+        except BrokerError as error:
+            class_id, method_id = methods.ids_of(command)
+            self.refuse(channel, CODES[error.condition], str(error), class_id, method_id)
+        except Exception:
+            log.exception("%s: internal error in %s", self.peer.name, methods.name_of(command))
+            class_id, method_id = methods.ids_of(command)
+            self.close(541, "the broker failed; its log says how", class_id, method_id)
+
+    def _control(self, command: Command) -> None:
+        """A command on channel 0, or on a channel that is not open here."""
+        if isinstance(command, Error):
+            self._protocol_error(command)
+        elif isinstance(command, Method):
+            try:
+                if command.name == "channel.open":
+                    methods.open_channel(self, command.channel)
+                elif command.name == "channel.close":
+                    self.engine.send(command.channel, "channel.close-ok", {})
+                elif command.channel == 0:
+                    handshake.perform(self, command)
+            except BrokerError as error:
+                self.close(CODES[error.condition], str(error), command.class_id, command.method_id)
+            except Exception:
+                log.exception("%s: internal error in %s", self.peer.name, command.name)
+                self.close(541, "the broker failed; its log says how", command.class_id, command.method_id)
+            self.mark()
+
+    def _protocol_error(self, error: Error) -> None:
+        log.info("%s: %d %s", self.peer.name, error.code, error.text)
+        if error.scope == CHANNEL_SCOPE:
+            channel = self.channels.get(error.channel)
+            if channel is not None:
+                self.refuse(channel, error.code, error.text, error.class_id, error.method_id)
+        elif error.scope == SOCKET_SCOPE:
+            self.flush()
+            self.peer.close()
+        else:
+            self.close(error.code, error.text, error.class_id, error.method_id)
+
+    def refuse(self, channel: Channel, code: int, text: str, class_id: int, method_id: int) -> None:
+        """Close the channel, or for a hard error the connection."""
+        if code in HARD_ERRORS:
+            self.close(code, text, class_id, method_id)
+            return
+        log.info("%s: channel %d closed with %d: %s", self.peer.name, channel.number, code, text)
+        channel.resolve()
+        self.close_channel(channel)
+        if self.engine.is_open(channel.number):  # else the client was quicker, and its close comes next
+            self.engine.send(channel.number, "channel.close", {
+                "reply_code": code, "reply_text": reply_text(code, text), "class_id": class_id, "method_id": method_id})
+        self.mark()
+
+    def close_channel(self, channel: Channel) -> None:
+        """Forget a channel; what it held goes back to the queues."""
+        self.channels.pop(channel.number, None)
+        channel.close()
+
+    def close(self, code: int, text: str, class_id: int = 0, method_id: int = 0) -> None:
+        """Send connection.close; everything but its answer is discarded from now on."""
+        if self.closing or self.lost:
+            return
+        log.info("%s: connection closed with %d: %s", self.peer.name, code, text)
+        self.closing = True
+        self.engine.send(0, "connection.close", {
+            "reply_code": code, "reply_text": reply_text(code, text), "class_id": class_id, "method_id": method_id})
+        self._release()
+        self.mark()
+        self.resume_reading()
+        self.peer.call_later(5.0, self._give_up)
+
+    def _give_up(self) -> None:
+        """The client did not answer connection.close in time."""
+        if not self.lost:
+            self.peer.close()
+
+    def _release(self) -> None:
+        """Channels, exclusive queues, consumers: gone with the connection."""
+        for channel in list(self.channels.values()):
+            channel.close()
+        self.channels.clear()
+        vhost = self.vhost
+        if vhost is not None:
+            handshake.release(self)
+
+    def connection_lost(self) -> None:
+        if self.lost:
+            return
+        self.lost = True
+        if self.opened and not self.closing:
+            log.warning("%s: connection lost without connection.close", self.peer.name)
+        self.closing = True
+        self.services.sessions.pop(self, None)
+        if self.heartbeat is not None:
+            self.broker.timers.cancel(self.heartbeat)
+        self._release()
+        self.broker.end_turn()
+
+    def shut_down(self, reason: str) -> None:
+        if not self.opened:
+            self.peer.close()
+            return
+        self.close(320, reason)
+        self.broker.end_turn()
+
+    # Routes
+
+    def find_route(self, address: bytes) -> Route:
+        """The route of a publish, with the user's permission to write to the exchange."""
+        vhost = self.vhost
+        users = self.services.users
+        if self.topology != vhost.topology or self.generation != users.generation or len(self.routes) > MAX_ROUTES:
+            self.routes.clear()
+            self.topology = vhost.topology
+            if self.generation != users.generation:
+                self.allowed.clear()
+                self.generation = users.generation
+            found = self.routes.get(address)
+            if found is not None:
+                return found
+        route: Route = vhost.route(address)
+        if route.exchange.internal:
+            raise AccessRefused(f"cannot publish to internal exchange '{route.exchange_name}' in vhost"
+                                f" '{self.vhost_name}'")
+        self.check("write", route.exchange_name)
+        self.routes[address] = route
+        return route
+
+    def check(self, operation: str, resource: str) -> None:
+        """Raise AccessRefused unless the user may configure, write or read the exchange or queue."""
+        users = self.services.users
+        if self.generation != users.generation:
+            self.allowed.clear()
+            self.routes.clear()
+            self.generation = users.generation
+        key = (operation, resource)
+        if key in self.allowed:
+            return
+        if not users.may(self.user, self.vhost_name, operation, resource):
+            raise AccessRefused(f"{operation} access to '{resource or 'amq.default'}' in vhost '{self.vhost_name}'"
+                                f" refused for user '{self.user}'")
+        if len(self.allowed) >= MAX_ROUTES:
+            self.allowed.clear()
+        self.allowed.add(key)
+
+    # Output
+
+    def mark(self) -> None:
+        """There is something to write at the end of the turn."""
+        if not self.dirty:
+            self.dirty = True
+            self.broker.outputs.append(self)
+
+    def can_write(self) -> bool:
+        """Whether deliveries may be added to the output."""
+        if self.paused or self.engine.pending > QUANTUM:
+            self.starved = True
+            return False
+        return True
+
+    def has_credit(self, size: int) -> bool:
+        """The window of the whole connection, which only the spec's qos knows."""
+        if not self.prefetch and not self.prefetch_size:
+            return True
+        count = 0
+        octets = 0
+        for channel in self.channels.values():
+            count += len(channel.unacked)
+            octets += channel.unacked_size
+        if self.prefetch and count >= self.prefetch:
+            return False
+        return not (self.prefetch_size and count and octets + size > self.prefetch_size)
+
+    def flush(self) -> None:
+        self.dirty = False
+        data = self.engine.to_send()
+        if data and not self.lost:
+            self.sent_any = True
+            self.octets_out += len(data)
+            self.peer.write(data)
+        if self.starved and not self.paused:
+            self.starved = False
+            self.peer.call_soon(self.wake)
+
+    def wake(self) -> None:
+        """The output has room again."""
+        if self.lost:
+            return
+        for channel in self.channels.values():
+            channel.wake()
+        self.broker.end_turn()
+
+    def pause_writing(self) -> None:
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        self.paused = False
+        self.starved = False
+        self.wake()
+
+    def after_backlog(self) -> None:
+        """A channel has caught up: confirm what it published, end the turn, read on."""
+        self.release_input("backlog")
+        for channel in self.confirming:
+            channel.listed = False
+            if not channel.closing:
+                channel.resolve()
+        self.confirming.clear()
+        self.mark()
+
+    def check_channel_limit(self, limit: int) -> None:
+        """Raise NotAllowed where the user's connections have as many channels as they may."""
+        count = 0
+        for session in self.services.sessions:
+            if isinstance(session, Connection) and session.user == self.user:
+                count += len(session.channels)
+        if count >= limit:
+            raise NotAllowed(f"user '{self.user}' has its most channels, {limit}; the setting is"
+                             f" users.{self.user}.limits.max_channels")
+
+    # Back pressure
+
+    def _first_publish(self) -> None:
+        """From now on this is a publisher, whom alarms concern."""
+        self.published_any = True
+        if self.services.alarm:
+            self.hold_back("alarm")
+
+    def alarm(self, reason: str) -> None:
+        if not self.opened or self.closing:
+            return
+        if reason:
+            if self.notify_blocked:
+                if not self.blocked:
+                    self.blocked = True
+                    self.engine.send(0, "connection.blocked", {"reason": reason})
+                if self.published_any:
+                    self.hold_back("alarm")
+            else:
+                # Clients that do not know connection.blocked know channel.flow; one that goes on is not read any more.
+                for channel in self.channels.values():
+                    channel.ask_to_pause()
+        else:
+            if self.blocked:
+                self.blocked = False
+                self.engine.send(0, "connection.unblocked", {})
+            for channel in self.channels.values():
+                channel.ask_to_go_on()
+            self.release_input("alarm")
+        self.mark()
+
+    def hold_back(self, why: str) -> None:
+        """Stop reading the socket until nothing holds it back any more."""
+        self.held_back.add(why)
+        if not self.reading_paused and not self.closing:
+            self.reading_paused = True
+            self.peer.pause_reading()
+
+    def release_input(self, why: str) -> None:
+        self.held_back.discard(why)
+        if not self.held_back:
+            self.resume_reading()
+
+    def resume_reading(self) -> None:
+        if self.reading_paused and not self.lost:
+            self.reading_paused = False
+            self.peer.resume_reading()
+
+    # Statistics
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "number": self.number, "name": self.peer.name, "protocol": "AMQP 0-9-1", "user": self.user,
+            "vhost": self.vhost_name, "state": self._state(), "channels": len(self.channels), "tls": self.peer.tls,
+            "octets_in": self.octets_in, "octets_out": self.octets_out, "client_properties": self.client_properties,
+            "frame_max": self.engine.frame_max, "channel_max": self.engine.channel_max,
+            "heartbeat": self.engine.heartbeat,
+        }
+
+    def _state(self) -> str:
+        if self.closing:
+            return "closing"
+        if not self.opened:
+            return "opening"
+        return "blocked" if "alarm" in self.held_back else "running"

@@ -1,0 +1,96 @@
+"""The content header of class basic, as the broker needs it: headers to route by, overlays rendered into it.
+
+Octets stay as the publisher sent them wherever nothing has to change.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from leveret.broker.broker import HeaderReader
+from leveret.broker.message import FORMAT_AMQP0, Entry, Message
+from leveret.wire.amqp0.errors import WireError
+from leveret.wire.amqp0.properties import decode_header, decode_headers_table, encode_header, overlay_header
+from leveret.wire.amqp0.values import LongLong
+
+BASIC: Final = 60
+# Ten years and a little: what x-message-ttl takes, too.
+LONGEST_EXPIRATION: Final = 3653 * 24 * 3600 * 1000
+
+
+class BasicHeaderReader(HeaderReader):
+    """Reads properties of messages that came over 0-9 or 0-9-1."""
+
+    def headers(self, message: Message) -> dict[str, Any]:
+        if message.headers_at < 0:
+            return {}
+        try:
+            return decode_headers_table(message.header, message.headers_at)
+        except WireError:
+            return {}
+
+    def property(self, message: Message, name: str) -> str:
+        value = _properties(message.header).get(name.replace("-", "_"))
+        return "" if value is None else str(value)
+
+    def expiration(self, message: Message) -> str | None:
+        value: str | None = _properties(message.header).get("expiration")
+        return value
+
+
+def _properties(header: bytes) -> dict[str, Any]:
+    try:
+        return decode_header(header)[2]
+    except WireError:
+        return {}
+
+
+def reply_to(header: bytes) -> str | None:
+    """The reply-to property."""
+    value: str | None = _properties(header).get("reply_to")
+    return value
+
+
+def with_reply_to(header: bytes, address: str) -> bytes:
+    """The header with another reply-to."""
+    _, size, properties = decode_header(header)
+    properties["reply_to"] = address
+    return encode_header(BASIC, size, properties)
+
+
+def copy_keys(message: Message) -> list[str]:
+    """The routing keys of the CC and BCC headers (RabbitMQ's sender-selected distribution). BCC is taken out of the
+    message, which has no queue yet."""
+    headers = BasicHeaderReader().headers(message)
+    keys: list[str] = []
+    for name in ("CC", "BCC"):
+        value = headers.get(name)
+        if isinstance(value, list):
+            keys.extend(item for item in value if isinstance(item, str))
+    if "BCC" in headers:
+        message.header = overlay_header(message.header, {"BCC": None}, False)
+    return keys
+
+
+def header_of(entry: Entry) -> bytes:
+    """The header of an entry as its consumer gets it: the stored octets, with the overlay's changes."""
+    message = entry.message
+    overlay = entry.overlay
+    if overlay is None or not (overlay.headers or overlay.drop_expiration):
+        return message.header
+    if overlay.rendered is None:
+        headers = dict(overlay.headers)
+        deaths = headers.get("x-death")
+        if deaths is not None:
+            # Clients cast the count to a 64-bit integer, whatever its value.
+            headers["x-death"] = [{**death, "count": LongLong(death["count"])} for death in deaths]
+        try:
+            overlay.rendered = overlay_header(message.header, headers, overlay.drop_expiration)
+        except WireError:
+            overlay.rendered = message.header
+    return overlay.rendered
+
+
+def make_header_reader() -> tuple[int, HeaderReader]:
+    """The reader and the message format that it is for."""
+    return FORMAT_AMQP0, BasicHeaderReader()

@@ -1,0 +1,90 @@
+"""Class tx: select, commit, rollback (0-9-1 section 1.9). Atomic over any number of queues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from leveret.broker.errors import PreconditionFailed
+from leveret.broker.message import Entry
+from leveret.broker.transactions import REQUEUE, Transaction
+from leveret.protocols.v0_9_1.channel import NO_CONSUMERS, NO_ROUTE, Channel
+from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY
+
+
+def select(channel: Channel) -> None:
+    """tx.select"""
+    if channel.confirming:
+        raise PreconditionFailed("cannot switch from confirm to tx mode")
+    channel.transacted = True
+    channel.connection.engine.send(channel.number, "tx.select-ok", {})
+
+
+def commit(channel: Channel) -> None:
+    """tx.commit: answered when everything durable in it is on disk."""
+    _check(channel, "commit")
+    transaction = Transaction(channel.log)
+    for pending in channel.tx_publishes:
+        message = pending.message
+        route = pending.route
+        queues = [queue for queue in channel.route_message(route, message) if not queue.deleted]
+        if not queues and pending.flags & (MANDATORY | IMMEDIATE):
+            mandatory = pending.flags & MANDATORY
+            channel.send_return(message, NO_ROUTE if mandatory else NO_CONSUMERS,
+                                "NO_ROUTE" if mandatory else "NO_CONSUMERS")
+        elif pending.flags & IMMEDIATE:
+            ready = [queue for queue in queues if queue.can_deliver_now(message.size)]
+            if not ready:
+                channel.send_return(message, NO_CONSUMERS, "NO_CONSUMERS")
+            queues = ready
+        transaction.publish(message, [queue for queue in queues if not queue.refuses_publish()])
+    wake: dict[Entry, None] = {}
+    for tag, entry, outcome in channel.tx_settlements:
+        channel.uncount(tag, entry)
+        if outcome == REQUEUE and channel.vhost.strict:
+            entry.queue.refuse_channel(entry, channel)
+        transaction.settle(entry, outcome)
+        wake[entry] = None
+    _begin_again(channel)
+    channel.stall()
+    transaction.commit(_Commit(channel).done)
+
+
+class _Commit:
+    """What happens when a transaction is on disk."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+
+    def done(self) -> None:
+        channel = self.channel
+        if channel.closing:
+            return
+        channel.connection.engine.send(channel.number, "tx.commit-ok", {})
+        channel.connection.mark()
+        channel.wake()
+        channel.resume()
+
+
+def rollback(channel: Channel) -> None:
+    """tx.rollback: publishes are forgotten, acknowledgements too; what was delivered stays with the client."""
+    _check(channel, "rollback")
+    for tag, entry, _ in channel.tx_settlements:
+        channel.unacked[tag] = entry
+        channel.low_tag = min(channel.low_tag, tag)
+    _begin_again(channel)
+    channel.connection.engine.send(channel.number, "tx.rollback-ok", {})
+
+
+def _check(channel: Channel, what: str) -> None:
+    if not channel.transacted:
+        raise PreconditionFailed(f"tx.{what}: the channel is not transacted, tx.select comes first")
+
+
+def _begin_again(channel: Channel) -> None:
+    channel.tx_publishes = []
+    channel.tx_settlements = []
+    channel.tx_size = 0
+
+
+HANDLERS: Final[dict[str, Callable[..., None]]] = {"tx.select": select, "tx.commit": commit, "tx.rollback": rollback}

@@ -1,0 +1,139 @@
+"""Listeners, the clock of the broker's timers, and an orderly stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from leveret.broker.log import FAILED
+from leveret.protocols.services import Services
+from leveret.server.transport import SocketProtocol
+from leveret.server.watch import INTERVAL, Watch
+
+log = logging.getLogger("leveret.server")
+
+# The longest sleep of the timers' clock, so that a timer set in the meantime is not missed for longer.
+LONGEST_SLEEP = 0.05
+BACKLOG = 1024
+
+
+class Server:
+    """Serves one broker on any number of listeners.
+
+    memory_limit, disk_free  octets, 0 for none; handshake_timeout, shutdown_timeout in seconds
+    on_failure               called once when the store has failed for good: nothing can be confirmed any more
+    """
+
+    def __init__(self, services: Services, *, handshake_timeout: float = 10.0, shutdown_timeout: float = 5.0,
+                 memory_limit: int = 0, disk_free: int = 0, data_path: Path | None = None,
+                 on_failure: Callable[[], None] | None = None) -> None:
+        self.services = services
+        self.broker = services.broker
+        self.handshake_timeout = handshake_timeout
+        self.shutdown_timeout = shutdown_timeout
+        self.watch = Watch(services, memory_limit, disk_free, data_path)
+        self.on_failure = on_failure
+        self.listeners: list[asyncio.AbstractServer] = []
+        self.accepted: set[SocketProtocol] = set()
+        self.executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="leveret-auth")
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._clock: asyncio.TimerHandle | None = None
+        self._watching: asyncio.TimerHandle | None = None
+        self._failed = False
+
+    async def start(self) -> None:
+        """Start the log and the broker's clock; listeners are added with `listen`."""
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        broker = self.broker
+        broker.log.on_state = self._log_state
+        broker.log.start(self._post)
+        if broker.overflow is not None:
+            broker.overflow.start(self._post)
+        broker.start()
+        broker.end_turn()
+        self._tick()
+        self._look()
+
+    def _post(self, callback: Callable[[], None]) -> None:
+        """Run something on the event loop, from any thread."""
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(callback)
+        except RuntimeError:
+            log.debug("the event loop is gone; a commit is not reported any more")
+
+    async def listen(self, host: str | None, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
+        """Listen on an address; returns the one that it got (port 0 is any). OSError where that fails."""
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(self._accept, host, port, ssl=tls, backlog=BACKLOG,
+                                          ssl_handshake_timeout=self.handshake_timeout if tls is not None else None)
+        self.listeners.append(server)
+        name = server.sockets[0].getsockname()
+        return str(name[0]), int(name[1])
+
+    def _accept(self) -> SocketProtocol:
+        assert self._loop is not None
+        return SocketProtocol(self.services, self._loop, self.executor, self.handshake_timeout, self.accepted)
+
+    async def stop(self, reason: str = "the broker stops") -> None:
+        """Close the listeners, then the connections with 320, then the log."""
+        services = self.services
+        services.stopping = True
+        for listener in self.listeners:
+            listener.close()
+        for session in list(services.sessions):
+            session.shut_down(reason)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.shutdown_timeout
+        while self.accepted and loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        for protocol in list(self.accepted):
+            protocol.abort()
+        while self.accepted:
+            await asyncio.sleep(0)
+        for handle in (self._clock, self._watching):
+            if handle is not None:
+                handle.cancel()
+        self.broker.end_turn()
+        self.broker.log.close()
+        if self.broker.overflow is not None:
+            self.broker.overflow.close()
+        self.executor.shutdown(wait=False, cancel_futures=True)
+
+    def _tick(self) -> None:
+        """Run the timers that are due; come back when the next one is, at the latest after LONGEST_SLEEP."""
+        assert self._loop is not None
+        timers = self.broker.timers
+        now = timers.now()
+        due = timers.next_due()
+        if due and due <= now:
+            timers.run(now)
+            self.broker.end_turn()
+            due = timers.next_due()
+        wait = LONGEST_SLEEP
+        if due:
+            wait = min(LONGEST_SLEEP, max(0.001, (due - now) / 1000))
+        self._clock = self._loop.call_later(wait, self._tick)
+
+    def _look(self) -> None:
+        assert self._loop is not None
+        self.watch.look()
+        self.broker.end_turn()
+        self._watching = self._loop.call_later(INTERVAL, self._look)
+
+    def _log_state(self) -> None:
+        """The log is full, failed, or well again."""
+        broker = self.broker
+        if broker.log.state == FAILED:
+            if not self._failed:
+                self._failed = True
+                log.error("the store has failed: %s", broker.log.reason)
+                if self.on_failure is not None:
+                    self.on_failure()
+            return
+        self.watch.look()

@@ -1,0 +1,79 @@
+"""The watch over memory and disk: alarms that hold publishers back, and the share of memory a queue may use."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from leveret.broker.broker import DEFAULT_PAGE_ABOVE
+from leveret.broker.log import FULL
+from leveret.protocols.services import Services
+
+INTERVAL = 0.25
+_PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
+# Between the alarm and its end lies this much, so that it does not flap.
+RELEASE = 0.95
+
+
+def resident_octets() -> int:
+    """Memory of this process that is resident."""
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * _PAGE_SIZE
+
+
+class Watch:
+    """Called every INTERVAL seconds. `memory_limit` and `disk_free` in octets, 0 for no limit."""
+
+    def __init__(self, services: Services, memory_limit: int, disk_free: int, data_path: Path | None) -> None:
+        self.services = services
+        self.broker = services.broker
+        self.memory_limit = memory_limit
+        self.disk_free = disk_free
+        self.data_path = data_path
+        self.memory_alarm = False
+        self.disk_alarm = False
+        self.resident = 0
+
+    def look(self) -> None:
+        """Measure, page out, raise or end alarms."""
+        self._look_at_memory()
+        self._look_at_disk()
+        reasons = []
+        if self.memory_alarm:
+            reasons.append("memory")
+        if self.disk_alarm:
+            reasons.append("disk")
+        if self.broker.log.state == FULL:
+            reasons.append("store full")
+        self.services.set_alarm(" and ".join(reasons))
+
+    def _look_at_memory(self) -> None:
+        limit = self.memory_limit
+        if not limit:
+            return
+        self.resident = resident = resident_octets()
+        broker = self.broker
+        if resident > limit * 0.8:
+            broker.page_above = DEFAULT_PAGE_ABOVE // 256
+        elif resident > limit * 0.5:
+            broker.page_above = DEFAULT_PAGE_ABOVE // 16
+        else:
+            broker.page_above = DEFAULT_PAGE_ABOVE
+        broker.page_down()
+        if resident > limit:
+            self.memory_alarm = True
+        elif resident < limit * RELEASE:
+            self.memory_alarm = False
+
+    def _look_at_disk(self) -> None:
+        if self.data_path is None or not self.disk_free:
+            return
+        try:
+            free = shutil.disk_usage(self.data_path).free
+        except OSError:
+            return
+        if free < self.disk_free:
+            self.disk_alarm = True
+        elif free > self.disk_free * 1.05:
+            self.disk_alarm = False
