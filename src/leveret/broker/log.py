@@ -176,8 +176,8 @@ class Log:
         raise NotImplementedError
 
     def has_pending(self) -> bool:
-        """Whether the batch being filled holds anything."""
-        raise NotImplementedError
+        """Whether anything that was accepted is not on disk yet."""
+        return self.pending_bytes > 0
 
     def flush(self) -> None:
         """End the turn: start a commit unless one is running or nothing is pending."""
