@@ -13,7 +13,7 @@ from typing import Any, Final
 from leveret.broker import metadata
 from leveret.broker.consumer import Output
 from leveret.broker.errors import NotFound, PreconditionFailed, ResourceError
-from leveret.broker.log import Log, Recovery
+from leveret.broker.log import CommitWaiter, Log, Recovery
 from leveret.broker.message import Entry, Message
 from leveret.broker.queues.base import Queue
 from leveret.broker.timers import Timers
@@ -23,8 +23,8 @@ DEFAULT_PAGE_ABOVE: Final = 64 << 20
 ID_BLOCK: Final = 1000
 
 
-class Holder:
-    """Something that holds acquired entries: a channel, a session."""
+class Holder(CommitWaiter):
+    """Something that publishes and holds acquired entries: a channel, a session."""
 
     def held(self, queue: Queue) -> list[Entry]:
         raise NotImplementedError

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker.broker import Holder
 from leveret.broker.consumer import Consumer
 from leveret.broker.errors import ContentTooLarge, PreconditionFailed
-from leveret.broker.log import CommitWaiter
 from leveret.broker.message import Entry, Message
 from leveret.broker.queues.base import Queue
 from leveret.broker.routing import Route
@@ -98,7 +97,7 @@ class ChannelConsumer(Consumer):
         self.on_channel.consumer_gone(self)
 
 
-class Channel(CommitWaiter, Holder):
+class Channel(Holder):
     """One channel of a connection.
 
     unacked     entries by delivery tag; `low_tag`: no lower tag is in it
