@@ -78,11 +78,11 @@ format: $(STAMPS)/dev
 docs: $(STAMPS)/docs
 	$(VENV)/bin/mkdocs build --strict
 
-bench: $(STAMPS)/core compiled
-	@$(PY) bench/run.py $(ARGS)
+bench: $(STAMPS)/dev compiled
+	@$(PY) -m bench.run $(ARGS)
 
-bench-scale: $(STAMPS)/core compiled
-	@$(PY) bench/scale.py $(ARGS)
+bench-scale: $(STAMPS)/dev compiled
+	@$(PY) -m bench.scale $(ARGS)
 
 build: $(STAMPS)/dev
 	$(PY) -m build

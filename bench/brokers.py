@@ -1,0 +1,105 @@
+"""The brokers that are compared: Leveret with compiled and with plain modules, and RabbitMQ where it is installed.
+
+They are started by the classes that the tests use, each with directories of its own under a temporary one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.generator import slow_sync
+from tests.support.broker import Broker, LeveretProcess
+from tests.support.rabbitmq import RabbitProcess, available
+
+RABBIT = "rabbitmq"
+COMPILED = "compiled"
+PURE = "pure"
+TITLES = {RABBIT: "RabbitMQ", COMPILED: "Leveret, compiled", PURE: "Leveret, pure Python"}
+
+CONFIG = """\
+[users.guest]
+password = "guest"
+tags = ["administrator"]
+permissions."/" = { configure = ".*", write = ".*", read = ".*" }
+"""
+
+
+def names(wanted: list[str] | None = None) -> list[str]:
+    """Which brokers can be compared here, of those that are wanted; RabbitMQ first."""
+    from leveret import build_info
+
+    found = []
+    if available():
+        found.append(RABBIT)
+    if build_info().compiled:
+        found.append(COMPILED)
+    found.append(PURE)
+    return [name for name in found if wanted is None or name in wanted]
+
+
+@contextlib.contextmanager
+def preloaded(slow: bool) -> Iterator[None]:
+    """Processes that are started inside get the slow disk."""
+    before = os.environ.get("LD_PRELOAD")
+    if slow:
+        os.environ["LD_PRELOAD"] = str(slow_sync())
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop("LD_PRELOAD", None)
+        else:
+            os.environ["LD_PRELOAD"] = before
+
+
+class Contender:
+    """One broker, running. `pid` is the process whose CPU time and memory count."""
+
+    def __init__(self, name: str, directory: Path, slow: bool = False) -> None:
+        self.name = name
+        self.slow = slow
+        self.directory = directory
+        self.broker: Broker
+        if name == RABBIT:
+            self.broker = RabbitProcess(directory)
+        else:
+            pure = {"LEVERET_PURE": "1" if name == PURE else "0"}
+            self.broker = LeveretProcess(directory, config=CONFIG, environment=pure, log_level="warning")
+        self.start()
+
+    def start(self, timeout: float = 600) -> None:
+        with preloaded(self.slow):
+            assert isinstance(self.broker, (LeveretProcess, RabbitProcess))
+            self.broker.start(timeout)
+
+    def stop(self) -> None:
+        if isinstance(self.broker, LeveretProcess):
+            self.broker.stop(timeout=600)
+        else:
+            self.broker.stop()
+
+    @property
+    def port(self) -> int:
+        return self.broker.port
+
+    @property
+    def pid(self) -> int:
+        if isinstance(self.broker, RabbitProcess):
+            return int((self.directory / "pid").read_text())
+        assert isinstance(self.broker, LeveretProcess)
+        return self.broker.pid
+
+
+@contextlib.contextmanager
+def running(wanted: list[str], directory: Path, slow: bool = False) -> Iterator[list[Contender]]:
+    """Start these brokers; stop them at the end."""
+    with contextlib.ExitStack() as stack:
+        started = []
+        for name in wanted:
+            contender = Contender(name, directory / f"{name}{'-slow' if slow else ''}", slow)
+            stack.callback(contender.stop)
+            started.append(contender)
+        yield started

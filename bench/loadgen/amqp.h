@@ -1,0 +1,67 @@
+/* As much of AMQP 0-9-1 as a load generator needs: frames into a buffer, a handshake, and calls that wait. */
+#ifndef AMQP_H
+#define AMQP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct buf {
+    uint8_t *data;
+    size_t len, cap;
+};
+
+void buf_reserve(struct buf *b, size_t more);
+void put(struct buf *b, const void *data, size_t len);
+void put8(struct buf *b, unsigned v);
+void put16(struct buf *b, unsigned v);
+void put32(struct buf *b, uint32_t v);
+void put64(struct buf *b, uint64_t v);
+void put_str(struct buf *b, const char *s);
+
+/* A method frame: begin, put the arguments, end. */
+size_t method_begin(struct buf *b, unsigned channel, unsigned class_id, unsigned method_id);
+void method_end(struct buf *b, size_t begin);
+
+static inline unsigned get16(const uint8_t *p) { return (unsigned)p[0] << 8 | p[1]; }
+static inline uint32_t get32(const uint8_t *p) { return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3]; }
+static inline uint64_t get64(const uint8_t *p) { return (uint64_t)get32(p) << 32 | get32(p + 4); }
+static inline void set64(uint8_t *p, uint64_t v)
+{
+    v = __builtin_bswap64(v);
+    __builtin_memcpy(p, &v, 8);
+}
+
+#define METHOD(class_id, method_id) ((uint32_t)(class_id) << 16 | (uint32_t)(method_id))
+
+struct address {
+    const char *host, *user, *password, *vhost;
+    int port;
+};
+
+/* Connect, log in, open the vhost and channel 1; the socket is still blocking. Ends the program where that fails. */
+int amqp_open(const struct address *to);
+/* Send what is in the buffer (and empty it), then read frames until this method comes. Ends the program where the peer
+   closes. Where `payload` is given it gets a pointer to the method's payload, valid until the next call. */
+void amqp_call(int fd, struct buf *out, uint32_t wanted, const uint8_t **payload);
+
+/* queue.declare, exchange.declare, queue.bind, basic.qos, basic.consume, confirm.select on channel 1: all wait. */
+void amqp_declare_queue(int fd, const char *name, int durable);
+void amqp_delete_queue(int fd, const char *name);
+void amqp_declare_exchange(int fd, const char *name, const char *type);
+void amqp_delete_exchange(int fd, const char *name);
+void amqp_bind(int fd, const char *queue, const char *exchange, const char *key);
+void amqp_qos(int fd, unsigned prefetch);
+void amqp_consume(int fd, const char *queue, int no_ack);
+void amqp_confirm_select(int fd);
+
+/* basic.publish with its content, whose body is `size` octets from `body`. Returns where the body begins, counted from
+   where the frames do. */
+size_t put_publish(struct buf *b, const char *exchange, const char *key, int persistent, const uint8_t *body,
+                   size_t size);
+void put_ack(struct buf *b, uint64_t tag, int multiple);
+
+/* Prints the reply code and text of a connection.close or channel.close payload and ends the program. */
+_Noreturn void amqp_refused(const uint8_t *payload);
+_Noreturn void die(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+#endif

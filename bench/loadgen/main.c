@@ -1,0 +1,127 @@
+/* loadgen: a load generator for AMQP 0-9-1 brokers that costs much less CPU than they do. See `loadgen --help`. */
+#include "load.h"
+#include "stats.h"
+
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+static const char help[] =
+    "loadgen run|declare|idle [options]\n"
+    "  run      publish and consume, print one JSON object\n"
+    "  declare  --messages durable queues, print the milliseconds of each thousand\n"
+    "  idle     --messages connections, kept until the input ends\n"
+    "  --host --port --user --password --vhost --prefix   where, and what the names begin with\n"
+    "  --watch PID        report CPU time and memory of this process\n"
+    "  --publishers N --consumers N --queues N --size OCTETS --durable --keep\n"
+    "  --window N         with confirms, so many publishes in flight a publisher (0: no confirms)\n"
+    "  --batch N          at most so many publishes a write     --rate R   messages a second in all\n"
+    "  --no-ack | --prefetch N --ack-every N [--ack-single]\n"
+    "  --exchange fanout|topic --bindings N\n"
+    "  --max-backlog N    publishers pause while more messages wait in the queues\n"
+    "  --warmup S --seconds S | --messages N\n";
+
+void load_declare(const struct load *load, unsigned count)
+{
+    int fd = amqp_open(&load->broker);
+    uint64_t begin = now_ns(), thousand = begin;
+    printf("{\"milliseconds_per_thousand\": [");
+    for (unsigned i = 0; i < count; i++) {
+        char name[256];
+        snprintf(name, sizeof name, "%s-%u", load->prefix, i);
+        amqp_declare_queue(fd, name, load->durable);
+        if (i % 1000 == 999) {
+            uint64_t now = now_ns();
+            printf("%s%.1f", i == 999 ? "" : ", ", (double)(now - thousand) / 1e6);
+            thousand = now;
+        }
+    }
+    printf("], \"seconds\": %.3f}\n", (double)(now_ns() - begin) / 1e9);
+    close(fd);
+}
+
+void load_idle(const struct load *load, unsigned count)
+{
+    struct rlimit files = {count + 64, count + 64};
+    setrlimit(RLIMIT_NOFILE, &files);
+    for (unsigned i = 0; i < count; i++)
+        amqp_open(&load->broker);
+    printf("{\"connections\": %u}\n", count);
+    fflush(stdout);
+    while (getchar() != EOF) {
+    }
+}
+
+enum { HOST = 256, PORT, USER, PASSWORD, VHOST, PREFIX, WATCH, PUBLISHERS, CONSUMERS, QUEUES, SIZE, DURABLE, KEEP, WINDOW,
+       BATCH, RATE, NO_ACK, PREFETCH, ACK_EVERY, ACK_SINGLE, EXCHANGE, BINDINGS, WARMUP, SECONDS, MESSAGES, MAX_BACKLOG, HELP };
+
+static const struct option options[] = {
+    {"host", 1, 0, HOST}, {"port", 1, 0, PORT}, {"user", 1, 0, USER}, {"password", 1, 0, PASSWORD},
+    {"vhost", 1, 0, VHOST}, {"prefix", 1, 0, PREFIX}, {"watch", 1, 0, WATCH}, {"publishers", 1, 0, PUBLISHERS},
+    {"consumers", 1, 0, CONSUMERS}, {"queues", 1, 0, QUEUES}, {"size", 1, 0, SIZE}, {"durable", 0, 0, DURABLE},
+    {"keep", 0, 0, KEEP}, {"window", 1, 0, WINDOW}, {"batch", 1, 0, BATCH}, {"rate", 1, 0, RATE},
+    {"no-ack", 0, 0, NO_ACK}, {"prefetch", 1, 0, PREFETCH}, {"ack-every", 1, 0, ACK_EVERY},
+    {"ack-single", 0, 0, ACK_SINGLE}, {"exchange", 1, 0, EXCHANGE}, {"bindings", 1, 0, BINDINGS},
+    {"warmup", 1, 0, WARMUP}, {"seconds", 1, 0, SECONDS}, {"messages", 1, 0, MESSAGES}, {"max-backlog", 1, 0, MAX_BACKLOG}, {"help", 0, 0, HELP},
+    {0, 0, 0, 0},
+};
+
+int main(int argc, char **argv)
+{
+    struct load load = {
+        .broker = {.host = "127.0.0.1", .port = 5672, .user = "guest", .password = "guest", .vhost = "/"},
+        .publishers = 1, .consumers = 1, .queues = 1, .size = 256, .confirm = 1, .window = 200, .batch = 64,
+        .prefetch = 500, .ack_every = 50, .exchange = "", .bindings = 10000, .max_backlog = 50000, .prefix = "bench", .warmup = 1, .seconds = 5,
+    };
+    for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
+        long number = optarg ? atol(optarg) : 0;
+        switch (option) {
+        case HOST: load.broker.host = optarg; break;
+        case PORT: load.broker.port = (int)number; break;
+        case USER: load.broker.user = optarg; break;
+        case PASSWORD: load.broker.password = optarg; break;
+        case VHOST: load.broker.vhost = optarg; break;
+        case PREFIX: load.prefix = optarg; break;
+        case WATCH: load.watch = (int)number; break;
+        case PUBLISHERS: load.publishers = (int)number; break;
+        case CONSUMERS: load.consumers = (int)number; break;
+        case QUEUES: load.queues = (int)number; break;
+        case SIZE: load.size = (size_t)number; break;
+        case DURABLE: load.durable = 1; break;
+        case KEEP: load.keep = 1; break;
+        case WINDOW: load.window = (unsigned)number; load.confirm = number > 0; break;
+        case BATCH: load.batch = (unsigned)number; break;
+        case RATE: load.rate = atof(optarg); break;
+        case NO_ACK: load.no_ack = 1; break;
+        case PREFETCH: load.prefetch = (unsigned)number; break;
+        case ACK_EVERY: load.ack_every = (unsigned)number; break;
+        case ACK_SINGLE: load.ack_single = 1; break;
+        case EXCHANGE: load.exchange = optarg; break;
+        case BINDINGS: load.bindings = (unsigned)number; break;
+        case WARMUP: load.warmup = atof(optarg); break;
+        case SECONDS: load.seconds = atof(optarg); break;
+        case MESSAGES: load.messages = (uint64_t)atoll(optarg); break;
+        case MAX_BACKLOG: load.max_backlog = (unsigned)number; break;
+        case HELP: fputs(help, stdout); return 0;
+        default: fputs(help, stderr); return 2;
+        }
+    }
+    const char *mode = optind < argc ? argv[optind] : "";
+    if (load.size < 16)
+        die("a body has at least 16 octets");
+    if (load.queues < 1 || load.ack_every < 1 || load.batch < 1)
+        die("--queues, --ack-every and --batch are at least 1");
+    if (strcmp(mode, "run") == 0)
+        load_run(&load);
+    else if (strcmp(mode, "declare") == 0)
+        load_declare(&load, (unsigned)load.messages);
+    else if (strcmp(mode, "idle") == 0)
+        load_idle(&load, (unsigned)load.messages);
+    else {
+        fputs(help, stderr);
+        return 2;
+    }
+    return 0;
+}

@@ -1,0 +1,476 @@
+/* The event loop: publishers and consumers on non-blocking sockets, in one thread. Every publish was encoded beforehand
+   and is copied; of what comes in, only deliveries, acks and the first octets of bodies are looked at. */
+#include "load.h"
+#include "stats.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#define INPUT (256 * 1024)
+
+/* A publish as it goes out, but for the time in its body. */
+struct template {
+    size_t at, len, body;
+};
+
+struct connection {
+    int fd, publisher, writing;
+    uint8_t *in;
+    size_t in_len;
+    struct buf out;
+    size_t out_done;
+    /* publisher */
+    struct template *templates;
+    unsigned template_count, template_next;
+    uint64_t published, low;         /* the lowest tag that is not confirmed */
+    unsigned in_flight;
+    uint64_t *sent;                  /* by tag modulo the ring: when it was sent, 0 once confirmed */
+    /* consumer */
+    uint64_t tag, body_left;
+    unsigned waiting;                /* deliveries since the last ack */
+    uint64_t *tags;                  /* of them, where they are acked singly */
+    int in_body;
+};
+
+struct counts {
+    uint64_t published, confirmed, nacked, delivered;
+};
+
+static const struct load *load;
+static struct buf templates;
+static struct counts counts;
+static struct hist delivery, confirms;
+static uint64_t now, started, ring;
+static int poller, held;
+static uint64_t random_state = 88172645463325252ull;
+
+static uint64_t next_random(void)
+{
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return random_state;
+}
+
+static void want_write(struct connection *c, int on)
+{
+    if (c->writing == on)
+        return;
+    struct epoll_event event = {.events = EPOLLIN | (on ? EPOLLOUT : 0), .data.ptr = c};
+    epoll_ctl(poller, EPOLL_CTL_MOD, c->fd, &event);
+    c->writing = on;
+}
+
+/* Sends what is pending; 1 when all of it went. */
+static int flush(struct connection *c)
+{
+    while (c->out_done < c->out.len) {
+        ssize_t n = send(c->fd, c->out.data + c->out_done, c->out.len - c->out_done, MSG_NOSIGNAL);
+        if (n < 0) {
+            if (errno != EAGAIN && errno != EWOULDBLOCK)
+                die("sending failed: %s", strerror(errno));
+            want_write(c, 1);
+            return 0;
+        }
+        c->out_done += (size_t)n;
+    }
+    c->out.len = c->out_done = 0;
+    return 1;
+}
+
+/* Messages that are published and not delivered yet, in all queues together. */
+static int64_t backlog(void)
+{
+    uint64_t copies = strcmp(load->exchange, "fanout") == 0 ? (uint64_t)load->queues : 1;
+    return (int64_t)(counts.published * copies) - (int64_t)counts.delivered;
+}
+
+/* Publishes that may be sent now, before limits of the window. */
+static uint64_t due(const struct connection *c)
+{
+    uint64_t share = load->messages ? load->messages / (unsigned)load->publishers : UINT64_MAX;
+    if (load->rate > 0) {
+        double until = (double)(now - started) * 1e-9 * load->rate / load->publishers;
+        if (until < (double)share)
+            share = (uint64_t)until;
+    }
+    return share > c->published ? share - c->published : 0;
+}
+
+static void publish(struct connection *c)
+{
+    /* A few rounds at most, so that one publisher without confirms does not keep the consumers waiting. */
+    for (int round = 0; round < 4; round++) {
+        if (c->out.len && !flush(c))
+            return;
+        uint64_t n = due(c);
+        if (load->confirm && n > load->window - c->in_flight)
+            n = load->window - c->in_flight;
+        if (n > load->batch)
+            n = load->batch;
+        if (n > 0 && load->consumers && backlog() > (int64_t)load->max_backlog) {
+            held = 1;
+            n = 0;
+        }
+        if (n == 0) {
+            want_write(c, 0);
+            return;
+        }
+        now = now_ns();
+        for (uint64_t i = 0; i < n; i++) {
+            struct template *t = &c->templates[c->template_next];
+            if (++c->template_next == c->template_count)
+                c->template_next = 0;
+            uint64_t when = now;
+            if (load->rate > 0) /* when it was to be sent: a generator that is late must not make the broker look good */
+                when = started + (uint64_t)((double)(c->published + 1) * 1e9 * load->publishers / load->rate);
+            buf_reserve(&c->out, t->len);
+            uint8_t *to = c->out.data + c->out.len;
+            memcpy(to, templates.data + t->at, t->len);
+            set64(to + t->body, when);
+            set64(to + t->body + 8, c->published);
+            c->out.len += t->len;
+            c->published++;
+            if (load->confirm)
+                c->sent[c->published % ring] = when;
+        }
+        counts.published += n;
+        if (load->confirm)
+            c->in_flight += (unsigned)n;
+    }
+    if (!flush(c))
+        return;
+    if (!load->confirm && load->rate == 0 && !held && due(c))
+        want_write(c, 1); /* there is always more to send */
+}
+
+static void confirm_one(struct connection *c, uint64_t tag, int nack)
+{
+    uint64_t when = c->sent[tag % ring];
+    if (!when)
+        return;
+    c->sent[tag % ring] = 0;
+    c->in_flight--;
+    counts.confirmed++;
+    counts.nacked += (unsigned)nack;
+    hist_add(&confirms, now > when ? now - when : 0);
+}
+
+static void confirmed(struct connection *c, uint64_t tag, int multiple, int nack)
+{
+    if (tag == 0 && multiple)
+        tag = c->published;
+    if (tag > c->published || tag + ring <= c->published)
+        die("a confirm for delivery tag %llu, which is not in flight", (unsigned long long)tag);
+    if (multiple)
+        for (; c->low <= tag; c->low++)
+            confirm_one(c, c->low, nack);
+    else
+        confirm_one(c, tag, nack);
+    while (c->low <= c->published && !c->sent[c->low % ring])
+        c->low++;
+}
+
+static void settle(struct connection *c)
+{
+    if (load->no_ack)
+        return;
+    if (load->ack_single)
+        c->tags[c->waiting] = c->tag;
+    if (++c->waiting < load->ack_every)
+        return;
+    if (!load->ack_single)
+        put_ack(&c->out, c->tag, c->waiting > 1);
+    else
+        for (unsigned left = c->waiting; left > 0; left--) {
+            unsigned pick = (unsigned)(next_random() % left);
+            put_ack(&c->out, c->tags[pick], 0);
+            c->tags[pick] = c->tags[left - 1];
+        }
+    c->waiting = 0;
+}
+
+static void delivered(struct connection *c)
+{
+    counts.delivered++;
+    settle(c);
+}
+
+static void frame(struct connection *c, unsigned type, const uint8_t *payload, uint32_t size)
+{
+    if (type == 3) {
+        if (!c->in_body && size >= 16) {
+            uint64_t when = get64(payload);
+            hist_add(&delivery, now > when ? now - when : 0);
+        }
+        c->in_body = 1;
+        if (size > c->body_left)
+            die("a body that is longer than announced");
+        c->body_left -= size;
+        if (c->body_left == 0)
+            delivered(c);
+    } else if (type == 2) {
+        c->body_left = get64(payload + 4);
+        c->in_body = 0;
+        if (c->body_left == 0)
+            delivered(c);
+    } else if (type == 1) {
+        uint32_t method = get32(payload);
+        if (method == METHOD(60, 60))
+            c->tag = get64(payload + 5 + payload[4]);
+        else if (method == METHOD(60, 80))
+            confirmed(c, get64(payload + 4), payload[12] & 1, 0);
+        else if (method == METHOD(60, 120))
+            confirmed(c, get64(payload + 4), payload[12] & 1, 1);
+        else if (method == METHOD(10, 50) || method == METHOD(20, 40))
+            amqp_refused(payload);
+        else if (method != METHOD(60, 21) && method != METHOD(20, 20))
+            die("unexpected method %u.%u", method >> 16, method & 0xFFFF);
+    }
+}
+
+static void readable(struct connection *c)
+{
+    ssize_t n = recv(c->fd, c->in + c->in_len, INPUT - c->in_len, 0);
+    if (n <= 0) {
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            return;
+        die("the broker closed the connection");
+    }
+    now = now_ns();
+    c->in_len += (size_t)n;
+    size_t at = 0;
+    while (c->in_len - at >= 8) {
+        uint32_t size = get32(c->in + at + 3);
+        if (size + 8 > INPUT)
+            die("a frame of %u octets", size);
+        if (c->in_len - at < size + 8)
+            break;
+        if (c->in[at + 7 + size] != 0xCE)
+            die("a frame without its end");
+        frame(c, c->in[at], c->in + at + 7, size);
+        at += size + 8;
+    }
+    c->in_len -= at;
+    if (at && c->in_len)
+        memmove(c->in, c->in + at, c->in_len);
+    if (c->publisher)
+        publish(c);
+    else if (c->out.len && flush(c))
+        want_write(c, 0);
+}
+
+static const char *queue_name(int queue)
+{
+    static char name[256];
+    snprintf(name, sizeof name, "%s-%d", load->prefix, queue);
+    return name;
+}
+
+/* Binding keys of three kinds in turn; routing key i matches binding i and no other. */
+static void topic_keys(unsigned i, char *binding, char *key, size_t size)
+{
+    const char *form[] = {"site.%u.sensor.reading", "site.%u.*.reading", "site.%u.#"};
+    snprintf(binding, size, form[i % 3], i);
+    snprintf(key, size, "site.%u.sensor.reading", i);
+}
+
+static void declare(int fd, char *exchange, size_t size)
+{
+    for (int i = 0; i < load->queues; i++) {
+        if (!load->keep)
+            amqp_delete_queue(fd, queue_name(i));
+        amqp_declare_queue(fd, queue_name(i), load->durable);
+    }
+    exchange[0] = 0;
+    if (!*load->exchange)
+        return;
+    snprintf(exchange, size, "%s-x", load->prefix);
+    amqp_delete_exchange(fd, exchange);
+    amqp_declare_exchange(fd, exchange, load->exchange);
+    if (strcmp(load->exchange, "topic") != 0)
+        for (int i = 0; i < load->queues; i++)
+            amqp_bind(fd, queue_name(i), exchange, "");
+    else
+        for (unsigned i = 0; i < load->bindings; i++) {
+            char binding[64], key[64];
+            topic_keys(i, binding, key, sizeof key);
+            amqp_bind(fd, queue_name((int)(i % (unsigned)load->queues)), exchange, binding);
+        }
+}
+
+static void encode(struct connection *c, int number, const char *exchange, const uint8_t *body)
+{
+    int topic = strcmp(load->exchange, "topic") == 0;
+    c->template_count = topic ? load->bindings : 1;
+    c->templates = calloc(c->template_count, sizeof *c->templates);
+    for (unsigned i = 0; i < c->template_count; i++) {
+        struct template *t = &c->templates[i];
+        char binding[64], key[64] = "";
+        if (topic)
+            topic_keys(i, binding, key, sizeof key);
+        t->at = templates.len;
+        t->body = put_publish(&templates, exchange, *exchange ? key : queue_name(number % load->queues), load->durable,
+                              body, load->size);
+        t->len = templates.len - t->at;
+    }
+    /* Not in the order of the bindings. */
+    for (unsigned i = c->template_count - 1; i > 0; i--) {
+        unsigned j = (unsigned)(next_random() % (i + 1));
+        struct template t = c->templates[i];
+        c->templates[i] = c->templates[j];
+        c->templates[j] = t;
+    }
+}
+
+static void add(struct connection *c)
+{
+    fcntl(c->fd, F_SETFL, O_NONBLOCK);
+    c->in = malloc(INPUT);
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = c};
+    epoll_ctl(poller, EPOLL_CTL_ADD, c->fd, &event);
+}
+
+static void report(double seconds, const struct counts *from, const struct usage *mine, const struct usage *theirs)
+{
+    struct usage me = usage_of(0), broker = usage_of(load->watch ? load->watch : -1);
+    printf("{\"seconds\": %.3f, \"published\": %llu, \"confirmed\": %llu, \"nacked\": %llu, \"delivered\": %llu, "
+           "\"backlog\": %lld, \"generator_cpu\": %.2f, \"broker_cpu\": %.2f, \"broker_rss_kb\": %ld, "
+           "\"broker_peak_kb\": %ld, \"latency_us\": ",
+           seconds, (unsigned long long)(counts.published - from->published),
+           (unsigned long long)(counts.confirmed - from->confirmed), (unsigned long long)(counts.nacked - from->nacked),
+           (unsigned long long)(counts.delivered - from->delivered),
+           (long long)backlog(), me.cpu - mine->cpu, broker.cpu - theirs->cpu,
+           broker.rss_kb, broker.peak_kb);
+    hist_json(&delivery, stdout);
+    printf(", \"confirm_us\": ");
+    hist_json(&confirms, stdout);
+    printf("}\n");
+}
+
+static int finished(void)
+{
+    if (!load->messages)
+        return 0;
+    if (!load->publishers)
+        return counts.delivered >= load->messages;
+    return counts.published >= load->messages / (unsigned)load->publishers * (unsigned)load->publishers &&
+           (!load->confirm || counts.confirmed >= counts.published) &&
+           (!load->consumers || backlog() <= 0);
+}
+
+void load_run(const struct load *what)
+{
+    char exchange[128];
+    load = what;
+    poller = epoll_create1(0);
+    int control = amqp_open(&load->broker);
+    declare(control, exchange, sizeof exchange);
+
+    uint8_t *body = malloc(load->size);
+    for (size_t i = 0; i < load->size; i++)
+        body[i] = (uint8_t)('a' + i % 26);
+    for (ring = 1; ring < 2 * (uint64_t)load->window + 2;)
+        ring *= 2;
+    int total = load->publishers + load->consumers;
+    struct connection *all = calloc((size_t)total, sizeof *all);
+    for (int i = 0; i < load->publishers; i++) {
+        struct connection *c = &all[i];
+        c->publisher = 1;
+        c->low = 1;
+        c->fd = amqp_open(&load->broker);
+        c->sent = calloc(ring, sizeof *c->sent);
+        if (load->confirm)
+            amqp_confirm_select(c->fd);
+        encode(c, i, exchange, body);
+        add(c);
+    }
+    for (int i = 0; i < load->consumers; i++) {
+        struct connection *c = &all[load->publishers + i];
+        c->fd = amqp_open(&load->broker);
+        c->tags = calloc(load->ack_every + 1, sizeof *c->tags);
+        amqp_qos(c->fd, load->prefetch);
+        /* More consumers than queues share them; fewer take several each. */
+        for (int queue = i % load->queues; queue < load->queues; queue += load->consumers)
+            amqp_consume(c->fd, queue_name(queue), load->no_ack);
+        add(c);
+    }
+
+    int ticks = -1;
+    if (load->rate > 0) {
+        long interval = (long)(1e9 / load->rate);
+        struct itimerspec spec = {{0, interval > 200000 ? interval : 200000}, {0, 1}};
+        if (interval > 999999999)
+            spec.it_interval = (struct timespec){interval / 1000000000, interval % 1000000000};
+        ticks = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK);
+        timerfd_settime(ticks, 0, &spec, NULL);
+        struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
+        epoll_ctl(poller, EPOLL_CTL_ADD, ticks, &event);
+    }
+
+    now = started = now_ns();
+    uint64_t begin = started + (uint64_t)(load->messages ? 0 : load->warmup * 1e9);
+    uint64_t end = load->messages ? UINT64_MAX : begin + (uint64_t)(load->seconds * 1e9);
+    int measuring = 0;
+    struct counts from = {0};
+    struct usage mine = usage_of(0), theirs = usage_of(load->watch ? load->watch : -1);
+    for (int i = 0; i < load->publishers; i++)
+        publish(&all[i]);
+    struct epoll_event events[128];
+    for (;;) {
+        int n = epoll_wait(poller, events, 128, 100);
+        now = now_ns();
+        for (int i = 0; i < n; i++) {
+            struct connection *c = events[i].data.ptr;
+            if (c == NULL) {
+                uint64_t expirations;
+                if (read(ticks, &expirations, sizeof expirations) > 0)
+                    for (int p = 0; p < load->publishers; p++)
+                        publish(&all[p]);
+                continue;
+            }
+            if (events[i].events & EPOLLOUT) {
+                if (c->publisher)
+                    publish(c);
+                else if (flush(c))
+                    want_write(c, 0);
+            }
+            if (events[i].events & ~(uint32_t)EPOLLOUT)
+                readable(c);
+        }
+        if (held && backlog() <= (int64_t)load->max_backlog / 2) {
+            held = 0;
+            for (int p = 0; p < load->publishers; p++)
+                publish(&all[p]);
+        }
+        if (!measuring && now >= begin) {
+            measuring = 1;
+            if (!load->messages) {
+                begin = now;
+                from = counts;
+            }
+            mine = usage_of(0);
+            theirs = usage_of(load->watch ? load->watch : -1);
+            hist_reset(&delivery);
+            hist_reset(&confirms);
+        }
+        if (measuring && (now >= end || finished()))
+            break;
+    }
+    report((double)(now - begin) * 1e-9, &from, &mine, &theirs);
+    fflush(stdout);
+    for (int i = 0; i < total; i++)
+        close(all[i].fd);
+    if (!load->keep)
+        for (int i = 0; i < load->queues; i++)
+            amqp_delete_queue(control, queue_name(i));
+    if (*exchange)
+        amqp_delete_exchange(control, exchange);
+    close(control);
+}

@@ -1,0 +1,135 @@
+"""Medians, ratios, tables and a chart from the results of a run."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from bench.brokers import RABBIT, TITLES
+from bench.workloads import LATENCY, Workload
+from rich.console import Console
+from rich.table import Table
+
+# By workload and broker: the generator's result of every round.
+Results = dict[str, dict[str, list[dict[str, Any]]]]
+COLOURS = {"rabbitmq": "#9aa0a6", "compiled": "#1a73e8", "pure": "#8ab4f8"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """Medians over the rounds of one workload on one broker. Times in milliseconds, memory in MB.
+
+    ratio    median of the rounds' ratios to RabbitMQ, or None
+    reached  whether that is the target, or None
+    """
+
+    workload: Workload
+    broker: str
+    throughput: float
+    p50: float
+    p99: float
+    cpu: float
+    memory: float
+    generator: float
+    ratio: float | None
+    reached: bool | None
+
+
+def median_row(workload: Workload, broker: str, by_broker: dict[str, list[dict[str, Any]]]) -> Row:
+    rounds = by_broker[broker]
+    ratio = reached = None
+    if broker != RABBIT and RABBIT in by_broker:
+        pairs = zip(rounds, by_broker[RABBIT], strict=False)
+        ratio = statistics.median(workload.value(mine) / workload.value(theirs) for mine, theirs in pairs)
+        reached = workload.reached(broker, ratio)
+
+    def median(figures: list[float]) -> float:
+        return statistics.median(figures)
+
+    return Row(
+        workload, broker,
+        throughput=median([one["delivered"] / one["seconds"] for one in rounds]),
+        p50=median([one["latency_us"]["p50"] / 1e3 for one in rounds]),
+        p99=median([one["latency_us"]["p99"] / 1e3 for one in rounds]),
+        cpu=median([one["broker_cpu"] / max(one["delivered"], 1) * 1e5 for one in rounds]),
+        memory=median([one["broker_rss_kb"] / 1024 for one in rounds]),
+        generator=median([one["generator_cpu"] / max(one["broker_cpu"], 0.01) for one in rounds]),
+        ratio=ratio, reached=reached)
+
+
+def rows(workloads: list[Workload], results: Results) -> list[Row]:
+    return [median_row(workload, broker, results[workload.name])
+            for workload in workloads if workload.name in results for broker in results[workload.name]]
+
+
+HEADINGS = ["work", "broker", "messages/s", "p50 ms", "p99 ms", "CPU s/100k", "RSS MB", "generator CPU", "ratio",
+            "target"]
+
+
+def cells(row: Row) -> list[str]:
+    target = row.workload.targets.get(row.broker)
+    sign = "<=" if row.workload.measure == LATENCY else ">="
+    return [
+        row.workload.title, TITLES[row.broker], f"{row.throughput:,.0f}", f"{row.p50:.2f}", f"{row.p99:.2f}",
+        f"{row.cpu:.2f}", f"{row.memory:.0f}", f"{row.generator:.0%}",
+        f"{row.ratio:.2f} x" if row.ratio is not None else "",
+        f"{sign} {target:g} x" if target is not None and row.ratio is not None else "",
+    ]
+
+
+def print_table(table_rows: list[Row], console: Console) -> None:
+    table = Table(title="Medians of the rounds; ratios to RabbitMQ of the same round", title_justify="left")
+    for heading in HEADINGS:
+        table.add_column(heading, justify="left" if heading in ("work", "broker") else "right")
+    before = None
+    for row in table_rows:
+        if before not in (None, row.workload.name):
+            table.add_section()
+        texts = cells(row)
+        if row.workload.name == before:
+            texts[0] = ""
+        before = row.workload.name
+        if row.reached is not None:
+            texts[8] = f"[{'green' if row.reached else 'red'}]{texts[8]}[/]"
+        table.add_row(*texts)
+    console.print(table)
+
+
+def markdown(table_rows: list[Row]) -> str:
+    lines = ["| " + " | ".join(HEADINGS) + " |", "| --- | --- |" + " ---: |" * (len(HEADINGS) - 2)]
+    lines += ["| " + " | ".join([*cells(row)[:-1], cells(row)[-1] + ("" if row.reached is not False else " (missed)")])
+              + " |" for row in table_rows]
+    return "\n".join(lines) + "\n"
+
+
+def chart(table_rows: list[Row]) -> str:
+    """Ratios to RabbitMQ as bars, one group a workload: an SVG document."""
+    shown = [row for row in table_rows if row.ratio is not None]
+    groups = list(dict.fromkeys(row.workload.name for row in shown))
+    height = 28 + sum(10 + 18 * sum(row.workload.name == name for row in shown) for name in groups) + 24
+    top = max([row.ratio or 0 for row in shown] + [max(row.workload.targets.values()) for row in shown] + [1.0])
+    left, width = 330, 440
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 90}" height="{height}" '
+           'font-family="sans-serif" font-size="12">',
+           '<text x="8" y="18" font-size="14">Ratio to RabbitMQ (throughput: longer is better; p99: shorter is)</text>']
+    y = 32
+    for name in groups:
+        mine = [row for row in shown if row.workload.name == name]
+        out.append(f'<text x="8" y="{y + 13}">{escape(mine[0].workload.title)}</text>')
+        for row in mine:
+            assert row.ratio is not None
+            target = row.workload.targets[row.broker]
+            at = left + target / top * width
+            out.append(f'<rect x="{left}" y="{y}" width="{row.ratio / top * width:.1f}" height="14" '
+                       f'fill="{COLOURS[row.broker]}"><title>{escape(TITLES[row.broker])}</title></rect>')
+            out.append(f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{y - 1}" y2="{y + 15}" stroke="#d93025" '
+                       'stroke-width="2"/>')
+            out.append(f'<text x="{left + max(row.ratio, target) / top * width + 6:.1f}" y="{y + 12}">'
+                       f"{row.ratio:.2f}</text>")
+            y += 18
+        y += 10
+    out.append(f'<text x="8" y="{y + 10}" fill="#5f6368">dark: compiled, light: pure Python, red: the target</text>')
+    out.append("</svg>")
+    return "\n".join(out) + "\n"

@@ -1,0 +1,92 @@
+"""`make bench`: Leveret (compiled and pure) and RabbitMQ in turn, in several rounds of one run, with the same loads.
+
+    make bench                                       everything, about twelve minutes
+    make bench ARGS="--quick"                        one short round of everything
+    make bench ARGS="--only transient --only topic"  some of it
+    make bench ARGS="--brokers compiled"             without comparison
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from bench import brokers, generator, report
+from bench.workloads import WORKLOADS, Workload
+from rich.console import Console
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make bench", description="Compare Leveret with RabbitMQ on this machine.")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=4.0, help="measured time of each load (default 4)")
+    parser.add_argument("--warmup", type=float, default=1.5, help="time before that (default 1.5)")
+    parser.add_argument("--quick", action="store_true", help="one round of 2 seconds each")
+    parser.add_argument("--only", action="append", choices=[workload.name for workload in WORKLOADS])
+    parser.add_argument("--brokers", action="append", choices=list(brokers.TITLES))
+    parser.add_argument("--output", type=Path, default=generator.OUTPUT, help="where results.json, .md and .svg go")
+    chosen = parser.parse_args()
+    if chosen.quick:
+        chosen.rounds, chosen.seconds, chosen.warmup = 1, 2.0, 0.5
+    return chosen
+
+
+def measure(workloads: list[Workload], contenders: list[brokers.Contender], chosen: argparse.Namespace,
+            results: report.Results, console: Console) -> None:
+    """All rounds of these workloads; adds to the results."""
+    for turn in range(chosen.rounds):
+        for workload in workloads:
+            for contender in contenders:
+                arguments = [*workload.options, "--seconds", str(chosen.seconds), "--warmup", str(chosen.warmup),
+                             # Names of their own: what is still in the buffers of the load before goes nowhere.
+                             "--prefix", f"bench-{workload.name}-{turn}"]
+                try:
+                    result = generator.run(contender.port, "run", *arguments, watch=contender.pid, timeout=180)
+                except generator.GeneratorFailed as error:
+                    console.print(f"[red]{contender.name}, {workload.name}: {error}[/]")
+                    continue
+                results.setdefault(workload.name, {}).setdefault(contender.name, []).append(result)
+                console.print(f"round {turn + 1}  {workload.name:20} {contender.name:10} "
+                              f"{result['delivered'] / result['seconds']:>11,.0f}/s  "
+                              f"p99 {result['latency_us']['p99'] / 1e3:>9.2f} ms", highlight=False)
+                time.sleep(0.3)  # let the broker clean up after the load before the next one is measured
+
+
+def main() -> int:
+    chosen = options()
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    wanted = brokers.names(chosen.brokers)
+    if not wanted:
+        console.print("None of these brokers is available here.")
+        return 1
+    workloads = [workload for workload in WORKLOADS if not chosen.only or workload.name in chosen.only]
+    if os.getloadavg()[0] > 0.5:
+        console.print(f"[yellow]The machine is busy (load {os.getloadavg()[0]:.1f}): the figures will be rough.[/]")
+    results: report.Results = {}
+    began = time.time()
+    with tempfile.TemporaryDirectory(prefix="leveret-bench-") as directory:
+        for slow in (False, True):
+            group = [workload for workload in workloads if workload.slow == slow]
+            if group:
+                with brokers.running(wanted, Path(directory), slow) as contenders:
+                    measure(group, contenders, chosen, results, console)
+    rows = report.rows(workloads, results)
+    report.print_table(rows, console)
+    chosen.output.mkdir(parents=True, exist_ok=True)
+    facts = {"began": began, "seconds": time.time() - began, "machine": platform.platform(), "cpus": os.cpu_count(),
+             "python": platform.python_version(), "rounds": chosen.rounds, "results": results}
+    (chosen.output / "results.json").write_text(json.dumps(facts, indent=1) + "\n")
+    (chosen.output / "results.md").write_text(report.markdown(rows))
+    (chosen.output / "results.svg").write_text(report.chart(rows))
+    console.print(f"Also in {chosen.output}: results.json, results.md, results.svg")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""What is measured, and the ratios to RabbitMQ that are to be reached. Every broker gets the same options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from bench.brokers import COMPILED, PURE
+
+THROUGHPUT = "messages/s"
+LATENCY = "p99"
+BATCHED = ("--window", "200", "--prefetch", "500", "--ack-every", "50", "--size", "256")
+RATE = 2000
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A row of the table.
+
+    measure  THROUGHPUT (delivered messages a second, more is better) or LATENCY (p99 from the publisher to the
+             consumer, less is better)
+    targets  by broker: the ratio to RabbitMQ to reach, at least for throughput and at most for latency
+    slow     on a disk that takes 2 ms longer for every sync
+    """
+
+    name: str
+    title: str
+    options: tuple[str, ...]
+    targets: dict[str, float]
+    measure: str = THROUGHPUT
+    slow: bool = False
+
+    def value(self, result: dict[str, Any]) -> float:
+        """The figure that is compared."""
+        if self.measure == LATENCY:
+            return float(result["latency_us"]["p99"])
+        return float(result["delivered"]) / float(result["seconds"])
+
+    def reached(self, broker: str, ratio: float) -> bool:
+        target = self.targets[broker]
+        return ratio <= target if self.measure == LATENCY else ratio >= target
+
+
+def targets(pure: float, compiled: float) -> dict[str, float]:
+    return {PURE: pure, COMPILED: compiled}
+
+
+WORKLOADS = [
+    Workload("transient", "256 B transient, confirms, acks of 50", BATCHED, targets(2.5, 5)),
+    Workload("persistent", "256 B persistent, confirms, acks of 50", (*BATCHED, "--durable"), targets(3, 5)),
+    Workload("no-ack", "16 B, no confirms, no acks", ("--window", "0", "--no-ack", "--size", "16"), targets(1.5, 3)),
+    Workload("unbatched", "50 publishers, each awaits every confirm",
+             ("--publishers", "50", "--window", "1", "--batch", "1"), targets(1.5, 2)),
+    Workload("prefetch-1", "10 consumers with prefetch 1",
+             ("--consumers", "10", "--prefetch", "1", "--ack-every", "1", "--max-backlog", "2000"), targets(1.5, 2)),
+    Workload("single-acks", "single acks in random order", (*BATCHED, "--ack-single"), targets(1.5, 2)),
+    Workload("four-queues", "4 publishers, 4 consumers, 4 queues",
+             (*BATCHED, "--publishers", "4", "--consumers", "4", "--queues", "4"), targets(2, 3)),
+    Workload("fan-out", "fan-out to 10 queues",
+             (*BATCHED, "--exchange", "fanout", "--queues", "10", "--consumers", "10"), targets(2, 3)),
+    Workload("topic", "topic exchange with 10,000 bindings",
+             (*BATCHED, "--exchange", "topic", "--bindings", "10000", "--queues", "10", "--consumers", "10"),
+             targets(2, 3)),
+    Workload("latency", "p99 at 2,000 messages/s, transient", ("--rate", str(RATE), "--ack-every", "1"),
+             targets(1, 0.5), measure=LATENCY),
+    Workload("latency-persistent", "p99 at 2,000 messages/s, persistent",
+             ("--rate", str(RATE), "--ack-every", "1", "--durable"), targets(1, 0.5), measure=LATENCY),
+    Workload("slow-disk", "persistent, 2 ms more a sync, 8 publishers",
+             ("--durable", "--publishers", "8", "--consumers", "4", "--queues", "4", "--window", "1000"),
+             targets(1.5, 1.5), slow=True),
+]
