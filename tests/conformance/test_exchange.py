@@ -216,7 +216,8 @@ def test_another_redeclaration_is_refused(channel: Channel, name: str, changed: 
 @pytest.mark.rule("0-9-1", "exchange.declare.passive.equivalent")
 def test_a_passive_declare_compares_nothing(channel: Channel, name: str) -> None:
     channel.exchange(name, "topic", auto_delete=True)
-    channel.call(Exchange.Declare, Exchange.DeclareOk, exchange=name, exchange_type="fanout", passive=True, durable=True)
+    channel.call(Exchange.Declare, Exchange.DeclareOk, exchange=name, exchange_type="fanout", passive=True,
+                 durable=True)
 
 
 @pytest.mark.rule("0-9-1", "exchange.declare.durable.support")
