@@ -1,7 +1,7 @@
 """The broker: vhosts over one log, and the turn.
 
-A turn is what happens between bytes in and bytes out: commands publish and settle, which marks queues active; `end_turn`
-then drains those queues, starts the group commit and flushes the connections that have something to say.
+A turn is what happens between bytes in and bytes out: commands publish and settle, which marks queues active;
+`end_turn` then drains those queues, starts the group commit and flushes the connections that have something to say.
 """
 
 from __future__ import annotations
@@ -166,8 +166,8 @@ class Broker:
         vhost.clear()
         self.log.put(metadata.VHOST, metadata.make_key(name), None)
 
-    def new_queue_id(self, durable: bool) -> int:
-        """An id that no queue has ever had. Blocks of ids are reserved in the log, so that this costs next to nothing."""
+    def new_queue_id(self) -> int:
+        """An id that no queue has ever had. Blocks of ids are reserved in the log: this costs next to nothing."""
         number = self.next_queue_id
         self.next_queue_id = number + 1
         if number >= self.reserved_queue_ids:

@@ -1,11 +1,11 @@
 """The log that the broker writes to: group commits of records, behind one interface that storage engines implement.
 
-Within one turn of the event loop the broker calls `store`, `settle` and the rest; each adds a record to the batch being
-filled. `flush` ends the turn: unless a commit is running, everything pending becomes one commit, in a thread of the
-engine's. What one turn added is never split over two commits, which is what makes transactions atomic. When a commit has
-returned, the waiters of its batch are told, on the event loop.
+Within one turn of the event loop the broker calls `store`, `settle` and the rest; each adds a record to the batch
+being filled. `flush` ends the turn: unless a commit is running, everything pending becomes one commit, in a thread of
+the engine's. What one turn added is never split over two commits, which is what makes transactions atomic. When a
+commit has returned, the waiters of its batch are told, on the event loop.
 
-Positions: an entry or a message is found again by (row id, slot). Positions never change for the broker: when the engine
+Positions: an entry or a message is found again by (row id, slot). They never change for the broker: when the engine
 copies survivors of a row elsewhere it keeps the old position resolvable for as long as anything live has it.
 """
 

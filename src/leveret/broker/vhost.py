@@ -221,7 +221,7 @@ class Vhost:
                 settings.dead_letter_routing_key = DEAD_QUEUE
         # An exclusive queue goes with its connection, so there is nothing to keep.
         kept = durable and exclusive_owner is None
-        queue_id = self.broker.new_queue_id(kept)
+        queue_id = self.broker.new_queue_id()
         queue = Queue(self, queue_id, name, durable, exclusive_owner, auto_delete, arguments, settings)
         queue.stored = kept
         self.queues[name] = queue

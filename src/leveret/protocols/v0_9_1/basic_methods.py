@@ -45,8 +45,8 @@ def qos(channel: Channel, prefetch_size: int, prefetch_count: int, **flags: bool
     channel.wake()
 
 
-def consume(channel: Channel, queue: str, consumer_tag: str, no_local: bool, no_ack: bool, exclusive: bool, no_wait: bool,
-            arguments: dict[str, Any]) -> None:
+def consume(channel: Channel, queue: str, consumer_tag: str, no_local: bool, no_ack: bool, exclusive: bool,
+            no_wait: bool, arguments: dict[str, Any]) -> None:
     """basic.consume"""
     connection = channel.connection
     if queue == REPLY_NAME:

@@ -12,8 +12,9 @@ from typing import Any, Final
 from leveret.broker.errors import AccessRefused, BrokerError, NotAllowed
 from leveret.broker.queues.base import Queue
 from leveret.broker.routing import Route
+from leveret.protocols.peer import Peer
 from leveret.protocols.services import Services
-from leveret.protocols.session import Peer, Session
+from leveret.protocols.session import Session
 from leveret.protocols.v0_9_1 import handshake, methods
 from leveret.protocols.v0_9_1.channel import Channel
 from leveret.protocols.v0_9_1.heartbeat import Heartbeat

@@ -27,8 +27,8 @@ def find(channel: Channel, queue: str) -> Queue:
     return channel.vhost.queue(name_of(channel, queue), channel.connection)
 
 
-def declare(channel: Channel, queue: str, passive: bool, durable: bool, exclusive: bool, auto_delete: bool, no_wait: bool,
-            arguments: dict[str, Any]) -> None:
+def declare(channel: Channel, queue: str, passive: bool, durable: bool, exclusive: bool, auto_delete: bool,
+            no_wait: bool, arguments: dict[str, Any]) -> None:
     """queue.declare"""
     connection = channel.connection
     vhost = channel.vhost
@@ -57,7 +57,8 @@ def declare(channel: Channel, queue: str, passive: bool, durable: bool, exclusiv
         "consumer_count": len(found.consumers)}, durable, no_wait)
 
 
-def bind(channel: Channel, queue: str, exchange: str, routing_key: str, no_wait: bool, arguments: dict[str, Any]) -> None:
+def bind(channel: Channel, queue: str, exchange: str, routing_key: str, no_wait: bool,
+         arguments: dict[str, Any]) -> None:
     """queue.bind; without queue name and routing key, the key is the name of the last queue."""
     name = name_of(channel, queue)
     if not queue and not routing_key:
