@@ -246,9 +246,7 @@ def test_headers_exchange_sees_the_death(channel: BlockingChannel, name: str) ->
     channel.exchange_declare(f"{name}.dlx", "headers", auto_delete=True)
     for reason in ("rejected", "expired"):
         channel.queue_declare(f"{name}.{reason}", exclusive=True)
-        channel.queue_bind(
-            f"{name}.{reason}", f"{name}.dlx", "", {"x-match": "all-with-x", "x-first-death-reason": reason}
-        )
+        channel.queue_bind(f"{name}.{reason}", f"{name}.dlx", "", {"x-match": "all-with-x", "x-first-death-reason": reason})
     channel.queue_declare(name, exclusive=True, arguments={"x-dead-letter-exchange": f"{name}.dlx"})
     channel.basic_publish("", name, b"r")
     refuse(channel, name)

@@ -71,8 +71,8 @@ def content(
         encode(method, channel),
         encode(ContentHeader(0, len(body), properties or commands.Basic.Properties()), channel),
     ]
-    for start in range(0, len(body), frame_max - 8):
-        parts.append(encode(ContentBody(body[start : start + frame_max - 8]), channel))
+    step = frame_max - 8
+    parts.extend(encode(ContentBody(body[start : start + step]), channel) for start in range(0, len(body), step))
     return b"".join(parts)
 
 
@@ -374,9 +374,7 @@ class Connection:
         name = method.name
         if name == "Connection.Close":
             self.write(encode(commands.Connection.CloseOk(), 0))
-            self.closed = Closed(
-                "connection", method.reply_code, method.reply_text, (method.class_id, method.method_id)
-            )
+            self.closed = Closed("connection", method.reply_code, method.reply_text, (method.class_id, method.method_id))
             self._end(self.closed)
         elif name == "Connection.CloseOk":
             self.closed = Closed("connection", 200)

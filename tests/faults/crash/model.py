@@ -1,12 +1,12 @@
 """What must be in the queues after a crash, from what was confirmed and settled before it.
 
 A message is identified by (publisher, number). Where it may be is a `Group`: one queue, or two between which the broker
-moves messages (dead-lettering), so that it must be in exactly one of them. What a group still knows of is live; a message
-that is found and not live was invented, came back, or was never committed.
+moves messages (dead-lettering), so that it must be in exactly one of them. What a group still knows of is live; a
+message that is found and not live was invented, came back, or was never committed.
 
-A publish is UNKNOWN until its confirm comes and then CERTAIN. A settlement is a maybe until a transaction that holds it has
-been committed: a plain acknowledgement has no answer. Transactions whose commit was sent and not answered may have happened
-or not, but only as a whole.
+A publish is UNKNOWN until its confirm comes and then CERTAIN. A settlement is a maybe until a transaction that holds it
+has been committed: a plain acknowledgement has no answer. Transactions whose commit was sent and not answered may have
+happened or not, but only as a whole.
 """
 
 from __future__ import annotations
@@ -111,9 +111,7 @@ class Model:
         self.highest[publisher] += 1
         return publisher, self.highest[publisher]
 
-    def published(
-        self, groups: list[Group], key: Key, priority: int = 0, transaction: Transaction | None = None
-    ) -> None:
+    def published(self, groups: list[Group], key: Key, priority: int = 0, transaction: Transaction | None = None) -> None:
         """About to be sent."""
         self.totals["published"] += 1
         for group in groups:

@@ -54,8 +54,7 @@ class Workload:
         arguments: dict[str, dict[str, Any]] = {
             self.name("priority"): {"x-max-priority": 5},
             self.name("short"): dead | {"x-dead-letter-routing-key": self.name("short.dead"), "x-max-length": 40},
-            self.name("expiring"): dead
-            | {"x-dead-letter-routing-key": self.name("expiring.dead"), "x-message-ttl": 80},
+            self.name("expiring"): dead | {"x-dead-letter-routing-key": self.name("expiring.dead"), "x-message-ttl": 80},
             self.name("refused"): dead | {"x-dead-letter-routing-key": self.name("refused.dead")},
         }
         for group in self.model.groups:
@@ -145,9 +144,7 @@ class Workload:
                 key = self.model.next(number)
                 priority = self.random.randint(0, priorities) if priorities else 0
                 self.model.published(groups, key, priority)
-                properties = commands.Basic.Properties(
-                    delivery_mode=PERSISTENT, priority=priority if priorities else None
-                )
+                properties = commands.Basic.Properties(delivery_mode=PERSISTENT, priority=priority if priorities else None)
                 body = make_body(key, self.random.randint(*sizes))
                 waiting.append((channel.publish(exchange, routing_key, body, properties), key))
             await connection.drain()

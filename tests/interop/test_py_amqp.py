@@ -1,0 +1,212 @@
+"""py-amqp, the library under kombu and Celery: other habits than pika's on the same wire."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import amqp
+import pytest
+from amqp.exceptions import (
+    AccessRefused,
+    ChannelError,
+    ConsumerCancelled,
+    NotFound,
+    PreconditionFailed,
+    ResourceLocked,
+)
+from amqp.exceptions import (
+    ConnectionError as AMQPConnectionError,
+)
+
+from tests.support.broker import Broker
+
+Connect = Callable[..., amqp.Connection]
+
+
+@pytest.fixture
+def open_amqp(broker: Broker) -> Iterator[Connect]:
+    connections: list[amqp.Connection] = []
+
+    def open_connection(**options: Any) -> amqp.Connection:
+        settings = {"userid": "guest", "password": "guest", "virtual_host": "/", "connect_timeout": 10, **options}
+        connection = amqp.Connection(f"{broker.host}:{broker.port}", **settings)
+        connections.append(connection)
+        connection.connect()
+        return connection
+
+    yield open_connection
+    for connection in connections:
+        if connection.connected:
+            connection.close()
+
+
+def wait_for(connection: amqp.Connection, condition: Callable[[], object]) -> None:
+    for _ in range(200):
+        if condition():
+            return
+        try:
+            connection.drain_events(timeout=0.1)
+        except TimeoutError:
+            continue
+    raise AssertionError("nothing came")
+
+
+@pytest.mark.parametrize("method", ["PLAIN", "AMQPLAIN"])
+def test_login_methods(open_amqp: Connect, method: str) -> None:
+    connection = open_amqp(login_method=method)
+    assert connection.channel().is_open
+
+
+@pytest.mark.parametrize("method", ["PLAIN", "AMQPLAIN"])
+def test_wrong_password(open_amqp: Connect, method: str) -> None:
+    with pytest.raises(AccessRefused):
+        open_amqp(login_method=method, password="wrong")
+
+
+def test_round_trip(open_amqp: Connect, name: str) -> None:
+    channel = open_amqp().channel()
+    channel.queue_declare(name, exclusive=True)
+    message = amqp.Message(
+        "grüße",
+        content_type="text/plain",
+        content_encoding="utf-8",
+        delivery_mode=2,
+        application_headers={"a": 1, "list": [1, 2.5, "x"], "table": {"b": True}, "none": None},
+    )
+    channel.basic_publish(message, routing_key=name)
+    got = channel.basic_get(name)
+    assert got.body == "grüße"
+    assert got.headers == {"a": 1, "list": [1, 2.5, "x"], "table": {"b": True}, "none": None}
+    assert got.delivery_info["message_count"] == 0
+    channel.basic_ack(got.delivery_tag)
+    assert channel.basic_get(name) is None
+
+
+def test_consumer_tag_of_the_broker(open_amqp: Connect, name: str) -> None:
+    channel = open_amqp().channel()
+    channel.queue_declare(name, exclusive=True)
+    tags = {channel.basic_consume(name, consumer_tag="", callback=lambda message: None) for _ in range(3)}
+    assert len(tags) == 3
+    assert all(tag.startswith("amq.ctag-") for tag in tags)
+
+
+def test_confirms(open_amqp: Connect, name: str) -> None:
+    channel = open_amqp(confirm_publish=True).channel()
+    channel.queue_declare(name, exclusive=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    channel.basic_publish_confirm(amqp.Message("1"), routing_key=name)
+    with pytest.raises(amqp.exceptions.MessageNacked):
+        channel.basic_publish_confirm(amqp.Message("2"), routing_key=name)
+
+
+def test_transaction(open_amqp: Connect, name: str) -> None:
+    connection = open_amqp()
+    channel, watcher = connection.channel(), connection.channel()
+    channel.queue_declare(name, exclusive=True)
+    channel.tx_select()
+    channel.basic_publish(amqp.Message("1"), routing_key=name)
+    channel.tx_rollback()
+    channel.basic_publish(amqp.Message("2"), routing_key=name)
+    assert watcher.basic_get(name) is None
+    channel.tx_commit()
+    assert watcher.basic_get(name, no_ack=True).body == "2"
+
+
+def test_returned(open_amqp: Connect, name: str) -> None:
+    connection = open_amqp()
+    channel = connection.channel()
+    returned: list[tuple[Any, ...]] = []
+    channel.events["basic_return"].add(lambda *arguments: returned.append(arguments))
+    channel.basic_publish(amqp.Message("x"), exchange="amq.direct", routing_key=name, mandatory=True)
+    wait_for(connection, lambda: returned)
+    error, exchange, routing_key, message = returned[0]
+    assert (exchange, routing_key, message.body) == ("amq.direct", name, "x")
+    assert error.reply_code == 312
+
+
+def test_exceptions(open_amqp: Connect, name: str) -> None:
+    connection, other = open_amqp(), open_amqp()
+    for wanted, attempt in [
+        (NotFound, lambda channel: channel.queue_declare(name, passive=True)),
+        (AccessRefused, lambda channel: channel.exchange_declare("amq.bad", "direct")),
+        (PreconditionFailed, lambda channel: channel.queue_declare(name, arguments={"x-max-length": -1})),
+    ]:
+        channel = connection.channel()
+        with pytest.raises(wanted):
+            attempt(channel)
+        assert connection.connected
+    other.channel().queue_declare(name, exclusive=True)
+    with pytest.raises(ResourceLocked):
+        connection.channel().queue_declare(name)
+
+
+def test_recover(open_amqp: Connect, name: str) -> None:
+    channel = open_amqp().channel()
+    channel.queue_declare(name, exclusive=True)
+    channel.basic_publish(amqp.Message("x"), routing_key=name)
+    assert channel.basic_get(name).delivery_info["redelivered"] is False
+    channel.basic_recover(requeue=True)
+    assert channel.basic_get(name, no_ack=True).delivery_info["redelivered"] is True
+
+
+def test_recover_async(open_amqp: Connect, name: str) -> None:
+    """The deprecated form without an answer."""
+    channel = open_amqp().channel()
+    channel.queue_declare(name, exclusive=True)
+    channel.basic_publish(amqp.Message("x"), routing_key=name)
+    channel.basic_get(name)
+    channel.basic_recover_async(requeue=True)
+    assert channel.basic_get(name, no_ack=True).delivery_info["redelivered"] is True
+
+
+def test_cancel_notification(open_amqp: Connect, name: str) -> None:
+    connection, other = open_amqp(), open_amqp()
+    channel = connection.channel()
+    channel.queue_declare(name, auto_delete=False)
+    told: list[str] = []
+    channel.basic_consume(name, callback=lambda message: None, on_cancel=told.append)
+    other.channel().queue_delete(name)
+    try:
+        wait_for(connection, lambda: told)
+    except ConsumerCancelled:
+        return
+    assert told
+
+
+def test_exchange_binding(open_amqp: Connect, name: str) -> None:
+    channel = open_amqp().channel()
+    channel.exchange_declare(name, "topic", auto_delete=True)
+    channel.queue_declare(f"{name}.q", exclusive=True)
+    channel.exchange_bind(name, "amq.topic", f"{name}.#")
+    channel.queue_bind(f"{name}.q", name, "#")
+    channel.basic_publish(amqp.Message("through"), "amq.topic", f"{name}.key")
+    assert channel.basic_get(f"{name}.q", no_ack=True).body == "through"
+    channel.exchange_unbind(name, "amq.topic", f"{name}.#")
+    channel.basic_publish(amqp.Message("not"), "amq.topic", f"{name}.key")
+    assert channel.basic_get(f"{name}.q", no_ack=True) is None
+
+
+def test_heartbeat(open_amqp: Connect) -> None:
+    connection = open_amqp(heartbeat=1)
+    assert connection.heartbeat == 1
+    for _ in range(6):
+        with pytest.raises((TimeoutError, socket.timeout)):
+            connection.drain_events(timeout=0.5)
+        connection.heartbeat_tick(rate=2)
+    assert connection.channel().is_open
+
+
+def test_ten_megabytes(open_amqp: Connect, name: str) -> None:
+    channel = open_amqp(frame_max=8192).channel()
+    channel.queue_declare(name, exclusive=True)
+    body = bytes(range(256)) * 40960
+    channel.basic_publish(amqp.Message(body), routing_key=name)
+    got = channel.basic_get(name, no_ack=True)
+    assert (got.body if isinstance(got.body, bytes) else got.body.encode("latin-1")) == body
+
+
+def test_vhost_errors(open_amqp: Connect) -> None:
+    with pytest.raises((AMQPConnectionError, ChannelError, amqp.exceptions.AMQPError)) as caught:
+        open_amqp(virtual_host="missing")
+    assert caught.value.reply_code == 530
