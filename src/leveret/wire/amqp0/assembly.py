@@ -1,4 +1,4 @@
-"""A channel as the wire sees it: open or closing, and the content that is being received on it (0-9-1 section 4.2.6)."""
+"""A channel as the wire sees it: its state, and the content that is being received on it (0-9-1 section 4.2.6)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ BODY: Final = 2
 # The channel has failed or is being closed: whatever comes is discarded, but close and close-ok.
 NOTHING: Final = 3
 
-# Payloads of body frames that are smaller are put together: a list of a million octets would cost eighty times their size.
+# Payloads of body frames that are smaller are put together: a list of single octets costs many times their size.
 _SMALL: Final = 4096
 
 
 class WireChannel:
-    """An open channel. `stage` is what may come next; the rest describes the content of which a part has come.
+    """A channel that is not closed. `stage` is what may come next; the rest describes the content that has
+    come in part.
 
     spec        the method of the content
     address, flags, consumer_tag, delivery_tag, redelivered: the fields of `basic.publish` or `basic.deliver`
@@ -31,8 +32,8 @@ class WireChannel:
     spooling    the body is handed on as it comes
     """
 
-    __slots__ = ("address", "arguments", "consumer_tag", "delivery_tag", "flags", "header", "number", "owes_close_ok", "parts",
-                 "publish", "redelivered", "remaining", "size", "small", "spec", "spooling", "stage", "state")
+    __slots__ = ("address", "arguments", "consumer_tag", "delivery_tag", "flags", "header", "number", "owes_close_ok",
+                 "parts", "publish", "redelivered", "remaining", "size", "small", "spec", "spooling", "stage", "state")
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -66,7 +67,7 @@ class WireChannel:
         self.spooling = False
 
     def add(self, data: bytes, out: list[Command]) -> None:
-        """Take the payload of a body frame, which is not longer than what remains; the finished content goes to `out`."""
+        """Take the payload of a body frame, not longer than what remains; the finished content goes to `out`."""
         self.remaining -= len(data)
         if len(data) >= _SMALL:
             if self.small:
@@ -112,8 +113,8 @@ class WireChannel:
             self.publish = None
             self.spooling = False
         elif spec is None:
-            out.append(Deliver(self.number, self.consumer_tag, self.delivery_tag, self.redelivered, self.address, self.header,
-                               self.size, body))
+            out.append(Deliver(self.number, self.consumer_tag, self.delivery_tag, self.redelivered, self.address,
+                               self.header, self.size, body))
         else:
             out.append(ContentMethod(self.number, spec.name, spec.class_id, spec.method_id, self.arguments, self.header,
                                      self.size, body))

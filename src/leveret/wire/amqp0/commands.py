@@ -60,8 +60,9 @@ class Publish(Command):
     __slots__ = ("address", "body", "delivery_mode", "expiration", "flags", "header", "headers_at", "priority", "size",
                  "spooled", "user_id")
 
-    def __init__(self, channel: int, address: bytes, flags: int, header: bytes, size: int, body: Body, delivery_mode: int,
-                 priority: int, expiration: bytes | None, user_id: bytes | None, headers_at: int) -> None:
+    def __init__(self, channel: int, address: bytes, flags: int, header: bytes, size: int, body: Body,
+                 delivery_mode: int, priority: int, expiration: bytes | None, user_id: bytes | None,
+                 headers_at: int) -> None:
         self.kind = PUBLISH
         self.channel = channel
         self.address = address
@@ -78,7 +79,7 @@ class Publish(Command):
 
 
 class Deliver(Command):
-    """`basic.deliver` with its content, as a client receives it. `address`, `header`, `size` and `body` as in `Publish`."""
+    """`basic.deliver` with its content, as a client receives it; address, header, size and body as in `Publish`."""
 
     __slots__ = ("address", "body", "consumer_tag", "delivery_tag", "header", "redelivered", "size")
 
@@ -127,7 +128,8 @@ class Method(Command):
 
     __slots__ = ("arguments", "class_id", "method_id", "name")
 
-    def __init__(self, kind: int, channel: int, name: str, class_id: int, method_id: int, arguments: dict[str, Any]) -> None:
+    def __init__(self, kind: int, channel: int, name: str, class_id: int, method_id: int,
+                 arguments: dict[str, Any]) -> None:
         self.kind = kind
         self.channel = channel
         self.name = name

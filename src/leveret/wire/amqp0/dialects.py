@@ -1,7 +1,8 @@
 """Field-table dialects: which tag stands for which type (0-9-1 section 4.2.5.5, and what peers made of it).
 
 The specification's text and RabbitMQ's clients disagree: `s` is a short string in the one and a 16-bit integer in the
-other, `l` is unsigned and signed, `x` exists only in the other. Qpid adds `c`, `C` and `k`. A connection has one dialect.
+other, `l` is unsigned and signed, `x` exists only in the other. Qpid adds `c`, `C` and `k`. A connection has one
+dialect.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ _SIZES: Final = (NO_SUCH_TYPE, 1, 1, 1, 2, 2, 4, 4, 8, 8, 4, 8, 5, 5, 8, 0, 1, S
 
 
 class Dialect:
-    """`types` and `sizes` have a row for each of the 256 tags. `bytes_tag` and `long_tag` are what `bytes` and integers of
-    more than 32 bits are sent as."""
+    """`types` and `sizes` have a row for each of the 256 tags. `bytes_tag` and `long_tag` are what `bytes` and integers
+    of more than 32 bits are sent as."""
 
     __slots__ = ("bytes_tag", "long_tag", "name", "sizes", "types", "unsigned_decimal")
 
@@ -73,6 +74,7 @@ QPID: Final = Dialect(
 
 # The text of 0-9-1. It has no type for octets that are not text.
 SPECIFICATION: Final = Dialect(
-    "specification", {**_COMMON, "U": INT16, "L": INT64, "l": UINT64, "D": UNSIGNED_DECIMAL, "s": SHORT_STRING}, b"S", b"L")
+    "specification", {**_COMMON, "U": INT16, "L": INT64, "l": UINT64, "D": UNSIGNED_DECIMAL, "s": SHORT_STRING},
+    b"S", b"L")
 
 DIALECTS: Final[dict[str, Dialect]] = {dialect.name: dialect for dialect in (RABBITMQ, QPID, SPECIFICATION)}

@@ -1,8 +1,9 @@
 """Field tables and arrays: tagged values by name (0-9-1 section 4.2.5.5).
 
 In Python: str is a long string (UTF-8; octets that are not UTF-8 survive as surrogates), bytes a byte array, int the
-smaller of the two signed integers that holds it, float a double, `Decimal` a decimal, an aware `datetime` a timestamp of
-whole seconds in UTC (`RawTimestamp` beyond the year 9999), list an array, dict a table, None void.
+smaller of the two signed integers that holds it (`LongLong` always the larger), float a double, `Decimal` a decimal,
+an aware `datetime` a timestamp of whole seconds in UTC (`RawTimestamp` beyond the year 9999), list an array, dict a
+table, None void.
 
 Of two fields with one name the last wins, as with most clients (the specification leaves it open). Tables may be nested
 `MAX_DEPTH` deep.
@@ -48,52 +49,35 @@ _TIMESTAMP_END: Final = 253402300800
 def check_table(data: bytes, pos: int, end: int, dialect: Dialect, depth: int = 0) -> bool:
     """Whether the fields between `pos` and `end` would decode, found without building anything. IndexError instead of
     False where the octets of `data` end too soon."""
-    sizes = dialect.sizes
     while pos < end:
         pos += 1 + data[pos]
-        size = sizes[data[pos]]
-        pos += 1
-        if size >= 0:
-            pos += size
-        elif size == dialects.SHORT_LENGTH:
-            pos += 1 + data[pos]
-        elif size == dialects.NO_SUCH_TYPE:
+        if pos >= end:
             return False
-        else:
-            length = data[pos] << 24 | data[pos + 1] << 16 | data[pos + 2] << 8 | data[pos + 3]
-            pos += 4
-            if size == dialects.NESTED_TABLE:
-                if depth >= MAX_DEPTH or pos + length > end or not check_table(data, pos, pos + length, dialect, depth + 1):
-                    return False
-            elif size == dialects.NESTED_ARRAY:
-                if depth >= MAX_DEPTH or pos + length > end or not _check_array(data, pos, pos + length, dialect, depth + 1):
-                    return False
-            pos += length
+        pos = _check_value(data, pos, end, dialect, depth)
     return pos == end
 
 
-def _check_array(data: bytes, pos: int, end: int, dialect: Dialect, depth: int) -> bool:
-    sizes = dialect.sizes
-    while pos < end:
-        size = sizes[data[pos]]
-        pos += 1
-        if size >= 0:
-            pos += size
-        elif size == dialects.SHORT_LENGTH:
-            pos += 1 + data[pos]
-        elif size == dialects.NO_SUCH_TYPE:
-            return False
-        else:
-            length = data[pos] << 24 | data[pos + 1] << 16 | data[pos + 2] << 8 | data[pos + 3]
-            pos += 4
-            if size == dialects.NESTED_TABLE:
-                if depth >= MAX_DEPTH or pos + length > end or not check_table(data, pos, pos + length, dialect, depth + 1):
-                    return False
-            elif size == dialects.NESTED_ARRAY:
-                if depth >= MAX_DEPTH or pos + length > end or not _check_array(data, pos, pos + length, dialect, depth + 1):
-                    return False
-            pos += length
-    return pos == end
+def _check_value(data: bytes, pos: int, end: int, dialect: Dialect, depth: int) -> int:
+    """Where the value ends whose tag is at `pos`; more than `end` when it would not decode."""
+    size = dialect.sizes[data[pos]]
+    pos += 1
+    if size >= 0:
+        return pos + size
+    if size == dialects.SHORT_LENGTH:
+        return pos + 1 + data[pos]
+    if size == dialects.NO_SUCH_TYPE:
+        return end + 1
+    stop = pos + 4 + (data[pos] << 24 | data[pos + 1] << 16 | data[pos + 2] << 8 | data[pos + 3])
+    if size == dialects.LONG_LENGTH:
+        return stop
+    if depth >= MAX_DEPTH or stop > end:
+        return end + 1
+    pos += 4
+    if size == dialects.NESTED_TABLE:
+        return stop if check_table(data, pos, stop, dialect, depth + 1) else end + 1
+    while pos < stop:
+        pos = _check_value(data, pos, stop, dialect, depth + 1)
+    return stop if pos == stop else end + 1
 
 
 def decode_table(data: bytes, pos: int, end: int, dialect: Dialect, depth: int = 0) -> dict[str, Any]:
@@ -205,10 +189,7 @@ def encode_table(table: dict[str, Any], dialect: Dialect, depth: int = 0) -> byt
 
 def encode_array(array: list[Any] | tuple[Any, ...], dialect: Dialect, depth: int = 0) -> bytes:
     """The array with its length. EncodeError for what the dialect cannot express."""
-    pieces: list[bytes] = []
-    for value in array:
-        pieces.append(encode_value(value, dialect, depth))
-    data = b"".join(pieces)
+    data = b"".join([encode_value(value, dialect, depth) for value in array])
     return _PACK_U32(len(data)) + data
 
 

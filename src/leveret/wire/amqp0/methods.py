@@ -29,8 +29,8 @@ _PACK_U64: Final = struct.Struct(">Q").pack
 def decode_arguments(spec: MethodSpec, data: bytes, pos: int, end: int, dialect: Dialect) -> dict[str, Any]:
     """Every field of the method but the reserved ones, by name, from the octets behind the two indices.
 
-    Strings are `str`, timestamps are seconds, `content` of 0-9 is (0 inline or 1 reference, bytes). WireError 502 when the
-    octets are too few or too many.
+    Strings are `str`, timestamps are seconds, `content` of 0-9 is (0 inline or 1 reference, bytes). WireError 502 when
+    the octets are too few or too many.
     """
     arguments: dict[str, Any] = {}
     bit = 8

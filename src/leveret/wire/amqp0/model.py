@@ -16,7 +16,8 @@ TABLE: Final = 8
 # The domain of `message.transfer.body` in 0-9: an octet (0 inline, 1 reference) and a long string.
 CONTENT: Final = 9
 
-TYPE_NAMES: Final = ("bit", "octet", "short", "long", "longlong", "shortstr", "longstr", "timestamp", "table", "content")
+TYPE_NAMES: Final = ("bit", "octet", "short", "long", "longlong", "shortstr", "longstr", "timestamp", "table",
+                     "content")
 
 
 class FieldSpec:
@@ -41,12 +42,12 @@ class FieldSpec:
 class MethodSpec:
     """A method: `name` is "queue.declare", `key` is the class index in the upper 16 bits and the method index below.
 
-    `server_receives` and `client_receives` tell who may get it, RabbitMQ's extensions included; `spec_receivers` is what
-    the specification says. `responses` are the names of the methods that answer it.
+    `server_receives` and `client_receives` tell who may get it, RabbitMQ's extensions included; `spec_receivers` is
+    what the specification says. `responses` are the names of the methods that answer it.
     """
 
-    __slots__ = ("class_id", "client_receives", "content", "extension", "fields", "key", "method_id", "name", "responses",
-                 "server_receives", "spec_receivers", "sync")
+    __slots__ = ("class_id", "client_receives", "content", "extension", "fields", "key", "method_id", "name",
+                 "responses", "server_receives", "spec_receivers", "sync")
 
     def __init__(self, name: str, class_id: int, method_id: int, sync: bool, content: bool, server_receives: bool,
                  client_receives: bool, fields: list[FieldSpec], responses: list[str], spec_receivers: list[str],

@@ -19,11 +19,14 @@ _PACK_FRAME: Final = struct.Struct(">BHI").pack
 _PACK_NEXT: Final = struct.Struct(">BBHI").pack
 _PACK_DELIVER: Final = struct.Struct(">BHIHHB").pack
 _PACK_PUBLISH: Final = struct.Struct(">BHIHHH").pack
+_PACK_FLAGS: Final = struct.Struct(">BB").pack
 _PACK_TAG: Final = struct.Struct(">QB").pack
 _PACK_SETTLE: Final = struct.Struct(">BHIHHQBB").pack
 _END: Final = b"\xce"
 _HEARTBEAT: Final = struct.pack(">BHIB", FRAME_HEARTBEAT, 0, 0, FRAME_END)
 
+# Of a delivery, what the pieces do not count: delivery tag and redelivered, and the ends and starts around the header.
+_DELIVER_OVERHEAD: Final = 9 + 8 + 1
 _BASIC: Final = 60
 _PUBLISH: Final = 40
 _DELIVER: Final = 60
@@ -34,15 +37,28 @@ _NACK: Final = 120
 
 class Output:
     """Frames in the order of the calls. `pending` is their octets. `frame_max` is the largest frame, `payload_max` the
-    largest payload that may be sent."""
+    largest payload that may be sent.
 
-    __slots__ = ("_pieces", "frame_max", "payload_max", "pending")
+    Deliveries in a row mostly go to the same consumer and are of the same size: the parts of their frames that do not
+    change are kept, with what they depend on.
+    """
+
+    __slots__ = ("_address_size", "_body_size", "_body_start", "_channel", "_consumer_tag", "_header_size",
+                 "_header_start", "_pieces", "_start", "frame_max", "payload_max", "pending")
 
     def __init__(self, frame_max: int) -> None:
         self._pieces: list[Any] = []
         self.pending = 0
         self.frame_max = frame_max
         self.payload_max = frame_max - FRAME_OVERHEAD
+        self._channel = 0
+        self._consumer_tag = b""
+        self._address_size = -1
+        self._header_size = -1
+        self._body_size = -1
+        self._start = b""
+        self._header_start = b""
+        self._body_start = b""
 
     def to_send(self) -> bytes:
         """Everything that is pending, once."""
@@ -53,19 +69,45 @@ class Output:
 
     def send_deliver(self, channel: int, consumer_tag: bytes, delivery_tag: int, redelivered: bool, address: bytes,
                      header: bytes, body: Body, size: int) -> None:
-        """`basic.deliver` with its content. `address`, `header` and `size` as in `Publish`; the channel must be open."""
-        start = (
-            _PACK_DELIVER(FRAME_METHOD, channel, 14 + len(consumer_tag) + len(address), _BASIC, _DELIVER, len(consumer_tag))
-            + consumer_tag + _PACK_TAG(delivery_tag, 1 if redelivered else 0) + address
-            + _PACK_NEXT(FRAME_END, FRAME_HEADER, channel, len(header)) + header)
-        self._content(channel, start, body, size)
+        """`basic.deliver` with its content; `address`, `header`, `size` as in `Publish`. The channel must be open."""
+        if channel != self._channel:
+            self._channel = channel
+            self._address_size = self._header_size = self._body_size = -1
+        if len(address) != self._address_size or consumer_tag != self._consumer_tag:
+            tag_size = len(consumer_tag)
+            self._start = _PACK_DELIVER(FRAME_METHOD, channel, 14 + tag_size + len(address), _BASIC, _DELIVER,
+                                        tag_size) + consumer_tag
+            self._consumer_tag = consumer_tag
+            self._address_size = len(address)
+        if len(header) != self._header_size:
+            self._header_size = len(header)
+            self._header_start = _PACK_NEXT(FRAME_END, FRAME_HEADER, channel, len(header))
+        pieces = self._pieces
+        pieces.append(self._start)
+        pieces.append(_PACK_TAG(delivery_tag, 1 if redelivered else 0))
+        pieces.append(address)
+        pieces.append(self._header_start)
+        pieces.append(header)
+        self.pending += len(self._start) + len(address) + len(header) + _DELIVER_OVERHEAD
+        if isinstance(body, bytes) and 0 < size <= self.payload_max:
+            if size != self._body_size:
+                self._body_size = size
+                self._body_start = _PACK_NEXT(FRAME_END, FRAME_BODY, channel, size)
+            pieces.append(self._body_start)
+            pieces.append(body)
+            pieces.append(_END)
+            self.pending += size + FRAME_OVERHEAD
+        else:
+            pieces.append(_END)
+            self._body(channel, body)
 
     def send_publish(self, channel: int, address: bytes, flags: int, header: bytes, body: Body, size: int) -> None:
-        """`basic.publish` with its content, all as in `Publish`; the channel must be open."""
-        start = (
-            _PACK_PUBLISH(FRAME_METHOD, channel, 7 + len(address), _BASIC, _PUBLISH, 0) + address + bytes((flags,))
-            + _PACK_NEXT(FRAME_END, FRAME_HEADER, channel, len(header)) + header)
-        self._content(channel, start, body, size)
+        """`basic.publish` with its content, all as in `Publish`. The channel must be open."""
+        method = _PACK_PUBLISH(FRAME_METHOD, channel, 7 + len(address), _BASIC, _PUBLISH, 0) + address
+        self._pieces.append(method + _PACK_FLAGS(flags, FRAME_END))
+        self.pending += len(method) + 2
+        self._frame(FRAME_HEADER, channel, header)
+        self._body(channel, body)
 
     def send_ack(self, channel: int, delivery_tag: int, multiple: bool) -> None:
         """`basic.ack`: of a delivery, or the confirm of a publish."""
@@ -94,30 +136,13 @@ class Output:
         self._pieces.append(_PACK_FRAME(type, channel, len(payload)) + payload + _END)
         self.pending += FRAME_OVERHEAD + len(payload)
 
-    def _frame_content(self, channel: int, header: bytes, body: Body) -> None:
-        """The header frame and the body frames of a content."""
-        size = len(body) if isinstance(body, bytes) else sum([len(part) for part in body])
-        self._content(channel, _PACK_FRAME(FRAME_HEADER, channel, len(header)) + header, body, size)
-
-    def _content(self, channel: int, start: bytes, body: Body, size: int) -> None:
-        """Queue `start`, which is a method frame and a header frame but for its last octet, and the body in frames."""
-        if size == 0:
-            self._pieces.append(start + _END)
-            self.pending += len(start) + 1
-        elif isinstance(body, bytes) and size <= self.payload_max:
-            pieces = self._pieces
-            pieces.append(start + _PACK_NEXT(FRAME_END, FRAME_BODY, channel, size))
-            pieces.append(body)
-            pieces.append(_END)
-            self.pending += len(start) + size + 9
+    def _body(self, channel: int, body: Body) -> None:
+        """A body in frames; none at all when it is empty (0-9-1 section 4.2.6.2)."""
+        if isinstance(body, bytes):
+            self._body_frames(channel, body)
         else:
-            self._pieces.append(start + _END)
-            self.pending += len(start) + 1
-            if isinstance(body, bytes):
-                self._body_frames(channel, body)
-            else:
-                for part in body:
-                    self._body_frames(channel, part)
+            for part in body:
+                self._body_frames(channel, part)
 
     def _body_frames(self, channel: int, part: bytes) -> None:
         """One piece of a body as frames that are as large as the peer takes them. The octets are not copied here."""

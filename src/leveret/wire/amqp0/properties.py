@@ -33,7 +33,7 @@ _MALFORMED: Final = "the content header's properties are malformed"
 
 
 def scan(publish: Publish, header: bytes, dialect: Dialect) -> bool:
-    """Set the properties that `publish` has fields for from a header of class basic; False when the header is malformed.
+    """Set the properties that `publish` has fields for from a header of class basic; False when it is malformed.
 
     It accepts exactly the headers that `decode_header` accepts.
     """
@@ -199,8 +199,8 @@ def decode_headers_table(header: bytes, headers_at: int, dialect: Dialect = RABB
 
 
 def overlay_header(header: bytes, headers: dict[str, Any], drop_expiration: bool, dialect: Dialect = RABBITMQ) -> bytes:
-    """A header of class basic with some of its `headers` set (or removed, where the value is None) and perhaps without its
-    `expiration`. Everything else stays octet for octet as it was.
+    """A header of class basic with some of its `headers` set (or removed, where the value is None) and perhaps without
+    its `expiration`. Everything else stays octet for octet as it was.
 
     WireError 502 when the header is malformed, EncodeError for a value that the dialect cannot express.
     """

@@ -1,9 +1,9 @@
 """The states of a connection and of a channel, and every transition between them (0-9-1 sections 2.2.4 and 2.2.5).
 
-Each peer keeps one state for the connection and one for each channel. A method of class connection or channel moves it, on
-the way in as on the way out, from both peers' point of view at once: the table does not ask who is the server, because
-almost every one of these methods has one possible sender (the method tables check that). Only the close methods have two,
-and what counts there is whether the method is SENT or RECEIVED.
+Each peer keeps one state for the connection and one for each channel. A method of class connection or channel moves it,
+on the way in as on the way out, from both peers' point of view at once: the table does not ask who is the server,
+because almost every one of these methods has one possible sender (the method tables check that). Only the close methods
+have two, and what counts there is whether the method is SENT or RECEIVED.
 
 A received request takes effect as it is parsed: after `connection.open` the peer may go on at once, as if it had been
 granted, and a channel that was closed can be opened again; whoever answers later answers in order.
@@ -42,8 +42,8 @@ CHANNEL_OPEN: Final = 1
 CHANNEL_FAILED: Final = 2
 CHANNEL_CLOSING: Final = 3
 
-STATE_NAMES: Final = ("START", "START_OK", "SECURE_OR_TUNE", "SECURE_OK", "TUNE_OK", "OPEN", "OPEN_OK", "OPENED", "FAILED",
-                      "CLOSING", "CLOSE_RECEIVED", "CLOSED")
+STATE_NAMES: Final = ("START", "START_OK", "SECURE_OR_TUNE", "SECURE_OK", "TUNE_OK", "OPEN", "OPEN_OK", "OPENED",
+                      "FAILED", "CLOSING", "CLOSE_RECEIVED", "CLOSED")
 
 _CONNECTION_ROWS: Final = (
     (START, "connection.start", START_OK),

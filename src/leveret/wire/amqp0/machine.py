@@ -1,0 +1,322 @@
+"""The connection and its channels as state machines: what may come, what may be sent, and what follows from it.
+
+`engine.Engine` adds to this the parsing of frames. All states and transitions are in `states`.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+from leveret.wire.amqp0 import assembly, states
+from leveret.wire.amqp0.assembly import WireChannel
+from leveret.wire.amqp0.commands import CONNECTION_SCOPE, METHOD, SOCKET_SCOPE, Body, Command, Error, Method
+from leveret.wire.amqp0.constants import (
+    CHANNEL_ERROR,
+    CLIENT,
+    COMMAND_INVALID,
+    FRAME_ERROR,
+    FRAME_HEADER,
+    FRAME_METHOD,
+    FRAME_MIN_SIZE,
+    FRAME_OVERHEAD,
+    FRAME_SIZE_BEFORE_OPEN,
+    FRAME_SLACK,
+    NOT_ALLOWED,
+    NOT_IMPLEMENTED,
+    SERVER,
+    UNEXPECTED_FRAME,
+)
+from leveret.wire.amqp0.dialects import QPID, RABBITMQ, Dialect
+from leveret.wire.amqp0.errors import EncodeError, WireError
+from leveret.wire.amqp0.methods import decode_arguments, encode_arguments
+from leveret.wire.amqp0.model import MethodSpec, Version
+from leveret.wire.amqp0.output import Output
+
+_U32: Final = struct.Struct(">I").unpack_from
+
+_CONNECTION: Final = 10
+_CHANNEL: Final = 20
+_CONNECTION_CLOSE: Final = ("connection.close", "connection.close-ok")
+_CHANNEL_CLOSE: Final = ("channel.close", "channel.close-ok")
+_CONNECTION_CLOSE_OK: Final = struct.pack(">HH", 10, 51)
+_CHANNEL_CLOSE_OK: Final = struct.pack(">HH", 20, 41)
+
+
+class Machine(Output):
+    """One connection; see `engine.Engine` for its arguments and attributes."""
+
+    __slots__ = ("_can_close", "_channels", "_fused_size", "_is_server", "_limit", "_proposed_channel_max",
+                 "_proposed_frame_max", "_unexpected", "channel_max", "dialect", "heartbeat", "lost", "max_body_size",
+                 "role", "spool_threshold", "state", "version")
+
+    def __init__(self, role: int, version: Version, frame_max: int, channel_max: int, heartbeat: int,
+                 max_body_size: int, spool_threshold: int, dialect: Dialect | None) -> None:
+        if role not in (SERVER, CLIENT):
+            raise ValueError("role must be SERVER or CLIENT")
+        if not FRAME_MIN_SIZE <= frame_max <= 0xFFFFFFFF:
+            raise ValueError(f"frame_max must be from {FRAME_MIN_SIZE} to 4294967295")
+        if not 1 <= channel_max <= 65535:
+            raise ValueError("channel_max must be from 1 to 65535")
+        super().__init__(frame_max)
+        if dialect is None:
+            dialect = QPID if version.name == "0-9" else RABBITMQ
+        self.role = role
+        self.version = version
+        self.channel_max = channel_max
+        self.heartbeat = heartbeat
+        self.max_body_size = max_body_size
+        self.spool_threshold = spool_threshold
+        self.dialect = dialect
+        self.state = states.START
+        self.lost = False
+        self._is_server = role == SERVER
+        self._can_close = False
+        self._channels: dict[int, WireChannel] = {}
+        self._proposed_frame_max = frame_max
+        self._proposed_channel_max = channel_max
+        # The largest payload that is taken, and the largest body that is taken together with its method and header.
+        self._limit = FRAME_SIZE_BEFORE_OPEN - FRAME_OVERHEAD
+        self._fused_size = 0
+        # 0-9 has no reply code of its own for content frames out of order.
+        self._unexpected = UNEXPECTED_FRAME if "unexpected-frame" in version.constants else FRAME_ERROR
+
+    def _receives(self, spec: MethodSpec) -> bool:
+        return spec.server_receives if self._is_server else spec.client_receives
+
+    def is_open(self, channel: int) -> bool:
+        """Whether the channel is open on the wire: it was opened, and neither peer has closed it."""
+        state = self._channels.get(channel)
+        return state is not None and state.stage != assembly.NOTHING
+
+    def _method_received(self, number: int, channel: WireChannel | None, data: bytes, start: int, end: int,
+                         out: list[Command]) -> None:
+        """A method frame that the hot path left: decode it and move the states."""
+        if end - start < 4:
+            if self.state < states.FAILED:
+                self._fail(out, number, FRAME_ERROR, "a method frame is too short for its class and method")
+            return
+        key: int = _U32(data, start)[0]
+        class_id = key >> 16
+        method_id = key & 0xFFFF
+        spec = self.version.methods.get(key)
+        name = "" if spec is None else spec.name
+        if self.state >= states.FAILED and (self.state != states.CLOSING or number or name not in _CONNECTION_CLOSE):
+            return
+        if channel is not None and channel.stage == assembly.NOTHING and name not in _CHANNEL_CLOSE:
+            return
+        if spec is None:
+            self._fail(out, number, NOT_IMPLEMENTED, f"there is no method {class_id}.{method_id}", class_id, method_id)
+        elif not self._receives(spec):
+            self._fail(out, number, COMMAND_INVALID, f"{name} is not for a {'server' if self._is_server else 'client'}",
+                       class_id, method_id)
+        elif (class_id == _CONNECTION) != (number == 0):
+            self._fail(out, number, COMMAND_INVALID, f"{name} on channel {number}", class_id, method_id)
+        elif class_id != _CONNECTION and self.state not in states.USABLE:
+            self._fail(out, number, COMMAND_INVALID, f"{name} before the connection is open", class_id, method_id)
+        elif name == "channel.open" and channel is None and number > self.channel_max:
+            self._fail(out, number, NOT_ALLOWED, f"channel {number} is above the {self.channel_max} that were agreed",
+                       class_id, method_id)
+        elif class_id != _CONNECTION and channel is None and (
+                states.CHANNEL_CLOSED, states.RECEIVED, name) not in states.CHANNEL:
+            self._fail(out, number, CHANNEL_ERROR, f"{name} on channel {number}, which is not open", class_id,
+                       method_id)
+        elif name == "channel.open" and channel is not None:
+            self._fail(out, number, CHANNEL_ERROR, f"channel {number} is open already", class_id, method_id)
+        elif channel is not None and channel.stage in (assembly.HEADER, assembly.BODY):
+            self._fail(out, number, self._unexpected, f"{name} within a content", class_id, method_id)
+        else:
+            try:
+                arguments = decode_arguments(spec, data, start + 4, end, self.dialect)
+            except WireError as error:
+                self._fail(out, number, error.code, error.text, class_id, method_id)
+                return
+            if class_id == _CONNECTION:
+                self._connection_method(spec, arguments, out)
+            elif class_id == _CHANNEL:
+                self._channel_method(spec, number, channel, arguments, out)
+            elif not spec.content:
+                out.append(Method(METHOD, number, name, class_id, method_id, arguments))
+            elif channel is not None:
+                channel.stage = assembly.HEADER
+                channel.spec = spec
+                channel.arguments = arguments
+
+    def _connection_method(self, spec: MethodSpec, arguments: dict[str, Any], out: list[Command]) -> None:
+        name = spec.name
+        following = states.CONNECTION.get((self.state, states.RECEIVED, name))
+        if following is None:
+            self._fail(out, 0, COMMAND_INVALID, f"{name} is out of order", spec.class_id, spec.method_id)
+            return
+        if name == "connection.tune":
+            self._proposed_frame_max = arguments["frame_max"]
+            self._proposed_channel_max = arguments["channel_max"]
+        elif name == "connection.tune-ok":
+            excess = self._excess(arguments)
+            if excess:
+                self.state = states.CLOSED
+                out.append(Error(0, SOCKET_SCOPE, NOT_ALLOWED, excess, spec.class_id, spec.method_id))
+                return
+            self._agree(arguments)
+        elif name == "connection.open-ok":
+            self._open()
+        elif name == "connection.close" and self.state == states.CLOSING:
+            self._frame(FRAME_METHOD, 0, _CONNECTION_CLOSE_OK)
+        self.state = following
+        if following >= states.CLOSE_RECEIVED:
+            self._forget_channels()
+        out.append(Method(METHOD, 0, name, spec.class_id, spec.method_id, arguments))
+
+    def _excess(self, arguments: dict[str, Any]) -> str:
+        """What of a client's tune-ok goes beyond the proposal (0-9-1, rules of connection.tune-ok), "" for nothing."""
+        frame_max: int = arguments["frame_max"]
+        channel_max: int = arguments["channel_max"]
+        if frame_max and frame_max < FRAME_MIN_SIZE:
+            return f"a frame-max of {frame_max} is below {FRAME_MIN_SIZE}"
+        if 0 < self._proposed_frame_max < frame_max:
+            return f"a frame-max of {frame_max} is above the {self._proposed_frame_max} that were proposed"
+        if 0 < self._proposed_channel_max < channel_max:
+            return f"a channel-max of {channel_max} is above the {self._proposed_channel_max} that were proposed"
+        return ""
+
+    def _agree(self, arguments: dict[str, Any]) -> None:
+        """Take the values of tune-ok. 0 sets no limit, so that the proposal stays, or what was configured where that
+        was 0, too; a heartbeat of 0 is none."""
+        self.frame_max = arguments.get("frame_max", 0) or self._proposed_frame_max or self.frame_max
+        self.channel_max = arguments.get("channel_max", 0) or self._proposed_channel_max or self.channel_max
+        self.heartbeat = arguments.get("heartbeat", 0)
+        self.payload_max = self.frame_max - FRAME_OVERHEAD
+
+    def _open(self) -> None:
+        """From now on frames may be as large as was agreed."""
+        self._limit = self.frame_max - FRAME_OVERHEAD + FRAME_SLACK
+        self._fused_size = min(self._limit, self.max_body_size, self.spool_threshold)
+
+    def _forget_channels(self) -> None:
+        for channel in self._channels.values():
+            channel.close(states.CHANNEL_CLOSED)
+        self._channels.clear()
+
+    def _channel_method(self, spec: MethodSpec, number: int, channel: WireChannel | None, arguments: dict[str, Any],
+                        out: list[Command]) -> None:
+        name = spec.name
+        state = states.CHANNEL_CLOSED if channel is None else channel.state
+        following = states.CHANNEL.get((state, states.RECEIVED, name))
+        if following is None:
+            self._fail(out, number, COMMAND_INVALID, f"{name} is out of order", spec.class_id, spec.method_id)
+            return
+        if channel is None:
+            self._channels[number] = WireChannel(number)
+        elif following == states.CHANNEL_CLOSED:
+            channel.close(following)
+            del self._channels[number]
+        elif name == "channel.close":
+            if state == states.CHANNEL_CLOSING:
+                self._frame(FRAME_METHOD, number, _CHANNEL_CLOSE_OK)
+            else:
+                channel.owes_close_ok = True
+        out.append(Method(METHOD, number, name, spec.class_id, spec.method_id, arguments))
+
+    def _fail(self, out: list[Command], number: int, code: int, text: str, class_id: int = 0,
+              method_id: int = 0) -> None:
+        """The peer broke the protocol, for good: nothing of this connection counts any more."""
+        self._can_close = self.state != states.START
+        self.state = states.FAILED
+        self._forget_channels()
+        out.append(Error(number, CONNECTION_SCOPE, code, text, class_id, method_id))
+
+    def _lose(self, out: list[Command], number: int, text: str) -> None:
+        """The boundaries of the frames are lost."""
+        self.lost = True
+        if self.state < states.FAILED:
+            self._fail(out, number, FRAME_ERROR, text)
+
+    # Sending
+
+    @property
+    def can_close(self) -> bool:
+        """Whether `connection.close` can be sent: not before the server has begun, nor twice."""
+        return self.state in states.CLOSABLE or (self.state == states.FAILED and self._can_close)
+
+    def send(self, channel: int, name: str, arguments: dict[str, Any] | None = None) -> None:
+        """Any method without content. Arguments that are missing become 0, empty or false.
+
+        What is sent after the connection or the channel was closed is dropped: the peer could not tell what it belongs
+        to. ValueError for a method that this peer never sends or that is out of order, and for arguments that do not
+        fit.
+        """
+        spec = self._sendable(name, False)
+        if arguments is None:
+            arguments = {}
+        if spec.class_id == _CONNECTION:
+            following = states.CONNECTION.get((self.state, states.SENT, name))
+            if following is None:
+                if self.state >= states.FAILED:
+                    return
+                raise ValueError(f"{name} cannot be sent in state {states.STATE_NAMES[self.state]}")
+            if channel:
+                raise ValueError(f"{name} is sent on channel 0")
+            self._send_method(0, spec, arguments)
+            self.state = following
+            if name == "connection.tune":
+                self._proposed_frame_max = arguments.get("frame_max", 0)
+                self._proposed_channel_max = arguments.get("channel_max", 0)
+            elif name == "connection.tune-ok":
+                self._agree(arguments)
+            elif name == "connection.open-ok":
+                self._open()
+            elif following >= states.CLOSING:
+                self._forget_channels()
+        elif self.state >= states.FAILED:
+            return
+        elif spec.class_id == _CHANNEL:
+            self._send_channel_method(channel, spec, arguments)
+        elif self.is_open(channel):
+            self._send_method(channel, spec, arguments)
+
+    def _send_channel_method(self, number: int, spec: MethodSpec, arguments: dict[str, Any]) -> None:
+        name = spec.name
+        channel = self._channels.get(number)
+        state = states.CHANNEL_CLOSED if channel is None else channel.state
+        following = states.CHANNEL.get((state, states.SENT, name))
+        if following is None:
+            if state == states.CHANNEL_OPEN:
+                raise ValueError(f"{name} cannot be sent on channel {number}, which is open")
+            return
+        if channel is None and following == states.CHANNEL_OPEN and not 1 <= number <= self.channel_max:
+            raise ValueError(f"channels have numbers from 1 to {self.channel_max}")
+        self._send_method(number, spec, arguments)
+        if channel is None:
+            if following == states.CHANNEL_OPEN:
+                self._channels[number] = WireChannel(number)
+        elif following == states.CHANNEL_CLOSING:
+            channel.close(following)
+            if channel.owes_close_ok:
+                channel.owes_close_ok = False
+                self._frame(FRAME_METHOD, number, _CHANNEL_CLOSE_OK)
+
+    def send_content(self, channel: int, name: str, arguments: dict[str, Any], header: bytes, body: Body) -> None:
+        """Any method with content. `header` is the payload of its header frame, and must state the body's size. Dropped
+        and refused as by `send`."""
+        spec = self._sendable(name, True)
+        if self.state >= states.FAILED or not self.is_open(channel):
+            return
+        self._send_method(channel, spec, arguments)
+        self._frame(FRAME_HEADER, channel, header)
+        self._body(channel, body)
+
+    def _sendable(self, name: str, content: bool) -> MethodSpec:
+        spec = self.version.by_name.get(name)
+        if spec is None:
+            raise ValueError(f"AMQP {self.version.name} has no method {name}")
+        if not (spec.client_receives if self._is_server else spec.server_receives):
+            raise ValueError(f"{name} is not sent by a {'server' if self._is_server else 'client'}")
+        if spec.content != content:
+            raise ValueError(f"{name} has {'' if spec.content else 'no '}content")
+        return spec
+
+    def _send_method(self, channel: int, spec: MethodSpec, arguments: dict[str, Any]) -> None:
+        payload = encode_arguments(spec, arguments, self.dialect)
+        if len(payload) > self.payload_max:
+            raise EncodeError(f"{spec.name} has {len(payload)} octets, more than a frame may have")
+        self._frame(FRAME_METHOD, channel, payload)
