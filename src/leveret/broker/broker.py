@@ -83,6 +83,9 @@ class Broker:
         self.next_queue_id = 1
         self.reserved_queue_ids = 1
         self.in_turn = False
+        # Memory is short: who holds much without acknowledging gets nothing more for now.
+        self.tight = False
+        self.unknown_arguments: set[str] = set()
         self.on_vhost_removed: Callable[[Vhost], None] | None = None
 
     # The turn

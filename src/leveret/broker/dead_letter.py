@@ -40,6 +40,7 @@ class DeadLetters:
         old_keys = [old_key, *_strings(headers.get("CC"))]
         deaths = self._add_death(headers, queue.name, reason, old_exchange, old_keys, message)
         changes: dict[str, Any] = dict(entry.overlay.headers) if entry.overlay is not None else {}
+        changes.pop("x-delivery-count", None)
         changes["x-death"] = deaths
         if "x-first-death-queue" not in headers:
             changes["x-first-death-exchange"] = old_exchange

@@ -6,6 +6,7 @@ All operations here are protocol-neutral; permissions were checked by the caller
 from __future__ import annotations
 
 import base64
+import logging
 import re
 import secrets
 from typing import TYPE_CHECKING, Any, Final
@@ -38,6 +39,8 @@ from leveret.broker.routing import Route, depends_on_message, resolve
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker, VhostSettings
     from leveret.broker.log import Recovery
+
+log = logging.getLogger("leveret.broker")
 
 PREDECLARED: Final = (
     ("amq.direct", "direct"), ("amq.fanout", "fanout"), ("amq.topic", "topic"), ("amq.headers", "headers"),
@@ -145,6 +148,7 @@ class Vhost:
             self._check_arguments("exchange", name, arguments, existing.arguments)
             return existing
         self._check_new_name("exchange", name)
+        self._note_unknown(settings.unknown)
         exchange = make_exchange(type_name, name, durable=durable, auto_delete=auto_delete, internal=internal,
                                  arguments=arguments)
         exchange.alternate = settings.alternate_exchange
@@ -210,6 +214,7 @@ class Vhost:
         else:
             name = "amq.gen-" + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
         self.broker.check_queue_limit(self)
+        self._note_unknown(settings.unknown)
         return self._add_queue(name, durable, owner if exclusive else None, auto_delete, arguments, settings)
 
     def _add_queue(self, name: str, durable: bool, exclusive_owner: object | None, auto_delete: bool,
@@ -359,12 +364,18 @@ class Vhost:
 
     # Checks
 
+    def _note_unknown(self, arguments: dict[str, Any]) -> None:
+        """Log once each argument that nobody here knows: it is kept and compared, and has no effect."""
+        for name in arguments:
+            if name not in self.broker.unknown_arguments:
+                self.broker.unknown_arguments.add(name)
+                log.warning("argument '%s' is not known: it is kept, and has no effect (compat.strict refuses it)", name)
+
     def _check_new_name(self, kind: str, name: str) -> None:
         self.broker.check_name(kind, name)
-        if self.strict:
-            if len(name) > 127 or STRICT_NAME.fullmatch(name) is None:
-                raise PreconditionFailed(f"{kind} name '{name}' may have up to 127 letters, digits, hyphens,"
-                                         " underscores, periods and colons (compat.strict)")
+        if self.strict and (len(name) > 127 or STRICT_NAME.fullmatch(name) is None):
+            raise PreconditionFailed(f"{kind} name '{name}' may have up to 127 letters, digits, hyphens,"
+                                     " underscores, periods and colons (compat.strict)")
         if name.startswith("amq."):
             raise AccessRefused(f"{kind} name '{name}' contains reserved prefix 'amq.*'")
 

@@ -8,7 +8,9 @@ from leveret.broker.consumer import Output
 
 
 class Session(Output):
-    """One connection of one protocol."""
+    """One connection of one protocol. `number` identifies it within the process."""
+
+    number: int
 
     def data_received(self, data: bytes) -> None:
         raise NotImplementedError
@@ -23,6 +25,10 @@ class Session(Output):
     def resume_writing(self) -> None:
         raise NotImplementedError
 
+    def wake(self) -> None:
+        """Ask the consumers that have been refused for want of credit again."""
+        raise NotImplementedError
+
     def shut_down(self, reason: str) -> None:
         """The operator closes the connection (0-9-1: 320 connection-forced)."""
         raise NotImplementedError
@@ -33,4 +39,8 @@ class Session(Output):
 
     def describe(self) -> dict[str, Any]:
         """For `leveret connections`."""
+        raise NotImplementedError
+
+    def describe_channels(self) -> list[dict[str, Any]]:
+        """For `leveret channels`."""
         raise NotImplementedError

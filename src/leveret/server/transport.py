@@ -11,8 +11,9 @@ from functools import partial
 from typing import Any
 
 from leveret.protocols.detect import HEADER_0_9_1, HEADER_SIZE, NEED_MORE, UNKNOWN, detect
+from leveret.protocols.peer import Peer
 from leveret.protocols.services import Services
-from leveret.protocols.session import Peer, Session
+from leveret.protocols.session import Session
 from leveret.protocols.v0_9_1.connection import Connection
 
 log = logging.getLogger("leveret.server")

@@ -60,6 +60,12 @@ class Watch:
             broker.page_above = DEFAULT_PAGE_ABOVE // 16
         else:
             broker.page_above = DEFAULT_PAGE_ABOVE
+        tight = resident > limit * 0.8
+        if broker.tight and not tight:
+            broker.tight = False
+            for session in list(self.services.sessions):
+                session.wake()
+        broker.tight = tight
         broker.page_down()
         if resident > limit:
             self.memory_alarm = True

@@ -16,7 +16,7 @@ from array import array
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.broker.arguments import DROP_HEAD, REJECT_PUBLISH_DLX, QueueSettings
+from leveret.broker.arguments import DROP_HEAD, QUORUM, REJECT_PUBLISH_DLX, QueueSettings
 from leveret.broker.consumer import Consumer
 from leveret.broker.log import Loaded, RecoveredQueue
 from leveret.broker.message import ACQUIRED, ARCHIVED, AVAILABLE, DEFAULT_PRIORITY, Entry, Message, Overlay
@@ -544,14 +544,25 @@ class Queue:
                 entry.holder = None
                 self.dead_letter(entry, DELIVERY_LIMIT)
                 return
-            if self.delivery_limit >= 0 and entry.row is not None:
-                entry.row.log.update(entry)
+            if self.delivery_limit >= 0:
+                if self.settings.type == QUORUM:
+                    self._show_deliveries(entry)
+                if entry.row is not None:
+                    entry.row.log.update(entry)
         entry.state = AVAILABLE
         self._level_of(entry.message).insert(entry)
         self.memory += entry.message.size + ENTRY_OVERHEAD
         if self.max_length >= 0 or self.max_bytes >= 0:
             self._shorten()
         self.activate()
+
+    def _show_deliveries(self, entry: Entry) -> None:
+        """RabbitMQ's quorum queues tell consumers how often a message has come back."""
+        overlay = entry.overlay
+        if overlay is None:
+            overlay = entry.overlay = Overlay()
+        overlay.headers["x-delivery-count"] = entry.delivery_count
+        overlay.rendered = None
 
     def requeue_elsewhere(self, entry: Entry, channel: object) -> None:
         """Give an acquired entry back, but never again to this channel."""

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from leveret.protocols.v0_9_1.connection import Connection
 
 REPLY_TO: Final = b"amq.rabbitmq.reply-to"
+# What a channel without prefetch may hold unacknowledged while memory is short.
+MAY_HOLD: Final = 1000
 NO_CONSUMERS: Final = 313
 NO_ROUTE: Final = 312
 
@@ -56,7 +58,10 @@ class ChannelConsumer(Consumer):
     def can_take(self, size: int) -> bool:
         channel = self.on_channel
         if not self.no_ack:
-            if self.prefetch and self.unacked >= self.prefetch:
+            if self.prefetch:
+                if self.unacked >= self.prefetch:
+                    return False
+            elif channel.holds_too_much():
                 return False
             if channel.counted and not channel.has_credit(size):
                 return False
@@ -128,6 +133,7 @@ class Channel(Holder):
         self.unacked_size = 0
         self.counted = False
         self.sized = False
+        self.most_unacked = connection.settings.unacked_per_channel
         self.times: dict[int, int] | None = None
         self.timeout: ConsumerTimeout | None = None
         self.last_queue = ""
@@ -316,6 +322,11 @@ class Channel(Holder):
         if self.prefetch_size and self.unacked and self.unacked_size + size > self.prefetch_size:
             return False
         return self.connection.has_credit(size)
+
+    def holds_too_much(self) -> bool:
+        """Whether a channel without prefetch must acknowledge before it gets more: by setting, or for lack of memory."""
+        held = len(self.unacked)
+        return (self.broker.tight and held >= MAY_HOLD) or 0 < self.most_unacked <= held
 
     def take_tags(self, tag: int, multiple: bool) -> list[tuple[int, Entry]]:
         """Remove the entries that an acknowledgement names; PreconditionFailed for a tag that was never given, or twice

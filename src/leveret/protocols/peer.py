@@ -1,0 +1,53 @@
+"""What a session may ask of the socket under it. The server subclasses it in plain Python, so it is not compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class Peer:
+    """The socket under a session."""
+
+    # address:port of both ends, the client's address, and whether that is this machine
+    name: str
+    host: str
+    local: bool
+    # the client certificate as `ssl` gives it, None without TLS or certificate
+    certificate: dict[str, Any] | None
+    tls: bool
+
+    def __init__(self) -> None:
+        self.name = ""
+        self.host = ""
+        self.local = False
+        self.certificate = None
+        self.tls = False
+
+    def write(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close after everything written was sent."""
+        raise NotImplementedError
+
+    def abort(self) -> None:
+        """Close at once."""
+        raise NotImplementedError
+
+    def pause_reading(self) -> None:
+        raise NotImplementedError
+
+    def resume_reading(self) -> None:
+        raise NotImplementedError
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Call back in a later turn of the event loop."""
+        raise NotImplementedError
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
+        raise NotImplementedError
+
+    def run_blocking(self, function: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """Run something slow (a password hash) in a thread; `done` gets its result, or the exception, on the loop."""
+        raise NotImplementedError
