@@ -67,6 +67,11 @@ class Load:
         result: dict[str, Any] = json.loads(output)
         return result
 
+    def stop(self) -> dict[str, Any]:
+        """End a load early; what it measured so far."""
+        self.process.terminate()
+        return self.result(60)
+
     def line(self) -> str:
         """The next line that it prints."""
         assert self.process.stdout is not None

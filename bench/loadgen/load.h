@@ -26,13 +26,13 @@ struct load {
     int keep;                /* leave the queues there */
 };
 
-/* Runs the load and prints one JSON object. */
+/* Runs the load and prints one JSON object. SIGTERM ends it early, once the warm-up is over. */
 void load_run(const struct load *load);
 
 /* Declares `count` durable queues one after the other; prints the milliseconds that each thousand took. */
 void load_declare(const struct load *load, unsigned count);
 
-/* Opens `count` connections with a channel each, prints a line, and keeps them until its input ends. */
+/* Opens `count` connections with a channel each, prints "open", and keeps them until its input ends. */
 void load_idle(const struct load *load, unsigned count);
 
 #endif

@@ -48,10 +48,11 @@ void load_idle(const struct load *load, unsigned count)
     setrlimit(RLIMIT_NOFILE, &files);
     for (unsigned i = 0; i < count; i++)
         amqp_open(&load->broker);
-    printf("{\"connections\": %u}\n", count);
+    puts("open");
     fflush(stdout);
     while (getchar() != EOF) {
     }
+    printf("{\"connections\": %u}\n", count);
 }
 
 enum { HOST = 256, PORT, USER, PASSWORD, VHOST, PREFIX, WATCH, PUBLISHERS, CONSUMERS, QUEUES, SIZE, DURABLE, KEEP, WINDOW,

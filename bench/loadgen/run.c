@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -49,6 +50,14 @@ static struct hist delivery, confirms;
 static uint64_t now, started, ring;
 static int poller, held;
 static uint64_t random_state = 88172645463325252ull;
+
+static volatile sig_atomic_t stopping;
+
+static void stop(int number)
+{
+    (void)number;
+    stopping = 1;
+}
 
 static uint64_t next_random(void)
 {
@@ -402,6 +411,7 @@ void load_run(const struct load *what)
         add(c);
     }
 
+    signal(SIGTERM, stop);
     int ticks = -1;
     if (load->rate > 0) {
         long interval = (long)(1e9 / load->rate);
@@ -460,7 +470,7 @@ void load_run(const struct load *what)
             hist_reset(&delivery);
             hist_reset(&confirms);
         }
-        if (measuring && (now >= end || finished()))
+        if (measuring && (now >= end || stopping || finished()))
             break;
     }
     report((double)(now - begin) * 1e-9, &from, &mine, &theirs);

@@ -1,0 +1,177 @@
+"""`make bench-scale`: what a broker does when there is a lot of something.
+
+    make bench-scale                              all of it, about fifteen minutes
+    make bench-scale ARGS="idle --connections 1000"
+    make bench-scale ARGS="deep --messages 10000000"
+    make bench-scale ARGS="declares --queues 100000"
+
+Each command takes --broker compiled (where the modules are compiled), pure or rabbitmq.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bench import brokers, generator
+
+# The other queue, whose latency must not suffer: few messages, durable, confirmed.
+BYSTANDER = ("--rate", "1000", "--durable", "--ack-every", "1", "--prefix", "bystander", "--warmup", "1")
+BYSTANDER_SECONDS = 8
+
+
+def status(pid: int, field: str) -> float:
+    """A size from /proc/PID/status, MB."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) / 1024
+    raise ValueError(field)
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def judge(what: str, value: float, limit: float, unit: str) -> dict[str, Any]:
+    """Print a figure beside its limit."""
+    met = value <= limit
+    say(f"  {what}: {value:,.1f} {unit} (at most {limit:,.1f} {unit}: {'yes' if met else 'NO'})")
+    return {"value": value, "limit": limit, "unit": unit, "met": met}
+
+
+def settled_memory(pid: int, seconds: float = 10) -> float:
+    """Resident memory once it has stopped changing by more than 1 MB a second, or after some seconds."""
+    before = status(pid, "VmRSS")
+    for _ in range(int(seconds)):
+        time.sleep(1)
+        now = status(pid, "VmRSS")
+        if abs(now - before) < 1:
+            return now
+        before = now
+    return before
+
+
+def idle(chosen: argparse.Namespace, contender: brokers.Contender) -> dict[str, Any]:
+    """Memory of idle connections with a channel each."""
+    # One connection before: what the first one loads is not the price of a connection.
+    generator.run(contender.port, "run", "--seconds", "0.5", "--warmup", "0", "--prefix", "idle")
+    bare = settled_memory(contender.pid)
+    began = time.monotonic()
+    load = generator.Load(contender.port, "idle", "--messages", str(chosen.connections))
+    if not load.line():
+        raise SystemExit(f"opening connections failed: {load.process.communicate()[1].strip()}")
+    took = time.monotonic() - began
+    full = settled_memory(contender.pid)
+    load.result()
+    say(f"  {chosen.connections} connections with a channel each, opened in {took:.1f} s; {bare:.0f} MB before")
+    return {"connections": chosen.connections, "seconds": took, "bare_mb": bare,
+            "memory": judge("memory above the bare broker", full - bare, 70 * chosen.connections / 1000, "MB")}
+
+
+def declares(chosen: argparse.Namespace, contender: brokers.Contender) -> dict[str, Any]:
+    """Durable queues declared one after the other, each awaited."""
+    found = generator.run(contender.port, "declare", "--durable", "--messages", str(chosen.queues), timeout=3600)
+    thousands = found["milliseconds_per_thousand"]
+    say(f"  {chosen.queues} queues in {found['seconds']:.1f} s, {chosen.queues / found['seconds']:,.0f} a second; "
+        f"first thousand {thousands[0]:.0f} ms, last {thousands[-1]:.0f} ms; {status(contender.pid, 'VmRSS'):.0f} MB")
+    began = time.monotonic()
+    contender.stop()
+    contender.start()
+    took = time.monotonic() - began
+    say(f"  stopped and back in {took:.1f} s")
+    return {**found, "restart_seconds": took,
+            "slow_down": judge("last thousand over the first", thousands[-1] / thousands[0], 2, "x")}
+
+
+def beside(contender: brokers.Contender, work: Callable[[], dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Do some work while the bystander runs; the results of both."""
+    load = generator.Load(contender.port, "run", *BYSTANDER, "--seconds", "1000000")
+    try:
+        done = work()
+    finally:
+        bystander = load.stop()
+    return done, bystander
+
+
+def deep(chosen: argparse.Namespace, contender: brokers.Contender) -> dict[str, Any]:
+    """A queue of very many persistent messages: memory, restart, drain, and what another queue feels of it."""
+    count = chosen.messages
+    port = contender.port
+    bare = settled_memory(contender.pid)
+    alone = generator.run(port, "run", *BYSTANDER, "--seconds", str(BYSTANDER_SECONDS))
+    say(f"  another queue's p99 alone: {alone['latency_us']['p99'] / 1e3:.2f} ms; {bare:.0f} MB")
+    common = ("--durable", "--keep", "--prefix", "deep", "--size", "256", "--messages", str(count))
+
+    filled, during_fill = beside(contender, lambda: generator.run(
+        port, "run", *common, "--publishers", "4", "--consumers", "0", "--window", "500", watch=contender.pid,
+        timeout=7200))
+    say(f"  filled at {filled['confirmed'] / filled['seconds']:,.0f} messages/s in {filled['seconds']:.0f} s")
+    peak_filling = status(contender.pid, "VmHWM")
+    resting = settled_memory(contender.pid)
+
+    contender.stop()
+    began = time.monotonic()
+    contender.start(timeout=1800)
+    restart = time.monotonic() - began
+    restarted = status(contender.pid, "VmHWM")
+
+    drained, during_drain = beside(contender, lambda: generator.run(
+        contender.port, "run", *common, "--publishers", "0", "--consumers", "1", watch=contender.pid, timeout=7200))
+    say(f"  drained at {drained['delivered'] / drained['seconds']:,.0f} messages/s in {drained['seconds']:.0f} s")
+    peak_draining = status(contender.pid, "VmHWM")
+
+    base = max(alone["latency_us"]["p99"], 1)
+    say(f"  memory: {resting:.0f} MB full and at rest, peaks {peak_filling:.0f} MB filling, {restarted:.0f} MB starting, "
+        f"{peak_draining:.0f} MB draining")
+    scale = count / 10_000_000
+    return {
+        "messages": count, "alone": alone, "fill": filled, "drain": drained, "resting_mb": resting,
+        "during_fill": during_fill, "during_drain": during_drain,
+        "memory": judge("most memory", max(peak_filling, restarted, peak_draining), 1024, "MB"),
+        "restart": judge("back after a restart in", restart, max(60 * scale, 2), "s"),
+        "p99_fill": judge("other queue's p99 while filling", during_fill["latency_us"]["p99"] / base, 2, "x"),
+        "p99_drain": judge("other queue's p99 while draining", during_drain["latency_us"]["p99"] / base, 2, "x"),
+    }
+
+
+COMMANDS = {"idle": idle, "declares": declares, "deep": deep}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make bench-scale", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("commands", nargs="*", choices=[*COMMANDS, []], help="what to measure (all of it)")
+    parser.add_argument("--broker", action="append", choices=list(brokers.TITLES))
+    parser.add_argument("--connections", type=int, default=1000)
+    parser.add_argument("--queues", type=int, default=100_000)
+    parser.add_argument("--messages", type=int, default=10_000_000)
+    parser.add_argument("--output", type=Path, default=generator.OUTPUT)
+    chosen = parser.parse_args()
+    with contextlib.suppress(ValueError):
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    available = brokers.names()
+    wanted = chosen.broker or [name for name in available if name != brokers.RABBIT][:1]
+    results: dict[str, dict[str, Any]] = {}
+    for command in chosen.commands or COMMANDS:
+        for name in wanted:
+            if name not in available:
+                raise SystemExit(f"{brokers.TITLES[name]} is not available here")
+            say(f"{command}: {brokers.TITLES[name]}")
+            with (tempfile.TemporaryDirectory(prefix="leveret-scale-") as directory,
+                  brokers.running([name], Path(directory)) as contenders):
+                results.setdefault(command, {})[name] = COMMANDS[command](chosen, contenders[0])
+    chosen.output.mkdir(parents=True, exist_ok=True)
+    (chosen.output / "scale.json").write_text(json.dumps(results, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
