@@ -124,6 +124,9 @@ class LimitsConfig(Section, frozen=True, kw_only=True):
         about("Deliveries of one channel that may wait for acknowledgement, also without a prefetch.", ge=0),
     ] = 0
     queues_per_vhost: Annotated[int, about("Queues of one vhost.", ge=0)] = 0
+    transaction_size: Annotated[
+        Size, about("Octets that the uncommitted publishes of one transaction may hold.", ge=1)
+    ] = 268435456
 
 
 class StorageConfig(Section, frozen=True, kw_only=True):

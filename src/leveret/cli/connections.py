@@ -1,0 +1,90 @@
+"""`leveret connections`, `leveret channels` and `leveret consumers`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from leveret.cli.failed import Failed
+from leveret.cli.output import Columns, octets, show_json, show_table
+from leveret.cli.remote import current, remote_options, vhost_option
+
+CONNECTIONS: Columns = (
+    ("number", "number"), ("name", "name"), ("user", "user"), ("vhost", "vhost"), ("protocol", "protocol"),
+    ("tls", "TLS"), ("state", "state"), ("channels", "channels"), ("octets_in", "in", octets),
+    ("octets_out", "out", octets),
+)
+CHANNELS: Columns = (
+    ("connection", "connection"), ("number", "channel"), ("user", "user"), ("vhost", "vhost"),
+    ("consumers", "consumers"), ("unacked", "unacked"), ("unconfirmed", "unconfirmed"), ("prefetch", "prefetch"),
+    ("mode", "mode"), ("state", "state"),
+)
+CONSUMERS: Columns = (
+    ("vhost", "vhost"), ("queue", "queue"), ("tag", "tag"), ("connection", "connection"), ("channel", "channel"),
+    ("unacked", "unacked"), ("no_ack", "no-ack"), ("exclusive", "exclusive"), ("active", "active"),
+    ("priority", "priority"),
+)
+
+
+def _list(call: str, columns: Columns, vhost: str | None) -> None:
+    broker = current()
+    found = broker.call(call, vhost=vhost)
+    if broker.as_json:
+        show_json(found)
+    else:
+        show_table(found, columns)
+
+
+@click.group(invoke_without_command=True)
+@vhost_option
+@remote_options
+@click.pass_context
+def connections(context: click.Context, /, vhost: str | None, **_: Any) -> None:
+    """List connections; `close` closes some."""
+    if context.invoked_subcommand is None:
+        _list("connections.list", CONNECTIONS, vhost)
+
+
+@connections.command("list")
+@vhost_option
+@remote_options
+def list_connections(vhost: str | None, **_: Any) -> None:
+    """List connections."""
+    _list("connections.list", CONNECTIONS, vhost)
+
+
+@connections.command()
+@click.argument("number", type=int, required=False)
+@click.option("--user", help="Close all connections of this user.")
+@click.option("--reason", help="What the client is told.")
+@remote_options
+def close(number: int | None, user: str | None, reason: str | None, **_: Any) -> None:
+    """Close a connection by its number in the list, or all of a user. The client gets 320, connection-forced."""
+    if (number is None) == (user is None):
+        raise click.UsageError("expected either a connection's number or --user")
+    broker = current()
+    if user is None:
+        broker.call("connections.close", number=number, reason=reason)
+        click.echo(f"connection {number} is closed")
+        return
+    closed = broker.call("connections.close_user", user=user, reason=reason)["connections"]
+    if not closed:
+        raise Failed(f"user '{user}' has no connections")
+    click.echo(f"{closed} connections of user '{user}' are closed")
+
+
+@click.command()
+@vhost_option
+@remote_options
+def channels(vhost: str | None, **_: Any) -> None:
+    """List channels."""
+    _list("channels.list", CHANNELS, vhost)
+
+
+@click.command()
+@vhost_option
+@remote_options
+def consumers(vhost: str | None, **_: Any) -> None:
+    """List consumers."""
+    _list("consumers.list", CONSUMERS, vhost)

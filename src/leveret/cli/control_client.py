@@ -1,0 +1,70 @@
+"""The other end of the control socket: one call, blocking."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+from leveret.management.socket_path import CONTROL_SOCKET, short_path
+
+TIMEOUT = 60.0
+
+
+class NoBroker(Exception):
+    """No broker answers in that data directory. The message says what to do."""
+
+
+class CallFailed(Exception):
+    """The broker refused the call, and says why."""
+
+
+def call(data_dir: Path, name: str, arguments: dict[str, Any] | None = None, *, timeout: float = TIMEOUT) -> Any:
+    """The result of a call to the broker that runs over `data_dir`. Raises `NoBroker` or `CallFailed`."""
+    request = json.dumps({"v": 1, "call": name, "arguments": arguments or {}}).encode() + b"\n"
+    with _connect(data_dir, timeout) as connection:
+        try:
+            connection.sendall(request)
+            with connection.makefile("rb") as answers:
+                return _result(answers, data_dir)
+        except TimeoutError:
+            raise NoBroker(f"the broker of {data_dir} did not answer within {timeout:g} seconds") from None
+        except ConnectionError:
+            raise NoBroker(f"the broker of {data_dir} went away") from None
+
+
+def _connect(data_dir: Path, timeout: float) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(timeout)
+    path = data_dir / CONTROL_SOCKET
+    try:
+        with short_path(path) as name:
+            connection.connect(name)
+    except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
+        connection.close()
+        raise NoBroker(
+            f"no broker runs over {data_dir}.\nStart one with `leveret serve --data-dir {data_dir}`, or say with "
+            "--data-dir or --config which one is meant."
+        ) from None
+    except PermissionError:
+        connection.close()
+        raise NoBroker(f"{path} may be used by its owner only; run this command as the broker's user") from None
+    except OSError as error:
+        connection.close()
+        raise NoBroker(f"{path} cannot be used: {error}") from None
+    return connection
+
+
+def _result(answers: Any, data_dir: Path) -> Any:
+    parts: list[Any] = []
+    for line in answers:
+        answer = json.loads(line)
+        if "error" in answer:
+            raise CallFailed(answer["error"]["text"])
+        if "part" in answer:
+            parts += answer["part"]
+            continue
+        result = answer["result"]
+        return parts + result if isinstance(result, list) else result
+    raise NoBroker(f"the broker of {data_dir} went away")

@@ -1,0 +1,79 @@
+"""`leveret exchanges`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from leveret.cli.output import show_json, show_table
+from leveret.cli.remote import (
+    argument_option,
+    current,
+    in_vhost_option,
+    read_arguments,
+    remote_options,
+    vhost_option,
+)
+
+COLUMNS = (
+    ("vhost", "vhost"), ("name", "name"), ("type", "type"), ("bindings", "bindings"), ("durable", "durable"),
+    ("auto_delete", "auto-delete"), ("internal", "internal"), ("arguments", "arguments"),
+)
+
+
+@click.group(invoke_without_command=True)
+@vhost_option
+@remote_options
+@click.pass_context
+def exchanges(context: click.Context, /, vhost: str | None, **_: Any) -> None:
+    """List exchanges; the subcommands change them."""
+    if context.invoked_subcommand is None:
+        _list(vhost)
+
+
+def _list(vhost: str | None) -> None:
+    broker = current()
+    found = broker.call("exchanges.list", vhost=vhost)
+    found.sort(key=lambda item: (item["vhost"], item["name"]))
+    if broker.as_json:
+        show_json(found)
+    else:
+        show_table([{**item, "name": item["name"] or "(default)"} for item in found], COLUMNS)
+
+
+@exchanges.command("list")
+@vhost_option
+@remote_options
+def list_exchanges(vhost: str | None, **_: Any) -> None:
+    """List exchanges."""
+    _list(vhost)
+
+
+@exchanges.command()
+@click.argument("name")
+@in_vhost_option
+@click.option("--type", "type_name", default="direct", show_default=True,
+              help="direct, fanout, topic, headers or x-consistent-hash.")
+@click.option("--transient", is_flag=True, help="Do not keep the exchange across a restart.")
+@click.option("--auto-delete", is_flag=True, help="Delete it when its last binding has gone.")
+@click.option("--internal", is_flag=True, help="Clients cannot publish to it.")
+@argument_option
+@remote_options
+def add(name: str, vhost: str, type_name: str, transient: bool, auto_delete: bool, internal: bool,
+        arguments: tuple[str, ...], **_: Any) -> None:
+    """Declare an exchange."""
+    current().call("exchanges.add", name=name, vhost=vhost, type=type_name, durable=not transient,
+                   auto_delete=auto_delete, internal=internal, arguments=read_arguments(arguments))
+    click.echo(f"exchange '{name}' is there")
+
+
+@exchanges.command()
+@click.argument("name")
+@in_vhost_option
+@click.option("--if-unused", is_flag=True, help="Only without bindings.")
+@remote_options
+def delete(name: str, vhost: str, if_unused: bool, **_: Any) -> None:
+    """Delete an exchange with its bindings."""
+    current().call("exchanges.delete", name=name, vhost=vhost, if_unused=if_unused)
+    click.echo(f"exchange '{name}' is deleted")

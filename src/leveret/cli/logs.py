@@ -1,0 +1,47 @@
+"""The log of `leveret serve`, on standard error: one line of text, or one JSON object, an event."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from typing import Any
+
+
+def _time(created: float) -> str:
+    seconds, milliseconds = divmod(int(created * 1000), 1000)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{milliseconds:03d}Z"
+
+
+class TextFormatter(logging.Formatter):
+    """`2026-01-31T12:00:00.000Z info  leveret.server: text`. Names that clients chose cannot begin a line of their own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        message = record.getMessage()
+        if not message.isprintable():
+            message = "".join(char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode()
+                              for char in message)
+        line = f"{_time(record.created)} {record.levelname.lower():<7} {record.name}: {message}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class JsonFormatter(logging.Formatter):
+    """An object with time, level, logger, message, and the trace of an exception."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        event: dict[str, Any] = {"time": _time(record.created), "level": record.levelname.lower(), "logger": record.name,
+                                 "message": record.getMessage()}
+        if record.exc_info:
+            event["exception"] = self.formatException(record.exc_info)
+        return json.dumps(event)
+
+
+def set_up_logging(level: str, format: str) -> None:
+    """For this process; `level` and `format` as in `server.log_level` and `server.log_format`."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # What asyncio has to say at these levels helps nobody who runs a broker.
+    logging.getLogger("asyncio").setLevel(max(logging.WARNING, logging.getLogger().level))
+    logging.raiseExceptions = False

@@ -1,0 +1,82 @@
+"""Tables and JSON on standard output."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import click
+
+# Longer tables are printed as plain columns: laying them out would take longer than reading them from the broker.
+MOST_ROWS = 1000
+
+Columns = Sequence[tuple[str, str] | tuple[str, str, Callable[[Any], str]]]
+
+
+def octets(value: Any) -> str:
+    """A number of octets for people."""
+    number = float(value)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if number < 1024:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:.1f} TiB"
+
+
+def limit(value: Any) -> str:
+    """A limit where 0 is none."""
+    return str(value) if value else ""
+
+
+def text(value: Any) -> str:
+    """A value as text in a line: control characters of a client's names must not reach the terminal."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (dict, list)):
+        shown = json.dumps(value, ensure_ascii=False) if value else ""
+    else:
+        shown = str(value)
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in shown)
+
+
+def show_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def show_table(items: Sequence[dict[str, Any]], columns: Columns) -> None:
+    """Columns are (key, heading) or (key, heading, format); numbers stand at the right."""
+    rows = [[column[2](item.get(column[0])) if len(column) == 3 else text(item.get(column[0])) for column in columns]
+            for item in items]
+    headings = [column[1] for column in columns]
+    right = [bool(items) and all(isinstance(item.get(column[0]), int) and not isinstance(item.get(column[0]), bool)
+                                 for item in items) for column in columns]
+    if sys.stdout.isatty() and len(rows) <= MOST_ROWS:
+        _show_rich(headings, rows, right)
+    else:
+        _show_plain(headings, rows, right)
+
+
+def _show_rich(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[bool]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading, at_right in zip(headings, right, strict=True):
+        table.add_column(heading, justify="right" if at_right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    Console().print(table)
+
+
+def _show_plain(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> None:
+    widths = [max([len(heading), *(len(row[index]) for row in rows)]) for index, heading in enumerate(headings)]
+    for row in [headings, *rows]:
+        cells = [cell.rjust(width) if at_right else cell.ljust(width)
+                 for cell, width, at_right in zip(row, widths, right, strict=True)]
+        click.echo("  ".join(cells).rstrip())

@@ -1,0 +1,67 @@
+"""`leveret permissions`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from leveret.cli.output import show_json, show_table
+from leveret.cli.remote import current, in_vhost_option, remote_options, vhost_option
+
+COLUMNS = (
+    ("user", "user"), ("vhost", "vhost"), ("configure", "configure"), ("write", "write"), ("read", "read"),
+    ("source", "from"),
+)
+
+
+@click.group(invoke_without_command=True)
+@vhost_option
+@click.option("--user", help="Only this user.")
+@remote_options
+@click.pass_context
+def permissions(context: click.Context, /, vhost: str | None, user: str | None, **_: Any) -> None:
+    """List permissions; the subcommands change them. Those of users that the configuration names are changed there."""
+    if context.invoked_subcommand is None:
+        _list(vhost, user)
+
+
+def _list(vhost: str | None, user: str | None) -> None:
+    broker = current()
+    found = broker.call("permissions.list", vhost=vhost, user=user)
+    if broker.as_json:
+        show_json(found)
+    else:
+        show_table(found, COLUMNS)
+
+
+@permissions.command("list")
+@vhost_option
+@click.option("--user", help="Only this user.")
+@remote_options
+def list_permissions(vhost: str | None, user: str | None, **_: Any) -> None:
+    """List permissions."""
+    _list(vhost, user)
+
+
+@permissions.command("set")
+@click.argument("user")
+@in_vhost_option
+@click.option("--configure", required=True, metavar="REGEX", help="Names that the user may declare and delete.")
+@click.option("--write", required=True, metavar="REGEX", help="Names that it may publish to.")
+@click.option("--read", required=True, metavar="REGEX", help="Names that it may consume from.")
+@remote_options
+def set_permission(user: str, vhost: str, configure: str, write: str, read: str, **_: Any) -> None:
+    """Set what a user may do in a vhost. An expression matches anywhere in a name; an empty one matches nothing."""
+    current().call("permissions.set", user=user, vhost=vhost, configure=configure, write=write, read=read)
+    click.echo(f"the permissions of user '{user}' in vhost '{vhost}' are set")
+
+
+@permissions.command()
+@click.argument("user")
+@in_vhost_option
+@remote_options
+def delete(user: str, vhost: str, **_: Any) -> None:
+    """Take a user's permissions in a vhost away."""
+    current().call("permissions.delete", user=user, vhost=vhost)
+    click.echo(f"user '{user}' has no permissions in vhost '{vhost}' any more")

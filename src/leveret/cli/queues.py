@@ -1,0 +1,88 @@
+"""`leveret queues`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from leveret.cli.output import octets, show_json, show_table
+from leveret.cli.remote import (
+    argument_option,
+    current,
+    in_vhost_option,
+    read_arguments,
+    remote_options,
+    vhost_option,
+)
+
+COLUMNS = (
+    ("vhost", "vhost"), ("name", "name"), ("ready", "ready"), ("unacked", "unacked"), ("consumers", "consumers"),
+    ("ready_bytes", "size", octets), ("durable", "durable"), ("auto_delete", "auto-delete"), ("exclusive", "exclusive"),
+    ("arguments", "arguments"),
+)
+
+
+@click.group(invoke_without_command=True)
+@vhost_option
+@remote_options
+@click.pass_context
+def queues(context: click.Context, /, vhost: str | None, **_: Any) -> None:
+    """List queues; the subcommands change them."""
+    if context.invoked_subcommand is None:
+        _list(vhost)
+
+
+def _list(vhost: str | None) -> None:
+    broker = current()
+    found = broker.call("queues.list", vhost=vhost)
+    found.sort(key=lambda item: (item["vhost"], item["name"]))
+    if broker.as_json:
+        show_json(found)
+    else:
+        show_table(found, COLUMNS)
+
+
+@queues.command("list")
+@vhost_option
+@remote_options
+def list_queues(vhost: str | None, **_: Any) -> None:
+    """List queues with their figures."""
+    _list(vhost)
+
+
+@queues.command()
+@click.argument("name")
+@in_vhost_option
+@click.option("--transient", is_flag=True, help="Do not keep the queue across a restart.")
+@click.option("--auto-delete", is_flag=True, help="Delete it when its last consumer has gone.")
+@argument_option
+@remote_options
+def add(name: str, vhost: str, transient: bool, auto_delete: bool, arguments: tuple[str, ...], **_: Any) -> None:
+    """Declare a queue."""
+    broker = current()
+    broker.call("queues.add", name=name, vhost=vhost, durable=not transient, auto_delete=auto_delete,
+                arguments=read_arguments(arguments))
+    click.echo(f"queue '{name}' is there")
+
+
+@queues.command()
+@click.argument("name")
+@in_vhost_option
+@click.option("--if-unused", is_flag=True, help="Only without consumers.")
+@click.option("--if-empty", is_flag=True, help="Only without messages.")
+@remote_options
+def delete(name: str, vhost: str, if_unused: bool, if_empty: bool, **_: Any) -> None:
+    """Delete a queue with its messages."""
+    result = current().call("queues.delete", name=name, vhost=vhost, if_unused=if_unused, if_empty=if_empty)
+    click.echo(f"queue '{name}' is deleted, with {result['messages']} ready messages")
+
+
+@queues.command()
+@click.argument("name")
+@in_vhost_option
+@remote_options
+def purge(name: str, vhost: str, **_: Any) -> None:
+    """Drop the messages that are ready; those that consumers hold stay."""
+    result = current().call("queues.purge", name=name, vhost=vhost)
+    click.echo(f"{result['messages']} messages of queue '{name}' are dropped")

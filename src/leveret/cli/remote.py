@@ -1,0 +1,100 @@
+"""What commands that talk to a running broker share: their options and the call."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from leveret.cli import control_client
+from leveret.cli.failed import NO_BROKER, Failed
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+def remote_options(function: Function) -> Function:
+    """The options of every command that talks to a broker. They may stand before or after a subcommand's name."""
+    for option in (
+        click.option("--json", "as_json", is_flag=True, default=None, help="Print JSON."),
+        click.option("--config", "config_path", type=click.Path(path_type=Path), help="The broker's config file."),
+        click.option("--data-dir", type=click.Path(path_type=Path), help="The broker's data directory."),
+    ):
+        function = option(function)
+    return function
+
+
+def vhost_option(function: Function) -> Function:
+    """--vhost of a list: without it, of all vhosts."""
+    return click.option("--vhost", help="Only this vhost.")(function)
+
+
+def in_vhost_option(function: Function) -> Function:
+    """--vhost of a command about one thing."""
+    return click.option("--vhost", default="/", show_default=True, help="The vhost that it is in.")(function)
+
+
+def argument_option(function: Function) -> Function:
+    """--argument NAME=VALUE, any number of times."""
+    return click.option("--argument", "arguments", multiple=True, metavar="NAME=VALUE",
+                        help="An argument; the value is JSON, or a text.")(function)
+
+
+def read_arguments(pairs: tuple[str, ...]) -> dict[str, Any]:
+    """An argument table from NAME=VALUE texts."""
+    table: dict[str, Any] = {}
+    for pair in pairs:
+        name, separator, text = pair.partition("=")
+        if not separator or not name:
+            raise click.BadParameter(f"{pair!r}: expected NAME=VALUE", param_hint="--argument")
+        try:
+            table[name] = json.loads(text)
+        except ValueError:
+            table[name] = text
+    return table
+
+
+class Remote:
+    """The broker that the options mean."""
+
+    def __init__(self, data_dir: Path, as_json: bool) -> None:
+        self.data_dir = data_dir
+        self.as_json = as_json
+
+    def call(self, call: str, /, **arguments: Any) -> Any:
+        """The result of a call; what is None is left out. `Failed` otherwise."""
+        given = {key: value for key, value in arguments.items() if value is not None}
+        try:
+            return control_client.call(self.data_dir, call, given)
+        except control_client.NoBroker as error:
+            raise Failed(str(error), NO_BROKER) from None
+        except control_client.CallFailed as error:
+            raise Failed(str(error)) from None
+
+
+def current() -> Remote:
+    """The broker that the options of the running command and of its group mean."""
+    context: click.Context | None = click.get_current_context()
+    found: dict[str, Any] = {}
+    while context is not None:
+        for name in ("data_dir", "config_path", "as_json"):
+            value = context.params.get(name)
+            if value is not None:
+                found.setdefault(name, value)
+        context = context.parent
+    data_dir = found.get("data_dir")
+    if data_dir is None:
+        data_dir = _configured(found.get("config_path"))
+    return Remote(data_dir.absolute(), bool(found.get("as_json")))
+
+
+def _configured(path: Path | None) -> Path:
+    import os
+
+    from leveret.config import ConfigError, load_config
+
+    try:
+        return load_config(path or os.environ.get("LEVERET_CONFIG")).server.data_path
+    except ConfigError as error:
+        raise Failed(str(error)) from None

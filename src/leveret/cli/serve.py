@@ -1,0 +1,46 @@
+"""`leveret serve`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from leveret.cli.failed import Failed
+
+
+@click.command()
+@click.option("--host", help="Address to listen on.  [default: localhost]")
+@click.option("--port", type=int, help="Port to listen on; 0 takes a free one.  [default: 5672]")
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Where messages live.")
+@click.option("--config", "config_path", type=click.Path(path_type=Path), help="Configuration file (TOML).")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Least severity to log.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any other key of the configuration.")
+@click.option("--ready-file", type=click.Path(path_type=Path),
+              help="Write JSON with host, port, pid and control socket there once the broker listens.")
+def serve(host: str | None, port: int | None, data_dir: Path | None, config_path: Path | None, log_level: str | None,
+          settings: tuple[str, ...], ready_file: Path | None) -> None:
+    """Run a broker until SIGTERM or SIGINT. SIGHUP reads certificates and users of the configuration again."""
+    from leveret.broker.errors import StorageFailed
+    from leveret.cli.serving import Serving
+    from leveret.config import ConfigError
+    from leveret.security.tls import TlsError
+
+    flags = [_split(setting) for setting in settings]
+    given = {"server.host": host, "server.port": port, "server.data_dir": data_dir, "server.log_level": log_level}
+    flags += [(key, str(value)) for key, value in given.items() if value is not None]
+    path = config_path or os.environ.get("LEVERET_CONFIG")
+    try:
+        code = Serving(Path(path) if path else None, flags, ready_file).run()
+    except (ConfigError, TlsError, StorageFailed) as error:
+        raise Failed(str(error)) from None
+    if code:
+        raise SystemExit(code)
+
+
+def _split(setting: str) -> tuple[str, str]:
+    key, separator, value = setting.partition("=")
+    if not separator:
+        raise click.BadParameter(f"{setting!r}: expected KEY=VALUE", param_hint="--set")
+    return key.strip(), value

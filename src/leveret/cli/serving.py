@@ -1,0 +1,249 @@
+"""The process of `leveret serve`: start, signals, reload, stop, and a new start of the broker when its store has failed."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import msgspec
+
+from leveret import __version__, build_info
+from leveret.broker.errors import BrokerError
+from leveret.cli.composition import Composition, tls_settings
+from leveret.cli.failed import Failed
+from leveret.cli.logs import set_up_logging
+from leveret.cli.machine import raise_file_limit
+from leveret.config import Config, ConfigError, load_config
+from leveret.management.control import ControlServer
+from leveret.management.socket_path import CONTROL_SOCKET
+from leveret.security.declared import declared_users
+from leveret.security.tls import TlsError
+from leveret.security.users import FROM_DEFAULT
+
+log = logging.getLogger("leveret.serve")
+
+# How often a free port is looked for that all addresses of the host have free.
+PORT_ATTEMPTS = 20
+# The keys of [tls] that a listener takes over.
+_RELOADED = ("cert", "key", "key_password_file", "ca")
+# The pause before a store that failed is opened again.
+REOPEN_AFTER = 1.0
+
+
+class Serving:
+    """One run of `leveret serve`. `flags` as for `load_config`."""
+
+    def __init__(self, path: Path | None, flags: Sequence[tuple[str, str]], ready_file: Path | None) -> None:
+        self._path = path
+        self._flags = flags
+        self._ready_file = ready_file
+        self._config = load_config(path, flags=flags)
+        self._ports: dict[bool, int] = {False: self._config.server.port, True: self._config.tls.port}
+        self._composition: Composition | None = None
+        self._end: asyncio.Event | None = None
+        self._stopping = False
+        self._announced = False
+
+    def run(self) -> int:
+        """Serve until a signal ends it; the exit code. Raises `ConfigError`, `TlsError`, `StorageFailed` and `Failed`."""
+        config = self._config
+        set_up_logging(config.server.log_level, config.server.log_format)
+        sys.setswitchinterval(config.broker.switch_interval)
+        gc.set_threshold(config.broker.gc_threshold, 50, 50)
+        raise_file_limit()
+        return asyncio.run(self._serve())
+
+    async def _serve(self) -> int:
+        loop = asyncio.get_running_loop()
+        self._end = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop, signal.Signals(number).name)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        while True:
+            await self._serve_once(self._end)
+            if self._stopping:
+                return 0
+            log.error("opening the store again")
+            await asyncio.sleep(REOPEN_AFTER)
+            self._end.clear()
+
+    async def _serve_once(self, end: asyncio.Event) -> None:
+        """Until a signal, or until the store fails."""
+        name = str(self._path) if self._path is not None else "the configuration"
+        composition = Composition(self._config, name, end.set)
+        self._composition = composition
+        control_path = self._config.server.data_path / CONTROL_SOCKET
+        control = ControlServer(composition.admin, control_path)
+        try:
+            await composition.server.start()
+            await self._listen(composition)
+            try:
+                await control.start()
+            except OSError as error:
+                raise Failed(f"the control socket {control_path} cannot be made: {error}") from None
+            self._announce(composition, control_path)
+            gc.collect()
+            gc.freeze()
+            await end.wait()
+        finally:
+            self._composition = None
+            await control.stop()
+            await composition.server.stop("the broker stops" if self._stopping else "the store failed")
+            gc.unfreeze()
+        if self._stopping:
+            log.info("stopped")
+
+    # Listeners
+
+    async def _listen(self, composition: Composition) -> None:
+        config = composition.config
+        if config.server.plain:
+            await self._listen_on(composition, config.server.host, tls=False)
+        if composition.tls is not None:
+            await self._listen_on(composition, config.server.host if config.tls.host is None else config.tls.host, tls=True)
+
+    async def _listen_on(self, composition: Composition, host: str, tls: bool) -> None:
+        """On all addresses of the host, with the same port; a port that was found free is kept across new starts."""
+        addresses = _addresses(host)
+        wanted = self._ports[tls]
+        for attempt in range(PORT_ATTEMPTS):
+            port = wanted
+            bound: list[str] = []
+            for address in addresses:
+                try:
+                    context = composition.tls.context if tls and composition.tls is not None else None
+                    _, port = await composition.server.listen(address, port, context)
+                except OSError as error:
+                    if bound and not wanted and attempt + 1 < PORT_ATTEMPTS:
+                        break  # the free port of one address is taken on another
+                    if bound and len(addresses) > 1:
+                        log.debug("not listening on %s: %s", address, error)
+                        continue
+                    raise Failed(_cannot_listen(address, port, tls, error)) from None
+                bound.append(address)
+            else:
+                self._ports[tls] = port
+                scheme = "amqps" if tls else "amqp"
+                composition.listeners += [f"{scheme}://{_bracketed(address)}:{port}" for address in bound]
+                return
+            for listener in composition.server.listeners[-len(bound) :]:
+                listener.close()
+            del composition.server.listeners[-len(bound) :]
+
+    def _announce(self, composition: Composition, control_path: Path) -> None:
+        if not self._announced:
+            self._announced = True
+            for line in _first_lines(composition):
+                click.echo(line)
+            sys.stdout.flush()
+        log.info("ready: %s", ", ".join(composition.listeners))
+        if self._ready_file is not None:
+            first = composition.listeners[0].partition("://")[2]
+            ready = {"host": first.rpartition(":")[0].strip("[]"), "port": int(first.rpartition(":")[2]),
+                     "pid": os.getpid(), "control": str(control_path), "listeners": composition.listeners}
+            # Whoever waits for the file must find it whole.
+            temporary = self._ready_file.with_name(self._ready_file.name + ".new")
+            temporary.write_text(json.dumps(ready) + "\n", "utf-8")
+            temporary.replace(self._ready_file)
+
+    # Signals
+
+    def _stop(self, name: str) -> None:
+        log.info("%s: stopping", name)
+        self._stopping = True
+        assert self._end is not None
+        self._end.set()
+
+    def _reload(self) -> None:
+        """Take certificates and users of the configuration anew. A mistake changes nothing."""
+        composition = self._composition
+        if composition is None:
+            return
+        try:
+            config = load_config(self._path, flags=self._flags)
+            declared = declared_users(config.users)
+            settings = tls_settings(config.tls)
+            if composition.tls is not None and settings is not None:
+                composition.tls.reload(settings)
+            composition.users.declare(declared)
+        except (ConfigError, TlsError, BrokerError) as error:
+            log.error("SIGHUP: nothing is changed: %s", error)
+            return
+        for session in list(composition.services.sessions):
+            user = session.describe()["user"]
+            if user and composition.users.get(user) is None:
+                session.shut_down(f"user '{user}' was removed")
+        for key in _waiting(self._config, config):
+            log.warning("SIGHUP: %s has changed; that needs a new start", key)
+        log.info("SIGHUP: certificates and users are read again")
+
+
+def _waiting(old: Config, new: Config) -> list[str]:
+    """The keys that differ and that a running broker does not take over."""
+    changed = []
+    for section in ("server", "amqp", "limits", "storage", "auth", "broker", "tls"):
+        before, after = getattr(old, section), getattr(new, section)
+        for field in msgspec.structs.fields(before):
+            if getattr(before, field.name) != getattr(after, field.name):
+                if section == "tls" and old.tls.cert and new.tls.cert and field.name in _RELOADED:
+                    continue
+                changed.append(f"{section}.{field.name}")
+    return changed + ([] if old.vhosts == new.vhosts else ["vhosts"])
+
+
+def _addresses(host: str) -> list[str]:
+    """The addresses of a host, IPv4 first; of an empty one, all of the machine's."""
+    if not host:
+        return ["0.0.0.0", "::"] if socket.has_ipv6 else ["0.0.0.0"]
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise Failed(f"server.host: the host '{host}' is not known: {error}") from None
+    found.sort(key=lambda info: info[0] != socket.AF_INET)
+    return list(dict.fromkeys(str(info[4][0]) for info in found))
+
+
+def _bracketed(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
+
+
+def _cannot_listen(address: str, port: int, tls: bool, error: OSError) -> str:
+    section = "tls" if tls else "server"
+    flag = "" if tls else ", --port"
+    return (f"cannot listen on {_bracketed(address)}:{port}: {error.strerror or error}; choose another by "
+            f"{section}.host and {section}.port{flag} (0 takes a free port)")
+
+
+def _first_lines(composition: Composition) -> list[str]:
+    """Where it listens, where its data lives, how to log in."""
+    config = composition.config
+    data = str(config.server.data_path) if config.storage.engine != "memory" else "memory only: a restart loses it"
+    lines = [
+        f"Leveret {__version__} ({build_info()})",
+        f"  listens on  {', '.join(composition.listeners)}",
+        f"  data        {data}",
+        f"  log in      {_how_to_log_in(composition)}",
+        f"  manage      leveret status --data-dir {config.server.data_path}",
+    ]
+    if config.storage.engine != "memory" and config.storage.synchronous != "full":
+        lines.append(f"  note        storage.synchronous is {config.storage.synchronous}: a power cut loses messages")
+    return lines
+
+
+def _how_to_log_in(composition: Composition) -> str:
+    users = composition.users
+    names = [user.name for user in users.users()]
+    if users.source(names[0]) == FROM_DEFAULT:
+        where = composition.listeners[0].partition("://")
+        return f"guest, password guest, from this machine: {where[0]}://guest:guest@{where[2]}/"
+    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return f"as one of {len(names)} users: {shown}" if len(names) > 1 else f"as {shown}"

@@ -1,0 +1,42 @@
+"""`leveret status`."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import click
+
+from leveret.cli.output import octets, show_json, text
+from leveret.cli.remote import current, remote_options
+
+_OCTETS = ("memory", "queue_memory", "memory_limit", "free", "size", "bytes", "octets")
+
+
+@click.command()
+@remote_options
+def status(**_: Any) -> None:
+    """Show how the broker is: where it listens, what it holds, whether it takes messages."""
+    broker = current()
+    found = broker.call("status")
+    if broker.as_json:
+        show_json(found)
+        return
+    for name, value in _flat(found):
+        click.echo(f"{name.replace('_', ' '):<22} {value}")
+
+
+def _flat(table: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    lines: list[tuple[str, str]] = []
+    for name, value in table.items():
+        if isinstance(value, dict):
+            lines += _flat(value, f"{prefix}{name} ")
+        elif name == "uptime":
+            lines.append((prefix + name, str(datetime.timedelta(seconds=int(value)))))
+        elif isinstance(value, list):
+            lines += [(prefix + name, text(one)) for one in value]
+        elif isinstance(value, int) and not isinstance(value, bool) and any(word in name for word in _OCTETS):
+            lines.append((prefix + name, octets(value)))
+        else:
+            lines.append((prefix + name, text(value)))
+    return lines

@@ -1,0 +1,87 @@
+"""`leveret vhosts`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from leveret.cli.output import limit, show_json, show_table
+from leveret.cli.remote import current, remote_options
+
+COLUMNS = (
+    ("name", "name"), ("source", "from"), ("queues", "queues"), ("exchanges", "exchanges"), ("ready", "ready"),
+    ("unacked", "unacked"), ("connections", "connections"), ("strict", "strict"), ("max_queues", "max queues", limit),
+    ("max_connections", "max connections", limit),
+)
+
+
+def _settings(function: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.option("--consumer-timeout", type=click.FloatRange(0), help="Seconds until a delivery must be settled."),
+        click.option("--qos-global", type=click.Choice(["rabbitmq", "spec"]), help="Meaning of global in basic.qos."),
+        click.option("--max-connections", type=click.IntRange(0), help="0: any."),
+        click.option("--max-queues", type=click.IntRange(0), help="0: as the broker's limit."),
+        click.option("--strict/--no-strict", default=None, help="Follow the specification where RabbitMQ deviates."),
+    ):
+        function = option(function)
+    return function
+
+
+@click.group(invoke_without_command=True)
+@remote_options
+@click.pass_context
+def vhosts(context: click.Context, /, **_: Any) -> None:
+    """List vhosts; the subcommands change them. Vhosts that the configuration names are changed there."""
+    if context.invoked_subcommand is None:
+        _list()
+
+
+def _list() -> None:
+    broker = current()
+    found = broker.call("vhosts.list")
+    if broker.as_json:
+        show_json(found)
+    else:
+        show_table(found, COLUMNS)
+
+
+@vhosts.command("list")
+@remote_options
+def list_vhosts(**_: Any) -> None:
+    """List vhosts."""
+    _list()
+
+
+@vhosts.command()
+@click.argument("name")
+@_settings
+@remote_options
+def add(name: str, strict: bool | None, max_queues: int | None, max_connections: int | None, qos_global: str | None,
+        consumer_timeout: float | None, **_: Any) -> None:
+    """Add a vhost. Nobody may use it until permissions are set."""
+    current().call("vhosts.add", name=name, strict=strict, max_queues=max_queues, max_connections=max_connections,
+                   qos_global=qos_global, consumer_timeout=consumer_timeout)
+    click.echo(f"vhost '{name}' is added; who may use it: leveret permissions set USER --vhost '{name}' ...")
+
+
+@vhosts.command()
+@click.argument("name")
+@_settings
+@remote_options
+def change(name: str, strict: bool | None, max_queues: int | None, max_connections: int | None, qos_global: str | None,
+           consumer_timeout: float | None, **_: Any) -> None:
+    """Change the settings of a vhost; what is not given stays."""
+    current().call("vhosts.change", name=name, strict=strict, max_queues=max_queues, max_connections=max_connections,
+                   qos_global=qos_global, consumer_timeout=consumer_timeout)
+    click.echo(f"vhost '{name}' is changed")
+
+
+@vhosts.command()
+@click.argument("name")
+@remote_options
+def delete(name: str, **_: Any) -> None:
+    """Delete a vhost with everything in it, and close its connections."""
+    current().call("vhosts.delete", name=name)
+    click.echo(f"vhost '{name}' is deleted")

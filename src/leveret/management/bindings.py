@@ -1,0 +1,77 @@
+"""Bindings: list, add, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import field
+
+from leveret.broker.errors import NotFound
+from leveret.broker.exchanges.base import Exchange
+from leveret.broker.queues.base import Queue
+from leveret.broker.vhost import Vhost
+from leveret.management.calls import Arguments, Call, InVhost, Item, plain
+
+if TYPE_CHECKING:
+    from leveret.management.admin import Admin
+
+
+class OneBinding(Arguments, kw_only=True):
+    """`source` is an exchange, `destination` a queue or an exchange."""
+
+    vhost: str = "/"
+    source: str
+    destination: str
+    kind: Literal["queue", "exchange"] = "queue"
+    routing_key: str = ""
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+def list_bindings(admin: Admin, arguments: InVhost) -> Iterator[Item]:
+    """Every binding but the default exchange's, to which every queue is bound by its name."""
+    found = [(vhost.name, exchange, binding) for vhost in admin.vhosts(arguments.vhost)
+             for exchange, binding in vhost.bindings()]
+    return (
+        {
+            "vhost": vhost,
+            "source": plain(exchange.name),
+            "destination": plain(binding.destination.name),
+            "kind": "queue" if isinstance(binding.destination, Queue) else "exchange",
+            "routing_key": plain(binding.routing_key),
+            "arguments": plain(binding.arguments),
+        }
+        for vhost, exchange, binding in found
+    )
+
+
+def _destination(vhost: Vhost, arguments: OneBinding) -> Queue | Exchange:
+    found: Queue | Exchange | None
+    if arguments.kind == "queue":
+        found = vhost.queues.get(arguments.destination)
+    else:
+        found = vhost.exchanges.get(arguments.destination)
+    if found is None:
+        raise NotFound(f"no {arguments.kind} '{arguments.destination}' in vhost '{vhost.name}'")
+    return found
+
+
+def add(admin: Admin, arguments: OneBinding) -> None:
+    """An equal binding may exist already."""
+    vhost = admin.vhost(arguments.vhost)
+    vhost.bind(_destination(vhost, arguments), arguments.source, arguments.routing_key, arguments.arguments)
+
+
+def delete(admin: Admin, arguments: OneBinding) -> None:
+    vhost = admin.vhost(arguments.vhost)
+    destination = _destination(vhost, arguments)
+    if not vhost.unbind(destination, arguments.source, arguments.routing_key, arguments.arguments):
+        raise NotFound(f"no binding '{arguments.routing_key}' of {arguments.kind} '{arguments.destination}' to"
+                       f" exchange '{arguments.source}' in vhost '{vhost.name}' with these arguments")
+
+
+CALLS = {
+    "bindings.list": Call(list_bindings, InVhost),
+    "bindings.add": Call(add, OneBinding, changes=True),
+    "bindings.delete": Call(delete, OneBinding, changes=True),
+}

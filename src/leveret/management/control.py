@@ -1,0 +1,129 @@
+"""The control socket: a Unix socket in the data directory, for the machine's own administrators.
+
+Whoever may open the file may call: it is readable and writable for its owner only. Requests and answers are JSON, one
+in a line:
+
+    {"v": 1, "call": "queues.list", "arguments": {"vhost": "/"}}
+    {"v": 1, "part": [{...}, ...]}        any number of times, for a list
+    {"v": 1, "result": [{...}, ...]}      the rest of the list, or the result
+    {"v": 1, "error": {"condition": "not-found", "text": "no vhost 'x'"}}
+
+Answers come in the order of the requests. A long list is made in parts, between which the broker does other work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from leveret.broker.errors import BrokerError
+from leveret.management.admin import Admin
+from leveret.management.socket_path import short_path
+
+VERSION = 1
+LONGEST_REQUEST = 1 << 20
+PART = 500
+
+log = logging.getLogger("leveret.control")
+
+
+class ControlServer:
+    """Serves an `Admin` on a Unix socket at `path`. OSError where the socket cannot be made."""
+
+    def __init__(self, admin: Admin, path: Path) -> None:
+        self._admin = admin
+        self._path = path
+        self._server: asyncio.Server | None = None
+        self._clients: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Listen. A socket file that is left from a broker that was killed is replaced: the store's lock says that no
+        other broker has this directory."""
+        self._server = await asyncio.start_unix_server(self._serve, sock=_listen(self._path), limit=LONGEST_REQUEST)
+
+    async def stop(self) -> None:
+        """Close and remove the socket."""
+        if self._server is None:
+            return
+        self._server.close()
+        for client in list(self._clients):
+            client.cancel()
+        await asyncio.gather(*self._clients, return_exceptions=True)
+        self._server = None
+        self._path.unlink(missing_ok=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._clients.add(task)
+        try:
+            while line := await reader.readline():
+                async for answer in self._answers(line):
+                    writer.write(answer)
+                    await writer.drain()
+        except ValueError:
+            writer.write(_error("bad-request", f"a request takes at most {LONGEST_REQUEST} octets"))
+        except (ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            self._clients.discard(task)
+            writer.close()
+
+    async def _answers(self, line: bytes) -> Any:
+        try:
+            request = msgspec.json.decode(line)
+        except msgspec.DecodeError as error:
+            yield _error("bad-request", f"not JSON: {error}")
+            return
+        if not isinstance(request, dict) or request.get("v") != VERSION or not isinstance(request.get("call"), str):
+            yield _error("bad-request", f'this broker expects {{"v": {VERSION}, "call": "...", "arguments": {{...}}}}')
+            return
+        try:
+            result = await self._admin.call(request["call"], request.get("arguments") or {})
+            if isinstance(result, Iterator):
+                while len(part := list(islice(result, PART))) == PART:
+                    yield _encode({"v": VERSION, "part": part})
+                    await asyncio.sleep(0)
+                result = part
+            yield _encode({"v": VERSION, "result": result})
+        except BrokerError as error:
+            yield _error(error.condition, str(error))
+        except Exception:
+            log.exception("internal error in %s", request["call"])
+            yield _error("internal-error", "the broker failed; its log says how")
+
+
+def _listen(path: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
+            path.unlink()
+        # Nobody else may connect, not even in the moment before the mode is set.
+        mask = os.umask(0o177)
+        try:
+            with short_path(path) as name:
+                listener.bind(name)
+        finally:
+            os.umask(mask)
+        listener.setblocking(False)
+        return listener
+    except BaseException:
+        listener.close()
+        raise
+
+
+def _encode(answer: dict[str, Any]) -> bytes:
+    return msgspec.json.encode(answer) + b"\n"
+
+
+def _error(condition: str, text: str) -> bytes:
+    return _encode({"v": VERSION, "error": {"condition": condition, "text": text}})

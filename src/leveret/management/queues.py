@@ -1,0 +1,96 @@
+"""Queues: list, add, delete, purge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from msgspec import field
+
+from leveret.broker.errors import NotFound, PreconditionFailed
+from leveret.broker.queues.base import Queue
+from leveret.management.calls import Call, InVhost, Item, NamedInVhost, plain
+
+if TYPE_CHECKING:
+    from leveret.management.admin import Admin
+
+
+class Add(NamedInVhost, kw_only=True):
+    durable: bool = True
+    auto_delete: bool = False
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+class Delete(NamedInVhost, kw_only=True):
+    if_unused: bool = False
+    if_empty: bool = False
+
+
+def describe(queue: Queue) -> Item:
+    """The figures of a queue; messages and octets, without those that paged-out bodies take on disk."""
+    return {
+        "vhost": queue.vhost.name,
+        "name": plain(queue.name),
+        "durable": queue.durable,
+        "exclusive": queue.exclusive_owner is not None,
+        "auto_delete": queue.auto_delete,
+        "arguments": plain(queue.arguments),
+        "ready": queue.ready_count,
+        "unacked": queue.unacked,
+        "ready_bytes": queue.ready_bytes,
+        "memory": queue.memory,
+        "consumers": len(queue.consumers),
+        "published": queue.published,
+        "delivered": queue.delivered,
+        "settled": queue.settled,
+    }
+
+
+def _find(admin: Admin, arguments: NamedInVhost) -> Queue:
+    queue = admin.vhost(arguments.vhost).queues.get(arguments.name)
+    if queue is None:
+        raise NotFound(f"no queue '{arguments.name}' in vhost '{arguments.vhost}'")
+    return queue
+
+
+def list_queues(admin: Admin, arguments: InVhost) -> Iterator[Item]:
+    found = [queue for vhost in admin.vhosts(arguments.vhost) for queue in vhost.queues.values()]
+    return (describe(queue) for queue in found)
+
+
+def show(admin: Admin, arguments: NamedInVhost) -> Item:
+    return describe(_find(admin, arguments))
+
+
+def add(admin: Admin, arguments: Add) -> Item:
+    """As a declaration by a client: an equal queue may exist already."""
+    vhost = admin.vhost(arguments.vhost)
+    if not arguments.name:
+        raise PreconditionFailed("the name of a queue takes 1 to 255 octets")
+    queue = vhost.declare_queue(arguments.name, None, durable=arguments.durable, auto_delete=arguments.auto_delete,
+                                arguments=arguments.arguments)
+    return describe(queue)
+
+
+def delete(admin: Admin, arguments: Delete) -> Item:
+    """Also a connection's own queue. The number of messages that were ready in it."""
+    queue = _find(admin, arguments)
+    if arguments.if_unused and queue.consumers:
+        raise PreconditionFailed(f"queue '{arguments.name}' has {len(queue.consumers)} consumers")
+    if arguments.if_empty and queue.ready_count + queue.unacked:
+        raise PreconditionFailed(f"queue '{arguments.name}' has {queue.ready_count + queue.unacked} messages")
+    return {"messages": queue.vhost.remove_queue(queue)}
+
+
+def purge(admin: Admin, arguments: NamedInVhost) -> Item:
+    """The messages that are ready; those that consumers hold stay."""
+    return {"messages": _find(admin, arguments).purge()}
+
+
+CALLS = {
+    "queues.list": Call(list_queues, InVhost),
+    "queues.show": Call(show, NamedInVhost),
+    "queues.add": Call(add, Add, changes=True),
+    "queues.delete": Call(delete, Delete, changes=True),
+    "queues.purge": Call(purge, NamedInVhost, changes=True),
+}

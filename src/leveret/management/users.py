@@ -1,0 +1,85 @@
+"""Users: list, add, change, delete. What the configuration names can be changed there only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from leveret.management.calls import Arguments, Call, Item, Named
+from leveret.management.connections import close_all
+from leveret.security.users import User, UserLimits
+
+if TYPE_CHECKING:
+    from leveret.management.admin import Admin
+
+
+class Add(Named, kw_only=True):
+    """Without a password the user can come by EXTERNAL or ANONYMOUS only."""
+
+    password: str | None = None
+    tags: list[str] = []
+    max_connections: int = 0
+    max_channels: int = 0
+
+
+class Change(Named, kw_only=True):
+    """What is left out stays."""
+
+    password: str | None = None
+    tags: list[str] | None = None
+    max_connections: int | None = None
+    max_channels: int | None = None
+
+
+def _hashed(admin: Admin, arguments: Add | Change) -> Add | Change:
+    if arguments.password is None:
+        return arguments
+    return msgspec.structs.replace(arguments, password=admin.users.hash(arguments.password.encode()))
+
+
+def _describe(admin: Admin, user: User) -> Item:
+    return {
+        "name": user.name,
+        "tags": list(user.tags),
+        "source": admin.users.source(user.name),
+        "vhosts": sorted(user.permissions),
+        "max_connections": user.limits.max_connections,
+        "max_channels": user.limits.max_channels,
+        "loopback_only": user.name in admin.users.loopback_users,
+    }
+
+
+def list_users(admin: Admin, arguments: Arguments) -> Iterator[Item]:
+    return (_describe(admin, user) for user in admin.users.users())
+
+
+def add(admin: Admin, arguments: Add) -> None:
+    admin.users.add(User(name=arguments.name, password_hash=arguments.password or "", tags=tuple(arguments.tags),
+                         limits=UserLimits(arguments.max_connections, arguments.max_channels)))
+
+
+def change(admin: Admin, arguments: Change) -> None:
+    user = admin.users.get(arguments.name)
+    limits = None
+    if user is not None and (arguments.max_connections is not None or arguments.max_channels is not None):
+        limits = UserLimits(
+            user.limits.max_connections if arguments.max_connections is None else arguments.max_connections,
+            user.limits.max_channels if arguments.max_channels is None else arguments.max_channels,
+        )
+    admin.users.change(arguments.name, password_hash=arguments.password, tags=arguments.tags, limits=limits)
+
+
+def delete(admin: Admin, arguments: Named) -> Item:
+    """Its connections are closed; how many they were."""
+    admin.users.delete(arguments.name)
+    return {"connections": close_all(admin, arguments.name, f"user '{arguments.name}' was deleted")}
+
+
+CALLS = {
+    "users.list": Call(list_users),
+    "users.add": Call(add, Add, changes=True, prepare=_hashed),
+    "users.change": Call(change, Change, changes=True, prepare=_hashed),
+    "users.delete": Call(delete, Named, changes=True),
+}
