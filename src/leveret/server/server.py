@@ -60,12 +60,16 @@ class Server:
         self._look()
 
     def _post(self, callback: Callable[[], None]) -> None:
-        """Run something on the event loop, from any thread."""
+        """Have the log's call-backs run on the event loop, from any thread: each is a turn of its own."""
         assert self._loop is not None
         try:
-            self._loop.call_soon_threadsafe(callback)
+            self._loop.call_soon_threadsafe(self._turn, callback)
         except RuntimeError:
             log.debug("the event loop is gone; a commit is not reported any more")
+
+    def _turn(self, callback: Callable[[], None]) -> None:
+        callback()
+        self.broker.end_turn()
 
     async def listen(self, host: str | None, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
         """Listen on an address; returns the one that it got (port 0 is any). OSError where that fails."""

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from leveret.protocols.v0_9_1.connection import Connection
 
 REPLY_TO: Final = b"amq.rabbitmq.reply-to"
+# A turn's deliveries to one connection: more waits until the socket has taken them.
+QUANTUM: Final = 256 << 10
 # What a channel without prefetch may hold unacknowledged while memory is short.
 MAY_HOLD: Final = 1000
 NO_CONSUMERS: Final = 313
@@ -67,7 +69,13 @@ class ChannelConsumer(Consumer):
                 return False
             if self.prefetch_size and self.unacked and self.unacked_size + size > self.prefetch_size:
                 return False
-        return channel.active and channel.connection.can_write()
+        if not channel.active:
+            return False
+        connection = channel.connection
+        if connection.paused or connection.engine.pending > QUANTUM:
+            connection.starved = True
+            return False
+        return True
 
     def wants(self, message: Message) -> bool:
         return not (self.no_local and message.publisher == self.on_channel.connection.number)

@@ -36,8 +36,6 @@ from leveret.wire.amqp0.specs import V0_9_1
 
 log = logging.getLogger("leveret.connection")
 
-# A turn's deliveries to one connection: more waits until the socket has taken them.
-QUANTUM: Final = 256 << 10
 MAX_ROUTES: Final = 4096
 # Commands that one channel may send ahead of a reply before its connection is not read any more.
 MAX_BACKLOG: Final = 10_000
@@ -305,13 +303,6 @@ class Connection(Session):
         if not self.dirty:
             self.dirty = True
             self.broker.outputs.append(self)
-
-    def can_write(self) -> bool:
-        """Whether deliveries may be added to the output."""
-        if self.paused or self.engine.pending > QUANTUM:
-            self.starved = True
-            return False
-        return True
 
     def has_credit(self, size: int) -> bool:
         """The window of the whole connection, which only the spec's qos knows."""
