@@ -80,8 +80,20 @@ class Vhost:
         """Take (new) settings. Strict mode comes with a queue for what was delivered too often without success."""
         self.settings = settings
         self.strict = settings.strict
-        if self.strict and DEAD_QUEUE not in self.queues:
-            self._add_queue(DEAD_QUEUE, True, None, False, {}, QueueSettings({}, {}))
+        if self.strict:
+            for queue in self.queues.values():
+                self._limit_deliveries(queue.name, queue.settings)
+                queue.delivery_limit = -1 if queue.settings.delivery_limit is None else queue.settings.delivery_limit
+            if DEAD_QUEUE not in self.queues:
+                self._add_queue(DEAD_QUEUE, True, None, False, {}, QueueSettings({}, {}))
+
+    def _limit_deliveries(self, name: str, settings: QueueSettings) -> None:
+        """Strict mode's default for what is delivered again and again without success (0-9-1 basic.deliver.01)."""
+        if name != DEAD_QUEUE and settings.delivery_limit is None:
+            settings.delivery_limit = STRICT_DELIVERY_LIMIT
+            if settings.dead_letter_exchange is None:
+                settings.dead_letter_exchange = ""
+                settings.dead_letter_routing_key = DEAD_QUEUE
 
     def clear(self) -> None:
         """Delete everything."""
@@ -219,11 +231,8 @@ class Vhost:
 
     def _add_queue(self, name: str, durable: bool, exclusive_owner: object | None, auto_delete: bool,
                    arguments: dict[str, Any], settings: QueueSettings) -> Queue:
-        if self.strict and name != DEAD_QUEUE and settings.delivery_limit is None:
-            settings.delivery_limit = STRICT_DELIVERY_LIMIT
-            if settings.dead_letter_exchange is None:
-                settings.dead_letter_exchange = ""
-                settings.dead_letter_routing_key = DEAD_QUEUE
+        if self.strict:
+            self._limit_deliveries(name, settings)
         # An exclusive queue goes with its connection, so there is nothing to keep.
         kept = durable and exclusive_owner is None
         queue_id = self.broker.new_queue_id()
