@@ -1,0 +1,194 @@
+"""The control socket: requests and answers as lines of JSON, and who may connect."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leveret.cli import control_client
+from leveret.cli.control_client import CallFailed, NoBroker
+from leveret.management.control import LONGEST_REQUEST, PART, ControlServer
+from leveret.management.socket_path import CONTROL_SOCKET, short_path
+from tests.management.harness import Harness
+
+
+class Served:
+    """A control server on the harness's loop, which runs in a thread."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.path = directory / CONTROL_SOCKET
+        self.harness = Harness()
+        self.server = ControlServer(self.harness.admin, self.path)
+        self.harness.loop.run_until_complete(self.server.start())
+        self._thread = threading.Thread(target=self.harness.loop.run_forever)
+        self._thread.start()
+
+    def run(self, coroutine: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self.harness.loop).result(10)
+
+    def exchange(self, octets: bytes, answers: int) -> list[dict[str, Any]]:
+        """Send octets, return so many answers."""
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(10)
+            with short_path(self.path) as name:
+                client.connect(name)
+            client.sendall(octets)
+            with client.makefile("rb") as lines:
+                return [json.loads(lines.readline()) for _ in range(answers)]
+
+    def close(self) -> None:
+        self.run(self.server.stop())
+        self.harness.loop.call_soon_threadsafe(self.harness.loop.stop)
+        self._thread.join()
+        self.harness.close()
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    served = Served(tmp_path)
+    yield served
+    served.close()
+
+
+def test_a_call_and_its_result(served: Served) -> None:
+    [answer] = served.exchange(b'{"v": 1, "call": "queues.add", "arguments": {"name": "q"}}\n', 1)
+    assert answer["v"] == 1
+    assert answer["result"]["name"] == "q"
+    assert [item["name"] for item in control_client.call(served.directory, "queues.list", {"vhost": "/"})] == ["q"]
+
+
+def test_answers_come_in_the_order_of_the_requests(served: Served) -> None:
+    request = b'{"v": 1, "call": "queues.add", "arguments": {"name": "%d"}}\n'
+    answers = served.exchange(b"".join(request % number for number in range(20)), 20)
+    assert [answer["result"]["name"] for answer in answers] == [str(number) for number in range(20)]
+
+
+@pytest.mark.parametrize(("request_line", "condition"), [
+    (b"garbage", "bad-request"), (b"[]", "bad-request"), (b"{}", "bad-request"),
+    (b'{"v": 2, "call": "status"}', "bad-request"),
+    (b'{"v": 1, "call": 1}', "bad-request"), (b'{"v": 1, "call": "nothing"}', "bad-call"), (b"\xff\xfe", "bad-request"),
+    (b'{"v": 1, "call": "queues.list", "arguments": [1]}', "bad-call"),
+    (b'{"v": 1, "call": "queues.show", "arguments": {"name": "no"}}', "not-found"),
+])
+def test_a_bad_request_gets_an_error_and_no_more(served: Served, request_line: bytes, condition: str) -> None:
+    error, status = served.exchange(request_line + b'\n{"v": 1, "call": "status"}\n', 2)
+    assert error["error"]["condition"] == condition
+    assert error["error"]["text"]
+    assert status["result"]["vhosts"] == 1
+
+
+def test_a_request_without_end_is_refused(served: Served) -> None:
+    [answer] = served.exchange(b"x" * (LONGEST_REQUEST + 70000), 1)
+    assert answer["error"]["condition"] == "bad-request"
+
+
+def test_an_error_of_ours_is_answered_and_logged(served: Served, monkeypatch: pytest.MonkeyPatch,
+                                                 caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(served.harness.admin, "facts", lambda: 1 / 0)
+    with pytest.raises(CallFailed, match="the broker failed"):
+        control_client.call(served.directory, "status")
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_long_list_comes_in_parts(served: Served) -> None:
+    count = 2 * PART + 1
+
+    async def fill() -> None:
+        for number in range(count):
+            served.harness.broker.vhosts["/"].declare_queue(f"q{number}", None)
+
+    served.run(fill())
+    assert len(control_client.call(served.directory, "queues.list")) == count
+    answers = served.exchange(b'{"v": 1, "call": "queues.list"}\n', 3)
+    assert [len(answer.get("part") or answer.get("result")) for answer in answers] == [PART, PART, 1]
+
+
+def test_only_the_owner_may_connect(served: Served) -> None:
+    mode = served.path.stat().st_mode
+    assert stat.S_ISSOCK(mode)
+    assert stat.S_IMODE(mode) == 0o600
+
+
+def test_stopping_removes_the_socket_and_drops_clients(tmp_path: Path) -> None:
+    served = Served(tmp_path)
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(10)
+        client.connect(str(served.path))
+        client.sendall(b'{"v": 1, "call": "status"}\n')
+        assert client.recv(1)
+        served.close()
+        while client.recv(65536):
+            pass
+    assert not served.path.exists()
+    with pytest.raises(NoBroker, match="no broker runs over"):
+        control_client.call(tmp_path, "status")
+
+
+def test_a_socket_left_behind_is_replaced(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(tmp_path / CONTROL_SOCKET))
+    with pytest.raises(NoBroker, match="no broker runs over"):
+        control_client.call(tmp_path, "status")
+    served = Served(tmp_path)
+    assert control_client.call(tmp_path, "status")["vhosts"] == 1
+    served.close()
+
+
+def test_a_file_in_the_way_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / CONTROL_SOCKET).write_text("mine")
+    harness = Harness()
+    with pytest.raises(OSError, match="in use"):
+        harness.loop.run_until_complete(ControlServer(harness.admin, tmp_path / CONTROL_SOCKET).start())
+    harness.close()
+    assert (tmp_path / CONTROL_SOCKET).read_text() == "mine"
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="long socket paths need /proc/self/fd")
+def test_a_directory_with_a_long_name(tmp_path: Path) -> None:
+    directory = tmp_path / ("d" * 200)
+    directory.mkdir()
+    served = Served(directory)
+    assert control_client.call(directory, "status")["vhosts"] == 1
+    served.close()
+    assert not served.path.exists()
+
+
+def test_no_directory_at_all(tmp_path: Path) -> None:
+    for path in (tmp_path / "missing", tmp_path / ("x" * 200)):
+        with pytest.raises(NoBroker, match="leveret serve --data-dir"):
+            control_client.call(path, "status")
+
+
+def test_a_broker_that_does_not_answer(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / CONTROL_SOCKET))
+        silent.listen()
+        with pytest.raises(NoBroker, match="did not answer within"):
+            control_client.call(tmp_path, "status", timeout=0.05)
+
+
+def test_a_broker_that_goes_away(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / CONTROL_SOCKET))
+        listener.listen()
+
+        def hang_up() -> None:
+            client, _ = listener.accept()
+            client.recv(65536)
+            client.close()
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        with pytest.raises(NoBroker, match="went away"):
+            control_client.call(tmp_path, "status")
+        thread.join()
