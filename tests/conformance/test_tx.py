@@ -103,9 +103,10 @@ def test_a_rollback_redelivers_nothing_and_the_tags_stay_valid(channel: Channel,
 @pytest.mark.rule("0-9-1", "section.tx.rollback")
 def test_after_a_rollback_recover_redelivers(channel: Channel, name: str) -> None:
     channel.queue(name)
+    select(channel)
     channel.consume(name, "c")
     channel.publish(b"x", name)
-    select(channel)
+    commit(channel)
     channel.ack(channel.delivery().tag)
     rollback(channel)
     channel.send(Basic.Recover, requeue=True)
@@ -142,10 +143,10 @@ def test_a_transaction_over_several_queues_is_atomic_all_the_same(channel: Chann
                                                                   unique: Callable[[], str]) -> None:
     source, first, second = (channel.queue(unique(), exclusive=False) for _ in range(3))
     channel.publish(b"work", source)
+    content = channel.get(source, no_ack=False)
+    assert content is not None
+    select(channel)
     for decision in (rollback, commit):
-        content = channel.get(source, no_ack=False) if decision is rollback else content
-        assert content is not None
-        select(channel)
         channel.publish(b"to the first", first)
         channel.publish(b"to the second", second)
         channel.ack(content.tag)
