@@ -169,6 +169,10 @@ class Log:
         """Change the metadata: set (kind, key), or delete it with None."""
         raise NotImplementedError
 
+    def forget(self, queue_id: int) -> None:
+        """A queue was deleted and its id will not be used again: the log need not remember its sequence numbers."""
+        raise NotImplementedError
+
     # The end of the turn
 
     def wait(self, waiter: CommitWaiter) -> None:

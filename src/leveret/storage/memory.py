@@ -102,6 +102,9 @@ class MemoryLog(Log):
     def put(self, kind: str, key: str, value: bytes | None) -> None:
         self._dirty = True
 
+    def forget(self, queue_id: int) -> None:
+        pass
+
     def wait(self, waiter: CommitWaiter) -> None:
         self._waiters.append(waiter)
 

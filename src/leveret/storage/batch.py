@@ -1,0 +1,364 @@
+"""A batch on its way to the disk: the row being filled, and the columns of a row as octets.
+
+The hot path appends to the lists of a `Draft`; `seal` makes columns of them once a batch. The data column is joined by
+the engine's thread, so that the event loop copies no bodies.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from itertools import compress
+from typing import Final
+
+from leveret.storage.records import EMPTY_INDEX, INDEX, INDEX_SIZE, MESSAGE
+from leveret.storage.rows import BARE, DEAD, LIVE, STORED, Links, StoredRow
+
+# A row that has grown beyond this is closed and the next one begun: rows are read and copied whole.
+ROW_OCTETS: Final = 1 << 20
+# Header and body that are larger together are stored as chunk rows of this size.
+CHUNK_OCTETS: Final = 1 << 20
+# Settlements that one row may hold, in words of four octets.
+SETTLED_WORDS: Final = 1 << 18
+
+ROW_VERSION: Final = 1
+_LITTLE: Final = sys.byteorder == "little"
+
+
+class Draft:
+    """The row being filled.
+
+    index    the index entries
+    pieces   three a record: what precedes the header (prefix, address), header, body
+    octets   of the data, and of the index entries
+    gone     slots of records that were settled before they were written
+    bare     slots of messages whose own entry was
+    """
+
+    __slots__ = ("bare", "gone", "index", "octets", "pieces", "row")
+
+    def __init__(self, row: StoredRow) -> None:
+        self.row = row
+        self.index: list[bytes] = []
+        self.pieces: list[bytes] = []
+        self.octets = 0
+        self.gone: set[int] = set()
+        self.bare: set[int] = set()
+
+    def elide(self, slot: int) -> None:
+        """Write nothing of a record."""
+        length: int = INDEX.unpack(self.index[slot])[3]
+        self.index[slot] = EMPTY_INDEX
+        at = 3 * slot
+        self.pieces[at] = b""
+        self.pieces[at + 1] = b""
+        self.pieces[at + 2] = b""
+        self.gone.add(slot)
+        self.octets -= length
+
+    def strip(self, slot: int) -> None:
+        """Write only the message of a delivery, not the entry."""
+        fields: tuple[int, int, int, int, int, int] = INDEX.unpack(self.index[slot])
+        flags = fields[4] & 0xFF00
+        self.index[slot] = INDEX.pack(0, 0, fields[2], fields[3], MESSAGE | flags, fields[5])
+        self.bare.add(slot)
+
+
+class RowImage:
+    """A row to be written: its three columns; the data in pieces. `last`: the last sequence number by queue."""
+
+    __slots__ = ("id", "index", "last", "pieces", "settled")
+
+    def __init__(self, id: int, settled: bytes, index: bytes, pieces: list[bytes]) -> None:
+        self.id = id
+        self.settled = settled
+        self.index = index
+        self.pieces = pieces
+        self.last: dict[int, int] = {}
+
+
+class CopySource:
+    """What to copy from one row.
+
+    slots       of the surviving records ('I')
+    bare        those of them that lose their entry
+    identities  (slot, identity) of those that others refer to
+    settled_of  the rows whose settlements are copied too; empty for none
+    """
+
+    __slots__ = ("bare", "id", "identities", "settled_of", "slots")
+
+    def __init__(self, id: int, slots: array[int]) -> None:
+        self.id = id
+        self.slots = slots
+        self.bare: set[int] = set()
+        self.identities: list[tuple[int, int]] = []
+        self.settled_of: set[int] = set()
+
+
+class CopyPlan:
+    """A row that survivors of other rows are copied to."""
+
+    __slots__ = ("id", "sources")
+
+    def __init__(self, id: int) -> None:
+        self.id = id
+        self.sources: list[CopySource] = []
+
+
+class Commit:
+    """One transaction of the engine.
+
+    number       of the batch
+    images       rows to write
+    copies       rows to write with records of other rows
+    deletes      ids of rows to delete, after the copies were made
+    chunks       (id, pieces) of large bodies
+    dead_chunks  (first, last) of those to delete
+    puts         metadata to set, or to delete where the value is None
+    marks        (queue id, sequence number): no entry of the queue has a higher one
+    next_row     where the row ids go on after a start, 0 to leave that as it is
+    octets       that stop pending when the commit has returned
+    """
+
+    __slots__ = ("chunks", "copies", "dead_chunks", "deletes", "images", "marks", "next_row", "number", "octets", "puts")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.images: list[RowImage] = []
+        self.copies: list[CopyPlan] = []
+        self.deletes: list[int] = []
+        self.chunks: list[tuple[int, list[bytes | memoryview]]] = []
+        self.dead_chunks: list[tuple[int, int]] = []
+        self.puts: dict[tuple[str, str], bytes | None] = {}
+        self.marks: dict[int, int] = {}
+        self.next_row = 0
+        self.octets = 0
+
+    def empty(self) -> bool:
+        return not (self.images or self.copies or self.deletes or self.chunks or self.dead_chunks or self.puts
+                    or self.marks or self.next_row)
+
+
+def to_octets(words: array[int]) -> bytes:
+    """An array as little-endian octets."""
+    if _LITTLE:
+        return words.tobytes()
+    swapped = words[:]
+    swapped.byteswap()
+    return swapped.tobytes()
+
+
+def to_words(typecode: str, data: bytes) -> array[int]:
+    """Little-endian octets as an array; ValueError where they are no whole number of words."""
+    words: array[int] = array(typecode)
+    words.frombytes(data)
+    if not _LITTLE:
+        words.byteswap()
+    return words
+
+
+def index_head(count: int, links: int, identities: int, spills: int) -> bytes:
+    """What the index column begins with: version, then how many index entries and pairs of each table follow."""
+    return to_octets(array("I", (ROW_VERSION, count, links, identities, spills, 0)))
+
+
+def encode_tables(links: Links | None, slots: bytearray) -> tuple[int, int, int, bytes]:
+    """The tables after the index entries, of the records that are alive: pairs of 64-bit numbers, slot first."""
+    if links is None:
+        return 0, 0, 0, b""
+    table: array[int] = array("Q")
+    targets = 0
+    for slot, target in enumerate(links.targets):
+        if target and slots[slot]:
+            targets += 1
+            table.append(slot)
+            table.append(target)
+    identities = 0
+    for slot, identity in enumerate(links.identities):
+        if identity and slots[slot]:
+            identities += 1
+            table.append(slot)
+            table.append(identity)
+    spills = 0
+    for slot, (first, last) in links.chunks.items():
+        if slots[slot]:
+            spills += 1
+            table.append(slot << 32 | (last - first + 1))
+            table.append(first)
+    return targets, identities, spills, to_octets(table)
+
+
+def seal(draft: Draft, settled: bytes) -> RowImage:
+    """Close a draft: set the counters of its row, return its columns."""
+    row = draft.row
+    entries = b"".join(draft.index)
+    count = len(draft.index)
+    slots = bytearray(b"\x01") * count
+    live = count
+    for slot in draft.gone:
+        slots[slot] = DEAD
+        live -= 1
+    for slot in draft.bare:
+        if slots[slot] == LIVE:
+            slots[slot] = BARE
+    targets, identities, spills, tables = encode_tables(row.links, slots)
+    row.draft = None
+    row.state = STORED
+    row.slots = slots
+    row.live = live
+    row.lengths = to_words("I", entries)[4::6]
+    row.live_octets = draft.octets - INDEX_SIZE * (count - live)
+    row.settled_octets = len(settled)
+    index = index_head(count, targets, identities, spills) + entries + tables if count else b""
+    row.size = len(settled) + len(index) + draft.octets - INDEX_SIZE * count
+    image = RowImage(row.id, settled, index, draft.pieces)
+    if live:
+        image.last = last_sequences(entries)
+    return image
+
+
+def last_sequences(entries: bytes) -> dict[int, int]:
+    """The last sequence number of each queue in a column of index entries. Queue 0 stands for no entry."""
+    queues = to_words("I", entries)[2::6]
+    sequences = to_words("Q", entries)[0::3]
+    octets = queues.tobytes()
+    if queues[0] and octets == octets[:4] * len(queues):
+        return {queues[0]: max(sequences)}
+    last = dict(zip(queues, sequences, strict=True))
+    last.pop(0, None)
+    return last
+
+
+def encode_settled(words: array[int], ranges: list[bytes]) -> bytes:
+    """The settled column: version, number of words, words (row id low, high, count, slots), ranges."""
+    return to_octets(array("I", (ROW_VERSION, len(words)))) + to_octets(words) + b"".join(ranges)
+
+
+class IndexReader:
+    """The index column of a row, taken apart; ValueError where it is damaged.
+
+    entries      the index entries
+    links, identities, spills   the tables, as arrays of pairs
+    """
+
+    __slots__ = ("count", "entries", "identities", "links", "spills")
+
+    def __init__(self, column: bytes) -> None:
+        self.count = 0
+        self.entries = b""
+        if not column:
+            self.links: array[int] = array("Q")
+            self.identities: array[int] = array("Q")
+            self.spills: array[int] = array("Q")
+            return
+        head = to_words("I", column[:24])
+        if len(head) != 6 or head[0] != ROW_VERSION:
+            raise ValueError("the index of a row begins with no known version")
+        count = head[1]
+        end = 24 + INDEX_SIZE * count
+        tables = to_words("Q", column[end:])
+        links = 2 * head[2]
+        identities = links + 2 * head[3]
+        if len(tables) != identities + 2 * head[4]:
+            raise ValueError("the index of a row has the wrong length")
+        self.count = count
+        self.entries = column[24:end]
+        self.links = tables[:links]
+        self.identities = tables[links:identities]
+        self.spills = tables[identities:]
+
+
+class SettledReader:
+    """The settled column of a row, taken apart; ValueError where it is damaged.
+
+    words   row id low, row id high, count, slots, and again
+    ranges  queue id, first, last, number of sequence numbers kept, these, and again
+    """
+
+    __slots__ = ("ranges", "words")
+
+    def __init__(self, column: bytes) -> None:
+        if not column:
+            self.words: array[int] = array("I")
+            self.ranges: array[int] = array("Q")
+            return
+        head = to_words("I", column[:8])
+        if len(head) != 2 or head[0] != ROW_VERSION:
+            raise ValueError("the settlements of a row begin with no known version")
+        end = 8 + 4 * head[1]
+        if end > len(column):
+            raise ValueError("the settlements of a row have the wrong length")
+        self.words = to_words("I", column[8:end])
+        self.ranges = to_words("Q", column[end:])
+
+
+def copy_rows(plan: CopyPlan, columns: list[tuple[bytes, bytes, bytes]]) -> RowImage:
+    """The row that a plan asks for, from the columns of its sources (in their order)."""
+    entries: list[bytes] = []
+    pieces: list[bytes] = []
+    links: array[int] = array("Q")
+    identities: array[int] = array("Q")
+    spills: array[int] = array("Q")
+    words: array[int] = array("I")
+    ranges: list[bytes] = []
+    base = 0
+    for source, (settled, column, data) in zip(plan.sources, columns, strict=True):
+        reader = IndexReader(column)
+        _copy_records(source, reader, data, entries, pieces)
+        new = {slot: base + index for index, slot in enumerate(source.slots)}
+        for index in range(0, len(reader.links), 2):
+            slot = reader.links[index]
+            if slot in new:
+                links.append(new[slot])
+                links.append(reader.links[index + 1])
+        for slot, identity in source.identities:
+            identities.append(new[slot])
+            identities.append(identity)
+        for index in range(0, len(reader.spills), 2):
+            slot = reader.spills[index] >> 32
+            if slot in new:
+                spills.append(new[slot] << 32 | (reader.spills[index] & 0xFFFFFFFF))
+                spills.append(reader.spills[index + 1])
+        if source.settled_of:
+            _copy_settled(source, SettledReader(settled), words, ranges)
+        base += len(source.slots)
+    index_column = b""
+    if base:
+        head = index_head(base, len(links) // 2, len(identities) // 2, len(spills) // 2)
+        index_column = b"".join((head, *entries, to_octets(links), to_octets(identities), to_octets(spills)))
+    return RowImage(plan.id, encode_settled(words, ranges) if words or ranges else b"", index_column, pieces)
+
+
+def _copy_records(source: CopySource, reader: IndexReader, data: bytes, entries: list[bytes], pieces: list[bytes]) -> None:
+    lengths = to_words("I", reader.entries)[4::6]
+    at = 0
+    past = 0
+    view = reader.entries
+    for slot in source.slots:
+        at += sum(lengths[past:slot])
+        past = slot + 1
+        entry = view[INDEX_SIZE * slot : INDEX_SIZE * past]
+        if slot in source.bare:
+            fields: tuple[int, int, int, int, int, int] = INDEX.unpack(entry)
+            entry = INDEX.pack(0, 0, fields[2], fields[3], MESSAGE | (fields[4] & 0xFF00), fields[5])
+        entries.append(entry)
+        pieces.append(data[at : at + lengths[slot]])
+        at += lengths[slot]
+
+
+def _copy_settled(source: CopySource, reader: SettledReader, words: array[int], ranges: list[bytes]) -> None:
+    old = reader.words
+    at = 0
+    while at < len(old):
+        end = at + 3 + old[at + 2]
+        if old[at] | old[at + 1] << 32 in source.settled_of:
+            words.extend(old[at:end])
+        at = end
+    if reader.ranges:
+        ranges.append(to_octets(reader.ranges))
+
+
+def survivors(slots: bytearray) -> array[int]:
+    """The slots of the records that are alive."""
+    return array("I", compress(range(len(slots)), slots))

@@ -1,0 +1,628 @@
+"""What every engine on a disk shares: filling batches, building commits, and what happens when one returns.
+
+The hot path is `store` and `settle`. `flush` builds a `Commit` from everything pending and gives it to the engine's
+worker, one at a time. Everything here runs on the event loop; the worker sees only commits and load plans.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from leveret.broker.log import FAILED, OK, CommitWaiter, Loaded, Log, Recovery
+from leveret.broker.message import Entry, Message
+from leveret.storage.batch import (
+    CHUNK_OCTETS,
+    ROW_OCTETS,
+    SETTLED_WORDS,
+    Commit,
+    CopyPlan,
+    Draft,
+    encode_settled,
+    seal,
+)
+from leveret.storage.loading import LoadPlan, Piece
+from leveret.storage.records import (
+    DELIVERY,
+    ENTRY,
+    FORMAT_SHIFT,
+    INDEX,
+    INDEX_SIZE,
+    MAX_SIZE,
+    PLAIN,
+    PREFIXED,
+    RANGE,
+    SPILL,
+    SPILLED,
+    UPDATE,
+    encode_prefix,
+)
+from leveret.storage.recovery import Rebuilt
+from leveret.storage.rows import FILLING, GONE, SLOT_BITS, SLOT_MASK, STORED, StoredRow, element, pin, set_element
+from leveret.storage.trimming import Trimmer
+from leveret.storage.worker import Worker
+
+# How far ahead of what was seen sequence numbers and row ids are reserved: after an unclean stop they go on from there.
+RESERVED_SEQUENCES: Final = 100_000
+RESERVED_ROWS: Final = 100_000
+
+_pack_index: Final = INDEX.pack
+
+
+class BatchedLog(Log):
+    """A log whose commits are done by a worker. Engines open the store and make the worker."""
+
+    def __init__(self, shard: int = 0) -> None:
+        super().__init__(shard)
+        self.trimmer = Trimmer(self.rows)
+        self.commits = 0
+        self._worker: Worker | None = None
+        self._started = False
+        self._next_row = 1
+        self._reserved_rows = 0
+        self._next_chunk = 1
+        self._marks: dict[int, int] = {}
+        self._last: dict[int, int] = {}
+        self._waiters: list[CommitWaiter] = []
+        self._puts: dict[tuple[str, str], bytes | None] = {}
+        self._new_marks: dict[int, int] = {}
+        self._chunks: list[tuple[int, list[bytes | memoryview]]] = []
+        self._ranges: list[bytes] = []
+        self._ranged: dict[int, StoredRow] = {}
+        self._full_drafts: list[Draft] = []
+        self._flying: Commit | None = None
+        self._flying_waiters: list[CommitWaiter] = []
+        self._flying_octets = 0
+        self._touched: list[StoredRow] = []
+        self._row = StoredRow(self, 0, 0, GONE)
+        self._draft = Draft(self._row)
+        self._index: list[bytes] = self._draft.index
+        self._pieces: list[bytes] = self._draft.pieces
+
+    # Records
+
+    def store(self, entry: Entry) -> None:
+        message = entry.message
+        body = message.body
+        if (message.row is not None or message.expires_at or message.headers_at >= 0 or message.format
+                or entry.overlay is not None or entry.acquired_count or entry.delivery_count
+                or not isinstance(body, bytes)):
+            self._store_more(entry)
+            return
+        address = message.address
+        header = message.header
+        size = message.size
+        length = len(address) + len(header) + size
+        if length > CHUNK_OCTETS:
+            self._store_more(entry)
+            return
+        index = self._index
+        row = self._row
+        slot = len(index)
+        index.append(_pack_index(entry.seq, entry.queue.id, size, length, PLAIN, message.priority))
+        pieces = self._pieces
+        pieces.append(address)
+        pieces.append(header)
+        pieces.append(body)
+        entry.row = row
+        entry.slot = slot
+        message.row = row
+        message.slot = slot
+        self.pending_bytes += length
+        octets = self._draft.octets + length + INDEX_SIZE
+        self._draft.octets = octets
+        if octets > ROW_OCTETS:
+            self._next_draft()
+
+    def settle(self, entry: Entry) -> None:
+        row: StoredRow = entry.row  # type: ignore[assignment]
+        if row.state != STORED:
+            self._settle_elsewhere(row, entry.slot)
+            return
+        row.live -= 1
+        if row.touched != self.filling:
+            row.touched = self.filling
+            row.dead = [entry.slot]
+            self._touched.append(row)
+        else:
+            row.dead.append(entry.slot)
+
+    def settle_range(self, queue_id: int, first: int, last: int, keep: Iterable[int],
+                     rows: Iterable[int], slots: Iterable[int]) -> None:
+        row_ids: array[int] = array("Q", rows)
+        row_slots: array[int] = array("I", slots)
+        count = len(row_ids)
+        at = 0
+        while at < count:
+            row: StoredRow | None = self.rows.get(row_ids[at])  # type: ignore[assignment]
+            if row is None:
+                at += 1
+                continue
+            live = row.live
+            if (row.state == STORED and row.links is None and live > 1 and at + live <= count
+                    and row_ids[at : at + live].count(row.id) == live):
+                self.trimmer.settle_all(row)
+                self._ranged[row.id] = row
+                at += live
+                continue
+            self._settle_place(self.trimmer.resolve(row, row_slots[at]), True)
+            at += 1
+        kept: array[int] = array("Q", keep)
+        self._ranges.append(RANGE.pack(queue_id, first, last, len(kept)) + array("Q", kept).tobytes())
+
+    def update(self, entry: Entry) -> None:
+        row: StoredRow = entry.row  # type: ignore[assignment]
+        place = self.trimmer.resolve(row, entry.slot)
+        if not self.trimmer.alive(place):
+            return
+        prefix = encode_prefix(0, -1, entry.acquired_count, entry.delivery_count, entry.overlay)
+        row = self.trimmer.row_of(place)
+        slot = place & SLOT_MASK
+        links = row.need_links()
+        self.trimmer.replace_update(links, slot)
+        identity = element(links.identities, slot) or place
+        new = self._append(UPDATE | PREFIXED << 8, entry.seq, entry.queue.id, 0, 0, prefix, b"", b"")
+        set_element(self._row.need_links().targets, new, identity)
+        set_element(links.updates, slot, self._row.id << SLOT_BITS | new)
+        self._close_draft_if_full()
+
+    def put(self, kind: str, key: str, value: bytes | None) -> None:
+        self._puts[kind, key] = value
+
+    def forget(self, queue_id: int) -> None:
+        self._marks.pop(queue_id, None)
+        self._last.pop(queue_id, None)
+        self._new_marks[queue_id] = 0
+
+    # The end of the turn
+
+    def wait(self, waiter: CommitWaiter) -> None:
+        self._waiters.append(waiter)
+
+    def flush(self) -> None:
+        if self._flying is not None or not self._started:
+            return
+        while self.pending():
+            if self.state == FAILED:
+                return
+            commit = self._build()
+            if not commit.empty():
+                worker = self._worker
+                assert worker is not None
+                worker.submit(commit)
+                return
+            # Everything was settled before it was written.
+            self._finish()
+
+    def pending(self) -> bool:
+        """Whether the batch being filled has anything to do."""
+        return bool(self._index or self._touched or self._waiters or self._puts or self._full_drafts or self._ranges
+                    or self._new_marks)
+
+    def returned(self) -> None:
+        """The commit under way is on disk. Called on the event loop."""
+        if self._flying is None:
+            return  # closing the log was quicker than the event loop
+        self.commits += 1
+        self._finish()
+        self.flush()
+
+    def changed(self, state: str, reason: str) -> None:
+        """The engine says how the store is. Called on the event loop."""
+        if state == self.state and reason == self.reason:
+            return
+        self.state = state
+        self.reason = reason if state != OK else ""
+        if self.on_state is not None:
+            self.on_state()
+
+    def _finish(self) -> None:
+        commit = self._flying
+        assert commit is not None
+        self._flying = None
+        self.committed = commit.number
+        self.pending_bytes -= commit.octets
+        self._flying_octets = 0
+        waiters = self._flying_waiters
+        self._flying_waiters = []
+        for waiter in waiters:
+            waiter.committed(commit.number)
+
+    # Paging
+
+    def load(self, rows: array[int], slots: array[int], done: Callable[[list[Loaded]], None]) -> None:
+        plan = LoadPlan(len(rows), done)
+        trimmer = self.trimmer
+        pieces: dict[int, Piece] = {}
+        for index, row_id in enumerate(rows):
+            row: StoredRow = self.rows[row_id]  # type: ignore[assignment]
+            slot = slots[index]
+            if row.state != STORED:
+                place = trimmer.resolve(row, slot)
+                assert place, "an entry that was settled is asked for"
+                row = trimmer.row_of(place)
+                slot = place & SLOT_MASK
+            piece = pieces.get(row.id)
+            if piece is None:
+                piece = Piece(row)
+                pieces[row.id] = piece
+                plan.pieces.append(piece)
+                self._read(plan, row)
+            piece.slots.append(slot)
+            piece.indices.append(index)
+            if row.links is not None:
+                self._plan_links(plan, piece, row, slot, index)
+        worker = self._worker
+        assert worker is not None
+        worker.read(plan)
+
+    def _plan_links(self, plan: LoadPlan, piece: Piece, row: StoredRow, slot: int, index: int) -> None:
+        links = row.links
+        assert links is not None
+        trimmer = self.trimmer
+        target = trimmer.find(element(links.targets, slot))
+        if target:
+            message_row = trimmer.row_of(target)
+            self._read(plan, message_row)
+            piece.messages[index] = (message_row, target & SLOT_MASK)
+        update = trimmer.find(element(links.updates, slot))
+        if update:
+            update_row = trimmer.row_of(update)
+            draft = update_row.draft
+            if draft is not None:
+                piece.pending[index] = draft.pieces[3 * (update & SLOT_MASK)]
+            else:
+                self._read(plan, update_row)
+                piece.updates[index] = (update_row, update & SLOT_MASK)
+
+    def _read(self, plan: LoadPlan, row: StoredRow) -> None:
+        """Keep a row on disk until a load is done."""
+        if row.id not in plan.rows:
+            plan.rows[row.id] = row
+            row.readers += 1
+
+    def loaded(self, plan: LoadPlan) -> None:
+        """All pieces of a load were read. Called on the event loop."""
+        for row in plan.rows.values():
+            row.readers -= 1
+            if not row.live and not row.pins and not row.readers and row.state == STORED:
+                self.trimmer.touch(row)
+        results = [item for item in plan.results if item is not None]
+        plan.done(results)
+        self.flush()
+
+    def statistics(self) -> dict[str, int]:
+        trimmer = self.trimmer
+        figures = {
+            "octets": trimmer.octets,
+            "live_octets": trimmer.live_octets,
+            "rows": trimmer.stored,
+            "commits": self.commits,
+            "copied_octets": trimmer.copied_octets,
+            "pending_octets": self.pending_bytes,
+        }
+        if self._worker is not None:
+            figures.update(self._worker.statistics())
+        return figures
+
+    # The rarer records
+
+    def _append(self, kind: int, seq: int, queue_id: int, size: int, priority: int, first: bytes, second: bytes,
+                third: bytes) -> int:
+        """Add a record to the row being filled; returns its slot."""
+        index = self._index
+        slot = len(index)
+        length = len(first) + len(second) + len(third)
+        index.append(_pack_index(seq, queue_id, size, length, kind, priority))
+        pieces = self._pieces
+        pieces.append(first)
+        pieces.append(second)
+        pieces.append(third)
+        self.pending_bytes += length
+        self._draft.octets += length + INDEX_SIZE
+        return slot
+
+    def _close_draft_if_full(self) -> None:
+        if self._draft.octets > ROW_OCTETS:
+            self._next_draft()
+
+    def _store_more(self, entry: Entry) -> None:
+        """Store an entry that the hot path does not know."""
+        message = entry.message
+        row = message.row
+        overlay = entry.overlay
+        counted = overlay is not None or entry.acquired_count > 0 or entry.delivery_count > 0
+        if row is not None and row.log is self:
+            held: StoredRow = row  # type: ignore[assignment]
+            place = self.trimmer.resolve(held, message.slot)
+            if self.trimmer.alive(place):
+                self._store_reference(entry, place, counted)
+                return
+            row = None
+        flags = message.format << FORMAT_SHIFT
+        first = message.address
+        if counted or message.expires_at or message.headers_at >= 0:
+            flags |= PREFIXED
+            first = encode_prefix(message.expires_at, message.headers_at, entry.acquired_count, entry.delivery_count,
+                                  overlay) + first
+        header = message.header
+        body = message.body
+        chunks: tuple[int, int] | None = None
+        if len(first) + len(header) + message.size > CHUNK_OCTETS:
+            flags |= SPILLED
+            chunks = self._spill(message)
+            first += SPILL.pack(chunks[0], chunks[1] - chunks[0] + 1, len(header))
+            header = b""
+            body = b""
+        elif not isinstance(body, bytes):
+            body = b"".join(body)
+        slot = self._append(DELIVERY | flags << 8, entry.seq, entry.queue.id, min(message.size, MAX_SIZE),
+                            message.priority, first, header, body)
+        if chunks is not None:
+            self._row.need_links().chunks[slot] = chunks
+        entry.row = self._row
+        entry.slot = slot
+        if row is None:
+            message.row = self._row
+            message.slot = slot
+        self._close_draft_if_full()
+
+    def _store_reference(self, entry: Entry, place: int, counted: bool) -> None:
+        """Store an entry of a message that the log holds already."""
+        message = entry.message
+        holder = self.trimmer.row_of(place)
+        slot = place & SLOT_MASK
+        links = holder.need_links()
+        set_element(links.refs, slot, element(links.refs, slot) + 1)
+        identity = element(links.identities, slot) or place
+        kind = ENTRY
+        first = b""
+        if counted:
+            kind |= PREFIXED << 8
+            first = encode_prefix(0, -1, entry.acquired_count, entry.delivery_count, entry.overlay)
+        new = self._append(kind, entry.seq, entry.queue.id, min(message.size, MAX_SIZE), message.priority, first, b"", b"")
+        set_element(self._row.need_links().targets, new, identity)
+        entry.row = self._row
+        entry.slot = new
+        self._close_draft_if_full()
+
+    def _spill(self, message: Message) -> tuple[int, int]:
+        """Put header and body into chunks; returns the ids of the first and the last."""
+        body = message.body
+        sources = [message.header]
+        if isinstance(body, bytes):
+            sources.append(body)
+        else:
+            sources.extend(body)
+        first = self._next_chunk
+        chunk: list[bytes | memoryview] = []
+        room = CHUNK_OCTETS
+        for source in sources:
+            view = memoryview(source)
+            while len(view):
+                part = view[:room]
+                chunk.append(part)
+                room -= len(part)
+                view = view[len(part) :]
+                if not room:
+                    self._chunks.append((self._next_chunk, chunk))
+                    self._next_chunk += 1
+                    chunk = []
+                    room = CHUNK_OCTETS
+        if chunk:
+            self._chunks.append((self._next_chunk, chunk))
+            self._next_chunk += 1
+        self.pending_bytes += len(message.header) + message.size
+        return first, self._next_chunk - 1
+
+    def _settle_elsewhere(self, row: StoredRow, slot: int) -> None:
+        """Settle an entry of a row that is being filled, was moved, or is gone."""
+        self._settle_place(self.trimmer.resolve(row, slot), False)
+
+    def _settle_place(self, place: int, ranged: bool) -> None:
+        if not place:
+            return
+        trimmer = self.trimmer
+        row = trimmer.row_of(place)
+        slot = place & SLOT_MASK
+        draft = row.draft
+        if draft is not None:
+            trimmer.settle_draft(row, draft, slot)
+        elif ranged:
+            trimmer.settle(row, slot)
+            trimmer.touch(row)
+            self._ranged[row.id] = row
+        else:
+            row.live -= 1
+            trimmer.touch(row)
+            row.dead.append(slot)
+
+    # Building a commit
+
+    def _new_row(self, state: int) -> StoredRow:
+        row = StoredRow(self, self._next_row, self.filling, state)
+        self._next_row += 1
+        self.rows[row.id] = row
+        return row
+
+    def _begin_draft(self) -> None:
+        row = self._new_row(FILLING)
+        draft = Draft(row)
+        row.draft = draft
+        self._row = row
+        self._draft = draft
+        self._index = draft.index
+        self._pieces = draft.pieces
+
+    def _next_draft(self) -> None:
+        """The row being filled is large enough: the batch goes on in another one."""
+        self._full_drafts.append(self._draft)
+        self._begin_draft()
+
+    def _build(self) -> Commit:
+        """Make a commit of everything pending, and begin the next batch."""
+        commit = Commit(self.filling)
+        trimmer = self.trimmer
+        touched = self._touched
+        trimmer.settle_touched(touched)
+        targets: list[StoredRow] = []
+        if trimmer.needs_copies() and self.state == OK:
+            self._copy(commit, targets)
+        settlements = self._settlements(touched)
+        drafts = self._full_drafts
+        self._full_drafts = []
+        if self._index or self._row.id in settlements:
+            drafts.append(self._draft)
+        for draft in drafts:
+            row = draft.row
+            image = seal(draft, settlements.pop(row.id, b""))
+            if not row.live and not image.settled:
+                row.state = GONE
+                self.rows.pop(row.id, None)
+                continue
+            commit.images.append(image)
+            self._reserve_sequences(commit, image.last)
+            trimmer.added(row)
+        for row_id, settled in settlements.items():
+            holder = trimmer.row_of(row_id)
+            image = seal(Draft(holder), settled)
+            commit.images.append(image)
+            trimmer.added(holder)
+        for target in targets:
+            target.state = STORED
+            trimmer.added(target)
+            trimmer.consider(target)
+        commit.deletes = trimmer.deletes
+        trimmer.deletes = []
+        self._take_chunks(commit)
+        commit.puts = self._puts
+        self._puts = {}
+        for queue_id in self._new_marks:
+            commit.marks.setdefault(queue_id, 0)
+        self._new_marks = {}
+        commit.octets = self.pending_bytes
+        self._flying = commit
+        self._flying_waiters = self._waiters
+        self._waiters = []
+        self.filling += 1
+        trimmer.batch = self.filling
+        self._touched = []
+        trimmer.touched = self._touched
+        if self._row.state == FILLING and not targets:
+            self._row.batch = self.filling
+        else:
+            # A later update must have a higher place than a copy of an earlier one.
+            if self._row.state == FILLING:
+                self.rows.pop(self._row.id, None)
+            self._begin_draft()
+        if self._next_row > self._reserved_rows:
+            self._reserved_rows = self._next_row + RESERVED_ROWS
+            commit.next_row = self._reserved_rows
+        return commit
+
+    def _reserve_sequences(self, commit: Commit, last: dict[int, int]) -> None:
+        marks = self._marks
+        self._last.update(last)
+        for queue_id, seq in last.items():
+            if seq >= marks.get(queue_id, 0):
+                mark = seq + RESERVED_SEQUENCES
+                marks[queue_id] = mark
+                commit.marks[queue_id] = mark
+
+    def _settlements(self, touched: list[StoredRow]) -> dict[int, bytes]:
+        """The settled columns that this commit must have, by the id of the row that gets them; the first is the row
+        being filled."""
+        columns: dict[int, bytes] = {}
+        words: array[int] = array("I")
+        holder = self._row
+        for row in touched:
+            dead = row.dead
+            row.dead = []
+            if row.state != STORED or not dead:
+                continue
+            if len(words) > SETTLED_WORDS:
+                columns[holder.id] = encode_settled(words, [])
+                words = array("I")
+                holder = self._new_row(FILLING)
+            words.append(row.id & 0xFFFFFFFF)
+            words.append(row.id >> 32)
+            words.append(len(dead))
+            words.fromlist(dead)
+            pin(holder, row)
+        ranges = self._ranges
+        if ranges:
+            needed = False
+            for row in self._ranged.values():
+                if row.state == STORED:
+                    pin(holder, row)
+                    needed = True
+            self._ranges = []
+            self._ranged = {}
+            if not needed:
+                ranges = []
+        if words or ranges:
+            columns[holder.id] = encode_settled(words, ranges)
+        return columns
+
+    def _copy(self, commit: Commit, targets: list[StoredRow]) -> None:
+        """Plan the copies of this commit."""
+        trimmer = self.trimmer
+        target: StoredRow | None = None
+        plan = CopyPlan(0)
+        for row in trimmer.choose(self.committed):
+            if row.state != STORED:
+                continue
+            if target is None or target.size > ROW_OCTETS:
+                target = self._new_row(FILLING)
+                targets.append(target)
+                plan = CopyPlan(target.id)
+                commit.copies.append(plan)
+            trimmer.move(row, target, plan)
+
+    def _take_chunks(self, commit: Commit) -> None:
+        """New chunks are written, dead ones deleted; those that are both, neither."""
+        dead = self.trimmer.dead_chunks
+        self.trimmer.dead_chunks = []
+        chunks = self._chunks
+        self._chunks = []
+        if chunks and dead:
+            first_new = chunks[0][0]
+            unwritten: set[int] = set()
+            for first, last in dead:
+                if first >= first_new:
+                    unwritten.update(range(first, last + 1))
+            if unwritten:
+                chunks = [chunk for chunk in chunks if chunk[0] not in unwritten]
+                dead = [chunk for chunk in dead if chunk[0] < first_new]
+        commit.chunks = chunks
+        commit.dead_chunks = dead
+
+    # The start and the end
+
+    def adopt(self, rebuilt: Rebuilt) -> Recovery:
+        """Go on from what recovery found. Returns what the broker is told."""
+        trimmer = self.trimmer
+        self.rows.update(rebuilt.rows)
+        self._next_row = rebuilt.next_row
+        self._next_chunk = rebuilt.next_chunk
+        self._marks = rebuilt.recovery.last_seq.copy()
+        self._last = rebuilt.recovery.last_seq.copy()
+        trimmer.batch = self.filling
+        trimmer.touched = self._touched
+        for row in rebuilt.stored:
+            trimmer.added(row)
+            if not row.live and not row.pins:
+                trimmer.touch(row)
+        self._begin_draft()
+        return rebuilt.recovery
+
+    def last_commit(self) -> Commit:
+        """What a clean end writes: exact marks and row ids, in the place of reserved ones."""
+        commit = Commit(self.filling)
+        for queue_id, mark in self._marks.items():
+            seq = self._last.get(queue_id, mark)
+            if seq != mark:
+                commit.marks[queue_id] = seq
+        commit.next_row = self._next_row
+        return commit

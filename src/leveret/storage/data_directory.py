@@ -1,0 +1,83 @@
+"""The directory that a log keeps its data in: who has it, and the space that it holds in reserve."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+
+from leveret.broker.errors import StorageFailed
+
+try:
+    import fcntl
+except ImportError:  # not a POSIX system: the engine's own lock on its file has to do
+    fcntl = None  # type: ignore[assignment]
+
+
+class DirectoryLock:
+    """An exclusive lock of a data directory, held until `release` or the end of the process.
+
+    Raises `StorageFailed` when another process has it, or the directory cannot be made or written.
+    """
+
+    def __init__(self, directory: Path, name: str) -> None:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(directory / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        except OSError as error:
+            raise StorageFailed(f"the data directory {directory} cannot be used: {error.strerror}; make it writable for"
+                                " the user that leveret runs as, or choose another with --data-dir") from None
+        if fcntl is not None:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                holder = os.read(self._file, 20).decode("ascii", "replace").strip()
+                os.close(self._file)
+                process = f"process {holder}" if holder else "another process"
+                raise StorageFailed(f"the data directory {directory} is in use by {process}; stop that one first, or"
+                                    " choose another directory with --data-dir") from None
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, f"{os.getpid()}\n".encode("ascii"), 0)
+
+    def release(self) -> None:
+        os.ftruncate(self._file, 0)
+        os.close(self._file)
+
+
+class Reserve:
+    """A file that takes up space for the day on which there is none left.
+
+    size  octets; 0 for no reserve
+    """
+
+    def __init__(self, path: Path, size: int) -> None:
+        self._path = path
+        self.size = size
+        self.held = False
+
+    def take(self) -> bool:
+        """Put the space aside; False where there is too little."""
+        if self.held or not self.size:
+            return True
+        try:
+            with open(self._path, "wb") as file:
+                if hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(file.fileno(), 0, self.size)
+                else:
+                    file.write(bytes(self.size))
+        except OSError:
+            self.give_up()
+            return False
+        self.held = True
+        return True
+
+    def give_up(self) -> None:
+        """Free the space."""
+        self.held = False
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+    def free(self) -> int:
+        """Free octets of the file system, without the reserve."""
+        return shutil.disk_usage(self._path.parent).free

@@ -1,0 +1,163 @@
+"""Reading entries back: what to read, planned on the event loop, and the decoding, in the engine's thread."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from itertools import accumulate
+
+from leveret.broker.log import Loaded
+from leveret.broker.message import Message, Overlay
+from leveret.storage.batch import IndexReader, to_words
+from leveret.storage.records import (
+    DELIVERY,
+    ENTRY,
+    FORMAT_SHIFT,
+    INDEX,
+    INDEX_SIZE,
+    MESSAGE,
+    PREFIXED,
+    SPILL,
+    SPILLED,
+    UPDATE,
+    Prefix,
+)
+from leveret.storage.rows import StoredRow
+
+
+class Piece:
+    """Entries of one row to be read: their slots, and where their `Loaded` belongs in the result.
+
+    messages  by index: the row and slot of the message, for entries that stand apart from it
+    updates   by index: the row and slot of the latest update
+    pending   by index: the octets of an update that is not on disk yet
+    """
+
+    __slots__ = ("indices", "messages", "pending", "row", "slots", "updates")
+
+    def __init__(self, row: StoredRow) -> None:
+        self.row = row
+        self.slots: list[int] = []
+        self.indices: list[int] = []
+        self.messages: dict[int, tuple[StoredRow, int]] = {}
+        self.updates: dict[int, tuple[StoredRow, int]] = {}
+        self.pending: dict[int, bytes] = {}
+
+
+class LoadPlan:
+    """One call of `load`. `read` counts the pieces that are done; `rows` are kept on disk until all are."""
+
+    __slots__ = ("done", "pieces", "read", "results", "rows")
+
+    def __init__(self, count: int, done: Callable[[list[Loaded]], None]) -> None:
+        self.done = done
+        self.pieces: list[Piece] = []
+        self.rows: dict[int, StoredRow] = {}
+        self.results: list[Loaded | None] = [None] * count
+        self.read = 0
+
+
+class RowReader:
+    """The records of one row. ValueError, IndexError or struct.error where the row is damaged.
+
+    chunks  reads the chunk rows from a first id, so many of them
+    """
+
+    __slots__ = ("chunks", "data", "entries", "offsets", "row")
+
+    def __init__(self, row: StoredRow, index: bytes, data: bytes, chunks: Callable[[int, int], list[bytes]]) -> None:
+        self.row = row
+        self.entries = IndexReader(index).entries
+        self.data = data
+        self.chunks = chunks
+        lengths = to_words("I", self.entries)[4::6]
+        self.offsets = array("Q", accumulate(lengths, initial=0))
+
+    def fields(self, slot: int) -> tuple[int, int, int, int, int, int]:
+        """The index entry of a slot; see `records.INDEX`."""
+        fields: tuple[int, int, int, int, int, int] = INDEX.unpack_from(self.entries, INDEX_SIZE * slot)
+        return fields
+
+    def prefix(self, slot: int) -> Prefix | None:
+        if self.fields(slot)[4] >> 8 & PREFIXED:
+            return Prefix(self.data, self.offsets[slot])
+        return None
+
+    def message(self, slot: int) -> Message:
+        fields = self.fields(slot)
+        size = fields[2]
+        kind = fields[4] & 0xFF
+        flags = fields[4] >> 8
+        if kind != DELIVERY and kind != MESSAGE:
+            raise ValueError(f"record {slot} of row {self.row.id} is no message")
+        data = self.data
+        at = self.offsets[slot]
+        end = self.offsets[slot + 1]
+        expires_at = 0
+        headers_at = -1
+        if flags & PREFIXED:
+            prefix = Prefix(data, at)
+            expires_at = prefix.expires_at
+            headers_at = prefix.headers_at
+            at = prefix.end
+        middle = at + 1 + data[at]
+        begin = middle + 1 + data[middle]
+        address = data[at:begin]
+        if flags & SPILLED:
+            first, count, header_size = SPILL.unpack_from(data, begin)
+            header, body = self._spilled(first, count, header_size)
+            message = Message(address, header, body, size, True)
+        else:
+            message = Message(address, data[begin : end - size], data[end - size : end], size, True)
+        message.priority = fields[5]
+        message.expires_at = expires_at
+        message.headers_at = headers_at
+        message.format = flags >> FORMAT_SHIFT & 3
+        message.row = self.row
+        message.slot = slot
+        return message
+
+    def _spilled(self, first: int, count: int, header_size: int) -> tuple[bytes, list[bytes]]:
+        chunks = self.chunks(first, count)
+        header = b""
+        while len(header) < header_size:
+            chunk = chunks[0]
+            missing = header_size - len(header)
+            header += chunk[:missing]
+            if missing < len(chunk):
+                chunks[0] = chunk[missing:]
+            else:
+                del chunks[0]
+        return header, chunks
+
+
+def read_piece(plan: LoadPlan, piece: Piece, reader_of: Callable[[StoredRow], RowReader]) -> None:
+    """Fill in the results of a piece. KeyError for a row that is not on disk."""
+    own = reader_of(piece.row)
+    for slot, index in zip(piece.slots, piece.indices, strict=True):
+        fields = own.fields(slot)
+        kind = fields[4] & 0xFF
+        acquired_count = 0
+        delivery_count = 0
+        overlay: Overlay | None = None
+        prefix = own.prefix(slot)
+        if kind == ENTRY:
+            row, message_slot = piece.messages[index]
+            message = reader_of(row).message(message_slot)
+        elif kind == DELIVERY:
+            message = own.message(slot)
+        else:
+            raise ValueError(f"record {slot} of row {piece.row.id} is no entry")
+        if index in piece.pending:
+            prefix = Prefix(piece.pending[index], 0)
+        elif index in piece.updates:
+            row, update_slot = piece.updates[index]
+            reader = reader_of(row)
+            if reader.fields(update_slot)[4] & 0xFF != UPDATE:
+                raise ValueError(f"record {update_slot} of row {row.id} is no update")
+            prefix = reader.prefix(update_slot)
+        if prefix is not None:
+            acquired_count = prefix.acquired_count
+            delivery_count = prefix.delivery_count
+            overlay = prefix.overlay
+        plan.results[index] = Loaded(fields[0], piece.row, slot, message, overlay, acquired_count, delivery_count)

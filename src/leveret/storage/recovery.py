@@ -1,0 +1,391 @@
+"""Recovery: what was on disk becomes rows in memory and compact arrays for each queue.
+
+Two passes over the rows, neither of which reads data: first all settlements, then all indices. Nothing is made for a
+single record where a row is plain: columns are cut out of the packed index and appended whole.
+"""
+
+from __future__ import annotations
+
+from array import array
+from itertools import compress
+from typing import Final
+
+from leveret.broker.log import Log, RecoveredQueue, Recovery, Row
+from leveret.storage.batch import IndexReader, SettledReader, to_words
+from leveret.storage.records import DELIVERY, ENTRY, INDEX_SIZE, KINDS, MESSAGE, NONE, UPDATE
+from leveret.storage.rows import (
+    BARE,
+    DEAD,
+    LIVE,
+    MOVED,
+    SLOT_BITS,
+    SLOT_MASK,
+    STORED,
+    StoredRow,
+    element,
+    pin,
+    set_element,
+)
+
+# Rows of more queues than this are taken apart record by record.
+_FEW_QUEUES: Final = 6
+
+
+class Rebuilt:
+    """What a log goes on from.
+
+    rows      by id: those on disk, and moved ones that others refer to
+    stored    those on disk
+    next_row, next_chunk  the next ids
+    recovery  what the broker is told
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[int, Row] = {}
+        self.stored: list[StoredRow] = []
+        self.next_row = 1
+        self.next_chunk = 1
+        self.recovery = Recovery()
+
+
+class _Range:
+    """A range of a queue that was settled at once."""
+
+    __slots__ = ("first", "holder", "keep", "last")
+
+    def __init__(self, first: int, last: int, keep: frozenset[int], holder: StoredRow) -> None:
+        self.first = first
+        self.last = last
+        self.keep = keep
+        self.holder = holder
+
+
+class _Collector:
+    """The entries of a queue as they are found; `runs` are the offsets at which their order breaks."""
+
+    __slots__ = ("last", "queue", "runs")
+
+    def __init__(self) -> None:
+        self.queue = RecoveredQueue()
+        self.runs: list[int] = [0]
+        self.last = -1
+
+    def extend(self, row_id: int, seqs: array[int], slots: array[int], sizes: array[int], priorities: array[int]) -> None:
+        if not seqs:
+            return
+        ordered = sorted(seqs)
+        if ordered != seqs.tolist():
+            order = sorted(range(len(seqs)), key=seqs.__getitem__)
+            seqs = array("Q", ordered)
+            slots = array("I", [slots[at] for at in order])
+            sizes = array("I", [sizes[at] for at in order])
+            priorities = array("h", [priorities[at] for at in order])
+        queue = self.queue
+        if seqs[0] <= self.last:
+            self.runs.append(len(queue.seqs))
+        self.last = seqs[len(seqs) - 1]
+        queue.seqs.extend(seqs)
+        queue.rows.extend(array("Q", (row_id,)) * len(seqs))
+        queue.slots.extend(slots)
+        queue.sizes.extend(sizes)
+        queue.priorities.extend(priorities)
+
+    def finish(self) -> RecoveredQueue:
+        """The queue in the order of its sequence numbers."""
+        queue = self.queue
+        if len(self.runs) == 1:
+            return queue
+        seqs = queue.seqs
+        bounds = [*self.runs, len(seqs)]
+        spans = sorted((seqs[bounds[at]], seqs[bounds[at + 1] - 1], bounds[at], bounds[at + 1])
+                       for at in range(len(self.runs)))
+        result = RecoveredQueue()
+        if all(spans[at][1] < spans[at + 1][0] for at in range(len(spans) - 1)):
+            for _, _, begin, end in spans:
+                result.seqs.extend(seqs[begin:end])
+                result.rows.extend(queue.rows[begin:end])
+                result.slots.extend(queue.slots[begin:end])
+                result.sizes.extend(queue.sizes[begin:end])
+                result.priorities.extend(queue.priorities[begin:end])
+            return result
+        order = sorted(range(len(seqs)), key=seqs.__getitem__)
+        result.seqs.extend(seqs[at] for at in order)
+        result.rows.extend(queue.rows[at] for at in order)
+        result.slots.extend(queue.slots[at] for at in order)
+        result.sizes.extend(queue.sizes[at] for at in order)
+        result.priorities.extend(queue.priorities[at] for at in order)
+        return result
+
+
+class Rebuilder:
+    """Takes the rows in ascending order of their ids, twice. ValueError where a row is damaged."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.rows: dict[int, StoredRow] = {}
+        self._holders: list[tuple[StoredRow, SettledReader]] = []
+        self._dead: dict[int, array[int]] = {}
+        self._ranges: dict[int, list[_Range]] = {}
+        self._ranged: dict[int, list[StoredRow]] = {}
+        self._data: dict[int, int] = {}
+        self._collectors: dict[int, _Collector] = {}
+        self._linked: list[StoredRow] = []
+        self._numbers: array[int] = array("I", range(1024))
+        self._moved: dict[int, dict[int, int]] = {}
+        self._updates: set[int] = set()
+
+    # First pass
+
+    def settled(self, row_id: int, settled: bytes, index_size: int, data_size: int) -> None:
+        """A row, its settlements, and the octets of the other columns."""
+        row = StoredRow(self.log, row_id, 0, STORED)
+        row.size = len(settled) + index_size + data_size
+        self.rows[row_id] = row
+        if settled:
+            row.settled_octets = len(settled)
+            self._holders.append((row, SettledReader(settled)))
+
+    def resolve_settled(self) -> None:
+        """The end of the first pass: settlements of rows that are on disk count, and pin the row that has them."""
+        for holder, reader in self._holders:
+            words = reader.words
+            at = 0
+            while at < len(words):
+                row_id = words[at] | words[at + 1] << 32
+                end = at + 3 + words[at + 2]
+                row = self.rows.get(row_id)
+                if row is not None:
+                    if end > len(words):
+                        raise ValueError("the settlements of a row end too early")
+                    dead = self._dead.get(row_id)
+                    if dead is None:
+                        self._dead[row_id] = words[at + 3 : end]
+                    else:
+                        dead.extend(words[at + 3 : end])
+                    pin(holder, row)
+                at = end
+            ranges = reader.ranges
+            at = 0
+            while at < len(ranges):
+                end = at + 4 + ranges[at + 3]
+                settled = _Range(ranges[at + 1], ranges[at + 2], frozenset(ranges[at + 4 : end]), holder)
+                self._ranges.setdefault(ranges[at], []).append(settled)
+                at = end
+        self._holders = []
+
+    # Second pass
+
+    def index(self, row_id: int, column: bytes, data_size: int) -> None:
+        """A row's index; data_size as a check."""
+        row = self.rows[row_id]
+        reader = IndexReader(column)
+        entries = reader.entries
+        count = reader.count
+        numbers = to_words("I", entries)
+        lengths = numbers[4::6]
+        if sum(lengths) != data_size:
+            raise ValueError(f"row {row_id} has {data_size} octets of data, and an index of {sum(lengths)}")
+        slots = bytearray(b"\x01") * count
+        for slot in self._dead.pop(row_id, ()):
+            slots[slot] = DEAD
+        row.slots = slots
+        row.lengths = lengths
+        kinds = entries[20::INDEX_SIZE]
+        queues = numbers[2::6]
+        plain = kinds.count(DELIVERY) == count
+        few = list(set(queues))
+        if plain and len(few) <= _FEW_QUEUES and not any(queue_id in self._ranges for queue_id in few):
+            self._take_columns(row, few, queues, entries, numbers)
+        else:
+            self._take_records(row, kinds, queues, entries, numbers)
+        if reader.links or reader.identities or reader.spills or not plain:
+            self._take_tables(row, reader)
+        if row.links is not None:
+            self._linked.append(row)
+        self._count(row)
+
+    def _collector(self, queue_id: int) -> _Collector:
+        collector = self._collectors.get(queue_id)
+        if collector is None:
+            collector = _Collector()
+            self._collectors[queue_id] = collector
+        return collector
+
+    def _slot_numbers(self, count: int) -> array[int]:
+        if len(self._numbers) < count:
+            self._numbers = array("I", range(2 * count))
+        return self._numbers[:count]
+
+    def _take_columns(self, row: StoredRow, few: list[int], queues: array[int], entries: bytes,
+                      numbers: array[int]) -> None:
+        """Take whole columns of a row that has nothing but deliveries, to few queues."""
+        slots = row.slots
+        seqs = to_words("Q", entries)[0::3]
+        sizes = numbers[3::6]
+        priorities = to_words("h", entries)[11::12]
+        places = self._slot_numbers(len(slots))
+        if len(few) == 1 and DEAD not in slots:
+            self._collector(few[0]).extend(row.id, seqs, places, sizes, priorities)
+            return
+        for queue_id in few:
+            wanted = slots
+            if len(few) > 1:
+                wanted = bytearray([live if queue == queue_id else 0 for queue, live in zip(queues, slots, strict=True)])
+            self._collector(queue_id).extend(
+                row.id,
+                array("Q", compress(seqs, wanted)),
+                array("I", compress(places, wanted)),
+                array("I", compress(sizes, wanted)),
+                array("h", compress(priorities, wanted)),
+            )
+
+    def _take_records(self, row: StoredRow, kinds: bytes, queues: array[int], entries: bytes,
+                      numbers: array[int]) -> None:
+        """Take the records of a row one by one."""
+        slots = row.slots
+        seqs = to_words("Q", entries)[0::3]
+        sizes = numbers[3::6]
+        priorities = to_words("h", entries)[11::12]
+        for slot in range(len(slots)):
+            kind = kinds[slot]
+            if kind == NONE:
+                slots[slot] = DEAD
+            elif kind == MESSAGE:
+                slots[slot] = DEAD  # until an entry is found that refers to it
+            elif kind in (DELIVERY, ENTRY):
+                if not slots[slot]:
+                    continue
+                queue_id = queues[slot]
+                seq = seqs[slot]
+                if queue_id in self._ranges and self._in_range(row, queue_id, seq):
+                    slots[slot] = DEAD
+                    continue
+                self._collector(queue_id).extend(row.id, array("Q", (seq,)), array("I", (slot,)),
+                                                 sizes[slot : slot + 1], priorities[slot : slot + 1])
+            elif kind == UPDATE:
+                self._updates.add(row.id << SLOT_BITS | slot)
+            else:
+                names = {known.octet: known.name for known in KINDS}
+                raise ValueError(f"row {row.id} has a record of kind {names.get(kind, kind)}, which this version of"
+                                 " leveret does not know")
+
+    def _in_range(self, row: StoredRow, queue_id: int, seq: int) -> bool:
+        for settled in self._ranges[queue_id]:
+            if settled.first <= seq <= settled.last and seq not in settled.keep:
+                pinned = self._ranged.setdefault(row.id, [])
+                if settled.holder not in pinned:
+                    pinned.append(settled.holder)
+                    pin(settled.holder, row)
+                return True
+        return False
+
+    def _take_tables(self, row: StoredRow, reader: IndexReader) -> None:
+        links = row.need_links()
+        count = len(row.slots)
+        for at in range(0, len(reader.links), 2):
+            if reader.links[at] >= count:
+                raise ValueError(f"row {row.id} links a record that it does not have")
+            set_element(links.targets, reader.links[at], reader.links[at + 1])
+        for at in range(0, len(reader.identities), 2):
+            slot = reader.identities[at]
+            identity = reader.identities[at + 1]
+            set_element(links.identities, slot, identity)
+            moved = self._moved.setdefault(identity >> SLOT_BITS, {})
+            moved[identity & SLOT_MASK] = row.id << SLOT_BITS | slot
+        for at in range(0, len(reader.spills), 2):
+            first = reader.spills[at + 1]
+            links.chunks[reader.spills[at] >> 32] = (first, first + (reader.spills[at] & 0xFFFFFFFF) - 1)
+
+    # The end
+
+    def _count(self, row: StoredRow) -> None:
+        """Set the counters of a row whose slots are final."""
+        slots = row.slots
+        live = len(slots) - slots.count(DEAD)
+        row.live = live
+        if live == len(slots):
+            row.live_octets = sum(row.lengths) + INDEX_SIZE * live
+        else:
+            row.live_octets = sum(compress(row.lengths, slots)) + INDEX_SIZE * live
+
+    def _find(self, identity: int) -> int:
+        """The place of a record by what others call it; 0 where it is not on disk."""
+        row_id = identity >> SLOT_BITS
+        row = self.rows.get(row_id)
+        if row is not None:
+            return identity if (identity & SLOT_MASK) < len(row.slots) else 0
+        moved = self._moved.get(row_id)
+        return moved.get(identity & SLOT_MASK, 0) if moved is not None else 0
+
+    def finish(self, rebuilt: Rebuilt) -> None:
+        """The end of the second pass: connect what refers to each other, and hand everything over."""
+        changed: dict[int, StoredRow] = {}
+        updates: list[tuple[int, int]] = []
+        for row in self._linked:
+            for slot, target in enumerate(row.need_links().targets):
+                if not target or not row.slots[slot]:
+                    continue
+                place = self._find(target)
+                if row.id << SLOT_BITS | slot in self._updates:
+                    updates.append((row.id << SLOT_BITS | slot, place))
+                    continue
+                if not place:
+                    raise ValueError(f"the message of record {slot} of row {row.id} is missing")
+                holder = self.rows[place >> SLOT_BITS]
+                message = place & SLOT_MASK
+                refs = holder.need_links().refs
+                set_element(refs, message, element(refs, message) + 1)
+                if holder.slots[message] == DEAD:
+                    holder.slots[message] = BARE
+                    changed[holder.id] = holder
+        self._apply_updates(updates, changed)
+        for row in changed.values():
+            self._count(row)
+        self._rebuild_moved(rebuilt)
+        for row_id, row in self.rows.items():
+            rebuilt.rows[row_id] = row
+            rebuilt.stored.append(row)
+        recovery = rebuilt.recovery
+        for queue_id, collector in self._collectors.items():
+            queue = collector.finish()
+            if queue.seqs:
+                recovery.queues[queue_id] = queue
+
+    def _apply_updates(self, updates: list[tuple[int, int]], changed: dict[int, StoredRow]) -> None:
+        """Of the updates of an entry the last one counts; the others, and those of settled entries, are garbage."""
+        updates.sort()
+        for place, target in updates:
+            row = self.rows[place >> SLOT_BITS]
+            entry_row = self.rows[target >> SLOT_BITS] if target else None
+            entry_slot = target & SLOT_MASK
+            if entry_row is None or entry_row.slots[entry_slot] != LIVE:
+                row.slots[place & SLOT_MASK] = DEAD
+                changed[row.id] = row
+                continue
+            latest = entry_row.need_links().updates
+            earlier = element(latest, entry_slot)
+            if earlier:
+                row = self.rows[earlier >> SLOT_BITS]
+                row.slots[earlier & SLOT_MASK] = DEAD
+                changed[row.id] = row
+            set_element(latest, entry_slot, place)
+
+    def _rebuild_moved(self, rebuilt: Rebuilt) -> None:
+        """Rows that are not on disk any more, whose records are still called by their old places."""
+        for row_id, moved in self._moved.items():
+            if row_id in self.rows:
+                continue
+            row = StoredRow(self.log, row_id, 0, MOVED)
+            ordered = sorted(moved.items())
+            row.moved = array("I", [slot for slot, _ in ordered])
+            row.places = array("Q", [place for _, place in ordered])
+            rebuilt.rows[row_id] = row
+            holders = {place >> SLOT_BITS for place in row.places}
+            row.pins = len(holders)
+            for holder_id in holders:
+                holder = self.rows[holder_id]
+                if holder.origins is None:
+                    holder.origins = [row]
+                else:
+                    holder.origins.append(row)
+

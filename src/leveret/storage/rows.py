@@ -1,0 +1,150 @@
+"""Rows of the log in memory: what is alive in them, what pins them, and where their records went.
+
+Where a row stands:
+
+FILLING  part of the batch that is being filled: a record that is settled now is never written
+STORED   submitted, or on disk
+MOVED    not on disk any more: its surviving records were copied, and its positions resolve to the copies
+GONE     not on disk any more, and nothing of it is alive
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker.log import Log, Row
+
+if TYPE_CHECKING:
+    from leveret.storage.batch import Draft
+
+STORED: Final = 0
+FILLING: Final = 1
+MOVED: Final = 2
+GONE: Final = 3
+
+# A record's place as one number: row id, then slot.
+SLOT_BITS: Final = 20
+SLOT_MASK: Final = (1 << SLOT_BITS) - 1
+
+# Values of `Row.slots`.
+DEAD: Final = 0
+LIVE: Final = 1
+BARE: Final = 2  # the entry is settled, entries of other queues keep the message
+
+
+class Links:
+    """What connects records of a row with others; only rows of fan-outs, updates and spilled bodies have it.
+
+    Each array runs parallel to the slots as far as it goes; zero, or no element, means none.
+
+    targets     'Q': identity of the message of an ENTRY, or of the entry of an UPDATE
+    refs        'I': how many live ENTRY records refer to this message
+    updates     'Q': place of the latest UPDATE of this entry
+    identities  'Q': what others call this record, where that is not its place (it is a copy)
+    chunks      slot to (first, last) chunk of a spilled body
+    """
+
+    __slots__ = ("chunks", "identities", "refs", "targets", "updates")
+
+    def __init__(self) -> None:
+        self.targets: array[int] = array("Q")
+        self.refs: array[int] = array("I")
+        self.updates: array[int] = array("Q")
+        self.identities: array[int] = array("Q")
+        self.chunks: dict[int, tuple[int, int]] = {}
+
+
+def element(values: array[int], slot: int) -> int:
+    """The element for a slot, zero where the array does not reach."""
+    return values[slot] if slot < len(values) else 0
+
+
+def set_element(values: array[int], slot: int, value: int) -> None:
+    """Set the element for a slot, growing the array as needed."""
+    missing = slot + 1 - len(values)
+    if missing > 0:
+        values.extend([0] * missing)
+    values[slot] = value
+
+
+class StoredRow(Row):
+    """A row of a log on disk.
+
+    state        FILLING, STORED, MOVED or GONE
+    draft        what will be written, while FILLING
+    lengths      octets of each record's data
+    live_octets  of the records that are alive, index entries included
+    touched      the batch in which it was last touched, and `dead` the slots that this batch settles
+    links        see `Links`; None for a row of plain deliveries
+    pins         rows on disk whose settlements this row holds; `pinned` lists them (some may be gone by now),
+                 `pins_at_first` is how many there were, `settled_octets` the size of the settlements;
+                 for a moved row, pins are the rows that it resolves to
+    holders      the rows that hold settlements of this row
+    readers      loads that are under way
+    moved        slots ('I') of the records that were copied, ascending, and `places` ('Q') of the copies
+    origins      the moved rows that resolve to this one
+    """
+
+    __slots__ = ("dead", "draft", "holders", "lengths", "links", "live_octets", "moved", "origins", "pinned", "pins",
+                 "pins_at_first", "places", "readers", "settled_octets", "state", "touched")
+
+    def __init__(self, log: Log, id: int, batch: int, state: int) -> None:
+        super().__init__(log, id, batch)
+        self.state = state
+        self.draft: Draft | None = None
+        self.lengths: array[int] = array("I")
+        self.live_octets = 0
+        self.touched = 0
+        self.dead: list[int] = []
+        self.links: Links | None = None
+        self.pins = 0
+        self.pins_at_first = 0
+        self.settled_octets = 0
+        self.pinned: list[StoredRow] | None = None
+        self.holders: list[StoredRow] | None = None
+        self.readers = 0
+        self.moved: array[int] | None = None
+        self.places: array[int] | None = None
+        self.origins: list[StoredRow] | None = None
+
+    def need_links(self) -> Links:
+        links = self.links
+        if links is None:
+            links = Links()
+            self.links = links
+        return links
+
+    def place_of(self, slot: int) -> int:
+        """Where a record of a moved row is now, as one number; 0 for one that was not alive when the row moved."""
+        moved = self.moved
+        places = self.places
+        if moved is None or places is None:
+            return 0
+        index = bisect_left(moved, slot)
+        if index == len(moved) or moved[index] != slot:
+            return 0
+        return places[index]
+
+    def keeps_octets(self) -> int:
+        """Octets of the row that are worth keeping: live records, and settlements that still matter."""
+        if not self.pins:
+            return self.live_octets
+        return self.live_octets + self.settled_octets * self.pins // self.pins_at_first
+
+
+def pin(holder: StoredRow, row: StoredRow) -> None:
+    """`holder` has settlements of `row`: it must stay on disk for as long as the row does."""
+    holder.pins += 1
+    holder.pins_at_first += 1
+    pinned = holder.pinned
+    if pinned is None:
+        holder.pinned = [row]
+    else:
+        pinned.append(row)
+    holders = row.holders
+    if holders is None:
+        row.holders = [holder]
+    else:
+        holders.append(holder)

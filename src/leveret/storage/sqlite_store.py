@@ -1,0 +1,367 @@
+"""The file under the SQLite engine: its schema, its transactions, its recovery, its size.
+
+`log(id, settled, entries, data)` has a row for each commit (or piece of one), with the index before the data, so that
+reading the index does not touch the data's pages. `chunk` has the pieces of large bodies, `metadata` the definitions,
+`mark` the sequence numbers that each queue may have used, `state` the rest. An ordinary commit is one statement: an
+insert into the view `turn`, whose trigger also deletes rows. Each statement gives up the interpreter's lock once, and
+getting it back from a busy event loop costs up to a switch interval.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import struct
+from pathlib import Path
+from typing import Final
+
+from leveret.broker.errors import StorageFailed
+from leveret.broker.log import Log
+from leveret.storage.batch import Commit, CopyPlan, RowImage, copy_rows
+from leveret.storage.data_directory import Reserve
+from leveret.storage.recovery import Rebuilder, Rebuilt
+from leveret.storage.worker import StoreBroken, StoreFull
+
+# "Lvrt", in the header of the file.
+APPLICATION_ID: Final = 0x4C767274
+FORMAT_VERSION: Final = 1
+PAGE_OCTETS: Final = 4096
+
+# A checkpoint is made when the write-ahead log has grown by this many pages, and when the engine is idle.
+CHECKPOINT_PAGES: Final = 4096
+# Free pages that stay in the file for the next messages, and how many are given back in one step.
+SPARE_PAGES: Final = 2048
+VACUUM_PAGES: Final = 1024
+# Files up to this size are checked whole after an unclean stop.
+CHECK_OCTETS: Final = 64 << 20
+
+_SCHEMA: Final = (
+    "CREATE TABLE log(id INTEGER PRIMARY KEY, settled BLOB, entries BLOB, data BLOB)",
+    "CREATE TABLE chunk(id INTEGER PRIMARY KEY, data BLOB)",
+    "CREATE TABLE metadata(kind TEXT, key BLOB, value BLOB, PRIMARY KEY (kind, key)) WITHOUT ROWID",
+    "CREATE TABLE mark(queue INTEGER PRIMARY KEY, seq INTEGER)",
+    "CREATE TABLE state(name TEXT PRIMARY KEY, value INTEGER) WITHOUT ROWID",
+    "INSERT INTO state VALUES ('clean', 1), ('next_row', 1)",
+)
+
+_TURN: Final = (
+    "CREATE TEMP VIEW turn AS SELECT 0 AS id, NULL AS settled, NULL AS entries, NULL AS data, NULL AS dead",
+    "CREATE TEMP TRIGGER turn_insert INSTEAD OF INSERT ON turn BEGIN"
+    " INSERT INTO log VALUES (new.id, new.settled, new.entries, new.data);"
+    " DELETE FROM log WHERE id IN (SELECT value FROM json_each(new.dead)); END",
+)
+_INSERT: Final = "INSERT INTO log VALUES (?, ?, ?, ?)"
+_INSERT_AND_DELETE: Final = "INSERT INTO turn VALUES (?, ?, ?, ?, ?)"
+_DELETE: Final = "DELETE FROM log WHERE id IN (SELECT value FROM json_each(?))"
+
+
+def _explain(error: sqlite3.Error) -> str:
+    name = getattr(error, "sqlite_errorname", None)
+    return f"{error} ({name})" if name else str(error)
+
+
+def _translated(error: sqlite3.Error) -> Exception:
+    """What an error of SQLite means for the log."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code == sqlite3.SQLITE_FULL:
+        return StoreFull("no space is left for the log")
+    return StoreBroken(_explain(error))
+
+
+class SqliteStore:
+    """One database file, one connection. Implements `worker.Store`.
+
+    synchronous  FULL or EXTRA; OFF for a file that need not outlive the process
+    """
+
+    def __init__(self, path: Path, synchronous: str, reserve: Reserve) -> None:
+        self.path = path
+        self.reserve = reserve
+        self._synchronous = synchronous
+        self._wal_pages = 0
+        self._connection: sqlite3.Connection = self._open()
+
+    # Opening
+
+    def connect(self) -> sqlite3.Connection:
+        """A bare connection to the file."""
+        return sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=0, cached_statements=64)
+
+    def _open(self) -> sqlite3.Connection:
+        connection: sqlite3.Connection | None = None
+        try:
+            connection = self.connect()
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+            application = connection.execute("PRAGMA application_id").fetchone()[0]
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+            if tables and application != APPLICATION_ID:
+                raise StorageFailed(f"{self.path} is a database, but not one of leveret's; choose another directory with"
+                                    " --data-dir")
+            if version > FORMAT_VERSION:
+                raise StorageFailed(f"{self.path} has format version {version}, and this version of leveret reads up to"
+                                    f" {FORMAT_VERSION}; install the leveret that wrote it, or a later one")
+            if not tables:
+                self._create(connection)
+            self._configure(connection)
+        except sqlite3.Error as error:
+            if connection is not None:
+                connection.close()
+            raise self._unopened(error) from None
+        except StorageFailed:
+            if connection is not None:
+                connection.close()
+            raise
+        return connection
+
+    def _create(self, connection: sqlite3.Connection) -> None:
+        connection.execute(f"PRAGMA page_size = {PAGE_OCTETS}")
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("BEGIN IMMEDIATE")
+        for statement in _SCHEMA:
+            connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+        connection.execute("COMMIT")
+
+    def _configure(self, connection: sqlite3.Connection) -> None:
+        mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        if mode != "wal":
+            raise StorageFailed(f"the file system of {self.path} does not allow a write-ahead log")
+        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        connection.execute("PRAGMA fullfsync = ON")
+        connection.execute("PRAGMA checkpoint_fullfsync = ON")
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        connection.execute(f"PRAGMA journal_size_limit = {2 * CHECKPOINT_PAGES * PAGE_OCTETS}")
+        connection.execute("PRAGMA cache_size = -16384")
+        connection.execute("PRAGMA temp_store = MEMORY")
+        for statement in _TURN:
+            connection.execute(statement)
+
+    def _unopened(self, error: sqlite3.Error) -> StorageFailed:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return StorageFailed(f"the data directory {self.path.parent} is in use by another process; stop that one"
+                                 " first, or choose another directory with --data-dir")
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            return self.damaged(_explain(error))
+        if code == sqlite3.SQLITE_FULL:
+            return StorageFailed(f"no space is left to open {self.path}; free some, then start again")
+        return StorageFailed(f"{self.path} cannot be opened: {_explain(error)}")
+
+    def damaged(self, why: str) -> StorageFailed:
+        """The refusal for a damaged file."""
+        return StorageFailed(f"{self.path} is damaged ({why}); restore the directory {self.path.parent} from a backup, or"
+                             f" move it away to begin anew, and save what can be read of it with"
+                             f" `sqlite3 {self.path.name} .recover`")
+
+    # Recovery
+
+    def recover(self, log: Log) -> Rebuilt:
+        """Read everything that the log needs to know. Raises `StorageFailed` where the file is damaged."""
+        try:
+            return self._recover(log)
+        except sqlite3.Error as error:
+            raise self._unopened(error) from None
+        except (ValueError, IndexError, KeyError, TypeError, struct.error) as error:
+            raise self.damaged(str(error)) from None
+
+    def _recover(self, log: Log) -> Rebuilt:
+        execute = self._connection.execute
+        rebuilt = Rebuilt()
+        recovery = rebuilt.recovery
+        state = dict(execute("SELECT name, value FROM state"))
+        recovery.clean = bool(state["clean"])
+        if not recovery.clean and self.path.stat().st_size <= CHECK_OCTETS:
+            verdict = execute("PRAGMA quick_check(1)").fetchone()[0]
+            if verdict != "ok":
+                raise self.damaged(verdict)
+        recovery.metadata = {
+            (kind, key.decode("utf-8", "surrogateescape")): value
+            for kind, key, value in execute("SELECT kind, key, value FROM metadata")
+        }
+        recovery.last_seq = dict(execute("SELECT queue, seq FROM mark"))
+        rebuilder = Rebuilder(log)
+        last = 0
+        for row_id, settled, index_size, data_size in execute(
+                "SELECT id, settled, length(entries), length(data) FROM log ORDER BY id"):
+            rebuilder.settled(row_id, settled, index_size, data_size)
+            last = row_id
+        rebuilder.resolve_settled()
+        for row_id, index, data_size in execute("SELECT id, entries, length(data) FROM log ORDER BY id"):
+            rebuilder.index(row_id, index, data_size)
+        rebuilder.finish(rebuilt)
+        rebuilt.next_row = max(state["next_row"], last + 1)
+        rebuilt.next_chunk = (execute("SELECT max(id) FROM chunk").fetchone()[0] or 0) + 1
+        execute("UPDATE state SET value = 0 WHERE name = 'clean'")
+        self._checkpoint("TRUNCATE")
+        return rebuilt
+
+    # Commits
+
+    def commit(self, commit: Commit) -> None:
+        try:
+            self._write(commit)
+        except sqlite3.Error as error:
+            with contextlib.suppress(sqlite3.Error):
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+            raise _translated(error) from None
+
+    def _write(self, commit: Commit) -> None:
+        execute = self._connection.execute
+        images = commit.images
+        dead = "[" + ",".join(map(str, commit.deletes)) + "]" if commit.deletes else None
+        if not (commit.copies or commit.chunks or commit.dead_chunks or commit.puts or commit.marks or commit.next_row):
+            if len(images) == 1:
+                image = images[0]
+                data = b"".join(image.pieces)
+                self._wal_pages += len(data) // PAGE_OCTETS + 3
+                if dead is None:
+                    execute(_INSERT, (image.id, image.settled, image.index, data))
+                else:
+                    execute(_INSERT_AND_DELETE, (image.id, image.settled, image.index, data, dead))
+                return
+            if not images:
+                if dead is not None:
+                    self._wal_pages += 2
+                    execute(_DELETE, (dead,))
+                return
+        execute("BEGIN IMMEDIATE")
+        for image in images:
+            self._insert(image)
+        for plan in commit.copies:
+            self._copy(plan)
+        for chunk_id, pieces in commit.chunks:
+            execute("INSERT INTO chunk VALUES (?, ?)", (chunk_id, b"".join(pieces)))
+            self._wal_pages += 260
+        for first, last in commit.dead_chunks:
+            execute("DELETE FROM chunk WHERE id BETWEEN ? AND ?", (first, last))
+        if dead is not None:
+            execute(_DELETE, (dead,))
+        for (kind, name), value in commit.puts.items():
+            key = name.encode("utf-8", "surrogateescape")
+            if value is None:
+                execute("DELETE FROM metadata WHERE kind = ? AND key = ?", (kind, key))
+            else:
+                execute("INSERT OR REPLACE INTO metadata VALUES (?, ?, ?)", (kind, key, value))
+        for queue_id, seq in commit.marks.items():
+            if seq:
+                execute("INSERT OR REPLACE INTO mark VALUES (?, ?)", (queue_id, seq))
+            else:
+                execute("DELETE FROM mark WHERE queue = ?", (queue_id,))
+        if commit.next_row:
+            execute("UPDATE state SET value = ? WHERE name = 'next_row'", (commit.next_row,))
+        execute("COMMIT")
+        self._wal_pages += 4 + len(commit.puts) + len(commit.marks)
+
+    def _insert(self, image: RowImage) -> None:
+        data = b"".join(image.pieces)
+        self._wal_pages += len(data) // PAGE_OCTETS + 3
+        self._connection.execute(_INSERT, (image.id, image.settled, image.index, data))
+
+    def _copy(self, plan: CopyPlan) -> None:
+        columns: list[tuple[bytes, bytes, bytes]] = []
+        for source in plan.sources:
+            row = self._connection.execute("SELECT settled, entries, data FROM log WHERE id = ?", (source.id,)).fetchone()
+            if row is None:
+                raise StoreBroken(f"row {source.id} of the log is missing")
+            columns.append(row)
+        self._insert(copy_rows(plan, columns))
+
+    # Reading
+
+    def read_row(self, row_id: int) -> tuple[bytes, bytes] | None:
+        try:
+            row: tuple[bytes, bytes] | None = self._connection.execute(
+                "SELECT entries, data FROM log WHERE id = ?", (row_id,)).fetchone()
+        except sqlite3.Error as error:
+            raise _translated(error) from None
+        return row
+
+    def read_chunks(self, first: int, count: int) -> list[bytes]:
+        try:
+            chunks = [data for (data,) in self._connection.execute(
+                "SELECT data FROM chunk WHERE id BETWEEN ? AND ? ORDER BY id", (first, first + count - 1))]
+        except sqlite3.Error as error:
+            raise _translated(error) from None
+        if len(chunks) != count:
+            raise StoreBroken(f"chunks {first} to {first + count - 1} of the log are missing")
+        return chunks
+
+    # Housekeeping
+
+    def tidy(self) -> None:
+        if self._wal_pages >= CHECKPOINT_PAGES:
+            self._guarded("PASSIVE")
+
+    def maintain(self) -> bool:
+        """Give free pages back to the file system, a bounded number at a time."""
+        try:
+            free = self._connection.execute("PRAGMA freelist_count").fetchone()[0]
+            if free <= SPARE_PAGES:
+                if self._wal_pages:
+                    self._checkpoint("PASSIVE")
+                return False
+            for _ in self._connection.execute(f"PRAGMA incremental_vacuum({min(VACUUM_PAGES, free - SPARE_PAGES)})"):
+                pass
+            self._wal_pages += VACUUM_PAGES
+            if self._wal_pages >= CHECKPOINT_PAGES:
+                self._checkpoint("TRUNCATE")
+        except sqlite3.Error as error:
+            raise _translated(error) from None
+        return True
+
+    def _guarded(self, mode: str) -> None:
+        try:
+            self._checkpoint(mode)
+        except sqlite3.Error as error:
+            raise _translated(error) from None
+
+    def _checkpoint(self, mode: str) -> None:
+        """Bring the pages of the write-ahead log into the file."""
+        self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
+        self._wal_pages = 0
+
+    # Space
+
+    def space(self) -> str:
+        reserve = self.reserve
+        if not reserve.size:
+            return ""
+        free = reserve.free()
+        if reserve.held:
+            if free >= reserve.size:
+                return ""
+            return f"{free} octets are free on the disk of {self.path.parent}, and {reserve.size} must be"
+        if free >= 2 * reserve.size + reserve.size // 4 and reserve.take():
+            return ""
+        return f"the disk of {self.path.parent} is full"
+
+    def make_room(self) -> None:
+        self.reserve.give_up()
+
+    def statistics(self) -> dict[str, int]:
+        figures = {"free_octets": self.reserve.free()}
+        for name, suffix in (("file_octets", ""), ("wal_octets", "-wal")):
+            try:
+                figures[name] = Path(f"{self.path}{suffix}").stat().st_size
+            except OSError:
+                figures[name] = 0
+        return figures
+
+    # The end
+
+    def finish(self, commit: Commit) -> None:
+        """Write the last commit and the mark of a clean end. Raises `StoreFull` or `StoreBroken`."""
+        self.commit(commit)
+        try:
+            self._connection.execute("UPDATE state SET value = 1 WHERE name = 'clean'")
+        except sqlite3.Error as error:
+            raise _translated(error) from None
+
+    def close(self) -> None:
+        """Release the file. Never raises."""
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.close()

@@ -1,0 +1,407 @@
+"""Trimming: which rows a commit deletes, and which survivors it copies.
+
+A row goes when nothing in it is alive and no settlement in it is needed any more, wherever it stands in the log. A
+settlement is needed while the row that it names is on disk: the row that holds it is *pinned* by that row. Deleting a row
+may so free the rows that settled it, and these others in turn.
+
+When dead octets on disk exceed live ones, rows that are at least half garbage are copied: their survivors go to a new
+row and the old ones are deleted in the same transaction. A record dies once and its octets pay for the copy of as many
+live ones, so copying never writes more than was published: write amplification stays at or below two.
+"""
+
+from __future__ import annotations
+
+from array import array
+from itertools import compress
+from typing import Final
+
+from leveret.broker.log import Row
+from leveret.storage.batch import CopyPlan, CopySource, Draft, survivors
+from leveret.storage.records import INDEX_SIZE
+from leveret.storage.rows import (
+    BARE,
+    DEAD,
+    FILLING,
+    GONE,
+    MOVED,
+    SLOT_BITS,
+    SLOT_MASK,
+    STORED,
+    Links,
+    StoredRow,
+    element,
+    pin,
+    set_element,
+)
+
+# Garbage below this is not worth a copy.
+GARBAGE_FLOOR: Final = 8 << 20
+# Octets that one commit copies at most (a single row may be larger).
+COPY_OCTETS: Final = 1 << 20
+
+_NOTHING: Final[list[int]] = []
+
+
+class Trimmer:
+    """Counts what is alive on disk and decides what goes.
+
+    rows         the rows in memory, moved ones included
+    octets       size of all rows on disk; live_octets of the records in them that are alive
+    stored       number of rows on disk
+    copied_octets  that copying has written since the start
+    deletes      ids of rows to delete with the next commit; dead_chunks likewise
+    floor        garbage below which nothing is copied
+    """
+
+    def __init__(self, rows: dict[int, Row]) -> None:
+        self.rows = rows
+        self.batch = 0
+        self.octets = 0
+        self.live_octets = 0
+        self.stored = 0
+        self.copied_octets = 0
+        self.floor = GARBAGE_FLOOR
+        self.touched: list[StoredRow] = []
+        self.candidates: dict[int, StoredRow] = {}
+        self.deletes: list[int] = []
+        self.dead_chunks: list[tuple[int, int]] = []
+
+    # Positions
+
+    def resolve(self, row: StoredRow, slot: int) -> int:
+        """The present place of a record, following copies; 0 where it is not alive any more."""
+        at = row
+        where = slot
+        while at.state == MOVED:
+            present = at.place_of(where)
+            following = self.rows.get(present >> SLOT_BITS)
+            if following is None:
+                return 0
+            at = following  # type: ignore[assignment]
+            where = present & SLOT_MASK
+        if at.state == GONE:
+            return 0
+        return at.id << SLOT_BITS | where
+
+    def row_of(self, place: int) -> StoredRow:
+        row: StoredRow = self.rows[place >> SLOT_BITS]  # type: ignore[assignment]
+        return row
+
+    def find(self, place: int) -> int:
+        """Like `resolve`, for a place as one number."""
+        row: StoredRow | None = self.rows.get(place >> SLOT_BITS)  # type: ignore[assignment]
+        return self.resolve(row, place & SLOT_MASK) if row is not None else 0
+
+    def alive(self, place: int) -> bool:
+        """Whether the record at a resolved place is (or, while its row is filled, will be) on disk."""
+        if not place:
+            return False
+        row = self.row_of(place)
+        slot = place & SLOT_MASK
+        if row.state == FILLING:
+            draft = row.draft
+            return draft is not None and slot not in draft.gone
+        return row.slots[slot] != DEAD
+
+    # Records that die
+
+    def touch(self, row: StoredRow) -> None:
+        """Look at a row when the commit is built."""
+        if row.touched != self.batch:
+            row.touched = self.batch
+            row.dead = []
+            self.touched.append(row)
+
+    def settle(self, row: StoredRow, slot: int) -> None:
+        """An entry in a stored row is gone: the record dies, unless entries of other queues keep the message."""
+        links = row.links
+        if links is not None:
+            self._unlink(links, slot)
+            if element(links.refs, slot):
+                row.slots[slot] = BARE
+                return
+        self._die(row, slot)
+
+    def settle_all(self, row: StoredRow) -> None:
+        """All entries of a stored row without links are gone."""
+        row.slots = bytearray(len(row.slots))
+        row.live = 0
+        self.live_octets -= row.live_octets
+        row.live_octets = 0
+        self.touch(row)
+
+    def replace_update(self, links: Links, slot: int) -> None:
+        """The latest update of an entry is not the latest any more."""
+        update = element(links.updates, slot)
+        if update:
+            links.updates[slot] = 0
+            self._drop(self.find(update))
+
+    def _unlink(self, links: Links, slot: int) -> None:
+        """Let go of what an entry that is gone refers to."""
+        self.replace_update(links, slot)
+        target = element(links.targets, slot)
+        if target:
+            links.targets[slot] = 0
+            self.drop_reference(self.find(target))
+
+    def _die(self, row: StoredRow, slot: int) -> None:
+        """A record in a stored row is not needed any more."""
+        if row.slots[slot] == DEAD:
+            return
+        row.slots[slot] = DEAD
+        octets = row.lengths[slot] + INDEX_SIZE
+        row.live -= 1
+        row.live_octets -= octets
+        self.live_octets -= octets
+        if row.links is not None:
+            chunks = row.links.chunks.pop(slot, None)
+            if chunks is not None:
+                self.dead_chunks.append(chunks)
+        self.touch(row)
+
+    def _drop(self, place: int) -> None:
+        """The record at a place is not needed any more."""
+        if not place:
+            return
+        row = self.row_of(place)
+        slot = place & SLOT_MASK
+        draft = row.draft
+        if draft is None:
+            self._die(row, slot)
+        elif slot not in draft.gone:
+            self._elide(row, draft, slot)
+
+    def drop_reference(self, place: int) -> None:
+        """An entry that referred to the message at a place is gone."""
+        if not place:
+            return
+        row = self.row_of(place)
+        slot = place & SLOT_MASK
+        refs = row.need_links().refs
+        count = element(refs, slot)
+        if not count:
+            return
+        refs[slot] = count - 1
+        if count > 1:
+            return
+        draft = row.draft
+        if draft is not None:
+            if slot in draft.bare:
+                draft.bare.remove(slot)
+                self._elide(row, draft, slot)
+        elif row.slots[slot] == BARE:
+            self._die(row, slot)
+
+    def settle_draft(self, row: StoredRow, draft: Draft, slot: int) -> None:
+        """An entry of the row being filled is gone: it is not written."""
+        links = row.links
+        if links is not None:
+            self._unlink(links, slot)
+            if element(links.refs, slot):
+                draft.strip(slot)
+                return
+        self._elide(row, draft, slot)
+
+    def _elide(self, row: StoredRow, draft: Draft, slot: int) -> None:
+        draft.elide(slot)
+        if row.links is not None:
+            chunks = row.links.chunks.pop(slot, None)
+            if chunks is not None:
+                self.dead_chunks.append(chunks)
+
+    # Rows that go
+
+    def settle_touched(self, touched: list[StoredRow]) -> None:
+        """Account for the settlements of the batch; afterwards rows that are not needed are marked for deletion.
+
+        `touched` grows by the rows that lose records for other reasons than a settlement of their own entry.
+        """
+        self.touched = touched
+        at = 0
+        while at < len(touched):
+            row = touched[at]
+            at += 1
+            if row.state != STORED or not row.dead:
+                continue
+            links = row.links
+            if links is None and not row.live:
+                row.slots = bytearray(len(row.slots))
+                self.live_octets -= row.live_octets
+                row.live_octets = 0
+                continue
+            # The hot path has counted these as dead already.
+            row.live += len(row.dead)
+            if links is not None:
+                for slot in row.dead:
+                    self.settle(row, slot)
+                continue
+            slots = row.slots
+            lengths = row.lengths
+            octets = 0
+            for slot in row.dead:
+                slots[slot] = DEAD
+                octets += lengths[slot] + INDEX_SIZE
+            row.live -= len(row.dead)
+            row.live_octets -= octets
+            self.live_octets -= octets
+        for row in touched:
+            self.consider(row)
+
+    def consider(self, row: StoredRow) -> None:
+        """Delete a row that is not needed; remember one that is mostly garbage."""
+        if row.state != STORED or row.readers:
+            return
+        if not row.live and not row.pins:
+            self._delete(row)
+        elif row.keeps_octets() * 2 <= row.size:
+            self.candidates[row.id] = row
+
+    def added(self, row: StoredRow) -> None:
+        """A row will be on disk with the next commit."""
+        self.stored += 1
+        self.octets += row.size
+        self.live_octets += row.live_octets
+        if row.keeps_octets() * 2 <= row.size:
+            self.candidates[row.id] = row
+
+    def _delete(self, row: StoredRow) -> None:
+        stack = [row]
+        while stack:
+            row = stack.pop()
+            if row.state != STORED:
+                continue
+            row.state = GONE
+            self._take_off(row)
+            self.rows.pop(row.id, None)
+            self._forget_origins(row)
+            self._release(row, stack)
+
+    def _take_off(self, row: StoredRow) -> None:
+        """A row is deleted from the disk."""
+        self.deletes.append(row.id)
+        self.candidates.pop(row.id, None)
+        self.stored -= 1
+        self.octets -= row.size
+        self.live_octets -= row.live_octets
+        row.dead = _NOTHING
+        row.pinned = None
+
+    def _release(self, row: StoredRow, free: list[StoredRow]) -> None:
+        """The rows that settled this one are not held by it any more; those that can go are appended to `free`."""
+        holders = row.holders
+        if holders is None:
+            return
+        row.holders = None
+        for holder in holders:
+            holder.pins -= 1
+            if holder.state != STORED or holder.readers:
+                continue
+            if not holder.pins and not holder.live:
+                free.append(holder)
+            elif holder.keeps_octets() * 2 <= holder.size:
+                self.candidates[holder.id] = holder
+
+    def _forget_origins(self, row: StoredRow) -> None:
+        """No position resolves to a deleted row."""
+        stack = [row]
+        while stack:
+            row = stack.pop()
+            origins = row.origins
+            if origins is None:
+                continue
+            row.origins = None
+            for origin in origins:
+                origin.pins -= 1
+                if origin.pins:
+                    continue
+                origin.state = GONE
+                origin.moved = None
+                origin.places = None
+                self.rows.pop(origin.id, None)
+                stack.append(origin)
+
+    # Copies
+
+    def needs_copies(self) -> bool:
+        return self.octets - self.live_octets > self.live_octets + self.floor and bool(self.candidates)
+
+    def choose(self, committed: int) -> list[StoredRow]:
+        """Rows on disk whose survivors are to be copied now, oldest first."""
+        chosen: list[StoredRow] = []
+        octets = 0
+        for row in self.candidates.values():
+            if row.readers or row.batch > committed:
+                continue
+            chosen.append(row)
+            octets += row.keeps_octets()
+            if octets >= COPY_OCTETS:
+                break
+        return chosen
+
+    def move(self, row: StoredRow, target: StoredRow, plan: CopyPlan) -> None:
+        """Copy what is alive in a row to the end of another one, which is about to be written."""
+        moved = survivors(row.slots)
+        base = len(target.slots)
+        source = CopySource(row.id, moved)
+        if row.links is not None:
+            self._move_links(row, row.links, target, base, source)
+        target.lengths.extend(array("I", compress(row.lengths, row.slots)))
+        target.slots.extend(compress(row.slots, row.slots))
+        target.live += len(moved)
+        target.live_octets += row.live_octets
+        target.size += row.live_octets
+        self.copied_octets += row.live_octets
+        if row.pins and row.pinned is not None:
+            for other in row.pinned:
+                if other.state == STORED:
+                    source.settled_of.add(other.id)
+                    pin(target, other)
+            target.settled_octets += row.settled_octets
+            target.size += row.settled_octets
+            self.copied_octets += row.settled_octets
+        plan.sources.append(source)
+        self._take_off(row)
+        row.slots = bytearray()
+        row.lengths = array("I")
+        row.links = None
+        row.pins = 0
+        freed: list[StoredRow] = []
+        if moved:
+            row.state = MOVED
+            row.pins = 1
+            first = target.id << SLOT_BITS | base
+            row.moved = moved
+            row.places = array("Q", range(first, first + len(moved)))
+            if target.origins is None:
+                target.origins = [row]
+            else:
+                target.origins.append(row)
+        else:
+            row.state = GONE
+            self.rows.pop(row.id, None)
+            self._forget_origins(row)
+        self._release(row, freed)
+        for holder in freed:
+            self._delete(holder)
+
+    def _move_links(self, row: StoredRow, links: Links, target: StoredRow, base: int, source: CopySource) -> None:
+        for index, slot in enumerate(source.slots):
+            new = base + index
+            refs = element(links.refs, slot)
+            update = element(links.updates, slot)
+            if element(links.targets, slot):
+                set_element(target.need_links().targets, new, links.targets[slot])
+            if update:
+                set_element(target.need_links().updates, new, update)
+            if refs:
+                set_element(target.need_links().refs, new, refs)
+            if refs or update:
+                identity = element(links.identities, slot) or row.id << SLOT_BITS | slot
+                set_element(target.need_links().identities, new, identity)
+                source.identities.append((slot, identity))
+            chunks = links.chunks.get(slot)
+            if chunks is not None:
+                target.need_links().chunks[new] = chunks
+            if row.slots[slot] == BARE:
+                source.bare.add(slot)

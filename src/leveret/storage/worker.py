@@ -1,0 +1,238 @@
+"""The thread of an engine: one commit at a time, and reads in between.
+
+Commits go first; a load is done row by row, so a commit waits for one row at most. While the store is full the failed
+commit is kept and tried again, and loads go on: consumers that drain the queues are what frees space.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
+
+from leveret.broker.log import FAILED, FULL, OK
+from leveret.storage.batch import Commit
+from leveret.storage.loading import LoadPlan, RowReader, read_piece
+
+if TYPE_CHECKING:
+    from leveret.storage.batched import BatchedLog
+    from leveret.storage.rows import StoredRow
+
+# Rows that stay decoded while loads go on.
+_KEPT_READERS: Final = 8
+_FIRST_DELAY: Final = 0.05
+_LONGEST_DELAY: Final = 1.0
+# Without a job for so long a worker is idle.
+_IDLE: Final = 0.02
+
+
+class StoreFull(Exception):
+    """There is no space for a commit; nothing of it was written."""
+
+
+class StoreBroken(Exception):
+    """The store cannot be trusted any more: an I/O error, a damaged file."""
+
+
+class Store(Protocol):
+    """What a worker needs from the file or database under it. Called from the worker's thread alone."""
+
+    def commit(self, commit: Commit) -> None:
+        """Make a commit durable, whole or not at all. Raises StoreFull or StoreBroken."""
+
+    def read_row(self, row_id: int) -> tuple[bytes, bytes] | None:
+        """Index and data of a row, None where there is no such row. Raises StoreBroken."""
+
+    def read_chunks(self, first: int, count: int) -> list[bytes]:
+        """Chunks of a body. Raises StoreBroken."""
+
+    def tidy(self) -> None:
+        """Do what must not wait for an idle moment; called after every commit. Raises as `commit` does."""
+
+    def maintain(self) -> bool:
+        """Do a bounded piece of housekeeping when idle; whether there is more to do. Raises as `commit` does."""
+
+    def space(self) -> str:
+        """Why there is too little space, or "" where there is enough."""
+
+    def make_room(self) -> None:
+        """A commit failed for want of space: give up what is held in reserve."""
+
+    def statistics(self) -> dict[str, int]:
+        """Figures of the store. Called from any thread."""
+
+
+class Worker:
+    """Runs commits and loads of one log in a thread of its own."""
+
+    def __init__(self, log: BatchedLog, store: Store, post: Callable[[Callable[[], None]], None]) -> None:
+        self._log = log
+        self._store = store
+        self._post = post
+        self._jobs: queue.SimpleQueue[Commit | LoadPlan | None] = queue.SimpleQueue()
+        self._commits: deque[Commit] = deque()
+        self._loads: deque[LoadPlan] = deque()
+        self._readers: OrderedDict[int, RowReader] = OrderedDict()
+        self._closing = False
+        self._state = OK
+        self._reason = ""
+        self._checked = 0.0
+        self.failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name=f"leveret-log-{log.shard}", daemon=True)
+        self._thread.start()
+
+    # Called on the event loop
+
+    def submit(self, commit: Commit) -> None:
+        self._jobs.put(commit)
+
+    def read(self, plan: LoadPlan) -> None:
+        self._jobs.put(plan)
+
+    def close(self) -> None:
+        """Do what was submitted and end the thread. Blocking. `failure` says why something could not be done."""
+        self._jobs.put(None)
+        self._thread.join()
+
+    def statistics(self) -> dict[str, int]:
+        return self._store.statistics()
+
+    # The thread
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except Exception as error:  # anything at all: from here on nothing may be confirmed
+            self.failure = error
+            self._set_state(FAILED, str(error) or type(error).__name__)
+
+    def _work(self) -> None:
+        more = False
+        while True:
+            self._take(self._patience(more))
+            if self._commits:
+                self._commit(self._commits[0])
+                self._commits.popleft()
+                more = True
+            elif self._loads:
+                self._load_piece()
+            elif self._closing:
+                return
+            else:
+                more = self._housekeep(self._store.maintain)
+                if self._state != OK:
+                    self._check_space()
+
+    def _patience(self, more: bool) -> float | None:
+        """How long to wait for the next job; None for ever."""
+        if self._loads or self._commits:
+            return 0.0
+        if more:
+            return _IDLE
+        return None if self._state == OK else _LONGEST_DELAY
+
+    def _housekeep(self, work: Callable[[], bool | None]) -> bool:
+        try:
+            return bool(work())
+        except StoreFull as error:
+            self._set_state(FULL, str(error))
+            return False
+
+    def _take(self, timeout: float | None) -> None:
+        """Wait for jobs and sort them."""
+        try:
+            job = self._jobs.get(timeout=timeout) if timeout != 0.0 else self._jobs.get_nowait()
+            while True:
+                if job is None:
+                    self._closing = True
+                elif isinstance(job, Commit):
+                    self._commits.append(job)
+                else:
+                    self._loads.append(job)
+                job = self._jobs.get_nowait()
+        except queue.Empty:
+            pass
+
+    def _commit(self, commit: Commit) -> None:
+        delay = 0.0
+        while True:
+            try:
+                self._store.commit(commit)
+                break
+            except StoreFull as error:
+                self._set_state(FULL, str(error))
+                if not delay:
+                    self._store.make_room()
+                    delay = _FIRST_DELAY
+                    continue
+                if self._closing:
+                    raise
+            self._wait(delay)
+            delay = min(delay * 2, _LONGEST_DELAY)
+        self._post(self._log.returned)
+        self._housekeep(self._store.tidy)
+        now = time.monotonic()
+        if now - self._checked > 0.1:
+            self._checked = now
+            self._check_space()
+
+    def _wait(self, delay: float) -> None:
+        """Let time pass before a commit is tried again, with loads meanwhile."""
+        until = time.monotonic() + delay
+        while not self._closing:
+            left = until - time.monotonic()
+            if left <= 0:
+                return
+            if self._loads and self._load_piece():
+                continue
+            self._take(left)
+
+    def _check_space(self) -> None:
+        reason = self._store.space()
+        self._set_state(FULL if reason else OK, reason)
+
+    def _set_state(self, state: str, reason: str) -> None:
+        if state == self._state and (state != FULL or reason == self._reason):
+            return
+        self._state = state
+        self._reason = reason
+        log = self._log
+        self._post(lambda: log.changed(state, reason))
+
+    def _load_piece(self) -> bool:
+        """Read one row of the first load; False where it waits for a commit that is being tried again."""
+        plan = self._loads[0]
+        if plan.read < len(plan.pieces):
+            try:
+                read_piece(plan, plan.pieces[plan.read], self._reader)
+            except KeyError:
+                if self._commits:
+                    return False
+                raise StoreBroken("a row of the log that should be there is missing") from None
+            except (ValueError, IndexError) as error:
+                raise StoreBroken(f"the log is damaged: {error}") from None
+            plan.read += 1
+        if plan.read == len(plan.pieces):
+            self._loads.popleft()
+            log = self._log
+            self._post(lambda: log.loaded(plan))
+            if not self._loads:
+                self._readers.clear()
+        return True
+
+    def _reader(self, row: StoredRow) -> RowReader:
+        reader = self._readers.get(row.id)
+        if reader is None:
+            columns = self._store.read_row(row.id)
+            if columns is None:
+                raise KeyError(row.id)
+            reader = RowReader(row, columns[0], columns[1], self._store.read_chunks)
+            self._readers[row.id] = reader
+            if len(self._readers) > _KEPT_READERS:
+                self._readers.popitem(last=False)
+        else:
+            self._readers.move_to_end(row.id)
+        return reader

@@ -1,0 +1,148 @@
+"""What the tests of the engines share: queues that are only an id, a loop that is only a list, and a model to compare with."""
+
+from __future__ import annotations
+
+import queue as queues
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from leveret.broker.log import CommitWaiter, Loaded, Log, Recovery
+from leveret.broker.message import Entry, Message, make_address
+from leveret.storage.memory import MemoryLog
+from leveret.storage.sqlite import SqliteLog
+
+HEADER = b"\x00\x3c\x00\x00"
+ADDRESS = make_address("amq.direct", "key")
+
+
+class FakeQueue:
+    """All that the log knows of a queue."""
+
+    def __init__(self, id: int) -> None:
+        self.id = id
+        self.seq = 0
+
+    def entry(self, message: Message) -> Entry:
+        self.seq += 1
+        return Entry(self, message, self.seq)  # type: ignore[arg-type]
+
+
+class Loop:
+    """Runs what was posted when it is asked to."""
+
+    def __init__(self) -> None:
+        self.posted: queues.SimpleQueue[Callable[[], None]] = queues.SimpleQueue()
+
+    def post(self, call: Callable[[], None]) -> None:
+        self.posted.put(call)
+
+    def run_until(self, condition: Callable[[], bool], timeout: float = 20.0) -> None:
+        while not condition():
+            self.posted.get(timeout=timeout)()
+
+    def run_pending(self) -> None:
+        while True:
+            try:
+                call = self.posted.get_nowait()
+            except queues.Empty:
+                return
+            call()
+
+
+class Waiter(CommitWaiter):
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+
+    def committed(self, batch: int) -> None:
+        self.batches.append(batch)
+
+
+def message(body: bytes | list[bytes] = b"body", **kwargs: Any) -> Message:
+    size = len(body) if isinstance(body, bytes) else sum(map(len, body))
+    return Message(kwargs.pop("address", ADDRESS), kwargs.pop("header", HEADER), body, size, True, **kwargs)
+
+
+def content(item: Message) -> bytes:
+    return item.body if isinstance(item.body, bytes) else b"".join(item.body)
+
+
+class Harness:
+    """A log and its loop; `reopen` closes the log and opens it again."""
+
+    def __init__(self, make: Callable[[], Log]) -> None:
+        self.make = make
+        self.begin()
+
+    def begin(self) -> None:
+        self.loop = Loop()
+        self.log = self.make()
+        self.recovery: Recovery = self.log.open()
+        self.log.start(self.loop.post)
+
+    def reopen(self) -> Recovery:
+        self.log.close()
+        self.begin()
+        return self.recovery
+
+    def commit(self) -> int:
+        """Flush, and wait until everything pending is committed."""
+        waiter = Waiter()
+        batch = self.log.filling
+        self.log.wait(waiter)
+        self.log.flush()
+        self.loop.run_until(lambda: bool(waiter.batches))
+        return batch
+
+    def publish(self, queue: FakeQueue, *bodies: bytes, **kwargs: Any) -> list[Entry]:
+        entries = [queue.entry(message(body, **kwargs)) for body in bodies]
+        for entry in entries:
+            self.log.store(entry)
+        return entries
+
+    def load(self, rows: array[int], slots: array[int]) -> list[Loaded]:
+        result: list[list[Loaded]] = []
+        self.log.load(rows, slots, result.append)
+        self.loop.run_until(lambda: bool(result))
+        return result[0]
+
+    def load_entries(self, entries: list[Entry]) -> list[Loaded]:
+        return self.load(array("Q", [entry.row.id for entry in entries if entry.row is not None]),
+                         array("I", [entry.slot for entry in entries]))
+
+    def load_queue(self, queue_id: int) -> list[Loaded]:
+        recovered = self.recovery.queues.get(queue_id)
+        if recovered is None:
+            return []
+        loaded = self.load(recovered.rows, recovered.slots)
+        assert [item.seq for item in loaded] == list(recovered.seqs)
+        assert [item.message.size for item in loaded] == list(recovered.sizes)
+        assert [item.message.priority for item in loaded] == list(recovered.priorities)
+        return loaded
+
+    def bodies(self, queue_id: int) -> list[bytes]:
+        """Bodies of a recovered queue, in order."""
+        return [content(item.message) for item in self.load_queue(queue_id)]
+
+
+def entry_of(queue: FakeQueue, loaded: Loaded) -> Entry:
+    """The entry that a broker makes of what it loaded."""
+    entry = Entry(queue, loaded.message, loaded.seq)  # type: ignore[arg-type]
+    entry.row = loaded.row
+    entry.slot = loaded.slot
+    entry.overlay = loaded.overlay
+    entry.acquired_count = loaded.acquired_count
+    entry.delivery_count = loaded.delivery_count
+    return entry
+
+
+def sqlite_log(path: Path, **kwargs: Any) -> SqliteLog:
+    kwargs.setdefault("reserve_bytes", 0)
+    return SqliteLog(path, **kwargs)
+
+
+def memory_log(path: Path) -> MemoryLog:
+    return MemoryLog()
+
+
