@@ -21,7 +21,7 @@ from leveret.wire.amqp0.model import FieldSpec, Version
 from leveret.wire.amqp0.table_0_9_1 import V0_9_1
 
 _U32: Final = struct.Struct(">I").unpack_from
-_FIXED: Final = struct.Struct(">HHQH")
+_FIXED: Final = struct.Struct(">HHQ")
 _PACK_U16: Final = struct.Struct(">H").pack
 
 # Where the property flags are, and the least octets of a header.
@@ -128,8 +128,8 @@ def _properties_of(header: bytes, version: Version) -> tuple[int, int, list[Fiel
         raise WireError(SYNTAX_ERROR, "the content header is too short")
     class_id: int
     body_size: int
-    flags: int
-    class_id, _, body_size, flags = _FIXED.unpack_from(header)
+    class_id, _, body_size = _FIXED.unpack_from(header)
+    flags = header[FLAGS_AT] << 8 | header[FLAGS_AT + 1]
     owner = version.classes.get(class_id)
     if owner is None:
         raise WireError(SYNTAX_ERROR, f"there is no content of class {class_id}")
@@ -181,10 +181,10 @@ def encode_header(class_id: int, body_size: int, properties: dict[str, Any], dia
         raise EncodeError(f"{owner.name} has no {', '.join(sorted(unknown))}")
     while len(words) > 1 and words[-1] == 0:
         words.pop()
-    for index in range(1, len(words)):
-        pieces.insert(index - 1, _PACK_U16(words[index]))
-        words[index - 1] |= 1
-    return _FIXED.pack(class_id, 0, body_size, words[0]) + b"".join(pieces)
+    for index in range(len(words) - 1):
+        words[index] |= 1
+    flags = b"".join([_PACK_U16(word) for word in words])
+    return _FIXED.pack(class_id, 0, body_size) + flags + b"".join(pieces)
 
 
 def decode_headers_table(header: bytes, headers_at: int, dialect: Dialect = RABBITMQ) -> dict[str, Any]:
