@@ -10,11 +10,11 @@ from typing import Any
 
 from leveret import __version__, build_info
 from leveret.broker.broker import Broker, VhostSettings
-from leveret.broker.errors import StorageFailed
+from leveret.broker.errors import PreconditionFailed, StorageFailed
 from leveret.broker.log import Log
 from leveret.broker.vhost import Vhost
 from leveret.cli.machine import memory_limit
-from leveret.config import Config, TlsConfig, VhostConfig
+from leveret.config import Config, ConfigError, TlsConfig, VhostConfig
 from leveret.management.admin import Admin
 from leveret.management.vhosts import DEFAULT_VHOST, stored_vhosts
 from leveret.protocols.services import Services, SessionSettings, VhostSessionSettings
@@ -44,7 +44,10 @@ class Composition:
         # Everything that may refuse the configuration comes before the store is opened.
         declared = declared_users(config.users)
         users = UserStore(self._put, loopback_users=config.auth.loopback_users, declared_in=config_name)
-        users.declare(declared)
+        try:
+            users.declare(declared)
+        except PreconditionFailed as error:
+            raise ConfigError(f"{config_name}: {error}") from None
         self.users = users
         self.log, self.overflow = _make_logs(config)
         recovery = self.log.open()

@@ -1,0 +1,410 @@
+"""`leveret serve` as a process: what it says, how it stops, what it refuses, what SIGHUP changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import amqp
+import pika
+import pika.credentials
+import pika.exceptions
+import pytest
+
+from tests.cli.runner import Commands, wait_closed
+from tests.security.certificates import Authority
+from tests.support.broker import ROOT, LeveretProcess, leveret_only
+
+DEADLINE = 20.0
+GUEST_IS_DEFAULT = ""
+NOTHING_PLAIN = "[server]\nplain = false\n"
+
+
+@pytest.fixture(autouse=True)
+def own_broker() -> None:
+    leveret_only("these tests start and stop it")
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[LeveretProcess]:
+    """A broker with the default configuration, not started yet."""
+    process = LeveretProcess(tmp_path / "broker", config=GUEST_IS_DEFAULT)
+    yield process
+    process.kill()
+    process.check_log()
+
+
+def serve(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `leveret serve` to its end."""
+    variables = os.environ | {"PYTHONPATH": str(ROOT / "src")} | environment
+    return subprocess.run([sys.executable, "-m", "leveret", "serve", *arguments], env=variables, capture_output=True,
+                          text=True, timeout=DEADLINE, check=False)
+
+
+def connect(process: LeveretProcess, **more: Any) -> pika.BlockingConnection:
+    parameters = pika.URLParameters(process.url())
+    for name, value in more.items():
+        setattr(parameters, name, value)
+    return pika.BlockingConnection(parameters)
+
+
+def until(process: LeveretProcess, text: str, after: int = 0) -> str:
+    """Wait until the process has logged a text; the log from `after` on."""
+    deadline = time.monotonic() + DEADLINE
+    while text not in process.log()[after:]:
+        assert time.monotonic() < deadline, process.log()
+        assert process.alive(), process.log()
+        time.sleep(0.01)
+    return process.log()[after:]
+
+
+def reload(process: LeveretProcess, config: str) -> str:
+    """Change the configuration file, send SIGHUP, return what the broker logged about it."""
+    (process.directory / "leveret.toml").write_text(config, "utf-8")
+    after = len(process.log())
+    assert process.process is not None
+    process.process.send_signal(signal.SIGHUP)
+    expected = "nothing is changed" if "[oops" in config else "SIGHUP: certificates and users are read again"
+    return until(process, expected, after)
+
+
+# Start
+
+
+def test_the_first_lines_say_where_what_and_how(process: LeveretProcess) -> None:
+    process.start()
+    lines = until(process, "ready").splitlines()
+    assert lines[0].startswith("Leveret 0.")
+    assert lines[1].split() == ["listens", "on", f"amqp://127.0.0.1:{process.port}"]
+    assert lines[2].split() == ["data", str(process.data_dir)]
+    assert lines[3].endswith(f"amqp://guest:guest@127.0.0.1:{process.port}/")
+    assert lines[4].split() == ["manage", "leveret", "status", "--data-dir", str(process.data_dir)]
+    connect(process).close()
+
+
+def test_the_first_lines_name_the_users_there_are(tmp_path: Path) -> None:
+    with LeveretProcess(tmp_path, config="".join(f"[users.u{number}]\n" for number in range(7))) as process:
+        assert "as one of 7 users: u0, u1, u2, u3, u4 and 2 more" in process.start().log()
+
+
+def test_the_ready_file(process: LeveretProcess) -> None:
+    process.start()
+    ready = json.loads((process.directory / "ready.json").read_text())
+    assert ready == {"host": "127.0.0.1", "port": process.port, "pid": process.pid,
+                     "control": str(process.data_dir / "control.sock"),
+                     "listeners": [f"amqp://127.0.0.1:{process.port}"]}
+
+
+def test_localhost_is_every_loopback_address(process: LeveretProcess) -> None:
+    process.host = "localhost"
+    process.start()
+    addresses = {info[4][0] for info in socket.getaddrinfo("localhost", None, type=socket.SOCK_STREAM)}
+    listeners = json.loads((process.directory / "ready.json").read_text())["listeners"]
+    for address in addresses:
+        try:
+            with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+                probe.bind((address, 0))
+        except OSError:
+            continue  # this machine has no such address
+        assert any(str(address) in listener for listener in listeners)
+        socket.create_connection((str(address), process.port), DEADLINE).close()
+
+
+def test_an_empty_host_is_every_address(process: LeveretProcess) -> None:
+    process.host = ""
+    process.start()
+    assert f"amqp://0.0.0.0:{process.port}" in process.log()
+    socket.create_connection(("127.0.0.1", process.port), DEADLINE).close()
+
+
+def test_flags_and_environment_configure(tmp_path: Path) -> None:
+    with LeveretProcess(tmp_path, config="[amqp]\nheartbeat = 7\nchannel_max = 9\n",
+                        environment={"LEVERET_AMQP__HEARTBEAT": "8"}) as process:
+        process.start()
+        with connect(process, heartbeat=lambda connection, proposed: proposed) as connection:
+            assert connection._impl.params.heartbeat == 8
+            assert connection._impl.params.channel_max == 9
+
+
+def test_data_in_memory_is_said_to_be_lost(tmp_path: Path) -> None:
+    with LeveretProcess(tmp_path, config="[storage]\nengine = 'memory'\n") as process:
+        assert "memory only: a restart loses it" in process.start().log()
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["--set", "server.prot=1"], "unknown key server.prot; did you mean server.port?"),
+    (["--set", "tls.port=x"], "flag tls.port: tls.port: got 'x', expected a whole number, 0 to 65535"),
+    (["--config", "/nowhere.toml"], "/nowhere.toml: the configuration file cannot be read: No such file or directory"),
+    (["--data-dir", "/proc/nowhere"], "the data directory /proc/nowhere cannot be made"),
+    (["--set", "tls.cert=/nowhere.pem"], "/nowhere.pem cannot be read"),
+    (["--host", "192.0.2.1"], "cannot listen on 192.0.2.1:0"),
+    (["--host", "no such host"], "server.host: the host 'no such host' is not known"),
+    (["--set", 'users.a.permissions={"/" = {write = "("}}'], "user 'a', vhost '/': write permission '('"),
+    (["--set", "users.a.password_file=/nowhere"], "users.a.password_file: /nowhere cannot be read"),
+])
+def test_a_start_that_cannot_work_says_why(tmp_path: Path, arguments: list[str], words: str) -> None:
+    result = serve("--port", "0", "--data-dir", str(tmp_path / "data"), *arguments)
+    assert result.returncode == 1
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+
+
+def test_environment_variables_are_refused_by_name(tmp_path: Path) -> None:
+    result = serve("--data-dir", str(tmp_path / "data"), LEVERET_SERVER__PROT="1")
+    assert (result.returncode, "LEVERET_SERVER__PROT: unknown key server.prot" in result.stderr) == (1, True)
+
+
+def test_a_port_in_use(process: LeveretProcess, tmp_path: Path) -> None:
+    process.start()
+    result = serve("--host", "127.0.0.1", "--port", str(process.port), "--data-dir", str(tmp_path / "other"))
+    assert result.returncode == 1
+    assert f"cannot listen on 127.0.0.1:{process.port}: " in result.stderr
+    assert "--port (0 takes a free port)" in result.stderr
+
+
+def test_a_data_directory_in_use(process: LeveretProcess) -> None:
+    process.start()
+    result = serve("--port", "0", "--data-dir", str(process.data_dir))
+    assert result.returncode == 1
+    assert str(process.data_dir) in result.stderr
+    assert "Traceback" not in result.stderr
+    # The broker that has it goes on, and so does its control socket.
+    assert Commands(process.data_dir).json("status")["pid"] == process.pid
+
+
+# Stop
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_closes_connections_with_320(process: LeveretProcess, number: signal.Signals) -> None:
+    process.start()
+    connection = connect(process)
+    connection.channel().queue_declare("q", durable=True)
+    assert process.process is not None
+    process.process.send_signal(number)
+    assert wait_closed(connection).startswith("320")
+    assert process.process.wait(DEADLINE) == 0
+    assert not (process.data_dir / "control.sock").exists()
+    with pytest.raises(OSError, match="refused"):
+        process.connect()
+    process.process = None
+    process.start()
+    with connect(process) as again:
+        again.channel().queue_declare("q", durable=True, passive=True)
+
+
+def test_a_client_that_does_not_answer_delays_the_stop_no_longer_than_configured(tmp_path: Path) -> None:
+    with LeveretProcess(tmp_path, config="[server]\nshutdown_timeout = 0.2\n") as process:
+        process.start()
+        silent = process.connect()
+        silent.sendall(b"AMQP\0\0\x09\x01")
+        assert silent.recv(8)
+        mute = amqp.Connection(f"127.0.0.1:{process.port}")
+        mute.connect()
+        process.stop(DEADLINE)
+        silent.close()
+        mute.transport.close()
+
+
+# SIGHUP: users
+
+
+def test_sighup_takes_over_users(tmp_path: Path) -> None:
+    old = '[users.old]\npassword = "x"\npermissions."/" = {}\n'
+    with LeveretProcess(tmp_path, config=old) as process:
+        process.user, process.password = "old", "x"
+        process.start()
+        connection = connect(process)
+        reload(process, '[users.new]\npassword = "y"\npermissions."/" = {}\n[amqp]\nheartbeat = 5\n')
+        closed = wait_closed(connection)
+        assert closed.startswith("320") and closed.endswith("user 'old' was removed")
+        with pytest.raises(pika.exceptions.ProbableAuthenticationError):
+            connect(process)
+        process.user, process.password = "new", "y"
+        connect(process).close()
+        assert "amqp.heartbeat has changed; that needs a new start" in process.log()
+
+
+@pytest.mark.parametrize("mistake", [
+    "[oops\n", "[oops]\n", "[users.a]\npassword = 1\n#[oops", '[users.a]\npermissions."/" = {write = "("}\n#[oops',
+])
+def test_a_mistake_at_sighup_changes_nothing(tmp_path: Path, mistake: str) -> None:
+    with LeveretProcess(tmp_path, config='[users.old]\npassword = "x"\npermissions."/" = {}\n') as process:
+        process.user, process.password = "old", "x"
+        process.start()
+        assert "error" in reload(process, mistake)
+        connect(process).close()
+
+
+# TLS
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+def tls_config(authority: Authority, certificate: tuple[Path, Path], more: str = "") -> str:
+    return (f'[server]\nplain = false\n[tls]\nport = 0\ncert = "{certificate[0]}"\nkey = "{certificate[1]}"\n'
+            f'ca = "{authority.path}"\n{more}')
+
+
+def tls_options(authority: Authority, certificate: tuple[Path, Path] | None = None) -> pika.SSLOptions:
+    context = ssl.create_default_context(cafile=str(authority.path))
+    if certificate is not None:
+        context.load_cert_chain(*certificate)
+    return pika.SSLOptions(context, "localhost")
+
+
+def server_subject(process: LeveretProcess, authority: Authority) -> Any:
+    with process.connect() as plain:
+        context = ssl.create_default_context(cafile=str(authority.path))
+        with context.wrap_socket(plain, server_hostname="localhost") as secure:
+            certificate = secure.getpeercert()
+            assert certificate is not None
+            return certificate["subject"][0][0][1]
+
+
+def test_a_broker_with_tls_only(tmp_path: Path, authority: Authority) -> None:
+    with LeveretProcess(tmp_path / "broker", config=tls_config(authority, authority.issue("server"))) as process:
+        process.start()
+        assert f"amqps://127.0.0.1:{process.port}" in process.log()
+        with connect(process, ssl_options=tls_options(authority)) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            queue = channel.queue_declare("", exclusive=True).method.queue
+            body = os.urandom(300_000)
+            channel.basic_publish("", queue, body)
+            assert channel.basic_get(queue)[2] == body
+            assert Commands(process.data_dir).json("connections")[0]["tls"]
+        # A client that does not speak TLS is its own problem.
+        with process.connect() as plain:
+            plain.sendall(b"AMQP\0\0\x09\x01" + b"\0" * 100)
+            plain.settimeout(DEADLINE)
+            try:
+                assert not plain.recv(1000).startswith(b"\x01\0\0")
+            except ConnectionError:
+                pass
+        connect(process, ssl_options=tls_options(authority)).close()
+
+
+def test_tls_beside_the_plain_listener(tmp_path: Path, authority: Authority) -> None:
+    config = tls_config(authority, authority.issue("server")).replace("plain = false", "")
+    with LeveretProcess(tmp_path / "broker", config=config) as process:
+        process.start()
+        connect(process).close()
+        listeners = json.loads((process.directory / "ready.json").read_text())["listeners"]
+        assert [listener.partition(":")[0] for listener in listeners] == ["amqp", "amqps"]
+        process.port = int(listeners[1].rpartition(":")[2])
+        connect(process, ssl_options=tls_options(authority)).close()
+        process.port = 0
+
+
+@pytest.mark.parametrize(("setting", "user"), [("common-name", "shop"), ("subject", "CN=shop")])
+def test_external_by_client_certificate(tmp_path: Path, authority: Authority, setting: str, user: str) -> None:
+    config = tls_config(authority, authority.issue("server"), f"""verify = "optional"
+[auth]
+mechanisms = ["EXTERNAL", "PLAIN"]
+external_name = "{setting}"
+[users."{user}"]
+permissions."/" = {{ configure = "", write = "", read = "" }}
+[users.person]
+password = "secret"
+permissions."/" = {{ configure = "", write = "", read = "" }}
+""")
+    external = pika.credentials.ExternalCredentials()
+    with LeveretProcess(tmp_path / "broker", config=config) as process:
+        process.start()
+        shop, stranger = authority.issue("shop"), authority.issue("stranger")
+        with connect(process, credentials=external, ssl_options=tls_options(authority, shop)):
+            assert [item["user"] for item in Commands(process.data_dir).json("connections")] == [user]
+        for certificate in (None, stranger):
+            with pytest.raises(pika.exceptions.AMQPConnectionError):
+                connect(process, credentials=external, ssl_options=tls_options(authority, certificate))
+        process.user, process.password = "person", "secret"
+        connect(process, ssl_options=tls_options(authority)).close()
+
+
+def test_a_client_without_the_required_certificate_is_refused(tmp_path: Path, authority: Authority) -> None:
+    config = tls_config(authority, authority.issue("server"), 'verify = "required"\n')
+    with LeveretProcess(tmp_path / "broker", config=config) as process:
+        process.start()
+        connect(process, ssl_options=tls_options(authority, authority.issue("client"))).close()
+        with pytest.raises((pika.exceptions.AMQPConnectionError, OSError)):
+            connect(process, ssl_options=tls_options(authority))
+
+
+def test_sighup_takes_over_certificates(tmp_path: Path, authority: Authority) -> None:
+    config = tls_config(authority, authority.issue("server"))
+    with LeveretProcess(tmp_path / "broker", config=config) as process:
+        process.start()
+        held = connect(process, ssl_options=tls_options(authority))
+        assert server_subject(process, authority) == "server"
+        reload(process, tls_config(authority, authority.issue("renewed")))
+        assert server_subject(process, authority) == "renewed"
+        (tmp_path / "renewed.crt").write_text("broken")
+        after = len(process.log())
+        assert process.process is not None
+        process.process.send_signal(signal.SIGHUP)
+        assert "renewed.crt has no CERTIFICATE" in until(process, "nothing is changed", after)
+        assert server_subject(process, authority) == "renewed"
+        held.channel().queue_declare("", exclusive=True)  # connections of before go on
+        held.close()
+
+
+# Mechanisms over the network
+
+
+def test_amqplain(process: LeveretProcess) -> None:
+    process.start()
+    for password, accepted in (("guest", True), ("wrong", False)):
+        client = amqp.Connection(f"127.0.0.1:{process.port}", "guest", password, login_method="AMQPLAIN")
+        if accepted:
+            client.connect()
+            client.close()
+        else:
+            with pytest.raises((amqp.exceptions.AccessRefused, OSError)):
+                client.connect()
+
+
+class AnonymousCredentials:
+    """pika takes any object of this shape."""
+
+    TYPE = "ANONYMOUS"
+    erase_on_connect = False
+
+    def response_for(self, start: Any) -> tuple[str | None, bytes | None]:
+        return ("ANONYMOUS", b"trace") if b"ANONYMOUS" in start.mechanisms else (None, None)
+
+    def erase_credentials(self) -> None:
+        pass
+
+
+def test_anonymous_is_off_unless_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pika.credentials, "VALID_TYPES", [*pika.credentials.VALID_TYPES, AnonymousCredentials])
+    on = ('[auth]\nmechanisms = ["ANONYMOUS"]\nanonymous_user = "visitor"\n'
+          '[users.visitor]\npermissions."/" = { read = "^public" }\n')
+    for config, accepted in (("", False), (on, True)):
+        with LeveretProcess(tmp_path / str(accepted), config=config) as process:
+            process.start()
+            if not accepted:
+                with pytest.raises(pika.exceptions.AMQPConnectionError):
+                    connect(process, credentials=AnonymousCredentials())
+                continue
+            connection = connect(process, credentials=AnonymousCredentials())
+            with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="403"):
+                connection.channel().queue_declare("mine")
+            connection.close()
