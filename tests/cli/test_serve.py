@@ -175,9 +175,11 @@ def test_a_port_in_use(process: LeveretProcess, tmp_path: Path) -> None:
     assert "--port (0 takes a free port)" in result.stderr
 
 
-def test_a_data_directory_in_use(process: LeveretProcess) -> None:
+@pytest.mark.parametrize("engine", ["sqlite", "memory"])
+def test_a_data_directory_in_use(process: LeveretProcess, engine: str) -> None:
+    process.config = f"[storage]\nengine = '{engine}'\n"
     process.start()
-    result = serve("--port", "0", "--data-dir", str(process.data_dir))
+    result = serve("--port", "0", "--data-dir", str(process.data_dir), "--set", f"storage.engine={engine}")
     assert result.returncode == 1
     assert str(process.data_dir) in result.stderr
     assert "Traceback" not in result.stderr

@@ -144,6 +144,14 @@ def test_a_socket_left_behind_is_replaced(tmp_path: Path) -> None:
     served.close()
 
 
+def test_the_socket_of_another_broker_is_left_alone(served: Served) -> None:
+    harness = Harness()
+    with pytest.raises(OSError, match="another broker has this directory"):
+        harness.loop.run_until_complete(ControlServer(harness.admin, served.path).start())
+    harness.close()
+    assert control_client.call(served.directory, "status")["vhosts"] == 1
+
+
 def test_a_file_in_the_way_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / CONTROL_SOCKET).write_text("mine")
     harness = Harness()

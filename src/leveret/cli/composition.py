@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -24,9 +25,9 @@ from leveret.security.tls import ServerTls, TlsSettings
 from leveret.security.users import UserStore
 from leveret.server.server import Server
 from leveret.server.watch import resident_octets
-from leveret.storage.registry import make_log
+from leveret.storage.registry import make_logs
 
-OVERFLOW = "overflow"
+log = logging.getLogger("leveret.serve")
 
 
 class Composition:
@@ -65,6 +66,9 @@ class Composition:
         self.broker.recover(recovery)
         for name, vhost in {DEFAULT_VHOST: VhostConfig(), **self.vhost_settings, **config.vhosts}.items():
             self.apply_vhost(name, vhost)
+        for user in users.users():
+            for name in user.permissions.keys() - self.broker.vhosts.keys():
+                log.warning("user '%s' has permissions in vhost '%s', which does not exist", user.name, name)
         self.server = Server(
             self.services, handshake_timeout=config.server.handshake_timeout,
             shutdown_timeout=config.server.shutdown_timeout,
@@ -114,8 +118,7 @@ def _make_logs(config: Config) -> tuple[Log, Log | None]:
     except OSError as error:
         raise StorageFailed(f"the data directory {path} cannot be made: {error.strerror}; choose another by"
                             " --data-dir or server.data_dir") from None
-    log = make_log(storage.engine, path)
-    return log, None
+    return make_logs(storage.engine, path, synchronous=storage.synchronous.upper())
 
 
 def make_tls(tls: TlsConfig) -> ServerTls | None:

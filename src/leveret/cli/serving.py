@@ -17,7 +17,7 @@ import click
 import msgspec
 
 from leveret import __version__, build_info
-from leveret.broker.errors import BrokerError
+from leveret.broker.errors import BrokerError, StorageFailed
 from leveret.cli.composition import Composition, tls_settings
 from leveret.cli.failed import Failed
 from leveret.cli.logs import set_up_logging
@@ -83,6 +83,8 @@ class Serving:
         self._composition = composition
         control_path = self._config.server.data_path / CONTROL_SOCKET
         control = ControlServer(composition.admin, control_path)
+        if self._ready_file is not None:
+            self._ready_file.unlink(missing_ok=True)
         try:
             await composition.server.start()
             await self._listen(composition)
@@ -96,11 +98,22 @@ class Serving:
             await end.wait()
         finally:
             self._composition = None
+            if self._ready_file is not None:
+                self._ready_file.unlink(missing_ok=True)
             await control.stop()
-            await composition.server.stop("the broker stops" if self._stopping else "the store failed")
+            await self._stop_server(composition)
             gc.unfreeze()
         if self._stopping:
             log.info("stopped")
+
+    async def _stop_server(self, composition: Composition) -> None:
+        try:
+            await composition.server.stop("the broker stops" if self._stopping else "the store failed")
+        except StorageFailed as error:
+            # A store that failed is opened again, and says then what became of it.
+            if self._stopping:
+                raise
+            log.error("%s", error)
 
     # Listeners
 
@@ -227,16 +240,13 @@ def _first_lines(composition: Composition) -> list[str]:
     """Where it listens, where its data lives, how to log in."""
     config = composition.config
     data = str(config.server.data_path) if config.storage.engine != "memory" else "memory only: a restart loses it"
-    lines = [
+    return [
         f"Leveret {__version__} ({build_info()})",
         f"  listens on  {', '.join(composition.listeners)}",
         f"  data        {data}",
         f"  log in      {_how_to_log_in(composition)}",
         f"  manage      leveret status --data-dir {config.server.data_path}",
     ]
-    if config.storage.engine != "memory" and config.storage.synchronous != "full":
-        lines.append(f"  note        storage.synchronous is {config.storage.synchronous}: a power cut loses messages")
-    return lines
 
 
 def _how_to_log_in(composition: Composition) -> str:

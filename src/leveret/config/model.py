@@ -137,11 +137,8 @@ class StorageConfig(Section, frozen=True, kw_only=True):
         about("`sqlite` keeps what is durable in the data directory; `memory` keeps nothing across a restart."),
     ] = "sqlite"
     synchronous: Annotated[
-        Literal["full", "normal", "off"],
-        about(
-            "`full`: a commit is confirmed when the disk has it. The others survive a kill of the process, but a power "
-            "cut costs the last commits (`normal`) or perhaps the whole store (`off`)."
-        ),
+        Literal["full", "extra"],
+        about("What is synced before a commit is confirmed: the file, or with `extra` its directory too (slower)."),
     ] = "full"
     body_spool_threshold: Annotated[
         Size, about("Bodies larger than this are received, kept and delivered in pieces.", ge=4096)

@@ -14,6 +14,7 @@ Answers come in the order of the requests. A long list is made in parts, between
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import socket
@@ -46,8 +47,7 @@ class ControlServer:
         self._clients: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Listen. A socket file that is left from a broker that was killed is replaced: the store's lock says that no
-        other broker has this directory."""
+        """Listen. A socket file that is left from a broker that was killed is replaced."""
         self._server = await asyncio.start_unix_server(self._serve, sock=_listen(self._path), limit=LONGEST_REQUEST)
 
     async def stop(self) -> None:
@@ -106,6 +106,7 @@ def _listen(path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
+            _refuse_living(path)
             path.unlink()
         # Nobody else may connect, not even in the moment before the mode is set.
         mask = os.umask(0o177)
@@ -119,6 +120,14 @@ def _listen(path: Path) -> socket.socket:
     except BaseException:
         listener.close()
         raise
+
+
+def _refuse_living(path: Path) -> None:
+    """Raise OSError where somebody listens on the socket already."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, short_path(path) as name:
+        probe.settimeout(1)
+        if probe.connect_ex(name) == 0:
+            raise OSError(errno.EADDRINUSE, "another broker has this directory")
 
 
 def _encode(answer: dict[str, Any]) -> bytes:
