@@ -43,6 +43,10 @@ $(STAMPS)/dev: requirements/dev.txt $(STAMPS)/core
 	@$(PIP) -r requirements/dev.txt
 	@touch $@
 
+$(STAMPS)/demo: requirements/demo.txt $(STAMPS)/venv
+	@$(PIP) -r requirements/demo.txt
+	@touch $@
+
 $(STAMPS)/docs: requirements/docs.txt $(STAMPS)/venv
 	@$(PIP) -r requirements/docs.txt
 	@touch $@
@@ -84,13 +88,17 @@ bench: $(STAMPS)/dev compiled
 bench-scale: $(STAMPS)/dev compiled
 	@$(PY) -m bench.scale $(ARGS)
 
+# The main job in a terminal: publish, kill -9, start again, nothing confirmed is lost.
+demo: $(STAMPS)/core $(STAMPS)/demo compiled
+	@$(PY) examples/demo.py
+
 build: $(STAMPS)/dev
 	$(PY) -m build
 
 # Pin what pyproject.toml and requirements/*.in ask for, with hashes.
 lock: $(STAMPS)/dev
 	$(VENV)/bin/pip-compile -q --strip-extras --no-emit-find-links --no-emit-index-url --generate-hashes --allow-unsafe -o requirements/core.txt pyproject.toml
-	for group in build dev docs; do \
+	for group in build dev demo docs; do \
 		$(VENV)/bin/pip-compile -q --strip-extras --no-emit-find-links --no-emit-index-url --generate-hashes --allow-unsafe \
 			-o requirements/$$group.txt requirements/$$group.in || exit 1; done
 

@@ -1,0 +1,56 @@
+"""A transaction: take a message, publish what follows from it, and acknowledge it, all or nothing.
+
+What a transaction publishes is invisible before `tx.commit`, and what it acknowledges can still come back. If the program
+or the broker dies before the commit is on disk, the order is still there and no invoice is; afterwards it is the other
+way round.
+
+    python examples/transactions.py [amqp://guest:guest@localhost:5672/]
+"""
+
+from __future__ import annotations
+
+import sys
+
+import pika
+from pika.adapters.blocking_connection import BlockingChannel
+
+URL = sys.argv[1] if len(sys.argv) > 1 else "amqp://guest:guest@localhost:5672/"
+ORDERS, INVOICES = "example.orders", "example.invoices"
+KEEP = pika.BasicProperties(delivery_mode=2)
+
+
+def counts(channel: BlockingChannel) -> str:
+    orders, invoices = (
+        channel.queue_declare(queue, passive=True).method.message_count for queue in (ORDERS, INVOICES)
+    )
+    return f"{orders} orders and {invoices} invoices are ready"
+
+
+def begin(channel: BlockingChannel) -> None:
+    """Take an order and write the invoice, without committing."""
+    method, _, body = channel.basic_get(ORDERS)
+    channel.basic_publish("", INVOICES, b"invoice for " + body, KEEP)
+    channel.basic_ack(method.delivery_tag)
+
+
+if __name__ == "__main__":
+    with pika.BlockingConnection(pika.URLParameters(URL)) as connection:
+        channel = connection.channel()
+        for queue in (ORDERS, INVOICES):
+            channel.queue_declare(queue, durable=True)
+        channel.tx_select()
+        channel.basic_publish("", ORDERS, b"order 1", KEEP)
+        channel.tx_commit()
+        print("begin:         ", counts(channel))
+
+        begin(channel)
+        print("not committed: ", counts(channel))
+        channel.tx_rollback()
+        channel.basic_recover(requeue=True)  # a rollback leaves the message with us, not acknowledged: give it back
+        print("rolled back:   ", counts(channel))
+
+        begin(channel)
+        channel.tx_commit()
+        print("committed:     ", counts(channel))
+        for queue in (ORDERS, INVOICES):
+            channel.queue_delete(queue)

@@ -1,0 +1,80 @@
+"""A work queue: tasks that must not get lost, shared among workers.
+
+The publisher waits for a confirm of every task, so each one is on disk before the program says so. Workers take one task
+at a time (prefetch 1) and acknowledge it when it is done. One of them breaks down in the middle of a task: the broker gives
+that task to the other one.
+
+    python examples/work_queue.py [amqp://guest:guest@localhost:5672/]
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+
+import pika
+from pika.adapters.blocking_connection import BlockingChannel
+
+URL = sys.argv[1] if len(sys.argv) > 1 else "amqp://guest:guest@localhost:5672/"
+QUEUE = "example.tasks"
+TASKS = 6
+
+log = logging.getLogger("example")
+
+
+def connect() -> pika.BlockingConnection:
+    return pika.BlockingConnection(pika.URLParameters(URL))
+
+
+def publish() -> None:
+    with connect() as connection:
+        channel = connection.channel()
+        channel.queue_declare(QUEUE, durable=True)
+        channel.confirm_delivery()
+        for number in range(TASKS):
+            # With confirms on, pika returns when the broker has confirmed, and raises where it refuses or returns.
+            channel.basic_publish(
+                "", QUEUE, f"task {number}".encode(), pika.BasicProperties(delivery_mode=2), mandatory=True
+            )
+        log.info(f"{TASKS} tasks are on disk")
+
+
+def breaks_down() -> None:
+    """A worker that takes a task and never comes back."""
+    connection = connect()
+    channel = connection.channel()
+    channel.basic_qos(prefetch_count=1)
+    _, _, body = next(channel.consume(QUEUE))
+    log.info(f"worker 1 breaks down with {body.decode()!r}")
+    connection.close()  # no acknowledgement: the task goes back to its place in the queue
+
+
+def work(name: str) -> None:
+    with connect() as connection:
+        channel = connection.channel()
+        channel.basic_qos(prefetch_count=1)
+        for method, _, body in channel.consume(QUEUE, inactivity_timeout=1):
+            if method is None:
+                break  # nothing for a second: we are through
+            log.info(f"{name} does {body.decode()!r}{' (redelivered)' if method.redelivered else ''}")
+            channel.basic_ack(method.delivery_tag)
+
+
+def clean_up(channel: BlockingChannel) -> None:
+    left = channel.queue_delete(QUEUE).method.message_count
+    log.info(f"{left} tasks are left")
+
+
+if __name__ == "__main__":
+    logging.basicConfig(stream=sys.stdout, format="%(message)s")
+    log.setLevel(logging.INFO)
+    publish()
+    breaks_down()
+    workers = [threading.Thread(target=work, args=(f"worker {number}",)) for number in (2, 3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    with connect() as connection:
+        clean_up(connection.channel())

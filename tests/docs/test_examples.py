@@ -1,0 +1,91 @@
+"""The programs in `examples/` do what they say, against a real broker process."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker import ROOT, Broker, leveret_only
+
+EXAMPLES = ROOT / "examples"
+
+# What each program prints. Lines that two workers may print in either order are compared as a set.
+PRINTED = {
+    "publish_subscribe.py": """\
+audit (#): order.created, order.paid, order.paid.eu, stock.low.eu
+billing (order.*): order.created, order.paid
+europe (*.*.eu): order.paid.eu, stock.low.eu
+""",
+    "rpc.py": """\
+2 squared is 4
+3 squared is 9
+12 squared is 144
+""",
+    "retry.py": """\
+attempt 1 at 'send the invoice' failed, next one in 100 ms
+attempt 2 at 'send the invoice' failed, next one in 100 ms
+attempt 3 at 'send the invoice' failed, giving up
+in the failed queue: 'send the invoice'
+""",
+    "priorities.py": """\
+ten levels:         second, fourth, first, fifth, third
+x-max-priority = 5: second, fourth, first, third, fifth
+""",
+    "transactions.py": """\
+begin:          1 orders and 0 invoices are ready
+not committed:  0 orders and 0 invoices are ready
+rolled back:    1 orders and 0 invoices are ready
+committed:      0 orders and 1 invoices are ready
+""",
+}
+
+
+def run(command: list[str], directory: Path, timeout: float = 60.0) -> str:
+    """The output of a command; AssertionError where it fails."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "COLUMNS": "100"}
+    result = subprocess.run([sys.executable, *command], cwd=directory, env=environment, timeout=timeout,
+                            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, f"{command} ended with {result.returncode}:\n{result.stdout}\n{result.stderr}"
+    return result.stdout
+
+
+def test_every_example_is_tested() -> None:
+    programs = {path.name for path in EXAMPLES.glob("*.py")}
+    assert programs == {*PRINTED, "work_queue.py", "demo.py"}
+
+
+@pytest.mark.parametrize("program", PRINTED)
+def test_example(program: str, broker: Broker, tmp_path: Path) -> None:
+    assert run([str(EXAMPLES / program), broker.url()], tmp_path) == PRINTED[program]
+
+
+def test_work_queue(broker: Broker, tmp_path: Path) -> None:
+    first, broken, *done, last = run([str(EXAMPLES / "work_queue.py"), broker.url()], tmp_path).splitlines()
+    assert (first, broken, last) == ("6 tasks are on disk", "worker 1 breaks down with 'task 0'", "0 tasks are left")
+    did = [re.fullmatch(r"worker [23] does '(task \d)'( \(redelivered\))?", line) for line in done]
+    assert all(did), done
+    # Each task once; the one that the first worker had is marked as redelivered.
+    assert sorted(match[1] for match in did if match) == [f"task {number}" for number in range(6)]
+    assert "task 0" in {match[1] for match in did if match and match[2]}
+
+
+def test_broker_in_pytest(tmp_path: Path) -> None:
+    leveret_only("the fixtures of the example start one")
+    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", str(EXAMPLES / "pytest_broker")]
+    assert "2 passed" in run(command, tmp_path)
+
+
+def test_demo(tmp_path: Path) -> None:
+    leveret_only("the demo starts one")
+    output = run([str(EXAMPLES / "demo.py")], tmp_path)
+    total = re.search(r"all\D+([\d,]+)\D+([\d,]+)\D+([\d,]+)\D+([\d,]+)", output)
+    assert total is not None, output
+    published, confirmed, found, lost = (int(figure.replace(",", "")) for figure in total.groups())
+    assert lost == 0
+    assert 0 < confirmed <= found <= published
+    assert "Nothing that was confirmed is lost" in output
