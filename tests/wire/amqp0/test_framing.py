@@ -1,0 +1,221 @@
+"""Frames (0-9-1 sections 2.3.5 and 4.2.3 to 4.2.7): every way to get them wrong, with its reply code."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from leveret.wire.amqp0.commands import CONNECTION_SCOPE, Method, Publish
+from leveret.wire.amqp0.model import Version
+from leveret.wire.amqp0.specs import V0_9, V0_9_1
+from tests.wire.amqp0.peers import (
+    content_header,
+    frame,
+    joined,
+    method,
+    names,
+    only_error,
+    open_pair,
+    open_server,
+    publish_frames,
+    publish_method,
+    shape,
+)
+
+CANCEL = method(1, 60, 30, b"\x01t\0")
+
+
+@pytest.mark.parametrize(("octets", "code", "class_id", "method_id"), [
+    # General frame format
+    (frame(1, 1, b"\0\x3c\0\x1e\x01t\0", end=0xCD), 501, 0, 0),
+    (frame(8, 0, b"", end=0), 501, 0, 0),
+    (frame(0, 1, b""), 501, 0, 0),
+    (frame(4, 1, b"x"), 501, 0, 0),
+    (frame(9, 1, b"x"), 501, 0, 0),
+    (frame(255, 1, b"x"), 501, 0, 0),
+    (frame(1, 1, b"x" * 131073), 501, 0, 0),
+    (frame(3, 1, b"x" * 131073), 501, 0, 0),
+    (struct.pack(">BHI", 3, 1, 0xFFFFFFFF) + b"x", 501, 0, 0),
+    # Method frames
+    (frame(1, 1, b""), 501, 0, 0),
+    (frame(1, 1, b"\0\x3c\0"), 501, 0, 0),
+    (method(1, 60, 77), 540, 60, 77),
+    (method(1, 61, 10), 540, 61, 10),
+    (method(1, 0, 0), 540, 0, 0),
+    (method(1, 30, 10, b"\0"), 540, 30, 10),  # class access is of 0-9
+    (method(1, 60, 30, b"\x09t\0"), 502, 60, 30),
+    (method(1, 60, 30, b"\x01t"), 502, 60, 30),
+    (method(1, 60, 30, b"\x01t\0\0"), 502, 60, 30),
+    (method(1, 50, 10, b"\0\0\x01q\0\0\0\0\x05\x01a?\0\0"), 502, 50, 10),
+    # Methods of the other side
+    (method(1, 60, 60, b"\x01t" + b"\0" * 11), 503, 60, 60),
+    (method(1, 60, 50, b"\0" * 5), 503, 60, 50),
+    (method(1, 50, 11, b"\0" * 9), 503, 50, 11),
+    (method(1, 20, 11, b"\0" * 4), 503, 20, 11),
+    (method(0, 10, 60, b"\0"), 503, 10, 60),
+    # The wrong channel
+    (method(0, 60, 30, b"\x01t\0"), 503, 60, 30),
+    (method(0, 20, 10, b"\0"), 503, 20, 10),
+    (method(1, 10, 50, b"\0\xc8\0\0\0\0\0"), 503, 10, 50),
+    (method(1, 10, 51), 503, 10, 51),
+    (method(2, 60, 30, b"\x01t\0"), 504, 60, 30),
+    (publish_method(2), 504, 60, 40),
+    (method(2, 20, 40, b"\0\xc8\0\0\0\0\0"), 504, 20, 40),
+    (method(2, 20, 41), 504, 20, 41),
+    (method(1, 20, 10, b"\0"), 504, 20, 10),
+    (method(2048, 20, 10, b"\0"), 530, 20, 10),
+    (method(2048, 60, 30, b"\x01t\0"), 504, 60, 30),
+    (method(1, 20, 41), 503, 20, 41),
+    # Content without a method, or on no channel
+    (content_header(1, 5), 505, 0, 0),
+    (frame(3, 1, b"x"), 505, 0, 0),
+    (content_header(2, 5), 504, 0, 0),
+    (frame(3, 2, b"x"), 504, 0, 0),
+    (content_header(0, 5), 504, 0, 0),
+    (frame(3, 0, b"x"), 504, 0, 0),
+    # Hot methods that are malformed
+    (method(1, 60, 40, b"\0\0\x01e\x01q"), 502, 60, 40),
+    (method(1, 60, 40, b"\0\0\x01e\x09q\0"), 502, 60, 40),
+    (method(1, 60, 40, b"\0\0\x09e\x01q\0"), 502, 60, 40),
+    (method(1, 60, 40, b"\0\0\x01e\x01q\0\0"), 502, 60, 40),
+    (method(1, 60, 40, b"\0\0\xff"), 502, 60, 40),
+    (method(1, 60, 40, b"\0\0\0\0"), 502, 60, 40),
+    (method(1, 60, 40), 502, 60, 40),
+    (method(1, 60, 80, b"\0" * 8), 502, 60, 80),
+    (method(1, 60, 80, b"\0" * 10), 502, 60, 80),
+    (method(1, 60, 90, b"\0" * 3), 502, 60, 90),
+    (method(1, 60, 120, b"\0" * 12), 502, 60, 120),
+    # Heartbeats
+    (frame(8, 1, b""), 501, 0, 0),
+    (frame(8, 0, b"x"), 501, 0, 0),
+    (frame(8, 9, b""), 501, 0, 0),
+])
+def test_what_the_peer_gets_for_it(octets: bytes, code: int, class_id: int, method_id: int) -> None:
+    engine = open_server(1)
+    error = only_error(engine.receive(octets + CANCEL))
+    assert (error.scope, error.code, error.class_id, error.method_id) == (CONNECTION_SCOPE, code, class_id, method_id)
+    assert error.channel == struct.unpack_from(">H", octets, 1)[0]
+    assert error.text
+    assert engine.can_close
+    # Nothing counts any more, and the next octets are no error of their own.
+    assert engine.receive(CANCEL + octets) == []
+
+
+CONTENT = publish_method(1)
+
+
+@pytest.mark.parametrize(("octets", "code"), [
+    (CONTENT + CANCEL, 505),
+    (CONTENT + publish_method(1), 505),
+    (CONTENT + method(1, 60, 80, b"\0" * 9), 505),
+    (CONTENT + method(1, 20, 40, b"\0\xc8\0\0\0\0\0"), 505),
+    (CONTENT + frame(3, 1, b"x"), 505),
+    (CONTENT + content_header(1, 5, class_id=10), 505),
+    (CONTENT + content_header(1, 5, class_id=90), 505),
+    (CONTENT + content_header(1, 5, weight=1), 501),
+    (CONTENT + frame(2, 1, b"\0\x3c\0\0"), 502),
+    (CONTENT + frame(2, 1, b""), 502),
+    (CONTENT + content_header(1, 5) + content_header(1, 5), 505),
+    (CONTENT + content_header(1, 5) + CANCEL, 505),
+    (CONTENT + content_header(1, 5) + publish_method(1), 505),
+    (CONTENT + content_header(1, 5) + frame(3, 1, b"x" * 6), 505),
+    (CONTENT + content_header(1, 5) + frame(3, 1, b"x" * 4) + frame(3, 1, b"xx"), 505),
+    (CONTENT + content_header(1, 5) + frame(3, 1, b"x" * 4) + CANCEL, 505),
+    (CONTENT + frame(2, 1, struct.pack(">HHQH", 60, 0, 5, 0x8000)) + frame(3, 1, b"hello"), 502),
+    (CONTENT + frame(2, 1, struct.pack(">HHQH", 60, 0, 5, 0)) [:-1] + b"\0", 501),
+    (CONTENT + frame(2, 1, struct.pack(">HHQH", 60, 0, 5, 0) + b"\0") + frame(3, 1, b"hello"), 502),
+    (CONTENT + content_header(1, 5) + frame(3, 1, b"hello", end=0), 501),
+    (CONTENT + content_header(2, 5), 504),
+    (CONTENT + content_header(1, 5) + frame(3, 2, b"hello"), 504),
+])
+def test_contents_out_of_order_or_malformed(octets: bytes, code: int) -> None:
+    for pieces in ([octets], [octets[index : index + 1] for index in range(len(octets))]):
+        engine = open_server(1)
+        commands = [command for piece in pieces for command in engine.receive(piece)]
+        error = only_error(commands)
+        assert (error.scope, error.code) == (CONNECTION_SCOPE, code)
+
+
+def test_no_body_frames_follow_an_empty_body() -> None:
+    publish, error = open_server(1).receive(CONTENT + content_header(1, 0) + frame(3, 1, b""))
+    assert isinstance(publish, Publish)
+    assert only_error([error]).code == 505
+
+
+@pytest.mark.parametrize("octets", [
+    frame(3, 1, b"x"), publish_method(1) + method(1, 60, 30, b"\x01t\0"),
+    publish_method(1) + content_header(1, 5) + frame(3, 1, b"x" * 6)])
+def test_0_9_has_no_code_for_frames_out_of_order_but_frame_error(octets: bytes) -> None:
+    assert only_error(open_server(1, version=V0_9).receive(octets)).code == 501
+
+
+def test_methods_of_rabbitmq_are_not_in_0_9() -> None:
+    assert only_error(open_server(1, version=V0_9).receive(method(1, 60, 120, b"\0" * 9))).code == 540
+    assert names(open_server(1, version=V0_9).receive(method(1, 60, 80, b"\0" * 9))) == ["Ack"]
+
+
+def test_the_largest_frames_that_are_taken() -> None:
+    # Some clients take frame-max for the payload: 8 octets more than agreed are let through.
+    for size, taken in ((4096 - 8, True), (4096, True), (4097, False)):
+        engine = open_server(1, frame_max=4096)
+        octets = publish_frames(1, b"x" * size)
+        if taken:
+            assert names(engine.receive(octets)) == ["Publish"]
+        else:
+            assert only_error(engine.receive(octets)).code == 501
+
+
+def test_reserved_fields_and_unused_bits_may_hold_anything() -> None:
+    engine = open_server(1)
+    octets = method(1, 60, 40, b"\xff\xff\0\x01q\xff") + content_header(1, 1) + frame(3, 1, b"x")
+    octets += method(1, 50, 10, b"\xff\xff\x01q\xe0\0\0\0\0") + method(1, 60, 80, b"\0" * 8 + b"\xfe")
+    publish, declare, ack = engine.receive(octets)
+    assert isinstance(publish, Publish)
+    assert publish.flags == 3
+    assert isinstance(declare, Method)
+    assert declare.arguments["durable"] is False
+    assert shape(ack)[1]["multiple"] is False
+
+
+def test_heartbeats_are_silent() -> None:
+    engine = open_server(1)
+    engine.received_any = False
+    assert engine.receive(frame(8, 0, b"") * 3) == []
+    assert engine.received_any
+
+
+def test_heartbeats_and_other_channels_may_come_between_the_frames_of_a_content() -> None:
+    engine = open_server(1, 2)
+    octets = (publish_method(1, routing_key="a") + frame(8, 0, b"") + publish_method(2, routing_key="b")
+              + content_header(1, 2) + method(0, 10, 70, b"\0\0\0\0\0") + frame(3, 1, b"a") + content_header(2, 1)
+              + frame(3, 2, b"b") + frame(8, 0, b"") + frame(3, 1, b"A"))
+    commands = engine.receive(octets)
+    assert names(commands) == ["connection.update-secret", "Publish", "Publish"]
+    first, second = commands[1:]
+    assert isinstance(first, Publish)
+    assert isinstance(second, Publish)
+    assert (first.channel, first.address, joined(first.body)) == (2, b"\0\x01b", b"b")
+    assert (second.channel, second.address, joined(second.body)) == (1, b"\0\x01a", b"aA")
+
+
+@pytest.mark.parametrize("version", [V0_9_1, V0_9], ids=lambda version: version.name)
+def test_every_method_for_the_server_comes_through(version: Version) -> None:
+    """What one engine sends the other understands: all methods but those that open and close."""
+    for spec in version.methods.values():
+        if spec.class_id in (10, 20) or spec.content:
+            continue
+        pair = open_pair(1, version=version)
+        for sender, receiver, allowed in ((pair.client, pair.server, spec.server_receives),
+                                          (pair.server, pair.client, spec.client_receives)):
+            if not allowed:
+                with pytest.raises(ValueError, match=spec.name):
+                    sender.send(1, spec.name)
+                continue
+            sender.send(1, spec.name)
+            commands = receiver.receive(sender.to_send())
+            assert len(commands) == 1
+            if spec.name in ("basic.ack", "basic.nack", "basic.reject"):
+                assert names(commands)[0] in ("Ack", "Nack")
+            else:
+                assert names(commands) == [spec.name]
