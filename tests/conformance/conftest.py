@@ -22,7 +22,15 @@ CONFIG = basic_config() + """
 [vhosts.strict]
 compat.strict = true
 
+[vhosts.windows]
+qos_global = "spec"
+
 [users."guest".permissions.strict]
+configure = ".*"
+write = ".*"
+read = ".*"
+
+[users."guest".permissions.windows]
 configure = ".*"
 write = ".*"
 read = ".*"

@@ -9,6 +9,7 @@ import pytest
 
 from tests.conformance.conftest import Connect
 from tests.conformance.peer import Basic, Channel, Peer, Queue
+from tests.support.broker import Broker
 
 
 @pytest.mark.rule("0-9-1", "delivery-tag.non-zero")
@@ -295,6 +296,63 @@ def test_by_default_global_is_a_window_for_the_channel(peer: Peer, name: str) ->
     second.consume(name, "c")
     assert len(second.deliveries(7)) == 7, "another channel has its own window"
     channel.ack(held[0].tag)
+
+
+@pytest.fixture
+def spec_windows(raw: Callable[..., Peer], broker: Broker) -> Peer:
+    """A connection to a virtual host with the specification's meaning of `global`."""
+    if broker.kind != "leveret":
+        pytest.skip("a setting of Leveret's")
+    peer: Peer = raw()
+    peer.handshake("windows")
+    return peer
+
+
+@pytest.mark.rule("0-9-1", "section.basic.qos.global")
+def test_by_the_specification_a_window_is_for_the_channel(spec_windows: Peer, name: str) -> None:
+    channel, second = spec_windows.channel(1), spec_windows.channel(2)
+    channel.queue(name)
+    channel.consume(name, "a")
+    channel.qos(3)  # also for consumers that are there
+    channel.consume(name, "b")
+    for number in range(10):
+        channel.publish(b"%d" % number, name)
+    held = channel.deliveries(3)
+    channel.quiet()
+    second.qos(2)
+    second.consume(name, "c")
+    second.deliveries(2)
+    second.quiet()
+    channel.ack(held[-1].tag, multiple=True)
+    channel.deliveries(3)
+    channel.quiet()
+
+
+@pytest.mark.rule("0-9-1", "section.basic.qos.global")
+def test_by_the_specification_global_is_a_window_for_the_connection(spec_windows: Peer, name: str) -> None:
+    channel, second = spec_windows.channel(1), spec_windows.channel(2)
+    channel.queue(name)
+    channel.qos(3, all_consumers=True)
+    channel.consume(name, "a")
+    second.consume(name, "b")
+    for number in range(10):
+        channel.publish(b"%d" % number, name)
+    seen = 0
+    for _ in range(3):
+        value = spec_windows.read(None)
+        while not isinstance(value, Basic.Deliver):
+            value = spec_windows.read(None)
+        seen += 1
+    channel.publish(b"11", name)
+    frames = []
+    # Drain what belongs to the three, then nothing more comes on either channel.
+    second.send(Basic.Qos, prefetch_count=0)
+    while not isinstance(value := spec_windows.read(None), Basic.QosOk):
+        frames.append(value)
+    assert not any(isinstance(frame, Basic.Deliver) for frame in frames)
+    channel.ack(0, multiple=True)
+    second.ack(0, multiple=True)
+    assert isinstance(spec_windows.read(None), Basic.Deliver)
 
 
 # consume and cancel

@@ -101,16 +101,16 @@ def test_a_rollback_redelivers_nothing_and_the_tags_stay_valid(channel: Channel,
 
 
 @pytest.mark.rule("0-9-1", "section.tx.rollback")
-def test_after_a_rollback_recover_redelivers(channel: Channel, name: str) -> None:
+def test_after_a_rollback_recover_redelivers(peer: Peer, name: str) -> None:
+    channel = peer.channel(1)
     channel.queue(name)
     select(channel)
     channel.consume(name, "c")
-    channel.publish(b"x", name)
-    commit(channel)
+    peer.channel(2).publish(b"x", name)
     channel.ack(channel.delivery().tag)
     rollback(channel)
     channel.send(Basic.Recover, requeue=True)
-    frames = [channel.peer.read(1) for _ in range(4)]
+    frames = [peer.read(1) for _ in range(4)]
     delivered = [frame for frame in frames if isinstance(frame, Basic.Deliver)]
     assert [frame.redelivered for frame in delivered] == [True]
 

@@ -1,0 +1,93 @@
+"""How the broker slows publishers down when memory is short: channel.flow, and not reading those who go on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.conftest import CONFIG
+from tests.conformance.peer import Channel, ChannelClass, Connection, Peer, Tx
+from tests.support.broker import LeveretProcess, leveret_only
+
+# Far above what an idle broker needs, and soon reached by a transaction, whose content must stay in memory.
+WATERMARK = 150_000_000
+PIECE = b"m" * 500_000
+
+
+@pytest.fixture
+def tight(tmp_path: Path) -> Iterator[LeveretProcess]:
+    leveret_only("it is short of memory")
+    config = CONFIG + f"\n[limits]\nmemory_high_watermark = {WATERMARK}\n"
+    process = LeveretProcess(tmp_path / "tight", config=config).start()
+    yield process
+    process.kill()
+    process.check_log()
+
+
+def connect(broker: LeveretProcess, **options: object) -> Peer:
+    peer = Peer(broker.host, broker.port)
+    peer.handshake(**options)  # type: ignore[arg-type]
+    return peer
+
+
+def fill(channel: Channel) -> None:
+    """Publish in a transaction until the broker asks to stop, and stop."""
+    channel.call(Tx.Select, Tx.SelectOk)
+    for _ in range(20):
+        for _ in range(32):
+            channel.publish(PIECE, "nowhere")
+        channel.peer.timeout = 1.0
+        try:
+            assert channel.expect(ChannelClass.Flow).active is False
+        except AssertionError as error:
+            if "nothing came" not in str(error):
+                raise
+        else:
+            channel.send(ChannelClass.FlowOk, active=False)
+            return
+        finally:
+            channel.peer.timeout = 15.0
+    raise AssertionError("the broker never asked to stop")
+
+
+@pytest.mark.rule("0-9-1", "basic.03")
+@pytest.mark.rule("0-9-1", "channel.flow.throttling")
+def test_publishers_are_asked_to_stop_and_later_to_go_on(tight: LeveretProcess) -> None:
+    publisher, consumer = connect(tight).channel(), connect(tight).channel()
+    bystander = connect(tight).channel()
+    knowing = connect(tight, properties={"capabilities": {"connection.blocked": True}})
+    bystander.queue("q", exclusive=False)
+    bystander.publish(b"before", "q")
+    fill(publisher)
+    # All publishers are asked; who only consumes is not, and goes on.
+    assert bystander.expect(ChannelClass.Flow).active is False
+    bystander.send(ChannelClass.FlowOk, active=False)
+    assert knowing.expect(0, Connection.Blocked).reason
+    assert consumer.drain("q") == [b"before"]
+    consumer.quiet()
+    publisher.call(Tx.Rollback, Tx.RollbackOk)
+    assert publisher.expect(ChannelClass.Flow).active is True
+    assert bystander.expect(ChannelClass.Flow).active is True
+    bystander.publish(b"after", "q")
+    bystander.quiet()
+    assert consumer.drain("q") == [b"after"]
+
+
+@pytest.mark.rule("0-9-1", "channel.flow.expected-behaviour")
+def test_who_does_not_stop_is_not_read_any_more(tight: LeveretProcess) -> None:
+    rude, polite = connect(tight).channel(), connect(tight).channel()
+    fill(rude)
+    rude.peer.socket.settimeout(3.0)
+    with pytest.raises(TimeoutError):
+        for _ in range(200):
+            rude.publish(PIECE, "nowhere")
+    polite.quiet()
+    assert tight.memory() < WATERMARK * 1.6
+    rude.peer.drop()
+    deadline = time.monotonic() + 15
+    while tight.memory() > WATERMARK:
+        assert time.monotonic() < deadline, "the memory of a client that went away stays"
+        polite.quiet()
