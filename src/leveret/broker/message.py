@@ -26,6 +26,9 @@ AVAILABLE: Final = 0
 ACQUIRED: Final = 1
 ARCHIVED: Final = 2
 
+# An expiry of this means: offered to consumers with credit, then gone (a TTL of 0).
+AT_ONCE: Final = 1
+
 
 class Message:
     """What a publisher sent; immutable.
@@ -35,7 +38,7 @@ class Message:
     body, size  the content and its octets
     persistent  whether durable queues keep it on disk
     priority    -1 where the publisher gave none
-    expires_at  milliseconds of the broker's clock (Unix time), 0 for never
+    expires_at  milliseconds of the broker's clock (Unix time), 0 for never, AT_ONCE for a TTL of 0
     headers_at  a hint for whoever decodes `header`: offset of the headers, -1 for none
     publisher   the connection that published it (for no-local), or None
     row, slot   where the log holds the message record; None while it is in memory only

@@ -277,7 +277,7 @@ class Vhost:
     def bind(self, destination: Queue | Exchange, exchange_name: str, routing_key: str,
              arguments: dict[str, Any]) -> None:
         """Bind a queue or an exchange to an exchange (0-9-1 queue.bind, RabbitMQ's exchange.bind)."""
-        exchange = self.exchange(exchange_name)
+        exchange = self._bindable(exchange_name)
         exchange.check_binding(routing_key, arguments)
         if not exchange.bind(destination, routing_key, arguments):
             return
@@ -290,7 +290,7 @@ class Vhost:
     def unbind(self, destination: Queue | Exchange, exchange_name: str, routing_key: str,
                arguments: dict[str, Any]) -> bool:
         """Remove a binding; False where there was none."""
-        exchange = self.exchange(exchange_name)
+        exchange = self._bindable(exchange_name)
         if not self._unbind(exchange, destination, routing_key, arguments):
             if self.strict:
                 raise NotFound(f"no binding '{routing_key}' between exchange '{exchange_name}' and"
@@ -298,6 +298,12 @@ class Vhost:
             return False
         self._auto_delete(exchange)
         return True
+
+    def _bindable(self, name: str) -> Exchange:
+        """The exchange to bind to; the default one only in strict mode (0-9-1 queue.bind.exchange.default-exchange)."""
+        if not name and not self.strict:
+            raise AccessRefused("operation not permitted on the default exchange (compat.strict allows it)")
+        return self.exchange(name)
 
     def _unbind(self, exchange: Exchange, destination: Any, routing_key: str, arguments: dict[str, Any]) -> bool:
         if not exchange.unbind(destination, routing_key, arguments):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from leveret.broker.arguments import DROP_HEAD, QUORUM, REJECT_PUBLISH_DLX, QueueSettings
 from leveret.broker.consumer import Consumer
 from leveret.broker.log import Loaded, RecoveredQueue
-from leveret.broker.message import ACQUIRED, ARCHIVED, AVAILABLE, DEFAULT_PRIORITY, Entry, Message, Overlay
+from leveret.broker.message import ACQUIRED, ARCHIVED, AT_ONCE, AVAILABLE, DEFAULT_PRIORITY, Entry, Message, Overlay
 from leveret.broker.queues.backlog import Backlog, Chunk
 from leveret.broker.timers import Timed
 
@@ -202,7 +202,7 @@ class Queue:
         entry.overlay = overlay
         if self.message_ttl >= 0:
             due = self.expires_at(entry)
-            expires = self.broker.timers.now() + self.message_ttl
+            expires = self.broker.timers.now() + self.message_ttl if self.message_ttl else AT_ONCE
             if not due or expires < due:
                 if overlay is None:
                     entry.overlay = Overlay(None, None, False, expires)
@@ -260,7 +260,7 @@ class Queue:
                 if self.ring:
                     self.drain()
                     continue
-            backlog = self._lowest()
+            backlog = self._next_level()
             if not backlog.head:
                 if backlog.chunks:
                     self._load(backlog)  # dropped once it is in memory
@@ -272,12 +272,12 @@ class Queue:
             self.memory -= entry.message.size + ENTRY_OVERHEAD
             self.dead_letter(entry, MAXLEN)
 
-    def _lowest(self) -> Backlog:
-        """The backlog that overflow drops from: the head of the queue, of the lowest priority that has entries."""
+    def _next_level(self) -> Backlog:
+        """The backlog that overflow drops from: as in RabbitMQ the one whose head is next to be delivered."""
         levels = self.levels
         if levels is None:
             return self.backlog
-        for priority in sorted(levels):
+        for priority in sorted(levels, reverse=True):
             if len(levels[priority]):
                 return levels[priority]
         return self.backlog
@@ -604,7 +604,7 @@ class Queue:
     def _drop_expired(self, backlog: Backlog, entry: Entry) -> bool:
         """Drop the head where its time is over."""
         due = self.expires_at(entry)
-        if not due or due > self.broker.timers.now():
+        if due <= AT_ONCE or due > self.broker.timers.now():
             return False
         backlog.head.popleft()
         self.memory -= entry.message.size + ENTRY_OVERHEAD
@@ -636,7 +636,9 @@ class Queue:
                 at = self.expires_at(backlog.head[0])
                 if at and (not due or at < due):
                     due = at
-        if due:
+        if due == AT_ONCE:
+            self.expire(self.broker.timers.now())
+        elif due:
             if self.expiry is None:
                 self.expiry = Expiry(self)
             self.broker.timers.at(due, self.expiry)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker.broker import Holder
 from leveret.broker.consumer import Consumer
 from leveret.broker.errors import ContentTooLarge, PreconditionFailed
-from leveret.broker.message import Entry, Message
+from leveret.broker.message import AT_ONCE, Entry, Message
 from leveret.broker.queues.base import Queue
 from leveret.broker.routing import Route
 from leveret.broker.transactions import ACCEPT, REJECT, REQUEUE
@@ -269,7 +269,7 @@ class Channel(Holder):
         if milliseconds < 0 or milliseconds > content.LONGEST_EXPIRATION:
             raise PreconditionFailed(f"invalid expiration '{expiration.decode('utf-8', 'replace')}': milliseconds in"
                                      f" decimal digits are expected, from 0 to {content.LONGEST_EXPIRATION}")
-        return self.broker.timers.now() + milliseconds
+        return self.broker.timers.now() + milliseconds if milliseconds else AT_ONCE
 
     def _check_user(self, user_id: bytes) -> None:
         if user_id != self.connection.user_octets and not self.connection.may_impersonate:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from leveret.broker.broker import HeaderReader
+from leveret.broker.errors import PreconditionFailed
 from leveret.broker.message import FORMAT_AMQP0, Entry, Message
 from leveret.wire.amqp0.errors import WireError
 from leveret.wire.amqp0.properties import decode_header, decode_headers_table, encode_header, overlay_header
@@ -60,13 +61,16 @@ def with_reply_to(header: bytes, address: str) -> bytes:
 
 def copy_keys(message: Message) -> list[str]:
     """The routing keys of the CC and BCC headers (RabbitMQ's sender-selected distribution). BCC is taken out of the
-    message, which has no queue yet."""
+    message, which has no queue yet. PreconditionFailed where one of them is not a list of strings."""
     headers = BasicHeaderReader().headers(message)
     keys: list[str] = []
     for name in ("CC", "BCC"):
         value = headers.get(name)
-        if isinstance(value, list):
-            keys.extend(item for item in value if isinstance(item, str))
+        if value is None:
+            continue
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise PreconditionFailed(f"invalid type for '{name}' header: a list of strings is expected")
+        keys.extend(value)
     if "BCC" in headers:
         message.header = overlay_header(message.header, {"BCC": None}, False)
     return keys

@@ -48,7 +48,7 @@ def start(connection: Connection) -> None:
     properties: dict[str, Any] = {
         "product": "Leveret", "platform": f"Python {platform.python_version()}", "host": socket.gethostname(),
         "copyright": "The Leveret authors", "information": "Licensed under the Apache License 2.0",
-        "capabilities": CAPABILITIES,
+        "cluster_name": f"leveret@{socket.gethostname()}", "capabilities": CAPABILITIES,
     }
     properties.update(connection.services.server_properties)
     mechanisms = offered(connection.services.mechanisms, _context(connection))
