@@ -13,7 +13,7 @@ from leveret.config.schema import Key, Table, schema_of
 _HEAD = """\
 # Configuration
 
-<!-- Made by `make docs` (python -m leveret.config.document) from src/leveret/config/model.py. Change it there. -->
+<!-- Made from src/leveret/config/model.py by `python -m leveret.config.document`: change it there. -->
 
 Leveret runs without any configuration. What you change comes from three places, later ones winning:
 

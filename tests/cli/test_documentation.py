@@ -1,0 +1,46 @@
+"""The page about the command line knows every command and every option."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+
+from leveret.cli.app import COMMANDS, leveret
+
+PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text("utf-8")
+COMMON = {"--help", "--json", "--data-dir", "--config"}
+
+
+def leaves() -> list[tuple[str, click.Command]]:
+    found: list[tuple[str, click.Command]] = []
+    context = click.Context(leveret)
+    for name in COMMANDS:
+        command = leveret.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            found += [(f"{name} {inner}", command.commands[inner]) for inner in command.commands]
+        else:
+            found.append((name, command))
+    return found
+
+
+@pytest.mark.parametrize(("path", "command"), leaves())
+def test_the_page_has_the_command_and_its_options(path: str, command: click.Command) -> None:
+    if path == "serve":
+        text = PAGE.split("## serve")[1].split("## Commands")[0]
+    else:
+        written = path.replace(" list", " [list]")
+        [text] = [line for line in PAGE.splitlines() if line.startswith("| `") and f"`leveret {written}" in line]
+    options = {option for parameter in command.params if isinstance(parameter, click.Option)
+               for option in parameter.opts + parameter.secondary_opts}
+    if path != "serve":
+        options -= COMMON
+    missing = {option for option in options if option not in text}
+    # `change` takes what `add` takes.
+    if path == "vhosts change":
+        missing -= {"--strict", "--max-queues", "--max-connections", "--qos-global", "--consumer-timeout"}
+    if path == "vhosts add":
+        missing -= {"--no-strict"}  # as it is anyway
+    assert not missing
