@@ -398,7 +398,11 @@ class Queue:
         """The same where some consumers do not take every entry: each entry is offered to each consumer with credit."""
         for backlog in self.all_levels():
             position = 0
-            while position < len(backlog.head) and self.ring:
+            while self.ring:
+                if position == len(backlog.head):
+                    backlog.settle_young()
+                    if position == len(backlog.head):
+                        break
                 entry = backlog.head[position]
                 if position == 0 and self._drop_expired(backlog, entry):
                     continue
@@ -414,28 +418,28 @@ class Queue:
                 backlog.settle_young()
 
     def _taker(self, entry: Entry) -> Consumer | None:
-        ring = self.ring
+        """Who gets an entry: of the highest priority at which somebody has credit and wants it."""
         message = entry.message
-        fallback: Consumer | None = None
-        for _ in range(len(ring)):
-            if not ring:
-                break
-            consumer = ring[0]
-            if not consumer.can_take(message.size):
-                consumer.parked = True
-                ring.popleft()
-                if not ring and len(self.rings) > 1:
+        overlay = entry.overlay
+        for _, ring in self.rings:
+            fallback: Consumer | None = None
+            for _ in range(len(ring)):
+                consumer = ring[0]
+                if not consumer.can_take(message.size):
+                    consumer.parked = True
+                    ring.popleft()
                     self._choose_ring()
-                    ring = self.ring
-                continue
-            ring.rotate(-1)
-            if not consumer.wants(message) or (entry.overlay is not None and consumer.channel in entry.overlay.refused):
-                continue
-            if entry.acquired_count and entry.holder is consumer:
-                fallback = consumer
-                continue
-            return consumer
-        return fallback
+                    continue
+                ring.rotate(-1)
+                if not consumer.wants(message) or (overlay is not None and consumer.channel in overlay.refused):
+                    continue
+                if entry.acquired_count and entry.holder is consumer:
+                    fallback = consumer
+                    continue
+                return consumer
+            if fallback is not None:
+                return fallback
+        return None
 
     def _hand_out(self, entry: Entry, consumer: Consumer) -> None:
         self.memory -= entry.message.size + ENTRY_OVERHEAD

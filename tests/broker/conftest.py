@@ -1,0 +1,19 @@
+"""Fixtures of the broker's tests."""
+
+from __future__ import annotations
+
+import pytest
+
+import leveret
+
+
+@pytest.fixture
+def world():  # type: ignore[no-untyped-def]
+    """A broker in this process, without sockets, disk or clock."""
+    from tests.broker.support import World
+
+    return World()
+
+
+def pytest_report_header() -> str:
+    return f"leveret: {leveret.build_info()}"

@@ -1,0 +1,376 @@
+"""A broker in one process without sockets, disk or clock: what the tests of the broker core share.
+
+`World` holds a broker over a log that commits at the end of each turn, or only when told to (`HeldLog`). Everything runs
+when a test says so: `end_turn` ends the turn, `run` runs what was posted to the event loop, `sleep` moves the clock.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import leveret
+from leveret.broker.broker import Broker, HeaderReader, Holder, VhostSettings
+from leveret.broker.consumer import Consumer
+from leveret.broker.log import CommitWaiter, Loaded, Recovery, RecoveredQueue
+from leveret.broker.message import FORMAT_AMQP0, Entry, Message, make_address
+from leveret.broker.queues.base import Queue
+from leveret.broker.routing import Route
+from leveret.broker.timers import Timers
+from leveret.storage.memory import MemoryLog, MemoryRow
+
+if leveret.build_info().compiled:
+    pytest.skip("fakes cannot subclass compiled classes; these tests run over the plain files", allow_module_level=True)
+
+START = 1_700_000_000_000
+
+
+class Clock(Timers):
+    """The broker's timers over a clock that stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time = START
+
+    def now(self) -> int:
+        return self.time
+
+
+class HeldLog(MemoryLog):
+    """A log in memory as an engine on a disk behaves: one commit at a time, which returns when a test says so.
+
+    `held` False makes commits return at the end of the turn. `recovery` is what a start would find after a crash: what
+    was committed, as it was stored and updated, and nothing else.
+    """
+
+    def __init__(self, held: bool = False) -> None:
+        super().__init__()
+        self.held = held
+        self.metadata: dict[tuple[str, str], bytes] = {}
+        self.flying: tuple[int, list[CommitWaiter], list[Any]] | None = None
+        self.changes: list[Any] = []
+        self.kept: dict[tuple[int, int], tuple[Entry, int, int]] = {}
+        self.last_seq: dict[int, int] = {}
+
+    def store(self, entry: Entry) -> None:
+        super().store(entry)
+        self.changes.append(("store", entry, entry.acquired_count, entry.delivery_count))
+
+    def update(self, entry: Entry) -> None:
+        self.changes.append(("store", entry, entry.acquired_count, entry.delivery_count))
+        self._dirty = True
+
+    def settle(self, entry: Entry) -> None:
+        super().settle(entry)
+        self.changes.append(("settle", entry.queue.id, entry.seq))
+
+    def settle_range(self, queue_id: int, first: int, last: int, keep: Any, rows: Any, slots: Any) -> None:
+        super().settle_range(queue_id, first, last, keep, rows, slots)
+        self.changes.append(("range", queue_id, first, last, set(keep)))
+
+    def put(self, kind: str, key: str, value: bytes | None) -> None:
+        super().put(kind, key, value)
+        self.changes.append(("put", kind, key, value))
+
+    def has_pending(self) -> bool:
+        return self._dirty or self.flying is not None
+
+    def flush(self) -> None:
+        while self.flying is None and (self._dirty or self._waiters):
+            self.flying = (self.filling, self._waiters, self.changes)
+            self.filling += 1
+            self._dirty = False
+            self._waiters = []
+            self.changes = []
+            row = self._row
+            self._row = None
+            if row is not None and not row.live:
+                self.rows.pop(row.id, None)
+            if self.held:
+                return
+            self.release()
+
+    def release(self) -> None:
+        """The commit under way returns; the next one begins."""
+        assert self.flying is not None, "no commit is under way"
+        batch, waiters, changes = self.flying
+        self.flying = None
+        self.committed = batch
+        for change in changes:
+            self._apply(change)
+        for waiter in waiters:
+            waiter.committed(batch)
+        if self.held:
+            self.flush()
+
+    def release_all(self) -> None:
+        self.flush()
+        while self.flying is not None:
+            self.release()
+
+    def _apply(self, change: Any) -> None:
+        what = change[0]
+        if what == "put":
+            if change[3] is None:
+                self.metadata.pop((change[1], change[2]), None)
+            else:
+                self.metadata[change[1], change[2]] = change[3]
+        elif what == "store":
+            entry = change[1]
+            self.kept[entry.queue.id, entry.seq] = change[1:]
+            self.last_seq[entry.queue.id] = max(entry.seq, self.last_seq.get(entry.queue.id, 0))
+        elif what == "settle":
+            self.kept.pop((change[1], change[2]), None)
+        else:
+            _, queue_id, first, last, keep = change
+            for key in [k for k in self.kept if k[0] == queue_id and first <= k[1] <= last and k[1] not in keep]:
+                del self.kept[key]
+
+    def load(self, rows: array[int], slots: array[int], done: Callable[[list[Loaded]], None]) -> None:
+        def with_stored_counts(loaded: list[Loaded]) -> None:
+            for item in loaded:
+                row = item.row
+                assert isinstance(row, MemoryRow)
+                entry = row.entries[item.slot]
+                known = self.kept.get((entry.queue.id, entry.seq)) if entry is not None else None
+                item.acquired_count, item.delivery_count = known[1:] if known is not None else (0, 0)
+            done(loaded)
+
+        super().load(rows, slots, with_stored_counts)
+
+    def recovery(self, clean: bool = False) -> tuple[HeldLog, Recovery]:
+        """A new log that holds what this one has committed, and what it found."""
+        log = HeldLog()
+        recovery = Recovery()
+        recovery.clean = clean
+        recovery.metadata = dict(self.metadata)
+        log.metadata = dict(self.metadata)
+        recovery.last_seq = dict(self.last_seq)
+        log.last_seq = dict(self.last_seq)
+        for (queue_id, seq), (entry, acquired, delivered) in sorted(self.kept.items(), key=lambda item: item[0]):
+            old = entry.message
+            message = Message(old.address, old.header, old.body, old.size, True, old.priority, old.expires_at,
+                              old.headers_at)
+            copy = Entry(entry.queue, message, seq)
+            copy.overlay = entry.overlay
+            copy.acquired_count = acquired
+            copy.delivery_count = delivered
+            log.store(copy)
+            queue = recovery.queues.setdefault(queue_id, RecoveredQueue())
+            queue.seqs.append(seq)
+            assert copy.row is not None
+            queue.rows.append(copy.row.id)
+            queue.slots.append(copy.slot)
+            queue.priorities.append(old.priority)
+            queue.sizes.append(old.size)
+        log.flush()
+        return log, recovery
+
+
+class JsonReader(HeaderReader):
+    """The tests' own encoding of properties: JSON."""
+
+    def headers(self, message: Message) -> dict[str, Any]:
+        return dict(json.loads(message.header).get("headers", {})) if message.header else {}
+
+    def property(self, message: Message, name: str) -> str:
+        return str(json.loads(message.header).get(name, "")) if message.header else ""
+
+    def expiration(self, message: Message) -> str | None:
+        return json.loads(message.header).get("expiration") if message.header else None
+
+
+class Taker(Consumer):
+    """A consumer that takes `credit` more entries, any number with -1, and keeps what it got in `taken`.
+
+    With `only` it is selective: it wants messages whose body begins so.
+    """
+
+    def __init__(self, queue: Queue, tag: str = "c", *, credit: int = -1, no_ack: bool = False, priority: int = 0,
+                 exclusive: bool = False, owner: object = None, channel: object = None, only: bytes | None = None,
+                 join: bool = True) -> None:
+        super().__init__(queue, tag, owner, channel, no_ack, exclusive, priority, {})
+        self.credit = credit
+        self.only = only
+        self.selective = only is not None
+        self.taken: list[Entry] = []
+        self.history: list[str] = []
+        self.gone = False
+        if join:
+            queue.add_consumer(self)
+
+    def can_take(self, size: int) -> bool:
+        return self.credit != 0
+
+    def wants(self, message: Message) -> bool:
+        return self.only is None or body_of(message).startswith(self.only)
+
+    def deliver(self, entry: Entry) -> None:
+        if self.credit > 0:
+            self.credit -= 1
+        self.taken.append(entry)
+        self.history.append(text_of(entry))
+
+    def queue_gone(self) -> None:
+        self.gone = True
+
+    def give(self, credit: int) -> None:
+        """More credit, and the call that says so."""
+        self.credit = credit
+        self.wake()
+
+    def bodies(self) -> list[str]:
+        return [text_of(entry) for entry in self.taken]
+
+    def ack(self, count: int = 1) -> None:
+        for _ in range(count):
+            entry = self.taken.pop(0)
+            entry.queue.settle(entry)
+
+    def requeue(self, index: int = 0) -> None:
+        entry = self.taken.pop(index)
+        entry.queue.requeue(entry)
+
+    def requeue_all(self) -> None:
+        while self.taken:
+            self.requeue(-1)
+
+
+class Keeper(Holder):
+    """Holds what it got from a queue, for purges and deletions to ask."""
+
+    def __init__(self, *takers: Taker) -> None:
+        self.takers = takers
+        self.entries: list[Entry] = []
+        self.batches: list[int] = []
+
+    def held(self, queue: Queue) -> list[Entry]:
+        own = [*self.entries, *(entry for taker in self.takers for entry in taker.taken)]
+        return [entry for entry in own if entry.queue is queue]
+
+    def committed(self, batch: int) -> None:
+        self.batches.append(batch)
+
+
+def body_of(message: Message) -> bytes:
+    return message.body if isinstance(message.body, bytes) else b"".join(message.body)
+
+
+def text_of(entry: Entry) -> str:
+    return body_of(entry.message).decode()
+
+
+class World:
+    """A broker with one vhost, `/`."""
+
+    def __init__(self, *, log: MemoryLog | None = None, overflow: bool = False, page_above: int = 64 << 20,
+                 strict: bool = False, recovery: Recovery | None = None) -> None:
+        self.posted: list[Callable[[], None]] = []
+        self.log = log if log is not None else HeldLog()
+        self.log.start(self.posted.append)
+        self.overflow: HeldLog | None = None
+        if overflow:
+            self.overflow = HeldLog()
+            self.overflow.start(self.posted.append)
+        self.broker = Broker(self.log, self.overflow)
+        self.clock = Clock()
+        self.broker.timers = self.clock
+        self.broker.page_above = page_above
+        self.broker.header_readers[FORMAT_AMQP0] = JsonReader()
+        if recovery is not None:
+            self.broker.recover(recovery)
+        self.vhost = self.broker.add_vhost("/", VhostSettings(strict=strict))
+        if recovery is not None:
+            self.broker.start()
+        self.broker.end_turn()
+
+    @property
+    def held_log(self) -> HeldLog:
+        assert isinstance(self.log, HeldLog)
+        return self.log
+
+    def queue(self, name: str = "q", *, durable: bool = False, owner: object = None, exclusive: bool = False,
+              auto_delete: bool = False, **arguments: Any) -> Queue:
+        """Declare a queue; `max_length=3` stands for the argument `x-max-length`."""
+        named = {"x-" + key.replace("_", "-"): value for key, value in arguments.items()}
+        return self.vhost.declare_queue(name, owner, durable=durable, exclusive=exclusive, auto_delete=auto_delete,
+                                        arguments=named)
+
+    def message(self, body: str = "m", *, exchange: str = "", key: str = "", persistent: bool = False,
+                priority: int = -1, ttl: int | None = None, headers: dict[str, Any] | None = None,
+                **properties: str) -> Message:
+        encoded = body.encode()
+        more: dict[str, Any] = {"headers": headers} if headers else {}
+        if ttl is not None:
+            more["expiration"] = str(ttl)
+        more.update(properties)
+        expires_at = 0 if ttl is None else self.clock.now() + ttl
+        return Message(make_address(exchange, key), json.dumps(more).encode(), encoded, len(encoded), persistent, priority,
+                       expires_at, 0 if headers else -1)
+
+    def push(self, queue: Queue, *bodies: str, **options: Any) -> bool:
+        """Push messages in this turn; whether the queue took all of them."""
+        taken = [queue.push(self.message(body, key=queue.name, **options)) for body in bodies]
+        return all(taken)
+
+    def publish(self, exchange: str, key: str, body: str = "m", **options: Any) -> list[str]:
+        """Route and push one message; the names of the queues that it went to."""
+        message = self.message(body, exchange=exchange, key=key, **options)
+        route = self.vhost.route(message.address)
+        queues = self.vhost.route_message(route, message, []) if route.dynamic else route.queues
+        for queue in queues:
+            queue.push(message)
+        return sorted(queue.name for queue in queues)
+
+    def route(self, exchange: str, key: str = "") -> list[str]:
+        """Names of the queues that a message would go to, as the cache has it; a duplicate shows."""
+        return names(self.vhost.route(make_address(exchange, key)))
+
+    def end_turn(self) -> None:
+        self.broker.end_turn()
+
+    def run(self) -> None:
+        """End the turn, then run what was posted until nothing is."""
+        self.broker.end_turn()
+        while self.posted:
+            self.posted.pop(0)()
+            self.broker.end_turn()
+
+    def sleep(self, milliseconds: int) -> None:
+        """Move the clock, and fire what is due."""
+        self.clock.time += milliseconds
+        self.clock.run(self.clock.time)
+        self.run()
+
+    def get(self, queue: Queue) -> str | None:
+        """A basic.get that is acknowledged at once."""
+        while True:
+            entry = queue.get(True)
+            if entry is not None:
+                return text_of(entry)
+            if not queue.needs_loading():
+                return None
+            assert self.posted, "nothing is on its way, but the queue says so"
+            self.run()
+
+    def contents(self, queue: Queue) -> list[str]:
+        """All ready messages, in the order in which `basic.get` hands them out; the queue is empty afterwards."""
+        found: list[str] = []
+        while True:
+            body = self.get(queue)
+            if body is None:
+                return found
+            found.append(body)
+
+
+def names(route: Route) -> list[str]:
+    return sorted(queue.name for queue in route.queues)
+
+
+def figures(queue: Queue) -> tuple[int, int, int]:
+    """Ready entries, their octets, and entries that consumers hold."""
+    return queue.ready_count, queue.ready_bytes, queue.unacked
