@@ -104,10 +104,13 @@ class Server:
             if handle is not None:
                 handle.cancel()
         self.broker.end_turn()
-        self.broker.log.close()
-        if self.broker.overflow is not None:
-            self.broker.overflow.close()
-        self.executor.shutdown(wait=False, cancel_futures=True)
+        try:
+            self.broker.log.close()
+        finally:
+            # Also where the log cannot be closed properly: its directory is to be free for a new start.
+            if self.broker.overflow is not None:
+                self.broker.overflow.close()
+            self.executor.shutdown(wait=False, cancel_futures=True)
 
     def _tick(self) -> None:
         """Run the timers that are due; come back when the next one is, at the latest after LONGEST_SLEEP."""

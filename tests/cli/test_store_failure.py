@@ -1,0 +1,87 @@
+"""What `leveret serve` does when its store fails: nothing is confirmed, the store is opened again, clients come back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pika
+import pika.exceptions
+import pytest
+
+from tests.support.broker import ROOT, LeveretProcess, leveret_only
+
+# Makes commits fail while a file named `fail` is in the working directory: what an I/O error of the disk looks like.
+BREAK = """
+import os
+from leveret.storage import sqlite_store
+
+commit = sqlite_store.SqliteStore.commit
+
+def breaking(self, batch):
+    if os.path.exists("fail"):
+        raise sqlite_store.StoreBroken("disk I/O error")
+    return commit(self, batch)
+
+sqlite_store.SqliteStore.commit = breaking
+"""
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[LeveretProcess]:
+    leveret_only("its store is made to fail")
+    (tmp_path / "sitecustomize.py").write_text(BREAK)
+    process = LeveretProcess(tmp_path / "broker", config="[server]\nshutdown_timeout = 0.3\n",
+                             environment={"PYTHONPATH": f"{ROOT / 'src'}:{tmp_path}"})
+    process.start()
+    yield process
+    process.kill()
+
+
+def wait_for(process: LeveretProcess, text: str, count: int = 1) -> None:
+    deadline = time.monotonic() + 20
+    while process.log().count(text) < count:
+        assert time.monotonic() < deadline, process.log()
+        time.sleep(0.01)
+
+
+def publish(channel: pika.adapters.blocking_connection.BlockingChannel, body: bytes) -> None:
+    channel.basic_publish("", "q", body, pika.BasicProperties(delivery_mode=2))
+
+
+def test_a_store_that_failed_is_opened_again(process: LeveretProcess) -> None:
+    connection = pika.BlockingConnection(pika.URLParameters(process.url()))
+    channel = connection.channel()
+    channel.confirm_delivery()
+    channel.queue_declare("q", durable=True)
+    publish(channel, b"confirmed")
+    failing = process.directory / "fail"
+    failing.touch()
+    with pytest.raises(pika.exceptions.AMQPError):
+        publish(channel, b"not confirmed")
+    wait_for(process, "opening the store again")
+    failing.unlink()
+    wait_for(process, " ready: ", 2)
+    assert "the store has failed: disk I/O error" in process.log()
+    connection = pika.BlockingConnection(pika.URLParameters(process.url()))
+    channel = connection.channel()
+    channel.confirm_delivery()
+    publish(channel, b"afterwards")
+    bodies = [channel.basic_get("q", auto_ack=True)[2] for _ in range(2)]
+    assert bodies == [b"confirmed", b"afterwards"]
+    connection.close()
+    process.stop()
+
+
+def test_a_store_that_cannot_be_opened_again_ends_the_broker(process: LeveretProcess) -> None:
+    connection = pika.BlockingConnection(pika.URLParameters(process.url()))
+    (process.directory / "fail").touch()
+    with pytest.raises(pika.exceptions.AMQPError):
+        connection.channel().queue_declare("q", durable=True)
+    wait_for(process, "opening the store again")
+    (process.data_dir / "log-0.sqlite").write_bytes(b"no database at all" * 1000)
+    assert process.process is not None
+    assert process.process.wait(20) == 1
+    assert str(process.data_dir) in process.log().splitlines()[-1]
+    assert "Traceback" not in process.log()
