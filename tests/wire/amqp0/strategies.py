@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -14,7 +14,7 @@ from leveret.wire.amqp0.values import RawTimestamp
 
 short_texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=40)
 octet_texts = st.binary(max_size=40).map(lambda data: data.decode("utf-8", "surrogateescape"))
-timestamps = st.datetimes(datetime(1970, 1, 1), datetime(9999, 12, 31), timezones=st.just(timezone.utc)).map(
+timestamps = st.datetimes(datetime(1970, 1, 1), datetime(9999, 12, 31), timezones=st.just(UTC)).map(
     lambda moment: moment.replace(microsecond=0))
 decimals = st.builds(
     lambda value, scale: Decimal((int(value < 0), tuple(int(digit) for digit in str(abs(value))), -scale)),

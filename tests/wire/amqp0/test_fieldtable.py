@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -26,7 +26,7 @@ from leveret.wire.amqp0.fieldtable import (
 from leveret.wire.amqp0.values import LongLong, RawTimestamp
 from tests.wire.amqp0.strategies import tables
 
-MOMENT = datetime(2024, 2, 29, 12, 30, 15, tzinfo=timezone.utc)
+MOMENT = datetime(2024, 2, 29, 12, 30, 15, tzinfo=UTC)
 SECONDS = int(MOMENT.timestamp())
 
 
@@ -44,7 +44,7 @@ COMMON = [
     ("I", b"\xff\xff\xff\xfe", -2), ("i", b"\xff\xff\xff\xfe", 4294967294),
     ("f", struct.pack(">f", 0.5), 0.5), ("d", struct.pack(">d", 0.1), 0.1),
     ("S", b"\0\0\0\x03\xc3\xa4x", "äx"), ("S", b"\0\0\0\0", ""), ("S", b"\0\0\0\x01\xff", "\udcff"),
-    ("T", struct.pack(">Q", SECONDS), MOMENT), ("T", b"\0" * 8, datetime(1970, 1, 1, tzinfo=timezone.utc)),
+    ("T", struct.pack(">Q", SECONDS), MOMENT), ("T", b"\0" * 8, datetime(1970, 1, 1, tzinfo=UTC)),
     ("T", b"\xff" * 8, RawTimestamp(2**64 - 1)),
     ("V", b"", None),
     ("A", b"\0\0\0\0", []), ("A", b"\0\0\0\x03t\x01V", [True, None]), ("A", b"\0\0\0\x05A\0\0\0\0", [[]]),
@@ -128,7 +128,7 @@ def test_other_dialects_send_other_tags() -> None:
 
 @pytest.mark.parametrize("value", [
     2**63, -(2**63) - 1, Decimal("NaN"), Decimal("Infinity"), Decimal(2**31), Decimal("1e-256"), Decimal("1e11"),
-    Decimal("1e999999"), object(), {1, 2}, datetime(1969, 12, 31, tzinfo=timezone.utc), {"n" * 256: 1}, "\ud800",
+    Decimal("1e999999"), object(), {1, 2}, datetime(1969, 12, 31, tzinfo=UTC), {"n" * 256: 1}, "\ud800",
     {"\ud800": 1},
 ], ids=repr)
 def test_what_cannot_be_sent(value: object) -> None:
@@ -223,7 +223,7 @@ def test_tables_survive_a_round_trip(table: dict[str, Any]) -> None:
 shared_values = st.recursive(
     st.one_of(st.booleans(), st.integers(-(2**31), 2**31 - 1), st.integers(2**32, 2**63 - 1),
               st.floats(width=32, allow_nan=False), st.text(max_size=20), st.none(),
-              st.datetimes(datetime(1970, 1, 1), datetime(2100, 1, 1), timezones=st.just(timezone.utc)).map(
+              st.datetimes(datetime(1970, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC)).map(
                   lambda moment: moment.replace(microsecond=0))),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=20), inner, max_size=4), max_leaves=12)
 
@@ -232,13 +232,13 @@ shared_values = st.recursive(
 def test_pamqp_and_we_understand_each_other(table: dict[str, Any]) -> None:
     theirs = pamqp.encode.field_table(table)
     assert decode(theirs[4:]) == table
-    used, decoded = pamqp.decode.field_table(encode_table(table, RABBITMQ))
+    _used, decoded = pamqp.decode.field_table(encode_table(table, RABBITMQ))
     assert decoded == table
 
 
 def test_pamqp_reads_byte_arrays_decimals_and_doubles() -> None:
     table = {"x": bytearray(b"\0\xff"), "D": Decimal("-12.34"), "d": 0.1, "l": LongLong(7)}
-    used, decoded = pamqp.decode.field_table(encode_table(table, RABBITMQ))
+    _used, decoded = pamqp.decode.field_table(encode_table(table, RABBITMQ))
     assert decoded["x"] == table["x"]
     assert decoded["D"] == table["D"]
     assert decoded["d"] == 0.1
