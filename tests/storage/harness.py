@@ -1,4 +1,4 @@
-"""What the tests of the engines share: queues that are only an id, a loop that is only a list, and a model to compare with."""
+"""What the tests of the engines share: queues that are only an id, a loop that is only a list."""
 
 from __future__ import annotations
 
@@ -144,5 +144,3 @@ def sqlite_log(path: Path, **kwargs: Any) -> SqliteLog:
 
 def memory_log(path: Path) -> MemoryLog:
     return MemoryLog()
-
-

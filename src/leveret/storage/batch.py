@@ -219,20 +219,30 @@ def seal(draft: Draft, settled: bytes) -> RowImage:
 
 
 def last_sequences(entries: bytes) -> dict[int, int]:
-    """The last sequence number of each queue in a column of index entries. Queue 0 stands for no entry."""
+    """The highest sequence number of each queue in a column of index entries. Queue 0 stands for no entry."""
     queues = to_words("I", entries)[2::6]
     sequences = to_words("Q", entries)[0::3]
     octets = queues.tobytes()
     if queues[0] and octets == octets[:4] * len(queues):
         return {queues[0]: max(sequences)}
-    last = dict(zip(queues, sequences, strict=True))
-    last.pop(0, None)
+    last: dict[int, int] = {}
+    for queue_id, seq in zip(queues, sequences, strict=True):
+        if queue_id and seq > last.get(queue_id, 0):
+            last[queue_id] = seq
     return last
 
 
-def encode_settled(words: array[int], ranges: list[bytes]) -> bytes:
-    """The settled column: version, number of words, words (row id low, high, count, slots), ranges."""
-    return to_octets(array("I", (ROW_VERSION, len(words)))) + to_octets(words) + b"".join(ranges)
+def encode_settled(words: array[int]) -> bytes:
+    """The settled column: version, then for each row its id (low, high), a count, and so many slots."""
+    return to_octets(array("I", (ROW_VERSION,))) + to_octets(words)
+
+
+def decode_settled(column: bytes) -> array[int]:
+    """The words of a settled column, without the version; ValueError where it is damaged."""
+    words = to_words("I", column)
+    if words and words.pop(0) != ROW_VERSION:
+        raise ValueError("the settlements of a row begin with no known version")
+    return words
 
 
 class IndexReader:
@@ -269,30 +279,6 @@ class IndexReader:
         self.spills = tables[identities:]
 
 
-class SettledReader:
-    """The settled column of a row, taken apart; ValueError where it is damaged.
-
-    words   row id low, row id high, count, slots, and again
-    ranges  queue id, first, last, number of sequence numbers kept, these, and again
-    """
-
-    __slots__ = ("ranges", "words")
-
-    def __init__(self, column: bytes) -> None:
-        if not column:
-            self.words: array[int] = array("I")
-            self.ranges: array[int] = array("Q")
-            return
-        head = to_words("I", column[:8])
-        if len(head) != 2 or head[0] != ROW_VERSION:
-            raise ValueError("the settlements of a row begin with no known version")
-        end = 8 + 4 * head[1]
-        if end > len(column):
-            raise ValueError("the settlements of a row have the wrong length")
-        self.words = to_words("I", column[8:end])
-        self.ranges = to_words("Q", column[end:])
-
-
 def copy_rows(plan: CopyPlan, columns: list[tuple[bytes, bytes, bytes]]) -> RowImage:
     """The row that a plan asks for, from the columns of its sources (in their order)."""
     entries: list[bytes] = []
@@ -301,7 +287,6 @@ def copy_rows(plan: CopyPlan, columns: list[tuple[bytes, bytes, bytes]]) -> RowI
     identities: array[int] = array("Q")
     spills: array[int] = array("Q")
     words: array[int] = array("I")
-    ranges: list[bytes] = []
     base = 0
     for source, (settled, column, data) in zip(plan.sources, columns, strict=True):
         reader = IndexReader(column)
@@ -321,13 +306,13 @@ def copy_rows(plan: CopyPlan, columns: list[tuple[bytes, bytes, bytes]]) -> RowI
                 spills.append(new[slot] << 32 | (reader.spills[index] & 0xFFFFFFFF))
                 spills.append(reader.spills[index + 1])
         if source.settled_of:
-            _copy_settled(source, SettledReader(settled), words, ranges)
+            _copy_settled(source, decode_settled(settled), words)
         base += len(source.slots)
     index_column = b""
     if base:
         head = index_head(base, len(links) // 2, len(identities) // 2, len(spills) // 2)
         index_column = b"".join((head, *entries, to_octets(links), to_octets(identities), to_octets(spills)))
-    return RowImage(plan.id, encode_settled(words, ranges) if words or ranges else b"", index_column, pieces)
+    return RowImage(plan.id, encode_settled(words) if words else b"", index_column, pieces)
 
 
 def _copy_records(source: CopySource, reader: IndexReader, data: bytes, entries: list[bytes], pieces: list[bytes]) -> None:
@@ -347,16 +332,13 @@ def _copy_records(source: CopySource, reader: IndexReader, data: bytes, entries:
         at += lengths[slot]
 
 
-def _copy_settled(source: CopySource, reader: SettledReader, words: array[int], ranges: list[bytes]) -> None:
-    old = reader.words
+def _copy_settled(source: CopySource, old: array[int], words: array[int]) -> None:
     at = 0
     while at < len(old):
         end = at + 3 + old[at + 2]
         if old[at] | old[at + 1] << 32 in source.settled_of:
             words.extend(old[at:end])
         at = end
-    if reader.ranges:
-        ranges.append(to_octets(reader.ranges))
 
 
 def survivors(slots: bytearray) -> array[int]:

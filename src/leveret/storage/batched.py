@@ -32,7 +32,6 @@ from leveret.storage.records import (
     MAX_SIZE,
     PLAIN,
     PREFIXED,
-    RANGE,
     SPILL,
     SPILLED,
     UPDATE,
@@ -68,8 +67,6 @@ class BatchedLog(Log):
         self._puts: dict[tuple[str, str], bytes | None] = {}
         self._new_marks: dict[int, int] = {}
         self._chunks: list[tuple[int, list[bytes | memoryview]]] = []
-        self._ranges: list[bytes] = []
-        self._ranged: dict[int, StoredRow] = {}
         self._full_drafts: list[Draft] = []
         self._flying: Commit | None = None
         self._flying_waiters: list[CommitWaiter] = []
@@ -130,6 +127,7 @@ class BatchedLog(Log):
 
     def settle_range(self, queue_id: int, first: int, last: int, keep: Iterable[int],
                      rows: Iterable[int], slots: Iterable[int]) -> None:
+        # The positions say it all, and say it more exactly: an entry that the queue does not show yet stays.
         row_ids: array[int] = array("Q", rows)
         row_slots: array[int] = array("I", slots)
         count = len(row_ids)
@@ -140,16 +138,18 @@ class BatchedLog(Log):
                 at += 1
                 continue
             live = row.live
-            if (row.state == STORED and row.links is None and live > 1 and at + live <= count
-                    and row_ids[at : at + live].count(row.id) == live):
-                self.trimmer.settle_all(row)
-                self._ranged[row.id] = row
+            if row.state == STORED and row.links is None and live > 1 and self._covers(row_ids, at, live):
+                self.trimmer.settle_all(row, row_slots[at : at + live])
                 at += live
                 continue
-            self._settle_place(self.trimmer.resolve(row, row_slots[at]), True)
+            self._settle_elsewhere(row, row_slots[at])
             at += 1
-        kept: array[int] = array("Q", keep)
-        self._ranges.append(RANGE.pack(queue_id, first, last, len(kept)) + array("Q", kept).tobytes())
+
+    def _covers(self, row_ids: array[int], at: int, live: int) -> bool:
+        """Whether the positions from `at` are all that is alive in a row."""
+        if at + live > len(row_ids) or row_ids[at + live - 1] != row_ids[at]:
+            return False
+        return row_ids[at : at + live].count(row_ids[at]) == live
 
     def update(self, entry: Entry) -> None:
         row: StoredRow = entry.row  # type: ignore[assignment]
@@ -162,7 +162,7 @@ class BatchedLog(Log):
         links = row.need_links()
         self.trimmer.replace_update(links, slot)
         identity = element(links.identities, slot) or place
-        new = self._append(UPDATE | PREFIXED << 8, entry.seq, entry.queue.id, 0, 0, prefix, b"", b"")
+        new = self._append(UPDATE | PREFIXED << 8, 0, 0, 0, 0, prefix, b"", b"")
         set_element(self._row.need_links().targets, new, identity)
         set_element(links.updates, slot, self._row.id << SLOT_BITS | new)
         self._close_draft_if_full()
@@ -197,7 +197,7 @@ class BatchedLog(Log):
 
     def pending(self) -> bool:
         """Whether the batch being filled has anything to do."""
-        return bool(self._index or self._touched or self._waiters or self._puts or self._full_drafts or self._ranges
+        return bool(self._index or self._touched or self._waiters or self._puts or self._full_drafts
                     or self._new_marks)
 
     def returned(self) -> None:
@@ -418,21 +418,15 @@ class BatchedLog(Log):
 
     def _settle_elsewhere(self, row: StoredRow, slot: int) -> None:
         """Settle an entry of a row that is being filled, was moved, or is gone."""
-        self._settle_place(self.trimmer.resolve(row, slot), False)
-
-    def _settle_place(self, place: int, ranged: bool) -> None:
+        trimmer = self.trimmer
+        place = trimmer.resolve(row, slot)
         if not place:
             return
-        trimmer = self.trimmer
         row = trimmer.row_of(place)
         slot = place & SLOT_MASK
         draft = row.draft
         if draft is not None:
             trimmer.settle_draft(row, draft, slot)
-        elif ranged:
-            trimmer.settle(row, slot)
-            trimmer.touch(row)
-            self._ranged[row.id] = row
         else:
             row.live -= 1
             trimmer.touch(row)
@@ -523,8 +517,9 @@ class BatchedLog(Log):
 
     def _reserve_sequences(self, commit: Commit, last: dict[int, int]) -> None:
         marks = self._marks
-        self._last.update(last)
         for queue_id, seq in last.items():
+            if seq > self._last.get(queue_id, 0):
+                self._last[queue_id] = seq
             if seq >= marks.get(queue_id, 0):
                 mark = seq + RESERVED_SEQUENCES
                 marks[queue_id] = mark
@@ -542,7 +537,7 @@ class BatchedLog(Log):
             if row.state != STORED or not dead:
                 continue
             if len(words) > SETTLED_WORDS:
-                columns[holder.id] = encode_settled(words, [])
+                columns[holder.id] = encode_settled(words)
                 words = array("I")
                 holder = self._new_row(FILLING)
             words.append(row.id & 0xFFFFFFFF)
@@ -550,19 +545,8 @@ class BatchedLog(Log):
             words.append(len(dead))
             words.fromlist(dead)
             pin(holder, row)
-        ranges = self._ranges
-        if ranges:
-            needed = False
-            for row in self._ranged.values():
-                if row.state == STORED:
-                    pin(holder, row)
-                    needed = True
-            self._ranges = []
-            self._ranged = {}
-            if not needed:
-                ranges = []
-        if words or ranges:
-            columns[holder.id] = encode_settled(words, ranges)
+        if words:
+            columns[holder.id] = encode_settled(words)
         return columns
 
     def _copy(self, commit: Commit, targets: list[StoredRow]) -> None:

@@ -2,7 +2,7 @@
 
 A row of the log is one group commit, or a piece of one. It has three columns:
 
-settled  the settlements of the batch: which slots of which rows are gone (`SETTLE`), and ranges (`SETTLE_RANGE`)
+settled  the settlements of the batch: which slots of which rows are gone
 index    24 octets a record, then the tables of links, identities and spilled bodies: all that recovery needs to read
 data     the octets of the records, one after the other
 
@@ -66,7 +66,7 @@ KINDS: Final = (
     Kind("entry", 3, 1, UNTIL_SETTLED, True),
     Kind("update", 4, 1, LATEST_OF_ENTRY, True),
     Kind("settle", 5, 1, WHILE_ROWS, True),
-    Kind("settle-range", 6, 1, WHILE_ROWS, True),
+    Kind("settle-range", 6, 1, WHILE_ROWS, False),
     Kind("metadata", 7, 1, UNTIL_REPLACED, True),
     Kind("link-state", 8, 1, LATEST_OF_DELIVERY, False),
     Kind("prepare", 9, 1, UNTIL_APPLIED, False),
@@ -92,8 +92,6 @@ PLAIN: Final = DELIVERY
 _PREFIX: Final = struct.Struct("<qiIII")
 # first chunk, number of chunks, octets of the header at their beginning
 SPILL: Final = struct.Struct("<QII")
-# queue id, first and last sequence number, how many sequence numbers to keep follow
-RANGE: Final = struct.Struct("<QQQQ")
 
 _OVERLAY: Final = struct.Struct("<BqH")
 _HAS_ADDRESS: Final = 1

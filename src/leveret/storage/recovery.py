@@ -11,7 +11,7 @@ from itertools import compress
 from typing import Final
 
 from leveret.broker.log import Log, RecoveredQueue, Recovery, Row
-from leveret.storage.batch import IndexReader, SettledReader, to_words
+from leveret.storage.batch import IndexReader, decode_settled, to_words
 from leveret.storage.records import DELIVERY, ENTRY, INDEX_SIZE, KINDS, MESSAGE, NONE, UPDATE
 from leveret.storage.rows import (
     BARE,
@@ -46,18 +46,6 @@ class Rebuilt:
         self.next_row = 1
         self.next_chunk = 1
         self.recovery = Recovery()
-
-
-class _Range:
-    """A range of a queue that was settled at once."""
-
-    __slots__ = ("first", "holder", "keep", "last")
-
-    def __init__(self, first: int, last: int, keep: frozenset[int], holder: StoredRow) -> None:
-        self.first = first
-        self.last = last
-        self.keep = keep
-        self.holder = holder
 
 
 class _Collector:
@@ -123,11 +111,8 @@ class Rebuilder:
     def __init__(self, log: Log) -> None:
         self.log = log
         self.rows: dict[int, StoredRow] = {}
-        self._holders: list[tuple[StoredRow, SettledReader]] = []
+        self._holders: list[tuple[StoredRow, array[int]]] = []
         self._dead: dict[int, array[int]] = {}
-        self._ranges: dict[int, list[_Range]] = {}
-        self._ranged: dict[int, list[StoredRow]] = {}
-        self._data: dict[int, int] = {}
         self._collectors: dict[int, _Collector] = {}
         self._linked: list[StoredRow] = []
         self._numbers: array[int] = array("I", range(1024))
@@ -143,12 +128,11 @@ class Rebuilder:
         self.rows[row_id] = row
         if settled:
             row.settled_octets = len(settled)
-            self._holders.append((row, SettledReader(settled)))
+            self._holders.append((row, decode_settled(settled)))
 
     def resolve_settled(self) -> None:
         """The end of the first pass: settlements of rows that are on disk count, and pin the row that has them."""
-        for holder, reader in self._holders:
-            words = reader.words
+        for holder, words in self._holders:
             at = 0
             while at < len(words):
                 row_id = words[at] | words[at + 1] << 32
@@ -163,13 +147,6 @@ class Rebuilder:
                     else:
                         dead.extend(words[at + 3 : end])
                     pin(holder, row)
-                at = end
-            ranges = reader.ranges
-            at = 0
-            while at < len(ranges):
-                end = at + 4 + ranges[at + 3]
-                settled = _Range(ranges[at + 1], ranges[at + 2], frozenset(ranges[at + 4 : end]), holder)
-                self._ranges.setdefault(ranges[at], []).append(settled)
                 at = end
         self._holders = []
 
@@ -194,7 +171,7 @@ class Rebuilder:
         queues = numbers[2::6]
         plain = kinds.count(DELIVERY) == count
         few = list(set(queues))
-        if plain and len(few) <= _FEW_QUEUES and not any(queue_id in self._ranges for queue_id in few):
+        if plain and len(few) <= _FEW_QUEUES:
             self._take_columns(row, few, queues, entries, numbers)
         else:
             self._take_records(row, kinds, queues, entries, numbers)
@@ -255,29 +232,14 @@ class Rebuilder:
             elif kind in (DELIVERY, ENTRY):
                 if not slots[slot]:
                     continue
-                queue_id = queues[slot]
-                seq = seqs[slot]
-                if queue_id in self._ranges and self._in_range(row, queue_id, seq):
-                    slots[slot] = DEAD
-                    continue
-                self._collector(queue_id).extend(row.id, array("Q", (seq,)), array("I", (slot,)),
-                                                 sizes[slot : slot + 1], priorities[slot : slot + 1])
+                self._collector(queues[slot]).extend(row.id, seqs[slot : slot + 1], array("I", (slot,)),
+                                                     sizes[slot : slot + 1], priorities[slot : slot + 1])
             elif kind == UPDATE:
                 self._updates.add(row.id << SLOT_BITS | slot)
             else:
                 names = {known.octet: known.name for known in KINDS}
                 raise ValueError(f"row {row.id} has a record of kind {names.get(kind, kind)}, which this version of"
                                  " leveret does not know")
-
-    def _in_range(self, row: StoredRow, queue_id: int, seq: int) -> bool:
-        for settled in self._ranges[queue_id]:
-            if settled.first <= seq <= settled.last and seq not in settled.keep:
-                pinned = self._ranged.setdefault(row.id, [])
-                if settled.holder not in pinned:
-                    pinned.append(settled.holder)
-                    pin(settled.holder, row)
-                return True
-        return False
 
     def _take_tables(self, row: StoredRow, reader: IndexReader) -> None:
         links = row.need_links()

@@ -122,13 +122,11 @@ class Trimmer:
                 return
         self._die(row, slot)
 
-    def settle_all(self, row: StoredRow) -> None:
-        """All entries of a stored row without links are gone."""
-        row.slots = bytearray(len(row.slots))
-        row.live = 0
-        self.live_octets -= row.live_octets
-        row.live_octets = 0
+    def settle_all(self, row: StoredRow, slots: array[int]) -> None:
+        """The entries of a stored row without links that were still alive are gone."""
         self.touch(row)
+        row.live = 0
+        row.dead.extend(slots)
 
     def replace_update(self, links: Links, slot: int) -> None:
         """The latest update of an entry is not the latest any more."""

@@ -81,8 +81,8 @@ class Worker:
         self._reason = ""
         self._checked = 0.0
         self.failure: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name=f"leveret-log-{log.shard}", daemon=True)
-        self._thread.start()
+        self._committer = threading.Thread(target=self._run, name=f"leveret-log-{log.shard}", daemon=True)
+        self._committer.start()
 
     # Called on the event loop
 
@@ -95,7 +95,7 @@ class Worker:
     def close(self) -> None:
         """Do what was submitted and end the thread. Blocking. `failure` says why something could not be done."""
         self._jobs.put(None)
-        self._thread.join()
+        self._committer.join()
 
     def statistics(self) -> dict[str, int]:
         return self._store.statistics()
