@@ -6,6 +6,7 @@ import os
 import resource
 from pathlib import Path
 
+MOST_FILES = 1 << 20
 # In a container the limit of its control group is the memory there is: version 2, then version 1.
 _GROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
@@ -29,8 +30,10 @@ def memory_limit(watermark: float) -> int:
 def raise_file_limit() -> int:
     """Allow this process as many open files, and so connections, as the system lets it. Returns how many."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # No limit at all is more than Linux grants a process.
+    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else hard
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        return hard
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
     except (OSError, ValueError):
         return soft

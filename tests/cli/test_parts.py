@@ -1,0 +1,103 @@
+"""The parts of the command line that need no broker: log lines, tables, what the machine offers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import resource
+from pathlib import Path
+
+import pytest
+
+from leveret.cli.logs import JsonFormatter, TextFormatter
+from leveret.cli.machine import memory_limit, memory_octets, raise_file_limit
+from leveret.cli.output import MOST_ROWS, octets, show_table, text
+
+
+def record(message: str, error: Exception | None = None) -> logging.LogRecord:
+    made = logging.LogRecord("leveret.x", logging.WARNING, __file__, 1, message, None,
+                             (type(error), error, None) if error else None)
+    made.created = 1700000000.9996
+    return made
+
+
+# Logs
+
+
+def test_text_log_lines() -> None:
+    assert TextFormatter().format(record("hello wörld")) == "2023-11-14T22:13:20.999Z warning leveret.x: hello wörld"
+
+
+def test_a_name_with_line_ends_stays_in_its_line() -> None:
+    line = TextFormatter().format(record("login of 'a\n2023 error\x1b[31m\udcff' refused"))
+    assert line.endswith("login of 'a\\n2023 error\\x1b[31m\\udcff' refused")
+
+
+def test_json_log_lines() -> None:
+    event = json.loads(JsonFormatter().format(record("a\nb\udcff", ValueError("c"))))
+    assert event["message"] == "a\nb\udcff"
+    assert (event["time"], event["level"], event["logger"]) == ("2023-11-14T22:13:20.999Z", "warning", "leveret.x")
+    assert "ValueError: c" in event["exception"]
+
+
+# Output
+
+
+@pytest.mark.parametrize(("number", "shown"), [
+    (0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1536, "1.5 KiB"), (5 << 30, "5.0 GiB"), (3 << 50, "3072.0 TiB"),
+])
+def test_octets_for_people(number: int, shown: str) -> None:
+    assert octets(number) == shown
+
+
+@pytest.mark.parametrize(("value", "shown"), [
+    (None, ""), (True, "yes"), (False, "no"), (7, "7"), ({}, ""), ([], ""), ({"a": [1, "ü"]}, '{"a": [1, "ü"]}'),
+    ("a\tb\x1b]0;x\x07", "a\\tb\\x1b]0;x\\x07"), ("\u202eabc", "\\u202eabc"),
+])
+def test_values_in_a_line(value: object, shown: str) -> None:
+    assert text(value) == shown
+
+
+def test_a_table_in_a_pipe_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:
+    show_table([{"name": "a", "count": 5}, {"name": "longer", "count": 12345}], (("name", "name"), ("count", "n")))
+    assert capsys.readouterr().out == "name        n\na           5\nlonger  12345\n"
+
+
+def test_a_table_without_rows_has_its_headings(capsys: pytest.CaptureFixture[str]) -> None:
+    show_table([], (("name", "name"), ("count", "n", octets)))
+    assert capsys.readouterr().out == "name  n\n"
+
+
+@pytest.mark.parametrize("rows", [3, MOST_ROWS + 1])
+def test_a_table_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    show_table([{"name": f"[bold]row{number}", "on": True} for number in range(rows)], (("name", "name"), ("on", "on")))
+    shown = capsys.readouterr().out
+    assert [line.split() for line in shown.splitlines() if "row" in line] == [
+        [f"[bold]row{number}", "yes"] for number in range(rows)]
+
+
+# The machine
+
+
+def test_the_memory_of_a_container_is_its_limit(tmp_path: Path) -> None:
+    whole = memory_octets(())
+    assert whole > 1 << 26
+    for content, expected in (("1000000\n", 1000000), ("max\n", whole), (str(whole * 2), whole)):
+        (tmp_path / "memory.max").write_text(content)
+        assert memory_octets((tmp_path / "memory.max", tmp_path / "missing")) == expected
+
+
+@pytest.mark.parametrize(("watermark", "share"), [(0.5, True), (1.0, True), (2e9, False), (0.0, True)])
+def test_the_watermark_is_a_share_or_octets(watermark: float, share: bool) -> None:
+    assert memory_limit(watermark) == (int(memory_octets() * watermark) if share else int(watermark))
+
+
+def test_the_limit_of_open_files_is_raised() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
+        assert raise_file_limit() == hard
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
