@@ -17,7 +17,7 @@ import leveret
 from leveret.broker.broker import Broker, HeaderReader, Holder, VhostSettings
 from leveret.broker.consumer import Consumer
 from leveret.broker.log import CommitWaiter, Loaded, Recovery, RecoveredQueue
-from leveret.broker.message import FORMAT_AMQP0, Entry, Message, make_address
+from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, Entry, Message, make_address
 from leveret.broker.queues.base import Queue
 from leveret.broker.routing import Route
 from leveret.broker.timers import Timers
@@ -308,7 +308,7 @@ class World:
         if ttl is not None:
             more["expiration"] = str(ttl)
         more.update(properties)
-        expires_at = 0 if ttl is None else self.clock.now() + ttl
+        expires_at = 0 if ttl is None else self.clock.now() + ttl if ttl else AT_ONCE
         return Message(make_address(exchange, key), json.dumps(more).encode(), encoded, len(encoded), persistent, priority,
                        expires_at, 0 if headers else -1)
 

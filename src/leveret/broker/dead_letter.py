@@ -59,7 +59,7 @@ class DeadLetters:
         for target in resolve(self.vhost, exchange, keys, merged, message):
             if _is_cycle(deaths, target.name):
                 continue
-            if target.refuses_publish():
+            if target.refuses_publish(message.size):
                 continue
             overlay = Overlay(address, dict(changes), True, 0)
             target.insert_new(target.prepare(message, overlay))

@@ -114,6 +114,8 @@ class Queue:
         self.had_consumer = False
         self.epoch = 0
         self.handed_out_until = 0
+        # Entries below this have been offered to consumers once: what expires AT_ONCE does so now.
+        self.offered_until = 0
         self.waiting: list[Waiting] = []
         self.expiry: Expiry | None = None
         self.unused: Unused | None = None
@@ -185,7 +187,7 @@ class Queue:
         return True
 
     def _push_guarded(self, message: Message) -> bool:
-        if self.rejects_publish and self._is_full():
+        if self.rejects_publish and self._is_full(message.size):
             if self.settings.overflow == REJECT_PUBLISH_DLX:
                 refused = Entry(self, message, 0)
                 self.vhost.dead_letters.publish(refused, MAXLEN)
@@ -230,29 +232,32 @@ class Queue:
         self.memory += message.size + ENTRY_OVERHEAD
         if self.memory > self.broker.page_above:
             self.page_out(backlog)
+        self.offered_until = min(self.offered_until, entry.seq)
         if message.expires_at or entry.overlay is not None:
             self.expiring = True
         if self.max_length >= 0 or self.max_bytes >= 0:
             self._shorten()
         self.activate()
 
-    def refuses_publish(self) -> bool:
-        """Whether the queue would refuse a publish now."""
-        return self.rejects_publish and self._is_full()
+    def refuses_publish(self, size: int) -> bool:
+        """Whether the queue would refuse a message of `size` octets now."""
+        return self.rejects_publish and self._is_full(size)
 
-    def _is_full(self) -> bool:
-        if self.max_length >= 0 and self.ready_count >= self.max_length:
-            self.drain()
-            if self.ready_count >= self.max_length:
-                return True
-        if self.max_bytes >= 0 and self.ready_bytes >= self.max_bytes:
-            self.drain()
-            if self.ready_bytes >= self.max_bytes:
-                return True
-        return False
+    def _is_full(self, size: int) -> bool:
+        """Whether one more message of `size` octets would exceed a limit, even after consumers had their share."""
+        if not self._exceeds(size):
+            return False
+        self.drain()
+        return self._exceeds(size)
+
+    def _exceeds(self, size: int) -> bool:
+        return (0 <= self.max_length <= self.ready_count) or (0 <= self.max_bytes < self.ready_bytes + size)
 
     def _shorten(self) -> None:
-        """Drop from the head until the limits hold again; consumers with credit come first."""
+        """Drop from the head until the limits hold again; consumers with credit come first. A queue that refuses what
+        is too much drops nothing."""
+        if self.rejects_publish:
+            return
         drained = False
         while ((0 <= self.max_length < self.ready_count) or (0 <= self.max_bytes < self.ready_bytes)):
             if not drained:
@@ -263,7 +268,8 @@ class Queue:
             backlog = self._next_level()
             if not backlog.head:
                 if backlog.chunks:
-                    self._load(backlog)  # dropped once it is in memory
+                    if not backlog.loading:
+                        self._load(backlog)  # dropped once it is in memory
                     return
                 backlog.settle_young()
                 if not backlog.head:
@@ -324,6 +330,7 @@ class Queue:
             self._drain_levels()
         else:
             self._drain_backlog(self.backlog)
+        self.offered_until = self.next_seq
         if self.expiring:
             self.schedule_expiry()
 
@@ -337,7 +344,7 @@ class Queue:
                 if len(level):
                     return  # no credit left, or the next entries are being loaded
         # Everything was handed out: go back to the cheap form.
-        if not any(level.loading for level in levels.values()):
+        if not any(level.loading or len(level) for level in levels.values()):
             self.levels = None
             self.backlog = Backlog(-1)
 
@@ -356,8 +363,12 @@ class Queue:
                 backlog.settle_young()
             entry = head[0]
             message = entry.message
-            if (message.expires_at or entry.overlay is not None) and self._drop_expired(backlog, entry):
-                continue
+            if message.expires_at or entry.overlay is not None:
+                # A dead letter may lead back here: the figures must be right.
+                self.memory -= freed
+                freed = 0
+                if self._drop_expired(backlog, entry):
+                    continue
             consumer = ring[0]
             if entry.acquired_count and entry.holder is consumer and len(ring) > 1:
                 ring.rotate(-1)  # a requeued message prefers another consumer
@@ -458,6 +469,8 @@ class Queue:
 
     def get(self, no_ack: bool) -> Entry | None:
         """Acquire the next entry for `basic.get`, None where there is none in memory."""
+        if self.active and self.expiring:
+            self.drain()  # what expires at once is for consumers only
         for backlog in self.all_levels():
             while True:
                 if not backlog.head:
@@ -608,7 +621,10 @@ class Queue:
     def _drop_expired(self, backlog: Backlog, entry: Entry) -> bool:
         """Drop the head where its time is over."""
         due = self.expires_at(entry)
-        if due <= AT_ONCE or due > self.broker.timers.now():
+        if due <= AT_ONCE:
+            if not due or entry.seq >= self.offered_until:
+                return False
+        elif due > self.broker.timers.now():
             return False
         backlog.head.popleft()
         self.memory -= entry.message.size + ENTRY_OVERHEAD

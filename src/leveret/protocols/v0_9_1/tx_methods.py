@@ -37,7 +37,7 @@ def commit(channel: Channel) -> None:
             if not ready:
                 channel.send_return(message, NO_CONSUMERS, "NO_CONSUMERS")
             queues = ready
-        transaction.publish(message, [queue for queue in queues if not queue.refuses_publish()])
+        transaction.publish(message, [queue for queue in queues if not queue.refuses_publish(message.size)])
     wake: dict[Entry, None] = {}
     for tag, entry, outcome in channel.tx_settlements:
         channel.uncount(tag, entry)

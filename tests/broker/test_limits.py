@@ -1,0 +1,156 @@
+"""x-max-length and x-max-length-bytes, and what happens at them: drop-head, reject-publish, reject-publish-dlx."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.broker.support import Taker, World, figures
+
+
+class TestDropHead:
+    def test_the_oldest_go(self, world: World) -> None:
+        queue = world.queue(max_length=3)
+        assert world.push(queue, *"abcde")
+        assert figures(queue) == (3, 3, 0)
+        assert world.contents(queue) == ["c", "d", "e"]
+
+    def test_by_octets(self, world: World) -> None:
+        queue = world.queue(max_length_bytes=6)
+        world.push(queue, "aaa", "bbb")
+        assert queue.ready_bytes == 6
+        world.push(queue, "c")
+        assert world.contents(queue) == ["bbb", "c"]
+
+    def test_one_message_too_large_for_the_queue_leaves_nothing(self, world: World) -> None:
+        queue = world.queue(max_length_bytes=4)
+        world.push(queue, "a", "too large")
+        assert figures(queue) == (0, 0, 0) and queue.memory == 0
+
+    def test_both_limits(self, world: World) -> None:
+        queue = world.queue(max_length=2, max_length_bytes=5)
+        world.push(queue, "aaaa", "b", "c", "dddd")
+        assert world.contents(queue) == ["c", "dddd"]
+
+    def test_zero_keeps_nothing(self, world: World) -> None:
+        queue = world.queue(max_length=0)
+        assert world.push(queue, "a")
+        assert figures(queue) == (0, 0, 0)
+
+    def test_zero_still_serves_a_consumer(self, world: World) -> None:
+        queue = world.queue(max_length=0)
+        consumer = Taker(queue, credit=1)
+        world.push(queue, "a", "b")
+        world.run()
+        assert consumer.bodies() == ["a"]
+        assert figures(queue) == (0, 0, 1)
+
+    def test_consumers_with_credit_come_first(self, world: World) -> None:
+        queue = world.queue(max_length=2)
+        consumer = Taker(queue, credit=3)
+        world.push(queue, *"abcdef")
+        world.run()
+        assert consumer.bodies() == ["a", "b", "c"]
+        assert world.contents(queue) == ["e", "f"]
+
+    def test_what_is_held_does_not_count(self, world: World) -> None:
+        queue = world.queue(max_length=2)
+        consumer = Taker(queue, credit=2)
+        world.push(queue, *"abcd")
+        world.run()
+        assert figures(queue) == (2, 2, 2)
+        consumer.requeue_all()
+        world.run()
+        assert figures(queue) == (2, 2, 0)
+        assert world.contents(queue) == ["c", "d"]
+
+    def test_a_durable_queue_settles_what_it_drops(self, world: World) -> None:
+        queue = world.queue(durable=True, max_length=1)
+        world.push(queue, *"abc", persistent=True)
+        world.run()
+        assert sum(row.live for row in world.log.rows.values()) == 1
+
+    def test_the_head_is_what_would_be_delivered_next(self, world: World) -> None:
+        """As in RabbitMQ: of a queue with priorities the highest go first."""
+        queue = world.queue(max_length=2)
+        world.push(queue, "high", priority=9)
+        world.push(queue, "low", "lower", priority=1)
+        assert world.contents(queue) == ["low", "lower"]
+
+
+class TestRejectPublish:
+    def test_a_full_queue_refuses(self, world: World) -> None:
+        queue = world.queue(max_length=2, overflow="reject-publish")
+        assert world.push(queue, "a", "b")
+        assert not world.push(queue, "c")
+        assert world.contents(queue) == ["a", "b"]
+        assert world.push(queue, "d")
+
+    def test_by_octets(self, world: World) -> None:
+        queue = world.queue(max_length_bytes=4, overflow="reject-publish")
+        assert world.push(queue, "aaa", "b")
+        assert not world.push(queue, "c")
+        assert world.contents(queue) == ["aaa", "b"]
+
+    def test_a_message_that_does_not_fit_is_refused_and_displaces_nothing(self, world: World) -> None:
+        queue = world.queue(max_length_bytes=4, overflow="reject-publish")
+        assert world.push(queue, "aaa")
+        assert not world.push(queue, "bb")
+        assert world.push(queue, "c")
+        assert world.contents(queue) == ["aaa", "c"]
+
+    def test_consumers_with_credit_make_room(self, world: World) -> None:
+        queue = world.queue(max_length=1, overflow="reject-publish")
+        consumer = Taker(queue, credit=2)
+        assert world.push(queue, "a", "b", "c")
+        assert not world.push(queue, "d")
+        assert consumer.bodies() == ["a", "b"]
+
+    def test_what_comes_back_displaces_nothing(self, world: World) -> None:
+        queue = world.queue(max_length=2, overflow="reject-publish")
+        consumer = Taker(queue, credit=2)
+        world.push(queue, "a", "b")
+        world.run()
+        world.push(queue, "c", "d")
+        consumer.requeue_all()
+        world.run()
+        assert world.contents(queue) == ["a", "b", "c", "d"]
+
+    @pytest.mark.parametrize("overflow", ["reject-publish", "reject-publish-dlx"])
+    def test_a_refused_message_is_not_stored(self, world: World, overflow: str) -> None:
+        queue = world.queue(durable=True, max_length=1, overflow=overflow)
+        world.push(queue, "a", "b", "c", persistent=True)
+        world.run()
+        assert sum(row.live for row in world.log.rows.values()) == 1
+
+
+class TestRejectPublishDlx:
+    def test_refused_messages_are_dead_letters(self, world: World) -> None:
+        queue = world.queue(max_length=1, overflow="reject-publish-dlx", dead_letter_exchange="",
+                            dead_letter_routing_key="dead")
+        dead = world.queue("dead")
+        assert world.push(queue, "a")
+        assert not world.push(queue, "b")
+        entry = dead.get(True)
+        assert entry is not None and entry.overlay is not None
+        assert entry.message.body == b"b"
+        assert entry.overlay.headers["x-death"][0]["reason"] == "maxlen"
+        assert world.contents(queue) == ["a"]
+
+
+def test_a_limit_by_octets_counts_right_while_dead_letters_come_home(world: World) -> None:
+    """In the middle of a drain a dead letter of another queue comes in; nothing may be dropped that fits."""
+    world.queue("limited", max_length_bytes=10, dead_letter_exchange="", dead_letter_routing_key="other")
+    limited = world.vhost.queues["limited"]
+    world.queue("other", max_length=0, dead_letter_exchange="", dead_letter_routing_key="limited")
+    consumer = Taker(limited, credit=0)
+    once_rejected = {"x-death": [{"queue": "elsewhere", "reason": "rejected", "count": 1}]}
+    world.push(limited, "aa", "bb")
+    world.push(limited, "cc", ttl=10, headers=once_rejected)
+    world.push(limited, "dd", "ee")
+    world.run()
+    world.clock.time += 10
+    consumer.give(3)
+    world.run()
+    assert consumer.bodies() == ["aa", "bb", "dd"]
+    assert world.contents(limited) == ["ee"]
+    assert limited.memory == 0
