@@ -306,8 +306,7 @@ class Engine(Machine):
                     and header_end < octets and data[header_end] == FRAME_END and class_id == _BASIC and weight == 0
                     and body_size <= self._fused_size):
                 size = 0
-                body_at = header_end + 1
-                body_end = header_end
+                body_at = body_end = header_end
                 if body_size:
                     body_at = header_end + 8
                     body_end = body_at + body_size
