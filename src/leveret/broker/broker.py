@@ -6,6 +6,7 @@ A turn is what happens between bytes in and bytes out: commands publish and sett
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
@@ -21,6 +22,8 @@ from leveret.broker.vhost import Vhost
 
 DEFAULT_PAGE_ABOVE: Final = 64 << 20
 ID_BLOCK: Final = 1000
+LAZY: Final = 0.01
+LAZY_OCTETS: Final = 1 << 20
 
 
 class Holder(CommitWaiter):
@@ -83,6 +86,7 @@ class Broker:
         self.next_queue_id = 1
         self.reserved_queue_ids = 1
         self.in_turn = False
+        self.flush_due = 0.0
         # Memory is short: who holds much without acknowledging gets nothing more for now.
         self.tight = False
         self.unknown_arguments: set[str] = set()
@@ -102,9 +106,7 @@ class Broker:
                     queue = active.popleft()
                     queue.active = False
                     queue.drain()
-                self.log.flush()
-                if self.overflow is not None:
-                    self.overflow.flush()
+                self._flush()
                 outputs = self.outputs
                 if outputs:
                     self.outputs = []
@@ -114,6 +116,20 @@ class Broker:
                     break
         finally:
             self.in_turn = False
+
+    def _flush(self) -> None:
+        """Start a commit where somebody waits for it. What nobody waits for (settlements above all) is gathered for
+        LAZY seconds, so that a publish that comes next does not have to wait behind a commit of its own."""
+        log = self.log
+        if log.is_awaited() or log.pending_bytes > LAZY_OCTETS:
+            log.flush()
+            return
+        now = time.monotonic()
+        if now >= self.flush_due:
+            self.flush_due = now + LAZY
+            log.flush()
+            if self.overflow is not None:
+                self.overflow.flush()
 
     def page_down(self) -> None:
         """Page out what deep queues hold in memory beyond their share, as far as it is committed."""

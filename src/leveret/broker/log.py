@@ -179,6 +179,10 @@ class Log:
         """Tell the waiter when the batch being filled is on disk. Each call is one call-back."""
         raise NotImplementedError
 
+    def is_awaited(self) -> bool:
+        """Whether anyone waits for the batch being filled; where nobody does, the commit can wait for more to come."""
+        return True
+
     def has_pending(self) -> bool:
         """Whether anything that was accepted is not on disk yet."""
         return self.pending_bytes > 0

@@ -69,6 +69,7 @@ class Vhost:
         self.sources: dict[tuple[bool, str], dict[str, Exchange]] = {}
         self.exchange_targets: dict[str, dict[str, Exchange]] = {}
         self.connections = 0
+        self.new_names: set[str] = set()
         self.removed = False
         self.default_exchange: Exchange = DirectExchange("", durable=True)
         self.exchanges[""] = self.default_exchange
@@ -221,13 +222,20 @@ class Vhost:
             self._check_arguments("queue", name, arguments, existing.arguments)
             existing.touch()
             return existing
-        if name:
+        if not name:
+            name = self.new_queue_name()
+        elif name not in self.new_names:
             self._check_new_name("queue", name)
-        else:
-            name = "amq.gen-" + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
+        self.new_names.discard(name)
         self.broker.check_queue_limit(self)
         self._note_unknown(settings.unknown)
         return self._add_queue(name, durable, owner if exclusive else None, auto_delete, arguments, settings)
+
+    def new_queue_name(self) -> str:
+        """A name for a queue that its client leaves to the broker. It may be declared once, although it is reserved."""
+        name = "amq.gen-" + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
+        self.new_names = {name}
+        return name
 
     def _add_queue(self, name: str, durable: bool, exclusive_owner: object | None, auto_delete: bool,
                    arguments: dict[str, Any], settings: QueueSettings) -> Queue:

@@ -120,8 +120,8 @@ class Server:
         due = timers.next_due()
         if due and due <= now:
             timers.run(now)
-            self.broker.end_turn()
             due = timers.next_due()
+        self.broker.end_turn()
         wait = LONGEST_SLEEP
         if due:
             wait = min(LONGEST_SLEEP, max(0.001, (due - now) / 1000))

@@ -180,6 +180,9 @@ class BatchedLog(Log):
     def wait(self, waiter: CommitWaiter) -> None:
         self._waiters.append(waiter)
 
+    def is_awaited(self) -> bool:
+        return bool(self._waiters)
+
     def flush(self) -> None:
         if self._flying is not None or not self._started:
             return
@@ -206,7 +209,8 @@ class BatchedLog(Log):
             return  # closing the log was quicker than the event loop
         self.commits += 1
         self._finish()
-        self.flush()
+        if self._waiters:
+            self.flush()
 
     def changed(self, state: str, reason: str) -> None:
         """The engine says how the store is. Called on the event loop."""

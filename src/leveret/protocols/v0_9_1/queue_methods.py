@@ -38,8 +38,9 @@ def declare(channel: Channel, queue: str, passive: bool, durable: bool, exclusiv
         found = vhost.queue(name_of(channel, queue), connection)
         durable = False
     else:
-        if queue:
-            connection.check("configure", queue)
+        if not queue:
+            queue = vhost.new_queue_name()
+        connection.check("configure", queue)
         target = arguments.get("x-dead-letter-exchange")
         if isinstance(target, str):
             connection.check("read", queue)
@@ -48,8 +49,6 @@ def declare(channel: Channel, queue: str, passive: bool, durable: bool, exclusiv
                                     arguments=arguments)
         if exclusive:
             connection.exclusive_queues[found] = None
-        if not queue:
-            connection.allowed.add(("configure", found.name))
     channel.last_queue = found.name
     found.touch()
     reply_when_kept(channel, "queue.declare-ok", {
