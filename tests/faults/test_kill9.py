@@ -10,7 +10,7 @@ from pamqp import commands
 
 from tests.faults.crash.model import make_body, read_body
 from tests.faults.crash.rounds import CrashTest
-from tests.support.amqp import Connection, eventually
+from tests.support.amqp import Connection, content, eventually
 from tests.support.broker import Broker, LeveretProcess, leveret_only
 
 KEPT = commands.Basic.Properties(delivery_mode=2)
@@ -78,8 +78,6 @@ def test_half_a_body_is_nothing(process: LeveretProcess) -> None:
         channel = await connection.channel()
         await channel.declare("half", durable=True)
         await confirmed(broker, "other", [b"x"])
-        from tests.support.amqp import content
-
         frames = content(channel.number, commands.Basic.Publish(routing_key="half"), b"x" * 5_000_000, KEPT)
         connection.write(frames[: len(frames) // 2])
         await connection.drain()
@@ -180,6 +178,31 @@ def test_overlay_survives(process: LeveretProcess) -> None:
         process.kill()
         process.start()
         asyncio.run(look(broker))
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_redelivered_survives(process: LeveretProcess, end: str) -> None:
+    """What a consumer had in its hands is marked, whether the broker stopped cleanly or not; the rest need not be."""
+
+    async def take(broker: Broker, number: int) -> list[tuple[bytes, bool]]:
+        connection = await Connection.open(broker)
+        channel = await connection.channel()
+        got = [await channel.get("queue", no_ack=False) for _ in range(number)]
+        return [(delivery.body, delivery.method.redelivered) for delivery in got if delivery]
+
+    with process.start() as broker:
+        asyncio.run(confirmed(broker, "queue", [b"0", b"1", b"2"]))
+        assert asyncio.run(take(broker, 2)) == [(b"0", False), (b"1", False)]
+        if end == "stop":
+            process.stop()
+        else:
+            process.kill()
+        process.start()
+        again = asyncio.run(take(broker, 3))
+        assert [body for body, _ in again] == [b"0", b"1", b"2"]
+        assert [redelivered for _, redelivered in again][:2] == [True, True]
+        if end == "stop":
+            assert again[2][1] is False
 
 
 def test_delivery_counts_survive(process: LeveretProcess) -> None:

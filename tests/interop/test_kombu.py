@@ -105,16 +105,16 @@ def test_simple_queue(connection: Connection, name: str) -> None:
 
 
 def test_confirmed_publishing(broker: Broker, name: str) -> None:
-    with Connection(broker.url(), transport_options={"confirm_publish": True}) as connection:
-        with connection.channel() as channel:
-            arguments = {"x-overflow": "reject-publish"}
-            queue = Queue(name, channel=channel, max_length=1, queue_arguments=arguments, auto_delete=True)
-            queue.declare()
-            producer = Producer(channel)
-            producer.publish("1", routing_key=name)
-            with pytest.raises(amqp.exceptions.MessageNacked):
-                producer.publish("2", routing_key=name)
-            queue.delete()
+    connection = Connection(broker.url(), transport_options={"confirm_publish": True})
+    with connection, connection.channel() as channel:
+        arguments = {"x-overflow": "reject-publish"}
+        queue = Queue(name, channel=channel, max_length=1, queue_arguments=arguments, auto_delete=True)
+        queue.declare()
+        producer = Producer(channel)
+        producer.publish("1", routing_key=name)
+        with pytest.raises(amqp.exceptions.MessageNacked):
+            producer.publish("2", routing_key=name)
+        queue.delete()
 
 
 def test_pidbox_broadcast(broker: Broker, name: str) -> None:

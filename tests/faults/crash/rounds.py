@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pamqp import commands
 
-from tests.faults.crash.model import Found, Group, Key, Model, read_body
+from tests.faults.crash.model import CERTAIN, Found, Group, Key, Model, read_body
 from tests.faults.crash.workload import Workload
 from tests.support.amqp import Channel, Connection, Delivery
 from tests.support.broker import LeveretProcess
@@ -20,10 +20,49 @@ from tests.support.broker import LeveretProcess
 KEEP = 1500
 KEEP_LARGE = 3
 READ_TIMEOUT = 60.0
+MOVE_TIMEOUT = 10.0
 
 
 class Violation(AssertionError):
     """The broker broke a promise; the text lists how."""
+
+
+class Reader:
+    """Reads one queue, front to back, and holds what it read."""
+
+    def __init__(self, channel: Channel, group: Group, queue: str) -> None:
+        self.channel = channel
+        self.group = group
+        self.queue = queue
+        self.found: list[Found] = []
+        self.held: list[tuple[int, Key]] = []
+        channel.on_delivery = self._on_delivery
+
+    def _on_delivery(self, delivery: Delivery) -> None:
+        key = read_body(delivery.body)
+        self.found.append(Found(self.queue, key, delivery.method.redelivered))
+        if key is not None:
+            self.held.append((delivery.method.delivery_tag, key))
+
+    async def read(self) -> None:
+        """Until the queue is empty; what arrives later is still taken."""
+        await self.channel.call(commands.Tx.Select())
+        self.tag = await self.channel.consume(self.queue)
+        deadline = time.monotonic() + READ_TIMEOUT
+        had = -1
+        while had != len(self.found) or await self.channel.count(self.queue):
+            assert time.monotonic() < deadline, f"{self.queue} could not be read within {READ_TIMEOUT} s"
+            had = len(self.found)
+            await asyncio.sleep(0.005)
+            await self.channel.count(self.queue)
+
+    async def release(self, settle: list[tuple[int, Key]]) -> None:
+        """Settle some for sure, and give the others back."""
+        await self.channel.call(commands.Basic.Cancel(self.tag))
+        for tag, _ in settle:
+            self.channel.ack(tag)
+        await self.channel.call(commands.Tx.Commit())
+        await self.channel.close()
 
 
 class CrashTest:
@@ -41,6 +80,8 @@ class CrashTest:
         self.journal = journal
         self.redelivery = redelivery
         self.rounds = 0
+        # How the broker ended in this round: "stop", "kill", "kill while starting".
+        self.ends: list[str] = []
         self.recovery_seconds: list[float] = []
 
     def run(
@@ -62,6 +103,7 @@ class CrashTest:
         asyncio.run(self.workload.declare())
         for _ in range(rounds):
             self.rounds += 1
+            self.ends = []
             asyncio.run(self._work(self.random.uniform(*seconds), self.random.random() < graceful))
             while self.random.random() < again:
                 self._start_and_kill()
@@ -76,6 +118,7 @@ class CrashTest:
     async def _work(self, seconds: float, graceful: bool) -> None:
         work = asyncio.create_task(self.workload.run())
         await asyncio.wait([work], timeout=seconds)
+        self.ends.append("stop" if graceful else "kill")
         if graceful:
             await asyncio.to_thread(self.broker.stop)
         else:
@@ -85,6 +128,7 @@ class CrashTest:
 
     def _start_and_kill(self) -> None:
         """Kill it while it starts: recovery must be repeatable."""
+        self.ends.append("kill while starting")
         try:
             self.broker.start(timeout=self.random.uniform(0.05, 0.6))
         except RuntimeError:
@@ -94,48 +138,35 @@ class CrashTest:
     async def _check(self) -> None:
         """Read every queue without settling, compare, settle what is too much, give the rest back."""
         connection = await Connection.open(self.broker)
-        found: dict[str, list[Found]] = {}
-        readers: list[tuple[Group, Channel, list[tuple[int, Key | None]]]] = []
+        readers: list[Reader] = []
         for group in self.model.groups:
             for queue in group.queues:
-                channel = await connection.channel()
-                await channel.call(commands.Tx.Select())
-                messages = await self._read(channel, queue)
-                found[queue] = [Found(queue, key, redelivered) for _, key, redelivered in messages]
-                readers.append((group, channel, [(tag, key) for tag, key, _ in messages]))
+                readers.append(Reader(await connection.channel(), group, queue))
+                await readers[-1].read()
+        # What expired meanwhile is on its way from one queue to another.
+        deadline = time.monotonic() + MOVE_TIMEOUT
+        while self._missing(readers) and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+        found = {reader.queue: reader.found for reader in readers}
         self._raise_if(self.model.check(found, self.redelivery))
-        for group, channel, held in readers:
-            keep = KEEP_LARGE if group is self.workload.large else KEEP
+        for reader in readers:
+            keep = KEEP_LARGE if reader.group is self.workload.large else KEEP
             # Holes anywhere, so that the next recovery finds rows that are half dead.
-            surplus = self.random.sample(held, max(0, len(held) - keep))
-            for tag, _ in surplus:
-                channel.ack(tag)
-            await channel.call(commands.Tx.Commit())
+            surplus = self.random.sample(reader.held, max(0, len(reader.held) - keep))
+            await reader.release(surplus)
             for _, key in surplus:
-                assert key is not None
-                self.model.settled(group, key)
-            await channel.close()
+                self.model.settled(reader.group, key)
         await connection.close()
 
-    async def _read(self, channel: Channel, queue: str) -> list[tuple[int, Key | None, bool]]:
-        """Everything that is in a queue, front to back, held: delivery tag, identity, redelivered."""
-        messages: list[tuple[int, Key | None, bool]] = []
-
-        def on_delivery(delivery: Delivery) -> None:
-            method = delivery.method
-            messages.append((method.delivery_tag, read_body(delivery.body), method.redelivered))
-
-        channel.on_delivery = on_delivery
-        tag = await channel.consume(queue)
-        deadline = time.monotonic() + READ_TIMEOUT
-        had = -1
-        while had != len(messages) or await channel.count(queue):
-            assert time.monotonic() < deadline, f"{queue} could not be read within {READ_TIMEOUT} s"
-            had = len(messages)
-            await asyncio.sleep(0.005)
-            await channel.count(queue)
-        await channel.call(commands.Basic.Cancel(tag))
-        return messages
+    def _missing(self, readers: list[Reader]) -> bool:
+        """Whether a message that must be in one of two queues has been seen in neither."""
+        return any(
+            status.known == CERTAIN and not status.settling and key not in seen
+            for group in self.model.groups
+            if len(group.queues) > 1
+            for seen in [{found.key for reader in readers if reader.group is group for found in reader.found}]
+            for key, status in group.live.items()
+        )
 
     def _raise_if(self, wrong: list[str]) -> None:
         if not wrong:
@@ -158,7 +189,8 @@ class CrashTest:
                         + "\n"
                     )
         listed = "\n".join(wrong[:20])
-        raise Violation(f"round {self.rounds}: {len(wrong)} broken promises, the state is in {self.journal}:\n{listed}")
+        how = ", ".join(self.ends)
+        raise Violation(f"round {self.rounds} ({how}): {len(wrong)} broken promises, see {self.journal}:\n{listed}")
 
     def summary(self) -> str:
         """One line of totals."""
