@@ -16,7 +16,7 @@ import pytest
 import leveret
 from leveret.broker.broker import Broker, HeaderReader, Holder, VhostSettings
 from leveret.broker.consumer import Consumer
-from leveret.broker.log import CommitWaiter, Loaded, Recovery, RecoveredQueue
+from leveret.broker.log import CommitWaiter, Loaded, RecoveredQueue, Recovery
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, Entry, Message, make_address
 from leveret.broker.queues.base import Queue
 from leveret.broker.routing import Route
@@ -75,6 +75,9 @@ class HeldLog(MemoryLog):
     def put(self, kind: str, key: str, value: bytes | None) -> None:
         super().put(kind, key, value)
         self.changes.append(("put", kind, key, value))
+
+    def is_awaited(self) -> bool:
+        return True
 
     def has_pending(self) -> bool:
         return self._dirty or self.flying is not None

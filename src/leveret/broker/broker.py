@@ -121,6 +121,9 @@ class Broker:
         """Start a commit where somebody waits for it. What nobody waits for (settlements above all) is gathered for
         LAZY seconds, so that a publish that comes next does not have to wait behind a commit of its own."""
         log = self.log
+        overflow = self.overflow
+        if overflow is not None and overflow.has_pending():
+            overflow.flush()
         if log.is_awaited() or log.pending_bytes > LAZY_OCTETS:
             log.flush()
             return
@@ -128,8 +131,8 @@ class Broker:
         if now >= self.flush_due:
             self.flush_due = now + LAZY
             log.flush()
-            if self.overflow is not None:
-                self.overflow.flush()
+            if overflow is not None:
+                overflow.flush()
 
     def page_down(self) -> None:
         """Page out what deep queues hold in memory beyond their share, as far as it is committed."""

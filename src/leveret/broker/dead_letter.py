@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from leveret.broker.message import Entry, Message, Overlay, make_address
+from leveret.broker.message import Entry, Overlay, make_address
 from leveret.broker.routing import resolve
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class DeadLetters:
             old_address = entry.overlay.address
         old_exchange, old_key = split_address(old_address)
         old_keys = [old_key, *_strings(headers.get("CC"))]
-        deaths = self._add_death(headers, queue.name, reason, old_exchange, old_keys, message)
+        deaths = self._add_death(headers, queue.name, reason, old_exchange, old_keys, entry)
         changes: dict[str, Any] = dict(entry.overlay.headers) if entry.overlay is not None else {}
         changes.pop("x-delivery-count", None)
         changes["x-death"] = deaths
@@ -76,7 +76,7 @@ class DeadLetters:
         return headers
 
     def _add_death(self, headers: dict[str, Any], queue_name: str, reason: str, exchange: str, keys: list[str],
-                   message: Message) -> list[dict[str, Any]]:
+                   entry: Entry) -> list[dict[str, Any]]:
         """The list of `x-death` tables with this death at its front, counted up where it happened before."""
         previous = headers.get("x-death")
         deaths = [dict(d) for d in previous if isinstance(d, dict)] if isinstance(previous, list) else []
@@ -88,9 +88,10 @@ class DeadLetters:
         now = datetime.fromtimestamp(self.vhost.broker.timers.now() // 1000, UTC)
         death = {"count": 1, "exchange": exchange, "queue": queue_name, "reason": reason, "routing-keys": keys,
                  "time": now}
-        expiration = self.vhost.broker.expiration_of(message)
-        if expiration is not None and not deaths:
-            death["original-expiration"] = expiration
+        if entry.overlay is None or not entry.overlay.drop_expiration:
+            expiration = self.vhost.broker.expiration_of(entry.message)
+            if expiration is not None:
+                death["original-expiration"] = expiration
         return [death, *deaths]
 
 

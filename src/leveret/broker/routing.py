@@ -38,39 +38,36 @@ def resolve(vhost: Vhost, exchange: Exchange, routing_keys: list[str], headers: 
     `headers` and `message` matter only where `depends_on_message`.
     """
     queues: dict[Queue, None] = {}
-    visited: set[tuple[str, str]] = set()
-    for routing_key in routing_keys:
-        _visit(vhost, exchange, routing_key, headers, message, queues, visited)
-    return list(queues)
-
-
-def _visit(vhost: Vhost, exchange: Exchange, routing_key: str, headers: dict[str, Any], message: Message | None,
-           queues: dict[Queue, None], visited: set[tuple[str, str]]) -> None:
+    visited: set[str] = set()
     # A loop rather than recursion: chains of exchanges may be as long as their owners like.
     waiting = [exchange]
     while waiting:
         current = waiting.pop()
-        if (current.name, routing_key) in visited:
+        if current.name in visited:
             continue
-        visited.add((current.name, routing_key))
+        visited.add(current.name)
         hashed = ""
         if current.needs_property and message is not None:
             hashed = vhost.broker.property_of(message, current.needs_property)
-        found = current.match(routing_key, headers, hashed)
-        if not current.name:
-            named = vhost.queues.get(routing_key)
-            if named is not None:
-                queues[named] = None
-                continue
-        for destination in found:
-            if isinstance(destination, Queue):
-                queues[destination] = None
-            else:
-                waiting.append(destination)
-        if not found and current.alternate is not None:
+        matched = False
+        for routing_key in routing_keys:
+            if not current.name:
+                named = vhost.queues.get(routing_key)
+                if named is not None:
+                    matched = True
+                    queues[named] = None
+            for destination in current.match(routing_key, headers, hashed):
+                matched = True
+                if isinstance(destination, Queue):
+                    queues[destination] = None
+                else:
+                    waiting.append(destination)
+        # The alternate gets what the exchange could not route at all, whatever its keys (RabbitMQ's).
+        if not matched and current.alternate is not None:
             alternate = vhost.exchanges.get(current.alternate)
             if alternate is not None:
                 waiting.append(alternate)
+    return list(queues)
 
 
 def depends_on_message(vhost: Vhost, exchange: Exchange) -> bool:

@@ -181,7 +181,7 @@ class Vhost:
             if self.strict:
                 raise NotFound(f"no exchange '{name}' in vhost '{self.name}'")
             return False
-        if if_unused and (exchange.is_bound() or self.sources.get((False, name))):
+        if if_unused and exchange.is_bound():
             raise PreconditionFailed(f"exchange '{name}' in vhost '{self.name}' in use")
         self._remove_exchange(exchange)
         return True
@@ -316,6 +316,8 @@ class Vhost:
     def _unbind(self, exchange: Exchange, destination: Any, routing_key: str, arguments: dict[str, Any]) -> bool:
         if not exchange.unbind(destination, routing_key, arguments):
             return False
+        if destination not in exchange.by_destination:
+            self._forget_source(exchange, destination)
         if exchange.durable and _is_kept(destination):
             self.broker.log.put(metadata.BINDING, self._binding_key(exchange, destination, routing_key, arguments), None)
         self.topology_changed()
@@ -331,7 +333,8 @@ class Vhost:
                 if exchange.durable and _is_kept(destination):
                     self.broker.log.put(metadata.BINDING, self._binding_key(
                         exchange, destination, binding.routing_key, binding.arguments), None)
-            self.exchange_targets.get(exchange.name, {}).pop(destination.name, None)
+            if isinstance(destination, Exchange):
+                self._forget_target(exchange, destination)
             self._auto_delete(exchange)
         self.topology_changed()
 
@@ -344,6 +347,24 @@ class Vhost:
         self.sources.setdefault(key, {})[exchange.name] = exchange
         if isinstance(destination, Exchange):
             self.exchange_targets.setdefault(exchange.name, {})[destination.name] = destination
+
+    def _forget_source(self, exchange: Exchange, destination: Any) -> None:
+        """The last binding from an exchange to a destination has gone."""
+        key = (isinstance(destination, Queue), destination.name)
+        sources = self.sources.get(key)
+        if sources is not None:
+            sources.pop(exchange.name, None)
+            if not sources:
+                del self.sources[key]
+        if isinstance(destination, Exchange):
+            self._forget_target(exchange, destination)
+
+    def _forget_target(self, exchange: Exchange, destination: Exchange) -> None:
+        targets = self.exchange_targets.get(exchange.name)
+        if targets is not None:
+            targets.pop(destination.name, None)
+            if not targets:
+                del self.exchange_targets[exchange.name]
 
     def _binding_key(self, exchange: Exchange, destination: Queue | Exchange, routing_key: str,
                      arguments: dict[str, Any]) -> str:

@@ -601,7 +601,8 @@ class Queue:
             holder.unacked -= 1
             entry.holder = None
         self.unacked -= 1
-        self.dead_letter(entry, reason)
+        if not self.deleted:
+            self.dead_letter(entry, reason)
 
     def dead_letter(self, entry: Entry, reason: str) -> None:
         """The entry leaves this queue; the copy for the dead-letter exchange and the settle are one unit of a batch."""

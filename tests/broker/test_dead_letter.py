@@ -1,0 +1,353 @@
+"""Dead letters: where they go, what their x-death headers say, and cycles."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from leveret.broker.message import Entry
+from leveret.broker.queues.base import Queue
+from tests.broker.support import START, Taker, World, text_of
+
+
+def reject(queue: Queue) -> None:
+    entry = queue.get(False)
+    assert entry is not None
+    queue.reject(entry)
+
+
+def take(queue: Queue) -> tuple[Entry, dict[str, Any]]:
+    """Get an entry, with its headers as a consumer sees them."""
+    entry = queue.get(False)
+    assert entry is not None, "there is no dead letter"
+    return entry, queue.vhost.dead_letters.headers_of(entry)
+
+
+def deaths(queue: Queue) -> list[tuple[str, str, int]]:
+    """Queue, reason and count of the deaths of the next message; it goes back."""
+    entry, headers = take(queue)
+    queue.requeue(entry, False)
+    return [(death["queue"], death["reason"], death["count"]) for death in headers["x-death"]]
+
+
+@pytest.fixture
+def source(world: World) -> Queue:
+    """A queue whose dead letters go to the queue `dead`."""
+    world.queue("dead")
+    return world.queue("source", dead_letter_exchange="", dead_letter_routing_key="dead")
+
+
+class TestReasons:
+    def test_rejected(self, world: World, source: Queue) -> None:
+        world.push(source, "a")
+        reject(source)
+        assert deaths(world.vhost.queues["dead"]) == [("source", "rejected", 1)]
+        assert source.ready_count == source.unacked == 0
+
+    def test_expired(self, world: World, source: Queue) -> None:
+        world.push(source, "a", ttl=10)
+        world.run()
+        world.sleep(10)
+        assert deaths(world.vhost.queues["dead"]) == [("source", "expired", 1)]
+
+    def test_maxlen(self, world: World) -> None:
+        dead = world.queue("dead")
+        queue = world.queue(max_length=1, dead_letter_exchange="", dead_letter_routing_key="dead")
+        world.push(queue, "a", "b")
+        assert deaths(dead) == [("q", "maxlen", 1)]
+        assert world.contents(queue) == ["b"]
+
+    def test_delivery_limit(self, world: World) -> None:
+        dead = world.queue("dead")
+        queue = world.queue(delivery_limit=2, dead_letter_exchange="", dead_letter_routing_key="dead")
+        world.push(queue, "a")
+        consumer = Taker(queue)
+        for _ in range(3):
+            world.run()
+            consumer.requeue()
+        world.run()
+        assert consumer.history == ["a"] * 3
+        assert deaths(dead) == [("q", "delivery_limit", 1)]
+
+    def test_without_an_exchange_messages_are_dropped(self, world: World) -> None:
+        queue = world.queue()
+        world.push(queue, "a")
+        reject(queue)
+        assert (queue.ready_count, queue.unacked) == (0, 0)
+
+    def test_an_exchange_that_is_missing_drops_them(self, world: World) -> None:
+        queue = world.queue(dead_letter_exchange="nowhere")
+        world.push(queue, "a")
+        reject(queue)
+        assert (queue.ready_count, queue.unacked) == (0, 0)
+
+    def test_so_does_one_that_routes_nowhere(self, world: World) -> None:
+        queue = world.queue(dead_letter_exchange="amq.fanout")
+        world.push(queue, "a")
+        reject(queue)
+        assert (queue.ready_count, queue.unacked) == (0, 0)
+
+
+class TestHeaders:
+    def test_a_first_death(self, world: World, source: Queue) -> None:
+        world.vhost.bind(source, "amq.direct", "k", {})
+        world.publish("amq.direct", "k", "a", headers={"own": 1})
+        reject(source)
+        entry, headers = take(world.vhost.queues["dead"])
+        assert headers == {
+            "own": 1,
+            "x-death": [{
+                "count": 1, "exchange": "amq.direct", "queue": "source", "reason": "rejected", "routing-keys": ["k"],
+                "time": datetime.fromtimestamp(START // 1000, UTC)}],
+            "x-first-death-exchange": "amq.direct", "x-first-death-queue": "source", "x-first-death-reason": "rejected",
+        }
+        assert entry.overlay is not None and entry.overlay.address == b"\0\4dead"
+        assert entry.message.address == b"\x0aamq.direct\1k"
+
+    def test_the_same_death_again_is_counted(self, world: World) -> None:
+        one = world.queue("one", dead_letter_exchange="", dead_letter_routing_key="two")
+        two = world.queue("two", dead_letter_exchange="", dead_letter_routing_key="one")
+        world.push(one, "a")
+        reject(one)
+        reject(two)
+        assert deaths(one) == [("two", "rejected", 1), ("one", "rejected", 1)]
+        reject(one)
+        assert deaths(two) == [("one", "rejected", 2), ("two", "rejected", 1)]
+        _, headers = take(two)
+        assert headers["x-first-death-queue"] == "one"
+        assert headers["x-death"][0]["exchange"] == "" and headers["x-death"][0]["routing-keys"] == ["one"]
+
+    def test_another_reason_is_another_death(self, world: World) -> None:
+        one = world.queue("one", dead_letter_exchange="", dead_letter_routing_key="two", message_ttl=10)
+        two = world.queue("two", dead_letter_exchange="", dead_letter_routing_key="one")
+        world.push(one, "a")
+        reject(one)
+        reject(two)
+        world.run()
+        world.sleep(10)
+        assert deaths(two) == [("one", "expired", 1), ("two", "rejected", 1), ("one", "rejected", 1)]
+
+    def test_what_the_publisher_wrote_is_counted_on(self, world: World, source: Queue) -> None:
+        earlier = [{"queue": "source", "reason": "rejected", "count": 41, "exchange": "e"}, {"queue": "other"}, "nonsense"]
+        world.push(source, "a", headers={"x-death": earlier})
+        reject(source)
+        _, headers = take(world.vhost.queues["dead"])
+        assert headers["x-death"] == [{"queue": "source", "reason": "rejected", "count": 42, "exchange": "e"},
+                                      {"queue": "other"}]
+
+    def test_a_header_of_another_type_is_replaced(self, world: World, source: Queue) -> None:
+        world.push(source, "a", headers={"x-death": "mine"})
+        reject(source)
+        assert deaths(world.vhost.queues["dead"]) == [("source", "rejected", 1)]
+
+    def test_the_body_is_not_copied(self, world: World, source: Queue) -> None:
+        message = world.message("a")
+        source.push(message)
+        reject(source)
+        entry, _ = take(world.vhost.queues["dead"])
+        assert entry.message is message
+
+
+class TestExpiration:
+    def test_it_is_taken_off_and_remembered(self, world: World, source: Queue) -> None:
+        world.push(source, "a", ttl=10)
+        world.run()
+        world.sleep(10)
+        dead = world.vhost.queues["dead"]
+        entry, headers = take(dead)
+        assert headers["x-death"][0]["original-expiration"] == "10"
+        assert entry.overlay is not None and entry.overlay.drop_expiration
+        dead.requeue(entry)
+        world.run()
+        world.sleep(1000)
+        assert dead.ready_count == 1
+
+    def test_it_is_remembered_when_the_message_died_before(self, world: World, source: Queue) -> None:
+        """A client that publishes again what it got as a dead letter, with a new expiration."""
+        world.push(source, "a", ttl=10, headers={"x-death": [{"queue": "x", "reason": "rejected", "count": 1}]})
+        world.run()
+        world.sleep(10)
+        _, headers = take(world.vhost.queues["dead"])
+        assert headers["x-death"][0]["original-expiration"] == "10"
+
+    def test_but_only_at_the_first_death(self, world: World) -> None:
+        world.queue("one", dead_letter_exchange="", dead_letter_routing_key="two")
+        two = world.queue("two", dead_letter_exchange="", dead_letter_routing_key="three")
+        three = world.queue("three")
+        world.push(world.vhost.queues["one"], "a", ttl=10)
+        world.run()
+        world.sleep(10)
+        reject(two)
+        _, headers = take(three)
+        assert ["original-expiration" in death for death in headers["x-death"]] == [False, True]
+
+    def test_the_next_queues_time_begins_anew(self, world: World) -> None:
+        one = world.queue("one", dead_letter_exchange="", dead_letter_routing_key="two", message_ttl=10)
+        two = world.queue("two", message_ttl=50)
+        world.push(one, "a")
+        world.run()
+        world.sleep(10)
+        assert two.ready_count == 1
+        world.sleep(49)
+        assert two.ready_count == 1
+        world.sleep(1)
+        assert two.ready_count == 0
+
+    def test_a_queue_of_retries_without_consumers(self, world: World) -> None:
+        """The usual pattern: work, rejected, waits in another queue, comes back."""
+        work = world.queue("work", dead_letter_exchange="", dead_letter_routing_key="wait")
+        world.queue("wait", message_ttl=100, dead_letter_exchange="", dead_letter_routing_key="work")
+        consumer = Taker(work)
+        world.push(work, "a")
+        for _ in range(3):
+            world.run()
+            work.reject(consumer.taken.pop())
+            world.run()
+            world.sleep(100)
+        assert consumer.history == ["a"] * 4
+        assert deaths_of(consumer) == [("wait", "expired", 3), ("work", "rejected", 3)]
+
+
+def deaths_of(consumer: Taker) -> list[tuple[str, str, int]]:
+    headers = consumer.queue.vhost.dead_letters.headers_of(consumer.taken[-1])
+    return [(death["queue"], death["reason"], death["count"]) for death in headers["x-death"]]
+
+
+class TestCycles:
+    """A message that came back to a queue without ever having been rejected is dropped."""
+
+    def test_of_expiry(self, world: World) -> None:
+        one = world.queue("one", message_ttl=10, dead_letter_exchange="", dead_letter_routing_key="two")
+        two = world.queue("two", message_ttl=10, dead_letter_exchange="", dead_letter_routing_key="one")
+        world.push(one, "a")
+        world.run()
+        world.sleep(10)
+        assert two.ready_count == 1
+        world.sleep(10)
+        assert (one.ready_count, two.ready_count) == (0, 0)
+
+    def test_to_itself(self, world: World) -> None:
+        queue = world.queue(max_length=1, dead_letter_exchange="", dead_letter_routing_key="q")
+        world.push(queue, "a", "b")
+        assert world.contents(queue) == ["b"]
+
+    def test_a_rejection_on_the_way_breaks_it(self, world: World) -> None:
+        one = world.queue("one", message_ttl=10, dead_letter_exchange="", dead_letter_routing_key="two")
+        two = world.queue("two", dead_letter_exchange="", dead_letter_routing_key="one")
+        world.push(one, "a")
+        for round_number in range(1, 4):
+            world.run()
+            world.sleep(10)
+            assert deaths(two)[0] == ("one", "expired", round_number)
+            reject(two)
+            assert one.ready_count == 1
+
+    def test_only_the_queues_of_the_cycle_are_left_out(self, world: World) -> None:
+        world.vhost.declare_exchange("x", "fanout")
+        queue = world.queue(message_ttl=10, dead_letter_exchange="x")
+        other = world.queue("other")
+        world.vhost.bind(queue, "x", "", {})
+        world.vhost.bind(other, "x", "", {})
+        world.push(queue, "a")
+        world.run()
+        world.sleep(10)
+        assert (queue.ready_count, other.ready_count) == (0, 1)
+
+
+class TestRoutingKeys:
+    def test_without_a_key_of_its_own_the_messages_is_used(self, world: World) -> None:
+        world.vhost.declare_exchange("dlx", "direct")
+        source = world.queue("source", dead_letter_exchange="dlx")
+        dead = world.queue("dead")
+        world.vhost.bind(dead, "dlx", "k", {})
+        world.vhost.bind(source, "amq.direct", "k", {})
+        world.publish("amq.direct", "k", "a")
+        reject(source)
+        assert dead.ready_count == 1
+
+    def test_and_those_of_its_cc_header(self, world: World) -> None:
+        world.vhost.declare_exchange("dlx", "direct")
+        source = world.queue("source", dead_letter_exchange="dlx")
+        dead = world.queue("dead")
+        world.vhost.bind(dead, "dlx", "copy", {})
+        world.push(source, "a", headers={"CC": ["copy", "more"]})
+        reject(source)
+        _, headers = take(dead)
+        assert headers["CC"] == ["copy", "more"]
+        assert headers["x-death"][0]["routing-keys"] == ["source", "copy", "more"]
+
+    def test_a_key_of_its_own_replaces_them_all(self, world: World, source: Queue) -> None:
+        copy = world.queue("copy")
+        world.push(source, "a", headers={"CC": ["copy"]})
+        reject(source)
+        assert copy.ready_count == 0
+        _, headers = take(world.vhost.queues["dead"])
+        assert "CC" not in headers
+
+    def test_a_headers_exchange_sees_the_deaths(self, world: World) -> None:
+        source = world.queue("source", dead_letter_exchange="amq.headers")
+        dead = world.queue("dead")
+        world.vhost.bind(dead, "amq.headers", "", {"x-match": "all-with-x", "x-first-death-reason": "rejected"})
+        world.push(source, "a")
+        reject(source)
+        assert dead.ready_count == 1
+
+
+def test_durable_dead_letters_and_their_settlement_share_a_batch(world: World) -> None:
+    dead = world.queue("dead", durable=True)
+    source = world.queue("source", durable=True, dead_letter_exchange="", dead_letter_routing_key="dead")
+    world.push(source, "a", persistent=True)
+    world.run()
+    log = world.held_log
+    log.held = True
+    reject(source)
+    world.run()
+    assert {key[0] for key in log.kept} == {source.id}
+    log.release()
+    assert {key[0] for key in log.kept} == {dead.id}
+
+
+def test_a_target_that_is_full_and_refuses_gets_nothing(world: World, source: Queue) -> None:
+    world.vhost.delete_queue("dead", None)
+    dead = world.queue("dead", max_length=1, overflow="reject-publish")
+    world.push(source, "a", "b")
+    reject(source)
+    reject(source)
+    assert world.contents(dead) == ["a"]
+
+
+def test_a_rejection_after_the_queue_was_deleted_goes_nowhere(world: World, source: Queue) -> None:
+    world.push(source, "a")
+    entry = source.get(False)
+    assert entry is not None
+    world.vhost.remove_queue(source)
+    source.reject(entry)
+    assert world.vhost.queues["dead"].ready_count == 0
+    assert source.unacked == 0
+
+
+def test_strict_mode_has_a_limit_and_a_queue_for_what_exceeds_it() -> None:
+    world = World(strict=True)
+    queue = world.queue()
+    world.push(queue, "poison")
+    consumer = Taker(queue)
+    for _ in range(6):
+        world.run()
+        consumer.requeue()
+    world.run()
+    assert consumer.history == ["poison"] * 6
+    entry = world.vhost.queues["amq.dead"].get(True)
+    assert entry is not None and text_of(entry) == "poison"
+
+
+def test_a_quorum_queue_tells_how_often_a_message_came_back(world: World) -> None:
+    queue = world.queue(durable=True, queue_type="quorum")
+    world.push(queue, "a", persistent=True)
+    consumer = Taker(queue)
+    world.run()
+    consumer.requeue()
+    world.run()
+    assert world.vhost.dead_letters.headers_of(consumer.taken[0]) == {"x-delivery-count": 1}
+    assert queue.delivery_limit == 20
