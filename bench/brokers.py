@@ -67,13 +67,18 @@ class Contender:
             self.broker = RabbitProcess(directory)
         else:
             pure = {"LEVERET_PURE": "1" if name == PURE else "0"}
-            self.broker = LeveretProcess(directory, config=CONFIG, environment=pure, log_level="warning")
+            self.broker = LeveretProcess(directory, config=CONFIG, environment=pure, log_level="error")
         self.start()
 
     def start(self, timeout: float = 600) -> None:
         with preloaded(self.slow):
             assert isinstance(self.broker, (LeveretProcess, RabbitProcess))
             self.broker.start(timeout)
+        if isinstance(self.broker, LeveretProcess):
+            # The sources may have been edited since they were compiled.
+            build = "(pure" if self.name == PURE else "(compiled"
+            if build not in self.broker.log().splitlines()[0]:
+                raise SystemExit(f"{TITLES[self.name]} was asked for, and started is: {self.broker.log().splitlines()[0]}")
 
     def stop(self) -> None:
         if isinstance(self.broker, LeveretProcess):

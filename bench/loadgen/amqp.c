@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdarg.h>
@@ -204,6 +205,31 @@ int amqp_open(const struct address *to)
     amqp_call(fd, &b, METHOD(20, 11), NULL);
     free(b.data);
     return fd;
+}
+
+void amqp_say_close(int fd)
+{
+    struct buf b = {0};
+    struct timeval patience = {2, 0};
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    size_t at = method_begin(&b, 0, 10, 50);
+    put16(&b, 200);
+    put_str(&b, "");
+    put32(&b, 0);
+    method_end(&b, at);
+    if (send(fd, b.data, b.len, MSG_NOSIGNAL) == (ssize_t)b.len)
+        shutdown(fd, SHUT_WR);
+    free(b.data);
+}
+
+void amqp_await_close(int fd)
+{
+    static uint8_t rest[65536];
+    while (recv(fd, rest, sizeof rest, 0) > 0) {
+    }
+    close(fd);
 }
 
 void amqp_declare_queue(int fd, const char *name, int durable)

@@ -44,6 +44,11 @@ int amqp_open(const struct address *to);
    closes. Where `payload` is given it gets a pointer to the method's payload, valid until the next call. */
 void amqp_call(int fd, struct buf *out, uint32_t wanted, const uint8_t **payload);
 
+/* Say goodbye, and wait until the broker has heard it: two steps, so that many connections can be closed at a time.
+   Nothing that was begun may be half sent. */
+void amqp_say_close(int fd);
+void amqp_await_close(int fd);
+
 /* queue.declare, exchange.declare, queue.bind, basic.qos, basic.consume, confirm.select on channel 1: all wait. */
 void amqp_declare_queue(int fd, const char *name, int durable);
 void amqp_delete_queue(int fd, const char *name);

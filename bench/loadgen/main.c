@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 static const char help[] =
     "loadgen run|declare|idle [options]\n"
@@ -39,19 +38,25 @@ void load_declare(const struct load *load, unsigned count)
         }
     }
     printf("], \"seconds\": %.3f}\n", (double)(now_ns() - begin) / 1e9);
-    close(fd);
+    amqp_say_close(fd);
+    amqp_await_close(fd);
 }
 
 void load_idle(const struct load *load, unsigned count)
 {
     struct rlimit files = {count + 64, count + 64};
     setrlimit(RLIMIT_NOFILE, &files);
+    int *fds = calloc(count, sizeof *fds);
     for (unsigned i = 0; i < count; i++)
-        amqp_open(&load->broker);
+        fds[i] = amqp_open(&load->broker);
     puts("open");
     fflush(stdout);
     while (getchar() != EOF) {
     }
+    for (unsigned i = 0; i < count; i++)
+        amqp_say_close(fds[i]);
+    for (unsigned i = 0; i < count; i++)
+        amqp_await_close(fds[i]);
     printf("{\"connections\": %u}\n", count);
 }
 

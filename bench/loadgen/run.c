@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -363,6 +364,17 @@ static void report(double seconds, const struct counts *from, const struct usage
     printf("}\n");
 }
 
+/* Send the rest of a frame that is half sent, taking what comes meanwhile, for two seconds at most. */
+static void finish(struct connection *c)
+{
+    for (uint64_t until = now_ns() + 2000000000u; c->out.len && now_ns() < until && !flush(c);) {
+        struct pollfd wait = {.fd = c->fd, .events = POLLIN | POLLOUT};
+        poll(&wait, 1, 100);
+        if (wait.revents & POLLIN && recv(c->fd, c->in, INPUT, 0) <= 0)
+            return;
+    }
+}
+
 static int finished(void)
 {
     if (!load->messages)
@@ -475,12 +487,17 @@ void load_run(const struct load *what)
     }
     report((double)(now - begin) * 1e-9, &from, &mine, &theirs);
     fflush(stdout);
+    for (int i = 0; i < total; i++) {
+        finish(&all[i]);
+        amqp_say_close(all[i].fd);
+    }
     for (int i = 0; i < total; i++)
-        close(all[i].fd);
+        amqp_await_close(all[i].fd);
     if (!load->keep)
         for (int i = 0; i < load->queues; i++)
             amqp_delete_queue(control, queue_name(i));
     if (*exchange)
         amqp_delete_exchange(control, exchange);
-    close(control);
+    amqp_say_close(control);
+    amqp_await_close(control);
 }
