@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import heapq
 import time
+from typing import Final
+
+# Fewer items of the heap that stand for nothing any more are not worth clearing away.
+STALE: Final = 256
 
 
 class Timed:
@@ -24,11 +28,16 @@ class Timed:
 
 
 class Timers:
-    """The heap. `next_due` is when `run` wants to be called next, 0 for never."""
+    """The heap. `next_due` is when `run` wants to be called next, 0 for never.
+
+    What was cancelled or moved forward leaves an item behind; `stale` counts them, and when they are the greater part of
+    the heap they are cleared away: a life of ten years that ends early must not be remembered for ten years.
+    """
 
     def __init__(self) -> None:
         self.heap: list[tuple[int, int, Timed]] = []
         self.count = 0
+        self.stale = 0
 
     def now(self) -> int:
         """Milliseconds of Unix time."""
@@ -36,15 +45,41 @@ class Timers:
 
     def at(self, due: int, timed: Timed) -> None:
         """Call `timed.fire` at `due`; replaces what was scheduled for it."""
+        cancelled = timed.due == 0
         timed.due = due
-        if timed.queued and timed.queued <= due:
-            return
+        if timed.queued:
+            if timed.queued <= due:
+                if cancelled:
+                    self.stale -= 1
+                return
+        superseded = timed.queued != 0 and not cancelled
         timed.queued = due
         self.count += 1
         heapq.heappush(self.heap, (due, self.count, timed))
+        if superseded:
+            self._forget_one()
 
     def cancel(self, timed: Timed) -> None:
-        timed.due = 0
+        if timed.queued and timed.due:
+            timed.due = 0
+            self._forget_one()
+
+    def _forget_one(self) -> None:
+        """An item stands for nothing any more."""
+        self.stale += 1
+        if self.stale < STALE or self.stale * 2 < len(self.heap):
+            return
+        kept = []
+        for item in self.heap:
+            timed = item[2]
+            if timed.queued == item[0]:
+                if timed.due:
+                    kept.append(item)
+                else:
+                    timed.queued = 0
+        heapq.heapify(kept)
+        self.heap[:] = kept
+        self.stale = 0
 
     def next_due(self) -> int:
         return self.heap[0][0] if self.heap else 0
@@ -56,10 +91,12 @@ class Timers:
             item = heapq.heappop(heap)
             timed = item[2]
             if timed.queued != item[0]:
-                continue  # a later item of the same one stands in the heap
+                self.stale -= 1
+                continue  # another item of the same one stands in the heap
             timed.queued = 0
             due = timed.due
             if due == 0:
+                self.stale -= 1
                 continue
             if due > now:
                 self.at(due, timed)

@@ -1,0 +1,139 @@
+"""The heap of timers."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leveret.broker.timers import Timed, Timers
+from tests.broker.support import World  # noqa: F401 (skips over compiled modules)
+
+
+class Recorder(Timed):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fired: list[int] = []
+
+    def fire(self, now: int) -> None:
+        self.fired.append(now)
+
+
+class Again(Timed):
+    """Schedules itself once more whenever it fires."""
+
+    def __init__(self, timers: Timers, interval: int) -> None:
+        super().__init__()
+        self.timers = timers
+        self.interval = interval
+        self.fired: list[int] = []
+
+    def fire(self, now: int) -> None:
+        self.fired.append(now)
+        self.timers.at(now + self.interval, self)
+
+
+def test_fires_once_when_due() -> None:
+    timers = Timers()
+    timed = Recorder()
+    timers.at(100, timed)
+    timers.run(99)
+    assert timed.fired == []
+    timers.run(100)
+    timers.run(200)
+    assert timed.fired == [100]
+    assert timers.next_due() == 0
+
+
+def test_later_replaces() -> None:
+    timers = Timers()
+    timed = Recorder()
+    timers.at(100, timed)
+    timers.at(200, timed)
+    timers.run(150)
+    assert timed.fired == []
+    timers.run(200)
+    assert timed.fired == [200]
+
+
+def test_earlier_replaces() -> None:
+    timers = Timers()
+    timed = Recorder()
+    timers.at(200, timed)
+    timers.at(100, timed)
+    timers.run(100)
+    timers.run(500)
+    assert timed.fired == [100]
+
+
+def test_cancelled_is_not_fired_and_may_be_scheduled_again() -> None:
+    timers = Timers()
+    timed = Recorder()
+    timers.at(100, timed)
+    timers.cancel(timed)
+    timers.run(150)
+    timers.at(200, timed)
+    timers.run(200)
+    assert timed.fired == [200]
+
+
+def test_one_that_schedules_itself_does_not_hold_up_the_rest() -> None:
+    timers = Timers()
+    again = Again(timers, 10)
+    other = Recorder()
+    timers.at(10, again)
+    timers.at(10, other)
+    timers.run(35)
+    assert again.fired == [35]
+    assert other.fired == [35]
+    timers.run(45)
+    assert again.fired == [35, 45]
+
+
+def test_what_is_cancelled_does_not_pile_up() -> None:
+    """Queues with a life of ten years that are declared and deleted, over and over."""
+    timers = Timers()
+    kept = Recorder()
+    timers.at(50, kept)
+    for number in range(10_000):
+        timed = Recorder()
+        timers.at(10_000_000 + number, timed)
+        timers.cancel(timed)
+    assert len(timers.heap) < 1000
+    timers.run(50)
+    assert kept.fired == [50]
+
+
+def test_what_is_moved_forward_does_not_pile_up() -> None:
+    """A head that expires earlier each time."""
+    timers = Timers()
+    timed = Recorder()
+    for number in range(10_000):
+        timers.at(10_000_000 - number, timed)
+    assert len(timers.heap) < 1000
+    timers.run(10_000_000 - 9_999)
+    assert timed.fired == [10_000_000 - 9_999]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.one_of(st.none(), st.integers(1, 50)), st.integers(0, 5)), max_size=60))
+def test_against_a_table(steps: list[tuple[int, int | None, int]]) -> None:
+    """Any mixture of schedules, cancellations and time that passes fires what a plain table would."""
+    timers = Timers()
+    timed = [Recorder() for _ in range(4)]
+    due: dict[int, int] = {}
+    expected: list[list[int]] = [[] for _ in range(4)]
+    now = 1000
+    for which, delay, passes in steps:
+        if delay is None:
+            timers.cancel(timed[which])
+            due.pop(which, None)
+        else:
+            timers.at(now + delay, timed[which])
+            due[which] = now + delay
+        now += passes
+        timers.run(now)
+        for number, when in list(due.items()):
+            if when <= now:
+                expected[number].append(now)
+                del due[number]
+        assert [recorder.fired for recorder in timed] == expected
+        assert not due or 0 < timers.next_due() <= min(due.values())
