@@ -48,6 +48,7 @@ class Transaction(CommitWaiter):
                 if queue.deleted:
                     continue
                 entry = queue.prepare(message)
+                queue.hidden.add(entry.seq)
                 self.prepared.append(entry)
                 durable = durable or entry.row is not None
         for entry, outcome in self.settlements:
@@ -65,6 +66,7 @@ class Transaction(CommitWaiter):
 
     def committed(self, batch: int) -> None:
         for entry in self.prepared:
+            entry.queue.hidden.discard(entry.seq)
             entry.queue.insert_new(entry)
         self.prepared = []
         done = self.done

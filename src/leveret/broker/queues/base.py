@@ -117,6 +117,8 @@ class Queue:
         # Entries below this have been offered to consumers once: what expires AT_ONCE does so now.
         self.offered_until = 0
         self.waiting: list[Waiting] = []
+        # Sequence numbers of entries that wait for the commit of their transaction.
+        self.hidden: set[int] = set()
         self.expiry: Expiry | None = None
         self.unused: Unused | None = None
         self.max_priority = -1 if settings.max_priority is None else settings.max_priority
@@ -125,7 +127,8 @@ class Queue:
         self.max_bytes = -1 if settings.max_length_bytes is None else settings.max_length_bytes
         self.delivery_limit = -1 if settings.delivery_limit is None else settings.delivery_limit
         self.rejects_publish = settings.overflow != DROP_HEAD
-        self.guarded = self.message_ttl >= 0 or self.max_length >= 0 or self.max_bytes >= 0
+        self.guarded = (self.message_ttl >= 0 or self.max_length >= 0 or self.max_bytes >= 0
+                        or settings.type == QUORUM)
         # Statistics
         self.published = 0
         self.delivered = 0
@@ -202,6 +205,8 @@ class Queue:
         self.next_seq = seq + 1
         entry = Entry(self, message, seq)
         entry.overlay = overlay
+        if self.settings.type == QUORUM:
+            self._show_deliveries(entry)
         if self.message_ttl >= 0:
             due = self.expires_at(entry)
             expires = self.broker.timers.now() + self.message_ttl if self.message_ttl else AT_ONCE
@@ -561,11 +566,10 @@ class Queue:
                 entry.holder = None
                 self.dead_letter(entry, DELIVERY_LIMIT)
                 return
-            if self.delivery_limit >= 0:
-                if self.settings.type == QUORUM:
-                    self._show_deliveries(entry)
-                if entry.row is not None:
-                    entry.row.log.update(entry)
+            if self.settings.type == QUORUM:
+                self._show_deliveries(entry)
+        if entry.row is not None:
+            entry.row.log.update(entry)  # so that it is redelivered after a restart, too
         entry.state = AVAILABLE
         self._level_of(entry.message).insert(entry)
         self.memory += entry.message.size + ENTRY_OVERHEAD
@@ -782,13 +786,17 @@ class Queue:
             backlog.settle_young()
         if self.max_length >= 0 or self.max_bytes >= 0:
             self._shorten()
+        self._tell_waiting()
+        self.activate()
+        self.broker.end_turn()
+
+    def _tell_waiting(self) -> None:
+        """What somebody waited for is in memory, or gone."""
         waiting = self.waiting
         if waiting:
             self.waiting = []
             for waiter in waiting:
                 waiter.loaded()
-        self.activate()
-        self.broker.end_turn()
 
     # Consumers
 
@@ -905,11 +913,12 @@ class Queue:
         self.levels = None
         self.backlog = Backlog(-1)
         self.memory = 0
+        self._tell_waiting()
         return count
 
     def _held(self) -> list[int]:
-        """Sequence numbers of the entries that consumers hold."""
-        return [entry.seq for entry in self.broker.held_entries(self)]
+        """Sequence numbers of the entries that consumers hold, and of those that nobody may see yet."""
+        return [*self.hidden, *(entry.seq for entry in self.broker.held_entries(self))]
 
     def delete(self) -> int:
         """The queue is gone, with everything in it. Returns how many ready entries it had."""
@@ -931,9 +940,6 @@ class Queue:
         if self.unused is not None:
             self.broker.timers.cancel(self.unused)
         self.broker.paging.pop(self.id, None)
-        for waiter in self.waiting:
-            waiter.loaded()
-        self.waiting = []
         return count
 
     # Recovery

@@ -1,0 +1,169 @@
+"""Purge and deletion: what goes, what stays, also while entries are being read back."""
+
+from __future__ import annotations
+
+from leveret.broker.queues.base import Queue, Waiting
+from tests.broker.support import Keeper, Taker, World, figures
+
+
+def paged(world: World, count: int = 40, **arguments: object) -> Queue:
+    """A durable queue whose newer messages are on disk only."""
+    queue = world.queue(durable=True, **arguments)
+    world.push(queue, *(f"{number:03}" for number in range(count)), persistent=True)
+    world.run()
+    world.broker.page_down()
+    assert queue.backlog.paged > 0
+    return queue
+
+
+def small_world() -> World:
+    return World(page_above=10_000)
+
+
+class Waiter(Waiting):
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self.calls = 0
+
+    def loaded(self) -> None:
+        self.calls += 1
+
+
+def test_purge_drops_what_is_ready_and_says_how_much(world: World) -> None:
+    queue = world.queue(durable=True)
+    world.push(queue, "a", "b", persistent=True)
+    world.push(queue, "c")
+    assert queue.purge() == 3
+    world.run()
+    assert figures(queue) == (0, 0, 0) and queue.memory == 0
+    assert world.log.rows == {} and world.held_log.kept == {}
+    assert queue.purge() == 0
+
+
+def test_purge_spares_what_consumers_hold(world: World) -> None:
+    queue = world.queue(durable=True)
+    consumer = Taker(queue, credit=2)
+    world.broker.holders[Keeper(consumer)] = None
+    world.push(queue, *"abcd", persistent=True)
+    world.run()
+    assert queue.purge() == 2
+    assert figures(queue) == (0, 0, 2)
+    consumer.credit = 0
+    consumer.requeue(1)
+    world.run()
+    assert figures(queue) == (1, 1, 1)
+    log, recovery = world.held_log.recovery()
+    after = World(log=log, recovery=recovery)
+    assert after.contents(after.vhost.queues["q"]) == ["a", "b"]
+
+
+def test_purge_of_paged_messages() -> None:
+    world = small_world()
+    queue = paged(world)
+    assert queue.purge() == 40
+    world.run()
+    assert figures(queue) == (0, 0, 0) and queue.memory == 0
+    assert world.log.rows == {} and world.held_log.kept == {}
+    world.push(queue, "new", persistent=True)
+    assert world.contents(queue) == ["new"]
+
+
+def test_purge_while_messages_are_read_back() -> None:
+    world = small_world()
+    queue = paged(world)
+    consumer = Taker(queue, credit=0)
+    consumer.give(1)
+    world.end_turn()
+    assert queue.backlog.loading and world.posted
+    assert queue.purge() == 39
+    world.push(queue, "new", persistent=True)
+    world.run()
+    assert figures(queue) == (1, 3, 1)
+    consumer.give(-1)
+    world.run()
+    assert consumer.history == ["000", "new"]
+
+
+def test_purge_answers_those_who_wait_for_messages_to_be_read() -> None:
+    world = small_world()
+    queue = paged(world)
+    while queue.backlog.head:
+        assert queue.get(True) is not None
+    assert queue.get(True) is None and queue.needs_loading()
+    waiter = Waiter(queue)
+    queue.wait_loaded(waiter)
+    queue.purge()
+    world.run()
+    assert waiter.calls == 1
+
+
+def test_delete_answers_them_too() -> None:
+    world = small_world()
+    queue = paged(world)
+    while queue.backlog.head:
+        assert queue.get(True) is not None
+    assert queue.get(True) is None
+    waiter = Waiter(queue)
+    queue.wait_loaded(waiter)
+    world.vhost.remove_queue(queue)
+    world.run()
+    assert waiter.calls == 1
+
+
+def test_delete_settles_everything_also_what_is_held() -> None:
+    world = small_world()
+    queue = paged(world)
+    consumer = Taker(queue, credit=3)
+    world.broker.holders[Keeper(consumer)] = None
+    world.run()
+    assert len(consumer.taken) == 3
+    assert world.vhost.remove_queue(queue) == 37
+    world.run()
+    assert consumer.gone
+    assert world.log.rows == {} and world.held_log.kept == {}
+    consumer.ack(2)
+    consumer.requeue()
+    world.run()
+    assert queue.unacked == 0
+
+
+def test_delete_while_messages_are_read_back() -> None:
+    world = small_world()
+    queue = paged(world)
+    Taker(queue, credit=1)
+    world.end_turn()
+    assert queue.backlog.loading
+    world.vhost.remove_queue(queue)
+    world.run()
+    assert world.log.rows.keys() == {1} and sum(row.live for row in world.log.rows.values()) == 1
+    again = world.queue(durable=True)
+    assert again.id != queue.id
+    world.push(again, "new", persistent=True)
+    assert world.contents(again) == ["new"]
+
+
+def test_a_paged_queue_over_its_limit_is_read_back_once() -> None:
+    """Each publish finds the queue too long and its head not there."""
+    world = small_world()
+    queue = paged(world, max_length=100)
+    while queue.backlog.head:
+        assert queue.get(True) is not None
+    left = queue.ready_count
+    queue.max_length = 3
+    world.push(queue, *"abcdef", persistent=True)
+    world.run()
+    assert left > 0 and queue.ready_count == 3
+    assert world.contents(queue) == ["d", "e", "f"]
+    assert figures(queue) == (0, 0, 0) and queue.memory == 0
+
+
+def test_purge_of_priorities(world: World) -> None:
+    queue = world.queue(durable=True)
+    for priority in range(10):
+        world.push(queue, "m", persistent=True, priority=priority)
+    assert queue.purge() == 10
+    world.run()
+    assert world.log.rows == {}
+    world.push(queue, "a", priority=1)
+    world.push(queue, "b", priority=2)
+    assert world.contents(queue) == ["b", "a"]
