@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
+import time
 from pathlib import Path
 
 from leveret.broker.broker import DEFAULT_PAGE_ABOVE
@@ -14,12 +16,21 @@ INTERVAL = 0.25
 _PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
 # Between the alarm and its end lies this much, so that it does not flap.
 RELEASE = 0.95
+# Seconds between two requests to the allocator to give memory back.
+TRIM_INTERVAL = 1.0
 
 
 def resident_octets() -> int:
     """Memory of this process that is resident."""
     with open("/proc/self/statm", "rb") as file:
         return int(file.read().split()[1]) * _PAGE_SIZE
+
+
+def give_back() -> None:
+    """Have the C library return freed memory to the system, where it can (glibc)."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 class Watch:
@@ -34,6 +45,7 @@ class Watch:
         self.memory_alarm = False
         self.disk_alarm = False
         self.resident = 0
+        self.trim_due = 0.0
 
     def look(self) -> None:
         """Measure, page out, raise or end alarms."""
@@ -52,7 +64,13 @@ class Watch:
         limit = self.memory_limit
         if not limit:
             return
-        self.resident = resident = resident_octets()
+        resident = resident_octets()
+        if resident > limit * 0.5 and time.monotonic() >= self.trim_due:
+            # What was freed may still stand in the allocator's arenas, and would keep the alarm on for ever.
+            self.trim_due = time.monotonic() + TRIM_INTERVAL
+            give_back()
+            resident = resident_octets()
+        self.resident = resident
         broker = self.broker
         if resident > limit * 0.8:
             broker.page_above = DEFAULT_PAGE_ABOVE // 256

@@ -198,6 +198,9 @@ class BatchedLog(Log):
             # Everything was settled before it was written.
             self._finish()
 
+    def has_pending(self) -> bool:
+        return self._flying is not None or self.pending()
+
     def pending(self) -> bool:
         """Whether the batch being filled has anything to do."""
         return bool(self._index or self._touched or self._waiters or self._puts or self._full_drafts

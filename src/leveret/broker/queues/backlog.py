@@ -91,8 +91,9 @@ class Backlog:
         """Add a position at the end of the chunks."""
         chunks = self.chunks
         chunk: Chunk | None = chunks[len(chunks) - 1] if chunks else None
+        # A chunk that is being loaded is not appended to: the load has seen only what was in it before.
         if (chunk is None or chunk.overflow != overflow or len(chunk.seqs) >= CHUNK_ENTRIES
-                or chunk.bytes >= CHUNK_BYTES):
+                or chunk.bytes >= CHUNK_BYTES or (self.loading and len(chunks) == 1)):
             chunk = Chunk(overflow)
             chunks.append(chunk)
         chunk.seqs.append(seq)

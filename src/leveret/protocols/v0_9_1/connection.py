@@ -168,7 +168,7 @@ class Connection(Session):
             try:
                 if command.name == "channel.open":
                     methods.open_channel(self, command.channel)
-                elif command.name == "channel.close":
+                elif command.name == "channel.close" and not self.engine.is_closing(command.channel):
                     self.engine.send(command.channel, "channel.close-ok", {})
                 elif command.channel == 0:
                     handshake.perform(self, command)
@@ -199,9 +199,9 @@ class Connection(Session):
         log.info("%s: channel %d closed with %d: %s", self.peer.name, channel.number, code, text)
         channel.resolve()
         self.close_channel(channel)
-        if self.engine.is_open(channel.number):  # else the client was quicker, and its close comes next
-            self.engine.send(channel.number, "channel.close", {
-                "reply_code": code, "reply_text": reply_text(code, text), "class_id": class_id, "method_id": method_id})
+        # Dropped by the engine where the client was quicker, and its close comes next.
+        self.engine.send(channel.number, "channel.close", {
+            "reply_code": code, "reply_text": reply_text(code, text), "class_id": class_id, "method_id": method_id})
         self.mark()
 
     def close_channel(self, channel: Channel) -> None:

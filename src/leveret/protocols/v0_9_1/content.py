@@ -86,8 +86,10 @@ def header_of(entry: Entry) -> bytes:
         headers = dict(overlay.headers)
         deaths = headers.get("x-death")
         if deaths is not None:
-            # Clients cast the count to a 64-bit integer, whatever its value.
+            # Clients cast counts to 64-bit integers, whatever their values.
             headers["x-death"] = [{**death, "count": LongLong(death["count"])} for death in deaths]
+        if "x-delivery-count" in headers:
+            headers["x-delivery-count"] = LongLong(headers["x-delivery-count"])
         try:
             overlay.rendered = overlay_header(message.header, headers, overlay.drop_expiration)
         except WireError:

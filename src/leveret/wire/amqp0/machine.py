@@ -89,6 +89,11 @@ class Machine(Output):
         state = self._channels.get(channel)
         return state is not None and state.stage != assembly.NOTHING
 
+    def is_closing(self, channel: int) -> bool:
+        """Whether we have closed the channel and its close-ok has not come."""
+        state = self._channels.get(channel)
+        return state is not None and state.state == states.CHANNEL_CLOSING
+
     def _method_received(self, number: int, channel: WireChannel | None, data: bytes, start: int, end: int,
                          out: list[Command]) -> None:
         """A method frame that the hot path left: decode it and move the states."""
