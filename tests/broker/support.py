@@ -348,6 +348,9 @@ class World:
         self.clock.time += milliseconds
         self.clock.run(self.clock.time)
         self.run()
+        while 0 < self.clock.next_due() <= self.clock.time:
+            self.clock.run(self.clock.time)
+            self.run()
 
     def get(self, queue: Queue) -> str | None:
         """A basic.get that is acknowledged at once."""

@@ -47,11 +47,10 @@ class Timers:
         """Call `timed.fire` at `due`; replaces what was scheduled for it."""
         cancelled = timed.due == 0
         timed.due = due
-        if timed.queued:
-            if timed.queued <= due:
-                if cancelled:
-                    self.stale -= 1
-                return
+        if timed.queued and timed.queued <= due:
+            if cancelled:
+                self.stale -= 1
+            return
         superseded = timed.queued != 0 and not cancelled
         timed.queued = due
         self.count += 1

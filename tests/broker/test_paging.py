@@ -1,0 +1,244 @@
+"""Deep queues: what is paged out comes back in order, whole, and once."""
+
+from __future__ import annotations
+
+import pytest
+
+from leveret.broker.queues.base import Queue
+from tests.broker.support import Keeper, Taker, World, figures
+
+BODIES = [f"{number:04}" for number in range(60)]
+
+
+@pytest.fixture
+def small() -> World:
+    return World(page_above=10_000)
+
+
+def fill(world: World, queue: Queue, *, persistent: bool = True, bodies: list[str] = BODIES) -> None:
+    world.push(queue, *bodies, persistent=persistent)
+    world.run()
+    world.broker.page_down()
+
+
+def test_a_deep_queue_keeps_positions_only(small: World) -> None:
+    queue = small.queue(durable=True)
+    fill(small, queue)
+    assert queue.backlog.paged > 40
+    assert queue.memory < 15_000
+    assert figures(queue) == (60, 240, 0)
+    assert small.contents(queue) == BODIES
+    assert figures(queue) == (0, 0, 0) and queue.memory == 0
+
+
+def test_nothing_is_paged_before_it_is_committed(small: World) -> None:
+    small.held_log.held = True
+    queue = small.queue(durable=True)
+    fill(small, queue)
+    assert queue.backlog.paged == 0
+    small.held_log.release_all()
+    small.broker.page_down()
+    assert queue.backlog.paged > 40
+    assert small.contents(queue) == BODIES
+
+
+def test_consumers_drain_it_in_order_while_more_comes(small: World) -> None:
+    queue = small.queue(durable=True)
+    fill(small, queue)
+    consumer = Taker(queue)
+    small.push(queue, "new1", persistent=True)
+    small.run()
+    small.push(queue, "new2", persistent=True)
+    small.run()
+    assert consumer.history == [*BODIES, "new1", "new2"]
+    assert figures(queue) == (0, 0, 62) and queue.memory == 0
+
+
+def test_what_comes_back_goes_to_its_old_place(small: World) -> None:
+    queue = small.queue(durable=True)
+    fill(small, queue)
+    consumer = Taker(queue, credit=20)
+    small.run()
+    assert len(consumer.taken) == 20
+    consumer.requeue_all()
+    small.run()
+    assert small.contents(queue) == BODIES
+
+
+def test_transient_messages_stay_in_memory_without_an_overflow_log(small: World) -> None:
+    queue = small.queue()
+    fill(small, queue, persistent=False)
+    assert queue.backlog.paged == 0
+    assert small.contents(queue) == BODIES
+
+
+def test_with_one_they_are_paged_too() -> None:
+    world = World(page_above=10_000, overflow=True)
+    queue = world.queue()
+    fill(world, queue, persistent=False)
+    world.run()
+    world.broker.page_down()
+    assert queue.backlog.paged > 40
+    assert figures(queue) == (60, 240, 0)
+    assert world.contents(queue) == BODIES
+    world.run()
+    assert world.overflow is not None and world.overflow.rows == {} and world.log.rows == {}
+
+
+def test_a_mixture_of_both() -> None:
+    world = World(page_above=10_000, overflow=True)
+    queue = world.queue(durable=True)
+    for number, body in enumerate(BODIES):
+        world.push(queue, body, persistent=number % 3 == 0)
+    world.run()
+    for _ in range(5):
+        world.broker.page_down()
+        world.run()
+    assert queue.backlog.paged > 40
+    assert {chunk.overflow for chunk in queue.backlog.chunks} == {True, False}
+    assert world.contents(queue) == BODIES
+
+
+def test_purge_of_a_mixture() -> None:
+    world = World(page_above=10_000, overflow=True)
+    queue = world.queue(durable=True)
+    for number, body in enumerate(BODIES):
+        world.push(queue, body, persistent=number % 3 == 0)
+    for _ in range(5):
+        world.run()
+        world.broker.page_down()
+    assert queue.purge() == 60
+    world.run()
+    assert world.overflow is not None
+    world.overflow.flush()
+    assert world.overflow.rows == {} and world.log.rows == {}
+
+
+def test_each_priority_is_paged(small: World) -> None:
+    queue = small.queue(durable=True)
+    for body in BODIES:
+        small.push(queue, body, persistent=True, priority=int(body) % 3)
+    small.run()
+    small.broker.page_down()
+    assert queue.levels is not None and sum(level.paged for level in queue.levels.values()) > 40
+    assert figures(queue) == (60, 240, 0)
+    expected = sorted(BODIES, key=lambda body: (-(int(body) % 3), body))
+    assert small.contents(queue) == expected
+
+
+def test_a_higher_priority_that_comes_later_overtakes_what_is_paged(small: World) -> None:
+    queue = small.queue(durable=True)
+    fill(small, queue)
+    small.push(queue, "urgent", persistent=True, priority=9)
+    consumer = Taker(queue, credit=2)
+    small.run()
+    assert consumer.history == ["urgent", "0000"]
+
+
+def test_page_down_moves_what_stands_in_memory_out(world: World) -> None:
+    queue = world.queue(durable=True)
+    world.push(queue, *BODIES, persistent=True)
+    world.run()
+    assert queue.backlog.paged == 0
+    world.broker.page_above = 10_000
+    world.broker.page_down()
+    assert queue.backlog.paged > 40
+    assert figures(queue) == (60, 240, 0)
+    assert world.contents(queue) == BODIES
+
+
+def test_page_down_spares_what_is_below_the_share(world: World) -> None:
+    queue = world.queue(durable=True)
+    world.push(queue, "a", persistent=True)
+    world.run()
+    world.broker.page_above = 10_000
+    world.broker.page_down()
+    assert len(queue.backlog.head) == 1
+
+
+def test_expiry_reaches_what_is_paged(small: World) -> None:
+    queue = small.queue(durable=True, message_ttl=1000)
+    fill(small, queue)
+    small.sleep(1000)
+    assert figures(queue) == (0, 0, 0) and queue.memory == 0
+    assert small.log.rows == {}
+
+
+def test_dead_letters_of_what_is_paged_keep_their_messages(small: World) -> None:
+    dead = small.queue("dead", durable=True)
+    queue = small.queue(durable=True, message_ttl=1000, dead_letter_exchange="", dead_letter_routing_key="dead")
+    fill(small, queue)
+    small.sleep(1000)
+    small.broker.page_down()
+    assert dead.ready_count == 60
+    assert small.contents(dead) == BODIES
+    assert small.log.rows == {}
+
+
+def test_a_message_that_was_handed_out_once_is_still_redelivered_after_paging(small: World) -> None:
+    queue = small.queue(durable=True)
+    small.push(queue, *BODIES[:5], persistent=True)
+    small.run()
+    taken = [queue.get(False) for _ in range(5)]
+    for entry in reversed(taken):
+        assert entry is not None
+        queue.requeue(entry)
+    small.run()
+    small.broker.page_above = 1000
+    small.broker.page_down()
+    assert queue.backlog.paged >= 3
+    while queue.ready_count:
+        entry = queue.get(True)
+        if entry is None:
+            small.run()
+            continue
+        assert entry.acquired_count == 2
+
+
+def test_the_delivery_limit_counts_on_after_paging(small: World) -> None:
+    queue = small.queue(durable=True, delivery_limit=3)
+    small.push(queue, *BODIES[:10], persistent=True)
+    for attempt in range(4):
+        small.broker.page_above = 10_000
+        small.run()
+        taken = []
+        while len(taken) < 10:
+            entry = queue.get(False)
+            if entry is None:
+                small.run()
+                continue
+            assert entry.delivery_count == attempt
+            taken.append(entry)
+        for entry in reversed(taken):
+            queue.requeue(entry)
+        small.run()
+        small.broker.page_above = 1000
+        small.broker.page_down()
+    assert figures(queue) == (0, 0, 0)
+
+
+def test_a_queue_in_a_fan_out_pages_without_the_others(small: World) -> None:
+    one, two = small.queue("one", durable=True), small.queue("two", durable=True)
+    consumer = Taker(two, no_ack=True)
+    for body in BODIES:
+        message = small.message(body, persistent=True)
+        for queue in (one, two):
+            queue.push(message)
+    small.run()
+    small.broker.page_down()
+    assert consumer.history == BODIES
+    assert one.backlog.paged > 40
+    assert small.contents(one) == BODIES
+
+
+def test_held_entries_survive_a_purge_of_paged_ones(small: World) -> None:
+    queue = small.queue(durable=True)
+    fill(small, queue)
+    consumer = Taker(queue, credit=30)
+    small.broker.holders[Keeper(consumer)] = None
+    small.run()
+    queue.purge()
+    small.run()
+    log, recovery = small.held_log.recovery()
+    after = World(log=log, recovery=recovery)
+    assert after.contents(after.vhost.queues["q"]) == BODIES[:30]
