@@ -225,3 +225,33 @@ def test_a_body_that_is_too_large_closes_its_channel_only() -> None:
     assert engine.pending
     assert names(engine.receive(frame(3, 1, b"z" * 100) + CLOSE_OK + OPEN)) == ["channel.close-ok", "channel.open"]
     assert names(engine.receive(publish_frames(1, b"x" * 100))) == ["Publish"]
+
+
+def test_every_close_is_answered_once_whoever_tries() -> None:
+    engine = open_server(1)
+    engine.send(1, "channel.close-ok")  # nobody asked
+    assert engine.to_send() == b""
+    engine.send(1, "channel.close", {"reply_code": 404})
+    engine.to_send()
+    assert engine.is_closing(1)
+    # Both closes crossed, and the answer to ours came with the peer's.
+    assert names(engine.receive(CLOSE + CLOSE_OK)) == ["channel.close", "channel.close-ok"]
+    assert not engine.is_closing(1)
+    assert engine.to_send() == CLOSE_OK
+    engine.send(1, "channel.close-ok")
+    assert engine.to_send() == b""
+    # Two closes before the first was answered.
+    assert len(engine.receive(OPEN + CLOSE + OPEN + CLOSE)) == 4
+    for answer in (CLOSE_OK, CLOSE_OK, b""):
+        engine.send(1, "channel.close-ok")
+        assert engine.to_send() == answer
+
+
+def test_the_close_of_the_connection_is_answered_once() -> None:
+    engine = open_server(1)
+    engine.send(0, "connection.close", {"reply_code": 320})
+    engine.to_send()
+    assert names(engine.receive(method(0, 10, 50, b"\0\xc8\0\0\0\0\0"))) == ["connection.close"]
+    assert engine.to_send() == method(0, 10, 51)
+    engine.send(0, "connection.close-ok")
+    assert engine.to_send() == b""

@@ -200,7 +200,8 @@ def test_every_channel_method_in_every_state_sent(state: int) -> None:
                 engine.send(1, spec.name)
         else:
             engine.send(1, spec.name)
-        assert bool(engine.to_send()) == (following is not None), spec.name
+        # No close has come that close-ok would answer.
+        assert bool(engine.to_send()) == (following is not None and spec.name != "channel.close-ok"), spec.name
 
 
 def test_every_method_of_the_two_classes_has_a_row() -> None:

@@ -46,8 +46,8 @@ _CHANNEL_CLOSE_OK: Final = struct.pack(">HH", 20, 41)
 class Machine(Output):
     """One connection; see `engine.Engine` for its arguments and attributes."""
 
-    __slots__ = ("_can_close", "_channels", "_fused_size", "_is_server", "_limit", "_proposed_channel_max",
-                 "_proposed_frame_max", "_unexpected", "channel_max", "dialect", "heartbeat", "lost", "max_body_size",
+    __slots__ = ("_can_close", "_channels", "_close_oks_owed", "_fused_size", "_is_server", "_limit",
+                 "_proposed_channel_max", "_proposed_frame_max", "_unexpected", "channel_max", "dialect", "heartbeat", "lost", "max_body_size",
                  "role", "spool_threshold", "state", "version")
 
     def __init__(self, role: int, version: Version, frame_max: int, channel_max: int, heartbeat: int,
@@ -73,6 +73,8 @@ class Machine(Output):
         self._is_server = role == SERVER
         self._can_close = False
         self._channels: dict[int, WireChannel] = {}
+        # How many closes of a channel have come that the caller is to answer: each is answered once, whoever tries.
+        self._close_oks_owed: dict[int, int] = {}
         self._proposed_frame_max = frame_max
         self._proposed_channel_max = channel_max
         # The largest payload that is taken, and the largest body that is taken together with its method and header.
@@ -215,6 +217,8 @@ class Machine(Output):
         elif following == states.CHANNEL_CLOSED:
             channel.close(following)
             del self._channels[number]
+            if name == "channel.close":
+                self._close_oks_owed[number] = self._close_oks_owed.get(number, 0) + 1
         elif name == "channel.close":
             if state == states.CHANNEL_CLOSING:
                 self._frame(FRAME_METHOD, number, _CHANNEL_CLOSE_OK)
@@ -247,8 +251,8 @@ class Machine(Output):
         """Any method without content. Arguments that are missing become 0, empty or false.
 
         What is sent after the connection or the channel was closed is dropped: the peer could not tell what it belongs
-        to. ValueError for a method that this peer never sends or that is out of order, and for arguments that do not
-        fit.
+        to. So is a close-ok that no close asks for, or that the engine has sent itself. ValueError for a method that
+        this peer never sends or that is out of order, and for arguments that do not fit.
         """
         spec = self._sendable(name, False)
         if arguments is None:
@@ -288,6 +292,12 @@ class Machine(Output):
             if state == states.CHANNEL_OPEN:
                 raise ValueError(f"{name} cannot be sent on channel {number}, which is open")
             return
+        if name == "channel.close-ok":
+            owed = self._close_oks_owed.pop(number, 0)
+            if owed == 0:
+                return
+            if owed > 1:
+                self._close_oks_owed[number] = owed - 1
         if channel is None and following == states.CHANNEL_OPEN and not 1 <= number <= self.channel_max:
             raise ValueError(f"channels have numbers from 1 to {self.channel_max}")
         self._send_method(number, spec, arguments)

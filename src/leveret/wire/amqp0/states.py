@@ -72,9 +72,8 @@ _CHANNEL_ROWS: Final = (
     (CHANNEL_OPEN, RECEIVED, "channel.close", CHANNEL_CLOSED),
     (CHANNEL_FAILED, SENT, "channel.close", CHANNEL_CLOSING),
     (CHANNEL_FAILED, RECEIVED, "channel.close", CHANNEL_FAILED),
-    # Both closed at once: each answers the other's close and waits for the answer to its own.
+    # Both closed at once: each answers the other's close (the engine does that) and waits for the answer to its own.
     (CHANNEL_CLOSING, RECEIVED, "channel.close", CHANNEL_CLOSING),
-    (CHANNEL_CLOSING, SENT, "channel.close-ok", CHANNEL_CLOSING),
     (CHANNEL_CLOSING, RECEIVED, "channel.close-ok", CHANNEL_CLOSED),
     # The answer to a close that was received: the channel is closed, or open again if the peer was quick.
     (CHANNEL_CLOSED, SENT, "channel.close-ok", CHANNEL_CLOSED),
@@ -94,9 +93,8 @@ def _connection_transitions() -> dict[tuple[int, int, str], int]:
         transitions[state, SENT, "connection.close"] = CLOSING
         transitions[state, RECEIVED, "connection.close"] = CLOSE_RECEIVED
     transitions[FAILED, SENT, "connection.close"] = CLOSING
-    # Both closed at once: each answers the other's close and waits for the answer to its own.
+    # Both closed at once: each answers the other's close (the engine does that) and waits for the answer to its own.
     transitions[CLOSING, RECEIVED, "connection.close"] = CLOSING
-    transitions[CLOSING, SENT, "connection.close-ok"] = CLOSING
     transitions[CLOSING, RECEIVED, "connection.close-ok"] = CLOSED
     transitions[CLOSE_RECEIVED, SENT, "connection.close-ok"] = CLOSED
     return transitions
