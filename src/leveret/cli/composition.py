@@ -118,7 +118,7 @@ def _make_logs(config: Config) -> tuple[Log, Log | None]:
     except OSError as error:
         raise StorageFailed(f"the data directory {path} cannot be made: {error.strerror}; choose another by"
                             " --data-dir or server.data_dir") from None
-    return make_logs(storage.engine, path, synchronous=storage.synchronous.upper())
+    return make_logs(storage.engine, path, synchronous=storage.synchronous.upper(), reserve=storage.reserve)
 
 
 def make_tls(tls: TlsConfig) -> ServerTls | None:

@@ -140,6 +140,14 @@ class StorageConfig(Section, frozen=True, kw_only=True):
         Literal["full", "extra"],
         about("What is synced before a commit is confirmed: the file, or with `extra` its directory too (slower)."),
     ] = "full"
+    reserve: Annotated[
+        Size,
+        about(
+            "Disk space that is held back for settling when the disk is full. With less than this free, publishers are "
+            "held back.",
+            ge=1048576,
+        ),
+    ] = 16777216
     body_spool_threshold: Annotated[
         Size, about("Bodies larger than this are received, kept and delivered in pieces.", ge=4096)
     ] = 1048576

@@ -8,19 +8,20 @@ from pathlib import Path
 from leveret.broker.errors import StorageFailed
 from leveret.broker.log import Log
 from leveret.storage.memory import MemoryLog
-from leveret.storage.sqlite import SqliteLog
+from leveret.storage.sqlite import RESERVE_OCTETS, SqliteLog
 
 # The log of what is durable, and the one that deep queues page out to, or None where that would free no memory. Both
-# from the data directory and `storage.synchronous` in upper case.
+# from the data directory, `storage.synchronous` in upper case, and `storage.reserve` in octets.
 Logs = tuple[Log, Log | None]
 
-ENGINES: dict[str, Callable[[Path, str], Logs]] = {
-    "sqlite": lambda path, synchronous: (SqliteLog(path, synchronous=synchronous), SqliteLog(path, durable=False)),
-    "memory": lambda path, synchronous: (MemoryLog(), None),
+ENGINES: dict[str, Callable[[Path, str, int], Logs]] = {
+    "sqlite": lambda path, synchronous, reserve: (
+        SqliteLog(path, synchronous=synchronous, reserve_bytes=reserve), SqliteLog(path, durable=False)),
+    "memory": lambda path, synchronous, reserve: (MemoryLog(), None),
 }
 
 
-def make_logs(engine: str, path: Path, *, synchronous: str = "FULL") -> Logs:
+def make_logs(engine: str, path: Path, *, synchronous: str = "FULL", reserve: int = RESERVE_OCTETS) -> Logs:
     """The logs of the named engine that keeps its data in the directory `path`.
 
     Raises `StorageFailed` for a name that is not an engine's.
@@ -28,4 +29,4 @@ def make_logs(engine: str, path: Path, *, synchronous: str = "FULL") -> Logs:
     make = ENGINES.get(engine)
     if make is None:
         raise StorageFailed(f"there is no storage engine {engine!r}; known are {', '.join(sorted(ENGINES))}")
-    return make(path, synchronous)
+    return make(path, synchronous, reserve)

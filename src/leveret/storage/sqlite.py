@@ -13,7 +13,7 @@ from leveret.storage.data_directory import DirectoryLock, Reserve
 from leveret.storage.sqlite_store import SqliteStore
 from leveret.storage.worker import StoreBroken, StoreFull, Worker
 
-RESERVE_OCTETS: Final = 64 << 20
+RESERVE_OCTETS: Final = 16 << 20
 
 
 class SqliteLog(BatchedLog):
