@@ -125,6 +125,8 @@ class Connection(Session):
                     channel.resolve()
             confirming.clear()
             self.mark()
+        if self.services.alarm and not self.reading_paused and self.engine.is_receiving_content():
+            self.hold_back("alarm")  # a publisher that has not finished its first message is one, too
         self.broker.end_turn()
 
     def _hold(self, channel: Channel, command: Command) -> None:
