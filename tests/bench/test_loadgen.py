@@ -1,0 +1,63 @@
+"""The load generator, against a broker: what it counts is what happened."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from bench import generator
+from tests.support.broker import Broker, start_broker
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None and shutil.which("gcc") is None, reason="no C compiler")
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with start_broker(tmp_path_factory.mktemp("broker")) as running:
+        yield running
+
+
+def run(broker: Broker, *options: str) -> dict[str, float]:
+    return generator.run(broker.port, "run", *options, timeout=60)
+
+
+@pytest.mark.parametrize("options", [
+    (), ("--durable",), ("--window", "0", "--no-ack", "--size", "16"), ("--ack-single", "--ack-every", "7"),
+    ("--publishers", "5", "--window", "1"), ("--consumers", "3", "--prefetch", "1", "--ack-every", "1"),
+    ("--size", "300000", "--window", "4", "--ack-every", "4"),
+])
+def test_every_message_is_confirmed_and_delivered_once(broker: Broker, options: tuple[str, ...]) -> None:
+    count = 100 if "300000" in options else 2000
+    result = run(broker, *options, "--messages", str(count))
+    assert result["published"] == result["delivered"] == count
+    assert result["confirmed"] == (0 if options[:2] == ("--window", "0") else count)
+    assert result["backlog"] == result["nacked"] == 0
+
+
+@pytest.mark.parametrize(("options", "copies"), [
+    (("--exchange", "fanout", "--queues", "4", "--consumers", "4"), 4),
+    (("--exchange", "topic", "--queues", "3", "--consumers", "2", "--bindings", "60"), 1),
+])
+def test_copies_by_exchange(broker: Broker, options: tuple[str, ...], copies: int) -> None:
+    result = run(broker, *options, "--messages", "600")
+    assert (result["published"], result["delivered"]) == (600, 600 * copies)
+
+
+def test_a_queue_that_is_kept_is_drained_by_the_next_run(broker: Broker) -> None:
+    common = ("--keep", "--durable", "--prefix", "kept", "--messages", "500")
+    assert run(broker, *common, "--consumers", "0")["confirmed"] == 500
+    assert run(broker, *common, "--publishers", "0")["delivered"] == 500
+
+
+def test_a_rate_is_kept(broker: Broker) -> None:
+    result = run(broker, "--rate", "500", "--messages", "100", "--ack-every", "1")
+    assert result["delivered"] == 100
+    # 100 messages at 500 a second are due within 0.2 s and never before.
+    assert result["seconds"] >= 0.19
+
+
+def test_a_refusal_is_reported(broker: Broker) -> None:
+    with pytest.raises(generator.GeneratorFailed, match=r"403|closed the connection"):
+        run(broker, "--password", "wrong", "--messages", "1")
