@@ -137,6 +137,15 @@ def test_contents_out_of_order_or_malformed(octets: bytes, code: int) -> None:
         assert (error.scope, error.code) == (CONNECTION_SCOPE, code)
 
 
+def test_what_is_no_frame_is_not_waited_for() -> None:
+    engine = open_server(1)
+    octets = frame(22, 3, b"x" * 1000)  # such as a record of TLS
+    assert only_error(engine.receive(octets[:8])).code == 501
+    # The boundaries are known all the same.
+    engine.send(0, "connection.close", {"reply_code": 501})
+    assert names(engine.receive(octets[8:] + method(0, 10, 51))) == ["connection.close-ok"]
+
+
 def test_no_body_frames_follow_an_empty_body() -> None:
     publish, error = open_server(1).receive(CONTENT + content_header(1, 0) + frame(3, 1, b""))
     assert isinstance(publish, Publish)

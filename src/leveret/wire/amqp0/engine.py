@@ -46,6 +46,7 @@ _HEADER_FRAME: Final = struct.Struct(">BHIHHQH").unpack_from
 _CONTENT_HEADER: Final = struct.Struct(">HHQ").unpack_from
 _TAG_AND_BITS: Final = struct.Struct(">QB").unpack_from
 
+_FRAME_TYPES: Final = (FRAME_METHOD, FRAME_HEADER, FRAME_BODY, FRAME_HEARTBEAT)
 _BASIC: Final = 60
 _PUBLISH_KEY: Final = 60 << 16 | 40
 _DELIVER_KEY: Final = 60 << 16 | 60
@@ -204,9 +205,12 @@ class Engine(Machine):
                     self._lose(out, number, f"a frame of {size + FRAME_OVERHEAD} octets is larger than agreed")
                     return octets
                 if end >= octets:
+                    # What is no frame at all is not waited for.
+                    self._check_type(out, number, frame_type)
                     self._needed = size + FRAME_OVERHEAD
                     return pos
                 if data[end] != FRAME_END:
+                    self._check_type(out, number, frame_type)
                     self._lose(out, number, f"a frame ends with octet {data[end]} instead of {FRAME_END}")
                     return octets
                 channel = channels.get(number)
@@ -379,6 +383,10 @@ class Engine(Machine):
             if number or end != start:
                 self._fail(out, number, FRAME_ERROR, "a heartbeat is empty and on channel 0")
         else:
+            self._check_type(out, number, type)
+
+    def _check_type(self, out: list[Command], number: int, type: int) -> None:
+        if type not in _FRAME_TYPES and self.state < states.FAILED:
             self._fail(out, number, FRAME_ERROR, f"there are no frames of type {type}")
 
     def _header_received(self, channel: WireChannel, header: bytes, out: list[Command]) -> None:

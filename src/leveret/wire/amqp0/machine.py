@@ -47,8 +47,8 @@ class Machine(Output):
     """One connection; see `engine.Engine` for its arguments and attributes."""
 
     __slots__ = ("_can_close", "_channels", "_close_oks_owed", "_fused_size", "_is_server", "_limit",
-                 "_proposed_channel_max", "_proposed_frame_max", "_unexpected", "channel_max", "dialect", "heartbeat", "lost", "max_body_size",
-                 "role", "spool_threshold", "state", "version")
+                 "_proposed_channel_max", "_proposed_frame_max", "_unexpected", "channel_max", "dialect", "heartbeat",
+                 "lost", "max_body_size", "role", "spool_threshold", "state", "version")
 
     def __init__(self, role: int, version: Version, frame_max: int, channel_max: int, heartbeat: int,
                  max_body_size: int, spool_threshold: int, dialect: Dialect | None) -> None:
