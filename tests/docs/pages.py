@@ -1,0 +1,75 @@
+"""The pages of the documentation, taken apart as far as the tests need it."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.support.broker import ROOT
+
+DOCS = ROOT / "docs"
+PAGES = (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md")))
+
+_FENCE = re.compile(r"^```([a-z]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_HEADING = re.compile(r"^#{1,6} +(.+?) *$", re.MULTILINE)
+_LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+_CODE = re.compile(r"`([^`\n]+)`")
+
+
+class Block(NamedTuple):
+    """A fenced block: its language, its text, and the line of the page that the text begins on."""
+
+    language: str
+    text: str
+    line: int
+
+
+def page_id(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def blocks(path: Path, language: str) -> list[Block]:
+    """The fenced blocks of a language."""
+    page = path.read_text("utf-8")
+    return [
+        Block(match[1], match[2], page.count("\n", 0, match.start(2)) + 1)
+        for match in _FENCE.finditer(page)
+        if match[1] == language
+    ]
+
+
+def prose(path: Path) -> str:
+    """The page without its fenced blocks."""
+    return _FENCE.sub("", path.read_text("utf-8"))
+
+
+def links(path: Path) -> list[str]:
+    return _LINK.findall(prose(path))
+
+
+def code(path: Path) -> set[str]:
+    """What stands between single backticks."""
+    return set(_CODE.findall(prose(path)))
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors of the headings, as mkdocs makes them."""
+    found: dict[str, int] = {}
+    result = set()
+    for heading in _HEADING.findall(prose(path)):
+        text = unicodedata.normalize("NFKD", heading.replace("`", "")).encode("ascii", "ignore").decode()
+        anchor = re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", text).strip().lower())
+        count = found.get(anchor, 0)
+        found[anchor] = count + 1
+        result.add(f"{anchor}_{count}" if count else anchor)
+    return result
+
+
+def table_rows(path: Path) -> Iterator[list[str]]:
+    """The cells of every row of every table, the lines between head and body left out."""
+    for line in prose(path).splitlines():
+        if line.startswith("|") and not re.fullmatch(r"[|\s:-]+", line):
+            yield [cell.strip() for cell in line.strip("|").split("|")]

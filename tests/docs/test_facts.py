@@ -1,0 +1,83 @@
+"""What the pages say of settings, arguments and methods is what the code knows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from leveret.broker.arguments import CONSUMER_ARGUMENTS, EXCHANGE_ARGUMENTS, QUEUE_ARGUMENTS, TEN_YEARS
+from leveret.broker.exchanges.registry import TYPES
+from leveret.config import Config
+from leveret.wire.amqp0.specs import V0_9_1
+from tests.docs.pages import DOCS, PAGES, code, page_id, prose, table_rows
+
+pages = pytest.mark.parametrize("page", PAGES, ids=page_id)
+
+SECTIONS = {field.name for field in msgspec.structs.fields(Config)}
+
+
+def known_keys() -> set[str]:
+    """All keys, as the generated table of the configuration has them."""
+    return {key for row in table_rows(DOCS / "configuration.md") for key in re.findall(r"^`([^`]+)`$", row[0])}
+
+
+def test_the_table_of_keys_is_found() -> None:
+    assert {"server.port", "vhosts.VHOST.compat.strict"} <= known_keys()
+    assert {key.split(".")[0] for key in known_keys() if "." in key} == SECTIONS
+
+
+@pages
+def test_settings_exist(page: Path) -> None:
+    keys = known_keys()
+    groups = {key[: at.start()] for key in keys for at in re.finditer(r"\.", key)}
+    for text in code(page):
+        for name in re.findall(r"^(?:--set )?([a-z]+(?:\.(?:[a-z_]+|NAME|VHOST))+)(?: *=.*)?$", text):
+            section = name.split(".")[0]
+            if section in SECTIONS and not re.search(r"\.(py|md|toml|list|sqlite)$", name):
+                assert name in keys | groups, f"`{text}`: there is no such setting"
+
+
+@pages
+def test_methods_exist(page: Path) -> None:
+    classes = {name.split(".")[0] for name in V0_9_1.by_name}
+    for text in code(page):
+        if re.fullmatch(r"[a-z]+\.[a-z-]+", text) and text.split(".")[0] in classes:
+            assert text in V0_9_1.by_name, f"`{text}`: there is no such method"
+
+
+@pytest.mark.parametrize(
+    ("name", "declared"),
+    [("queues.md", QUEUE_ARGUMENTS), ("exchanges.md", EXCHANGE_ARGUMENTS), ("consuming.md", CONSUMER_ARGUMENTS)],
+)
+def test_every_argument_is_documented(name: str, declared: dict[str, object]) -> None:
+    """Each argument that the broker knows has a row, and no row is about one that it does not know."""
+    documented = {
+        argument
+        for row in table_rows(DOCS / name)
+        if re.fullmatch(r"(?:`[a-z-]+`(?:, )?)+", row[0])
+        for argument in re.findall(r"`((?:x-|hash-|alternate-)[a-z-]+)`", row[0])
+    }
+    assert documented - {"x-overflow", "x-match", *TYPES} == set(declared) - {"x-overflow"}
+    for argument in QUEUE_ARGUMENTS.values() if name == "queues.md" else ():
+        row = next(row for row in table_rows(DOCS / name) if f"`{argument.name}`" in row[0])
+        assert all(f"`{choice}`" in row[1] for choice in argument.choices), f"{argument.name}: a value is missing"
+
+
+@pages
+def test_arguments_exist(page: Path) -> None:
+    known = {*QUEUE_ARGUMENTS, *EXCHANGE_ARGUMENTS, *CONSUMER_ARGUMENTS, *TYPES, "x-match", "x-death", "x-delivery-count",
+             "x-first-death-queue", "x-first-death-reason", "x-first-death-exchange", "x-"}
+    named = {name for text in code(page) for name in re.findall(r"(?<![\w-])x-[a-z-]*", text)}
+    assert named <= known
+
+
+def test_exchange_types_are_documented() -> None:
+    rows = {row[0] for row in table_rows(DOCS / "exchanges.md")}
+    assert {f"`{name}`" for name in TYPES} <= rows
+
+
+def test_the_longest_time() -> None:
+    assert f"{TEN_YEARS:,}" in prose(DOCS / "queues.md")

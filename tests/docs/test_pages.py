@@ -1,0 +1,100 @@
+"""Links lead somewhere, blocks of code work, commands exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from leveret.cli.app import leveret as cli
+from leveret.config import load_config
+from tests.docs.pages import DOCS, PAGES, anchors, blocks, links, page_id, prose
+from tests.support.broker import ROOT, Broker
+
+URL = "amqp://guest:guest@localhost:5672/"
+
+pages = pytest.mark.parametrize("page", PAGES, ids=page_id)
+
+
+@pages
+def test_links_resolve(page: Path) -> None:
+    for link in links(page):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), f"{link}: there is no {target}"
+        if anchor:
+            assert target.suffix == ".md" and anchor in anchors(target), f"{link}: no such heading"
+        # What mkdocs builds contains the pages and what lies beside them, nothing else.
+        if page.is_relative_to(DOCS):
+            assert target.is_relative_to(DOCS), f"{link} leads out of docs/"
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text("utf-8")
+    listed = re.findall(r"[\w/.-]+\.md", navigation)
+    assert sorted(listed) == sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=page_id)
+def test_python_blocks(page: Path, broker: Broker) -> None:
+    """The blocks of a page run one after the other, in one namespace."""
+    names: dict[str, object] = {"__name__": "__docs__"}
+    for block in blocks(page, "python"):
+        # Lines keep the numbers that they have on the page.
+        source = "\n" * (block.line - 1) + block.text.replace(URL, broker.url())
+        exec(compile(source, page_id(page), "exec"), names)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "toml")], ids=page_id)
+def test_toml_blocks(page: Path, tmp_path: Path) -> None:
+    for number, block in enumerate(blocks(page, "toml")):
+        path = tmp_path / f"{number}.toml"
+        path.write_text(block.text, "utf-8")
+        load_config(path)
+
+
+def _commands(page: Path) -> list[str]:
+    """Lines of shell blocks, and what begins with `leveret` or `make` between backticks."""
+    lines = [line.strip() for block in blocks(page, "sh") for line in block.text.splitlines()]
+    lines += re.findall(r"`((?:leveret|make) [^`\n]*)`", prose(page))
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+@pages
+def test_commands_exist(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    for line in _commands(page):
+        words = shlex.split(line.replace("[list]", "list"))
+        if words[0] == "make":
+            assert words[1] in targets, f"{line}: no such target"
+        elif words[0] == "leveret":
+            _check_command(words[1:], line)
+
+
+def _check_command(words: list[str], line: str) -> None:
+    """Follow the words through the groups of commands; options must be those of the last one."""
+    command: click.Command = cli
+    context = click.Context(cli)
+    options: set[str] = set()
+    for word in words:
+        options.update(name for parameter in command.params for name in parameter.opts)
+        if word.startswith("--"):
+            assert word.split("=")[0] in options | {"--help", "--version"}, f"{line}: no option {word}"
+        elif isinstance(command, click.Group):
+            following = command.get_command(context, word.rstrip(","))
+            if following is None:
+                break  # the value of an option, or prose
+            command = following
+            context = click.Context(command, parent=context)
+    assert command is not cli or words[0].startswith("--"), f"{line}: no such command"
+
+
+@pages
+def test_no_word_twice(page: Path) -> None:
+    text = re.sub(r"`[^`\n]*`", "`", prose(page))
+    assert not re.findall(r"\b([A-Za-z]+)[ \n]\1\b", text)
