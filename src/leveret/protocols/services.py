@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from leveret.broker.broker import Broker
@@ -70,6 +71,22 @@ class Services:
         self.alarm = ""
         self.next_number = 1
         self.stopping = False
+        # How to run something after all sockets that are ready now were read; the server sets it.
+        self.call_soon: Callable[[Callable[[], None]], object] | None = None
+        self.turn_due = False
+
+    def end_turn_soon(self) -> None:
+        """End the turn once every socket that is ready was read: what came over many connections is routed, committed
+        and written out together."""
+        if self.call_soon is None:
+            self.broker.end_turn()
+        elif not self.turn_due:
+            self.turn_due = True
+            self.call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        self.turn_due = False
+        self.broker.end_turn()
 
     def new_number(self) -> int:
         number = self.next_number

@@ -49,6 +49,7 @@ class Server:
         """Start the log and the broker's clock; listeners are added with `listen`."""
         loop = asyncio.get_running_loop()
         self._loop = loop
+        self.services.call_soon = loop.call_soon
         broker = self.broker
         broker.log.on_state = self._log_state
         broker.log.start(self._post)

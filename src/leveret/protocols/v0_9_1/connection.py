@@ -1,7 +1,7 @@
 """A connection: dispatch of commands to channels, output, credit with the socket (0-9-1 class connection).
 
-Octets come in by `data_received`, which is one turn: every whole command in them is performed, then the broker ends the
-turn, which delivers, commits and calls `flush` here.
+Octets come in by `data_received`, which performs every whole command in them. Once all sockets that are ready were read
+the broker ends the turn, which delivers, commits and calls `flush` here.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Connection(Session):
             self.mark()
         if self.services.alarm and not self.reading_paused and self.engine.is_receiving_content():
             self.hold_back("alarm")  # a publisher that has not finished its first message is one, too
-        self.broker.end_turn()
+        self.services.end_turn_soon()
 
     def _hold(self, channel: Channel, command: Command) -> None:
         channel.backlog.append(command)
