@@ -86,8 +86,29 @@ def test_who_does_not_stop_is_not_read_any_more(tight: LeveretProcess) -> None:
             rude.publish(PIECE, "nowhere")
     polite.quiet()
     assert tight.memory() < WATERMARK * 1.6
+    # Nobody reads its socket, but its end is noticed, and what it held is given back.
     rude.peer.drop()
     deadline = time.monotonic() + 15
     while tight.memory() > WATERMARK:
         assert time.monotonic() < deadline, "the memory of a client that went away stays"
         polite.quiet()
+
+
+@pytest.mark.rule("0-9-1", "section.4.2.7")
+def test_who_is_not_read_is_not_blamed_for_missing_heartbeats(tight: LeveretProcess) -> None:
+    held = connect(tight, interval=1, properties={"capabilities": {"connection.blocked": True}})
+    channel = held.channel()
+    channel.queue("q", exclusive=False)
+    channel.publish(b"before", "q")
+    channel.quiet()
+    filler = connect(tight).channel()
+    fill(filler)
+    held.expect(0, Connection.Blocked)
+    channel.publish(b"held", "q")
+    began = time.monotonic()
+    while time.monotonic() - began < 4:
+        assert held.read_frame()[0] == 0  # heartbeats of the broker
+        held.send_octets(b"\x08\x00\x00\x00\x00\x00\x00\xce")
+    filler.call(Tx.Rollback, Tx.RollbackOk)
+    held.expect(0, Connection.Unblocked)
+    assert channel.drain("q") == [b"before", b"held"]

@@ -94,7 +94,7 @@ def test_binding_to_an_exchange_that_does_not_exist(channel: Channel, name: str)
 
 
 @pytest.mark.rule("0-9-1", "queue.bind.exchange.default-exchange")
-@pytest.mark.ahead_of_rabbitmq("403")
+@pytest.mark.mode("strict")
 def test_a_blank_exchange_is_the_default_one(channel: Channel, name: str) -> None:
     channel.queue(name)
     channel.bind(name, "", name)  # what is bound already
@@ -158,8 +158,21 @@ def test_unbinding_an_unnamed_queue_is_an_unbind_that_fails(peer: Peer) -> None:
     peer.expect_connection_close(404, Queue.Unbind)
 
 
+@pytest.mark.rule("0-9-1", "queue.bind.exchange.default-exchange")
 @pytest.mark.rule("0-9-1", "queue.unbind.exchange.default-exchange")
-@pytest.mark.ahead_of_rabbitmq("403")
+@pytest.mark.mode("rabbitmq")
+@pytest.mark.parametrize("kind", [Queue.Bind, Queue.Unbind])
+def test_the_default_exchange_has_its_own_bindings_only(channel: Channel, name: str,
+                                                        kind: type[Queue.Bind | Queue.Unbind]) -> None:
+    channel.queue(name)
+    channel.send(kind, queue=name, exchange="", routing_key=name)
+    channel.expect_close(403, kind)
+    channel.reopen().publish(b"by name", name)
+    assert channel.drain(name) == [b"by name"]
+
+
+@pytest.mark.rule("0-9-1", "queue.unbind.exchange.default-exchange")
+@pytest.mark.mode("strict")
 def test_a_blank_exchange_is_the_default_one_for_unbind_too(channel: Channel, name: str) -> None:
     channel.queue(name)
     channel.bind(name, "", name + ".alias")
