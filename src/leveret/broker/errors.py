@@ -8,6 +8,11 @@ class BrokerError(Exception):
 
     condition = "internal-error"
 
+    def __init__(self, text: str, *, closes_connection: bool = False) -> None:
+        """`closes_connection`: the refusal is one of the connection, although its condition is one of the channel."""
+        super().__init__(text)
+        self.closes_connection = closes_connection
+
 
 class NotFound(BrokerError):
     condition = "not-found"

@@ -267,7 +267,16 @@ class Vhost:
             raise PreconditionFailed(f"queue '{name}' in vhost '{self.name}' in use")
         if if_empty and queue.ready_count + queue.unacked:
             raise PreconditionFailed(f"queue '{name}' in vhost '{self.name}' is not empty")
+        if self.strict and queue.settings.dead_letter_exchange is not None:
+            self._keep_pending(queue)
         return self.remove_queue(queue)
+
+    def _keep_pending(self, queue: Queue) -> None:
+        """Strict mode: what was pending on a deleted queue goes to its dead letters (0-9-1 queue.delete.01), as far as
+        it is in memory."""
+        for backlog in queue.all_levels():
+            for entry in (*backlog.head, *(backlog.young or ())):
+                self.dead_letters.publish(entry, "deleted")
 
     def remove_queue(self, queue: Queue) -> int:
         """Take a queue away, with its bindings and messages."""

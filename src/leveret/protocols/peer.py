@@ -41,6 +41,10 @@ class Peer:
     def resume_reading(self) -> None:
         raise NotImplementedError
 
+    def hung_up(self) -> bool:
+        """Whether the other side has closed, as far as that shows without reading."""
+        raise NotImplementedError
+
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Call back in a later turn of the event loop."""
         raise NotImplementedError

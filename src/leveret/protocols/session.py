@@ -29,6 +29,10 @@ class Session(Output):
         """Ask the consumers that have been refused for want of credit again."""
         raise NotImplementedError
 
+    def check_peer(self) -> None:
+        """Called now and then: notice the end of a socket that is not being read."""
+        raise NotImplementedError
+
     def shut_down(self, reason: str) -> None:
         """The operator closes the connection (0-9-1: 320 connection-forced)."""
         raise NotImplementedError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import select
 import ssl
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -56,6 +57,14 @@ class SocketPeer(Peer):
     def resume_reading(self) -> None:
         if not self._transport.is_closing():
             self._transport.resume_reading()
+
+    def hung_up(self) -> bool:
+        socket = self._transport.get_extra_info("socket")
+        if socket is None or socket.fileno() < 0:
+            return False
+        poll = select.poll()
+        poll.register(socket.fileno(), select.POLLRDHUP)
+        return bool(poll.poll(0))
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._loop.call_soon(callback)

@@ -51,6 +51,8 @@ class Watch:
         """Measure, page out, raise or end alarms."""
         self._look_at_memory()
         self._look_at_disk()
+        for session in list(self.services.sessions):
+            session.check_peer()
         reasons = []
         if self.memory_alarm:
             reasons.append("memory")

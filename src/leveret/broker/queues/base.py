@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # What an entry costs in memory beside its body: objects, header, address.
 ENTRY_OVERHEAD: Final = 700
-# A head shorter than this asks for the next chunk.
+# A head shorter than this asks for the next chunk, if the queue's share of memory allows.
 LOW_HEAD: Final = 2048
 
 MAXLEN: Final = "maxlen"
@@ -407,8 +407,8 @@ class Queue:
                 self.settled += 1
         self.memory -= freed
         self.delivered += delivered
-        if backlog.chunks and len(head) < LOW_HEAD and not backlog.loading:
-            self._load(backlog)
+        if backlog.chunks and not backlog.loading:
+            self._load_more(backlog)
 
     def _drain_selective(self) -> None:
         """The same where some consumers do not take every entry: each entry is offered to each consumer with credit."""
@@ -428,8 +428,8 @@ class Queue:
                     continue
                 del backlog.head[position]
                 self._hand_out(entry, taker)
-            if backlog.chunks and len(backlog.head) < LOW_HEAD and not backlog.loading:
-                self._load(backlog)
+            if backlog.chunks and not backlog.loading:
+                self._load_more(backlog)
             elif not backlog.head:
                 backlog.settle_young()
 
@@ -486,13 +486,15 @@ class Queue:
                 if (entry.message.expires_at or entry.overlay is not None) and self._drop_expired(backlog, entry):
                     continue
                 backlog.head.popleft()
-                if backlog.chunks and len(backlog.head) < LOW_HEAD and not backlog.loading:
-                    self._load(backlog)
+                if backlog.chunks and not backlog.loading:
+                    self._load_more(backlog)
                 self.memory -= entry.message.size + ENTRY_OVERHEAD
                 self.delivered += 1
                 entry.state = ACQUIRED
                 entry.holder = None
                 entry.acquired_count += 1
+                if self.expiring:
+                    self.activate()  # the next one may expire sooner
                 if no_ack:
                     self._archive(entry)
                 else:
@@ -571,8 +573,11 @@ class Queue:
         if entry.row is not None:
             entry.row.log.update(entry)  # so that it is redelivered after a restart, too
         entry.state = AVAILABLE
-        self._level_of(entry.message).insert(entry)
-        self.memory += entry.message.size + ENTRY_OVERHEAD
+        message = entry.message
+        self._level_of(message).insert(entry)
+        self.memory += message.size + ENTRY_OVERHEAD
+        if message.expires_at or entry.overlay is not None:
+            self.expiring = True
         if self.max_length >= 0 or self.max_bytes >= 0:
             self._shorten()
         self.activate()
@@ -647,8 +652,8 @@ class Queue:
                 entry = head.popleft()
                 self.memory -= entry.message.size + ENTRY_OVERHEAD
                 self.dead_letter(entry, EXPIRED)
-            if backlog.chunks and len(head) < LOW_HEAD and not backlog.loading:
-                self._load(backlog)
+            if backlog.chunks and not backlog.loading:
+                self._load_more(backlog)
             elif not head:
                 backlog.settle_young()
         self.activate()
@@ -735,8 +740,8 @@ class Queue:
             count = 0
             for entry in head:
                 kept += entry.message.size + ENTRY_OVERHEAD
-                if kept > keep:
-                    break
+                if kept > keep and count:
+                    break  # the head itself stays, for its expiry is what the timer knows
                 count += 1
             if count < len(head):
                 young: deque[Entry] = deque()
@@ -746,6 +751,12 @@ class Queue:
                 self.broker.paging[self.id] = self
                 if overflow is not None or self.stored:
                     self.page_young(backlog)
+
+    def _load_more(self, backlog: Backlog) -> None:
+        """Read on where the head is short and the queue has room in its share of memory, or where the head is empty."""
+        length = len(backlog.head)
+        if not length or (length < LOW_HEAD and self.memory < self.broker.page_above // 2):
+            self._load(backlog)
 
     def _load(self, backlog: Backlog) -> None:
         """Have the next chunk read back."""
@@ -981,4 +992,4 @@ class Queue:
         if self.message_ttl >= 0:
             for backlog in self.all_levels():
                 if backlog.chunks and not backlog.loading:
-                    self._load(backlog)
+                    self._load_more(backlog)

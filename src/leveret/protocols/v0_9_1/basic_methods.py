@@ -85,7 +85,10 @@ def _reply_queue(channel: Channel, no_ack: bool) -> Queue:
 
 def cancel(channel: Channel, consumer_tag: str, no_wait: bool) -> None:
     """basic.cancel"""
+    if channel.vhost.strict and consumer_tag not in channel.consumers and consumer_tag not in channel.gone_tags:
+        raise NotAllowed(f"consumer tag '{consumer_tag}' is not one of this channel")
     channel.cancel(consumer_tag)
+    channel.gone_tags.discard(consumer_tag)
     if not no_wait:
         channel.connection.engine.send(channel.number, "basic.cancel-ok", {"consumer_tag": consumer_tag})
 

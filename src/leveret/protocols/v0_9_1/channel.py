@@ -134,6 +134,8 @@ class Channel(Holder):
         self.low_tag = 1
         self.unacked: dict[int, Entry] = {}
         self.consumers: dict[str, ChannelConsumer] = {}
+        # Consumers whose queue went away: their cancel is answered all the same (basic.cancel.01).
+        self.gone_tags: set[str] = set()
         self.default_prefetch = 0
         self.default_prefetch_size = 0
         self.prefetch = 0
@@ -484,6 +486,7 @@ class Channel(Holder):
         """The queue of a consumer was deleted: RabbitMQ's consumer cancel notification."""
         if self.consumers.pop(consumer.tag, None) is None:
             return
+        self.gone_tags.add(consumer.tag)
         connection = self.connection
         if connection.notify_cancel and not self.closing:
             connection.engine.send(self.number, "basic.cancel", {"consumer_tag": consumer.tag, "no_wait": True})

@@ -75,6 +75,7 @@ class Connection(Session):
         self.opened = False
         self.closing = False
         self.lost = False
+        self.awaits_close_ok = False
         # Output
         self.dirty = False
         self.paused = False
@@ -156,7 +157,10 @@ class Connection(Session):
                 self._protocol_error(command)
         except BrokerError as error:
             class_id, method_id = methods.ids_of(command)
-            self.refuse(channel, CODES[error.condition], str(error), class_id, method_id)
+            if error.closes_connection:
+                self.close(CODES[error.condition], str(error), class_id, method_id)
+            else:
+                self.refuse(channel, CODES[error.condition], str(error), class_id, method_id)
         except Exception:
             log.exception("%s: internal error in %s", self.peer.name, methods.name_of(command))
             class_id, method_id = methods.ids_of(command)
@@ -217,6 +221,7 @@ class Connection(Session):
             return
         log.info("%s: connection closed with %d: %s", self.peer.name, code, text)
         self.closing = True
+        self.awaits_close_ok = True
         self.engine.send(0, "connection.close", {
             "reply_code": code, "reply_text": reply_text(code, text), "class_id": class_id, "method_id": method_id})
         self._release()
@@ -244,6 +249,8 @@ class Connection(Session):
         self.lost = True
         if self.opened and not self.closing:
             log.warning("%s: connection lost without connection.close", self.peer.name)
+        elif self.awaits_close_ok:
+            log.warning("%s: connection lost without connection.close-ok", self.peer.name)
         self.closing = True
         self.services.sessions.pop(self, None)
         if self.heartbeat is not None:
@@ -413,6 +420,11 @@ class Connection(Session):
         if self.reading_paused and not self.lost:
             self.reading_paused = False
             self.peer.resume_reading()
+
+    def check_peer(self) -> None:
+        if self.reading_paused and self.peer.hung_up():
+            log.warning("%s: the client hung up while it was held back", self.peer.name)
+            self.peer.abort()
 
     # Statistics
 

@@ -76,6 +76,7 @@ def perform(connection: Connection, command: Method) -> None:
         connection.mark()
         connection.peer.call_soon(connection.peer.close)
     elif name == "connection.close-ok":
+        connection.awaits_close_ok = False
         connection.peer.close()
     elif name == "connection.update-secret":
         # Passwords do not expire here; tokens that do are replaced without more ado.

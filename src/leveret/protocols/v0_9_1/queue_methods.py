@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from leveret.broker.errors import NotFound
+from leveret.broker.errors import BrokerError, NotFound
 from leveret.broker.queues.base import Queue
 from leveret.protocols.v0_9_1.channel import REPLY_TO, Channel
 from leveret.protocols.v0_9_1.replies import reply_when_kept
@@ -71,15 +71,18 @@ def bind(channel: Channel, queue: str, exchange: str, routing_key: str, no_wait:
 
 def unbind(channel: Channel, queue: str, exchange: str, routing_key: str, arguments: dict[str, Any]) -> None:
     """queue.unbind; what is not there is unbound already, except in strict mode."""
-    name = name_of(channel, queue)
-    if not queue and not routing_key:
-        routing_key = name
-    channel.connection.check("write", name)
-    channel.connection.check("read", exchange)
     vhost = channel.vhost
-    if (name in vhost.queues and exchange in vhost.exchanges) or vhost.strict:
-        found = vhost.queue(name, channel.connection)
-        vhost.unbind(found, exchange, routing_key, arguments)
+    try:
+        name = name_of(channel, queue)
+        if not queue and not routing_key:
+            routing_key = name
+        channel.connection.check("write", name)
+        channel.connection.check("read", exchange)
+        if (name in vhost.queues and exchange in vhost.exchanges) or vhost.strict:
+            vhost.unbind(vhost.queue(name, channel.connection), exchange, routing_key, arguments)
+    except BrokerError as error:
+        error.closes_connection = vhost.strict  # rule queue.unbind.01
+        raise
     reply_when_kept(channel, "queue.unbind-ok", {}, True, False)
 
 
