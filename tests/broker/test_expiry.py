@@ -79,6 +79,18 @@ class TestMessages:
         world.sleep(0)
         assert figures(queue) == (0, 0, 0)
 
+    def test_a_message_that_comes_back_to_an_empty_queue_expires(self, world: World) -> None:
+        dead = world.queue("dead")
+        queue = world.queue(dead_letter_exchange="", dead_letter_routing_key="dead")
+        consumer = Taker(queue)
+        world.push(queue, "a", ttl=10)
+        world.run()
+        queue.remove_consumer(consumer)
+        consumer.requeue()
+        world.run()
+        world.sleep(10)
+        assert (queue.ready_count, dead.ready_count) == (0, 1)
+
     def test_a_requeued_message_keeps_its_time(self, world: World) -> None:
         queue = world.queue(message_ttl=100)
         world.push(queue, "a")

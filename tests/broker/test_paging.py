@@ -242,3 +242,22 @@ def test_held_entries_survive_a_purge_of_paged_ones(small: World) -> None:
     log, recovery = small.held_log.recovery()
     after = World(log=log, recovery=recovery)
     assert after.contents(after.vhost.queues["q"]) == BODIES[:30]
+
+
+def test_large_messages_are_not_read_back_beyond_the_share(world: World) -> None:
+    share = world.broker.page_above = 4 << 20
+    queue = world.queue(durable=True)
+    for number in range(100):
+        world.push(queue, f"{number:04}".ljust(100_000), persistent=True)
+        world.run()
+        world.broker.page_down()
+        assert queue.memory < 1.5 * share
+    assert queue.ready_count == 100
+    consumer = Taker(queue, credit=1)
+    world.run()
+    while queue.ready_count:
+        consumer.ack()
+        consumer.give(1)
+        world.run()
+        assert queue.memory < 1.5 * share
+    assert [body[:4] for body in consumer.history] == [f"{number:04}" for number in range(100)]

@@ -662,6 +662,8 @@ class Queue:
         """Set the timer to when the first head expires."""
         due = 0
         for backlog in self.all_levels():
+            if not backlog.head:
+                backlog.settle_young()
             if backlog.head:
                 at = self.expires_at(backlog.head[0])
                 if at and (not due or at < due):
@@ -732,7 +734,7 @@ class Queue:
         """Page out what stands in memory beyond `keep` octets, from the end of the lowest level."""
         overflow = self.broker.overflow
         for backlog in reversed(self.all_levels()):
-            if backlog.chunks or backlog.loading or backlog.young is not None:
+            if backlog.chunks or backlog.young:
                 self.page_young(backlog)
                 continue
             head = backlog.head
