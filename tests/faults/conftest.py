@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.neighbour import neighbour
 from tests.support.fixtures import broker, name, shared_broker
 
-__all__ = ["broker", "name", "shared_broker"]
+__all__ = ["broker", "name", "neighbour", "shared_broker"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

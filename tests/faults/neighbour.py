@@ -1,0 +1,50 @@
+"""A well-behaved connection that must not notice what others do."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+from pamqp import commands
+
+from tests.support.amqp import content
+from tests.support.broker import Broker
+from tests.support.raw import Peer
+
+_numbers = itertools.count(1)
+
+
+class Neighbour:
+    """Holds a connection with an exclusive queue, and can say whether it still works."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.peer = Peer(broker).reach("channel")
+        self.peer.method(commands.Queue.Declare(exclusive=True), 1)
+        self.queue = self.peer.expect("Queue.DeclareOk").queue
+
+    def check(self) -> None:
+        """A message in and out, on the connection that was there before."""
+        body = b"neighbour %d" % next(_numbers)
+        self.peer.send(content(1, commands.Basic.Publish(routing_key=self.queue), body))
+        while True:
+            self.peer.method(commands.Basic.Get(queue=self.queue, no_ack=True), 1)
+            answer = self.peer.next_method()
+            assert answer is not None, "the neighbour's connection was closed"
+            if answer.name == "Basic.GetOk":
+                break
+            assert answer.name == "Basic.GetEmpty", answer
+        frames = [self.peer.frame(), self.peer.frame()]
+        assert frames[1] == (3, 1, body)
+
+    def close(self) -> None:
+        self.peer.socket.close()
+
+
+@pytest.fixture
+def neighbour(broker: Broker) -> Iterator[Neighbour]:
+    """Checked after the test."""
+    neighbour = Neighbour(broker)
+    yield neighbour
+    neighbour.check()
+    neighbour.close()

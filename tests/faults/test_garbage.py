@@ -1,0 +1,259 @@
+"""Garbage at every stage of the handshake and after it: a protocol error for the sender, nothing for anybody else."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import pytest
+from pamqp import commands
+
+from tests.faults.neighbour import Neighbour
+from tests.support.amqp import PROTOCOL_HEADER, encode
+from tests.support.broker import Broker
+from tests.support.raw import STAGES, Peer, content_header, frame
+
+pytestmark = pytest.mark.usefixtures("neighbour")
+
+NOISE = random.Random(1).randbytes(5000)
+GARBAGE = {
+    "noise": NOISE,
+    "zeros": bytes(2000),
+    "ones": b"\xff" * 2000,
+    "http": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "tls": bytes.fromhex("16030100c8010000c40303") + NOISE[:190],
+    "header again": PROTOCOL_HEADER,
+    "old frame type": frame(9, 0, b"\0\n\0\n"),
+    "no frame end": frame(1, 0, b"\0\n\0\x1f", end=0),
+    "huge frame": struct.pack(">BHI", 1, 0, 0xFFFFFFFF) + b"x" * 100,
+    "empty method": frame(1, 0, b""),
+    "half a method": frame(1, 0, b"\0\n"),
+    "unknown class": frame(1, 1, struct.pack(">HH", 999, 10)),
+    "unknown method": frame(1, 1, struct.pack(">HH", 60, 999)),
+    "a server's method": encode(commands.Connection.Tune(1, 1, 1), 0),
+    "a table that lies": frame(1, 0, struct.pack(">HHI", 10, 11, 0x7FFFFFFF) + b"x" * 20),
+    "body out of the blue": frame(3, 1, b"body"),
+    "heartbeat on a channel": frame(8, 1, b""),
+    "heartbeat with a payload": frame(8, 0, b"boo"),
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("kind", GARBAGE)
+def test_garbage(broker: Broker, stage: str, kind: str) -> None:
+    """The connection ends: with a close that carries a hard error, or at once where no close is due."""
+    with Peer(broker) as peer:
+        peer.reach(stage)
+        peer.send(GARBAGE[kind])
+        if stage == "connected" and kind == "header again":
+            assert peer.expect("Connection.Start")
+            return
+        # Some of it is the beginning of something: then this is its end.
+        peer.half_close()
+        if stage == "connected":
+            answer = peer.raw()
+            # TLS and HTTP may be answered in their own ways one day.
+            assert answer in (b"", PROTOCOL_HEADER), answer
+        else:
+            code = peer.outcome()
+            assert code in (0, 501, 502, 503, 504, 505, 530, 540), code
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_truncated(broker: Broker, stage: str) -> None:
+    """Half a frame, and the end of the input."""
+    with Peer(broker) as peer:
+        peer.reach(stage)
+        peer.send(encode(commands.Connection.Open("/"), 0)[:9])
+        peer.half_close()
+        if stage == "connected":
+            assert peer.raw() in (b"", PROTOCOL_HEADER)
+        else:
+            assert peer.outcome() in (0, 501)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_vanished(broker: Broker, stage: str) -> None:
+    """A reset instead of an end."""
+    with Peer(broker) as peer:
+        peer.reach(stage)
+        peer.socket.setsockopt(1, 13, struct.pack("ii", 1, 0))
+
+
+@pytest.mark.parametrize("stage", STAGES[1:])
+def test_octet_by_octet(broker: Broker, stage: str) -> None:
+    """Nothing depends on how the octets are cut."""
+    with Peer(broker) as peer:
+        for octet in PROTOCOL_HEADER:
+            peer.send(bytes([octet]))
+        peer.expect("Connection.Start")
+        start_ok = encode(commands.Connection.StartOk({"product": "slow"}, "PLAIN", "\0guest\0guest", "en_US"), 0)
+        for octet in start_ok:
+            peer.send(bytes([octet]))
+        peer.expect("Connection.Tune")
+        for octet in encode(commands.Connection.TuneOk(0, 0, 0), 0) + encode(commands.Connection.Open("/"), 0):
+            peer.send(bytes([octet]))
+        peer.expect("Connection.OpenOk")
+
+
+WRONG_HEADERS = [b"AMQP\x00\x01\x00\x00", b"AMQP\x00\x00\x09\x02", b"AMQP\x01\x01\x08\x00", b"amqp\0\0\x09\x01", b"HTTP/1.1",
+                 bytes(8)]  # fmt: skip
+BAD_TABLES = [b"F\0\0\0\x02ab", b"\x05shor", b"\x02hiQ\0", b"\x02hi" + b"A\xff\xff\xff\xff", b"\x02hiS\0\0\0\x10x"]
+
+
+@pytest.mark.parametrize("header", WRONG_HEADERS, ids=repr)
+def test_wrong_header(broker: Broker, header: bytes) -> None:
+    """The header of what is spoken here, and a close."""
+    with Peer(broker) as peer:
+        peer.send(header)
+        assert peer.raw() == PROTOCOL_HEADER
+
+
+def test_large_frame_before_login(broker: Broker) -> None:
+    """Who has not said who they are gets small frames only."""
+    with Peer(broker) as peer:
+        peer.reach("started")
+        peer.send(frame(1, 0, b"\0\n\0\x0b" + bytes(100_000)))
+        assert peer.outcome() in (0, 501)
+
+
+@pytest.mark.parametrize("size", [131073 - 8, 1 << 20, 0xFFFFFFFF])
+def test_oversized_frame(broker: Broker, size: int) -> None:
+    """Refused by its header, before its payload comes."""
+    with Peer(broker) as peer:
+        peer.reach("body")
+        peer.send(struct.pack(">BHI", 3, 1, size) + b"x" * 10)
+        assert peer.outcome() == 501
+
+
+@pytest.mark.parametrize("channel_max,frame_max", [(65535, 131072), (2047, 1 << 30), (2047, 1000), (2047, 4095)])
+def test_tune_beyond_the_offer(broker: Broker, channel_max: int, frame_max: int) -> None:
+    with Peer(broker) as peer:
+        peer.reach("authenticated")
+        peer.method(commands.Connection.TuneOk(channel_max, frame_max, 0))
+        peer.method(commands.Connection.Open("/"))
+        assert peer.outcome() in (0, 501, 502, 530)
+
+
+def test_channel_beyond_the_limit(broker: Broker) -> None:
+    with Peer(broker) as peer:
+        peer.reach("opened", channel_max=10)
+        for number in range(1, 11):
+            peer.method(commands.Channel.Open(), number)
+            peer.expect("Channel.OpenOk")
+        peer.method(commands.Channel.Open(), 11)
+        assert peer.outcome() in (504, 530)
+
+
+@pytest.mark.parametrize("size", [1 << 31, (1 << 63) - 1, (1 << 64) - 1])
+def test_body_beyond_the_limit(broker: Broker, neighbour: Neighbour, size: int) -> None:
+    """The channel is closed with 311 by the header alone; the connection goes on, the body frames are passed over."""
+    with Peer(broker) as peer:
+        peer.reach("method")
+        peer.send(content_header(1, size))
+        peer.send(frame(3, 1, bytes(100_000)) * 20)
+        close = peer.expect("Channel.Close")
+        assert close.reply_code in (311, 406)
+        peer.send(frame(3, 1, bytes(100_000)) * 20)
+        peer.method(commands.Channel.CloseOk(), 1)
+        neighbour.check()
+        peer.method(commands.Channel.Open(), 1)
+        peer.expect("Channel.OpenOk")
+        peer.method(commands.Queue.Declare(exclusive=True), 1)
+        peer.expect("Queue.DeclareOk")
+
+
+@pytest.mark.parametrize("what", ["method", "header", "heartbeat", "body too long", "other class", "weight"])
+def test_content_out_of_order(broker: Broker, what: str) -> None:
+    with Peer(broker) as peer:
+        peer.reach("header" if what == "body too long" else "method")
+        if what == "method":
+            peer.method(commands.Queue.Declare(exclusive=True), 1)
+        elif what == "header":
+            peer.send(content_header(1, 10) * 2)
+        elif what == "heartbeat":
+            # Not out of order at all: it belongs to no channel.
+            peer.send(frame(8, 0, b"") + content_header(1, 0))
+            peer.method(commands.Queue.Declare(exclusive=True), 1)
+            peer.expect("Queue.DeclareOk")
+            return
+        elif what == "body too long":
+            peer.send(frame(3, 1, b"x" * 1001))
+        elif what == "other class":
+            peer.send(content_header(1, 10, class_id=50))
+        else:
+            peer.send(content_header(1, 10, weight=1))
+        assert peer.outcome() in (501, 502, 505)
+
+
+def test_content_on_a_closed_channel(broker: Broker) -> None:
+    with Peer(broker) as peer:
+        peer.reach("opened")
+        peer.method(commands.Basic.Publish(routing_key="x"), 7)
+        peer.send(content_header(7, 1) + frame(3, 7, b"x"))
+        assert peer.outcome() in (504, 505, 503)
+
+
+def test_frames_after_a_channel_error_are_dropped(broker: Broker) -> None:
+    """Until close-ok everything on the channel is thrown away; others go on."""
+    with Peer(broker) as peer:
+        peer.reach("channel")
+        peer.method(commands.Channel.Open(), 2)
+        peer.expect("Channel.OpenOk")
+        peer.method(commands.Queue.Declare(queue="does-not-exist", passive=True), 1)
+        for _ in range(50):
+            peer.method(commands.Basic.Publish(routing_key="x"), 1)
+            peer.send(content_header(1, 3) + frame(3, 1, b"abc"))
+        peer.method(commands.Queue.Declare(queue="also-missing", passive=True), 1)
+        close = peer.expect("Channel.Close")
+        assert close.reply_code == 404
+        peer.method(commands.Queue.Declare(exclusive=True), 2)
+        peer.expect("Queue.DeclareOk")
+        peer.method(commands.Channel.CloseOk(), 1)
+        peer.method(commands.Channel.Open(), 1)
+        peer.expect("Channel.OpenOk")
+
+
+def test_a_close_without_its_ok(broker: Broker) -> None:
+    """A client that is told to go and stays is put out."""
+    with Peer(broker) as peer:
+        peer.reach("opened")
+        peer.send(frame(3, 1, b"body"))
+        assert peer.expect("Connection.Close").reply_code in (503, 504, 505)
+        peer.raw(timeout=30)
+
+
+@pytest.mark.parametrize("body", BAD_TABLES, ids=repr)
+def test_malformed_tables(broker: Broker, body: bytes) -> None:
+    """In a method: a syntax error. In a publish's headers it is the publisher's problem too."""
+    table = struct.pack(">I", len(body)) + body
+    with Peer(broker) as peer:
+        peer.reach("channel")
+        peer.send(frame(1, 1, struct.pack(">HHH", 50, 10, 0) + b"\0\x02" + table))
+        assert peer.outcome() in (501, 502)
+
+
+def test_deep_table(broker: Broker) -> None:
+    """Tables in tables in tables: refused, or taken; never a crash."""
+    table = b""
+    for _ in range(20_000):
+        table = b"\x01aF" + struct.pack(">I", len(table)) + table
+        if len(table) > 120_000:
+            break
+    with Peer(broker) as peer:
+        peer.reach("channel")
+        peer.send(frame(1, 1, struct.pack(">HHH", 50, 10, 0) + b"\0\x02" + struct.pack(">I", len(table)) + table))
+        method = peer.next_method()
+        assert method is not None
+        assert method.name in ("Connection.Close", "Channel.Close", "Queue.DeclareOk")
+
+
+def test_malformed_headers_of_a_message(broker: Broker) -> None:
+    """Property flags that promise more than there is."""
+    for rest, flags in ((b"\x05ab", 0x8000), (b"", 0xFFFC), (b"\xff\xff\xff\xff", 0x2000), (b"", 0x0001)):
+        with Peer(broker) as peer:
+            peer.reach("method")
+            peer.send(content_header(1, 1, flags=flags, rest=rest) + frame(3, 1, b"x"))
+            peer.method(commands.Queue.Declare(exclusive=True), 1)
+            method = peer.next_method()
+            assert method.name in ("Connection.Close", "Channel.Close", "Queue.DeclareOk")

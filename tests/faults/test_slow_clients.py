@@ -1,0 +1,325 @@
+"""Clients that are silent, stop reading, or want more than there is: they cost what a limit says, nobody else notices."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pamqp import commands
+
+from tests.faults.neighbour import Neighbour
+from tests.support.amqp import PROTOCOL_HEADER, content, encode
+from tests.support.broker import Broker, LeveretProcess, basic_config, leveret_only
+from tests.support.proxy import Proxy
+from tests.support.raw import Peer, content_header, frame
+
+MIB = 1 << 20
+CONFIG = """
+[server]
+handshake_timeout = 1.0
+[amqp]
+channel_max = 65535
+[limits]
+queues_per_vhost = 40
+consumers_per_channel = 10
+connections = 30
+"""
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeveretProcess]:
+    """A broker with narrow limits."""
+    leveret_only("its limits are set, its memory is measured")
+    with LeveretProcess(tmp_path_factory.mktemp("narrow"), config=basic_config() + CONFIG).start() as process:
+        yield process  # type: ignore[misc]
+        process.check_log()
+
+
+@pytest.fixture
+def beside(process: LeveretProcess) -> Iterator[Neighbour]:
+    neighbour = Neighbour(process)
+    yield neighbour
+    neighbour.check()
+    neighbour.close()
+
+
+def fill(peer: Peer, queue: str, number: int, size: int) -> None:
+    """Publish and wait until all of it is in the queue."""
+    message = content(1, commands.Basic.Publish(routing_key=queue), bytes(size))
+    for _ in range(number):
+        peer.send(message)
+    peer.method(commands.Queue.Declare(queue=queue, passive=True), 1)
+    assert peer.expect("Queue.DeclareOk").message_count == number
+
+
+def until(condition: object, what: str, within: float = 20.0) -> None:
+    deadline = time.monotonic() + within
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, f"{what} did not come true within {within} s"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("sent", [b"", PROTOCOL_HEADER[:3], PROTOCOL_HEADER], ids=["nothing", "half a header", "header"])
+def test_slow_handshake(process: LeveretProcess, beside: Neighbour, sent: bytes) -> None:
+    with Peer(process) as peer:
+        peer.send(sent)
+        begun = time.monotonic()
+        peer.raw(timeout=10)
+        assert 0.5 < time.monotonic() - begun < 8
+
+
+def test_dripping_handshake(process: LeveretProcess, beside: Neighbour) -> None:
+    """One octet at a time does not buy more time."""
+    with Peer(process) as peer:
+        begun = time.monotonic()
+        start_ok = encode(commands.Connection.StartOk({}, "PLAIN", "\0guest\0guest", "en_US"), 0)
+        for octet in PROTOCOL_HEADER + start_ok:
+            peer.send(bytes([octet]))
+            if peer.ended:
+                break
+            time.sleep(0.1)
+        peer.raw(timeout=10)
+        assert time.monotonic() - begun < 8
+
+
+def test_silent_client(broker: Broker, neighbour: Neighbour) -> None:
+    """No heartbeats from the client: gone within two intervals, having got heartbeats itself."""
+    with Peer(broker) as peer:
+        peer.reach("channel", heartbeat=1)
+        begun = time.monotonic()
+        beats = 0
+        while (frame := peer.frame(timeout=10)) is not None:
+            beats += frame[0] == 8
+        took = time.monotonic() - begun
+        assert beats >= 1
+        # Two intervals, and what a timer may be late.
+        assert 1.0 <= took < 5.0
+
+
+def test_any_octet_counts_as_a_heartbeat(broker: Broker) -> None:
+    with Peer(broker) as peer:
+        peer.reach("channel", heartbeat=1)
+        for _ in range(8):
+            time.sleep(0.5)
+            peer.method(commands.Basic.Qos(), 1)
+            peer.expect("Basic.QosOk")
+
+
+def test_half_open_socket(broker: Broker, name: str) -> None:
+    """The network swallows everything: heartbeats find out, and what the client held is free again."""
+    with Proxy(broker) as proxy, Peer(proxy) as peer, Peer(broker) as other:
+        other.reach("channel")
+        other.method(commands.Queue.Declare(queue=name), 1)
+        other.expect("Queue.DeclareOk")
+        peer.reach("channel", heartbeat=1)
+        peer.method(commands.Queue.Declare(queue=f"{name}.mine", exclusive=True), 1)
+        peer.expect("Queue.DeclareOk")
+        other.send(content(1, commands.Basic.Publish(routing_key=name), b"held"))
+        until(lambda: queue_size(other, name) == 1, "the message's arrival")
+        peer.method(commands.Basic.Get(queue=name), 1)
+        peer.expect("Basic.GetOk")
+        proxy.flowing.clear()
+        until(lambda: queue_size(other, name) == 1, "the message's return", within=10)
+        other.method(commands.Queue.Declare(queue=f"{name}.mine"), 1)
+        # Not resource-locked any more.
+        other.expect("Queue.DeclareOk")
+        for queue in (name, f"{name}.mine"):
+            other.method(commands.Queue.Delete(queue=queue), 1)
+            other.expect("Queue.DeleteOk")
+
+
+def queue_size(peer: Peer, queue: str) -> int:
+    peer.method(commands.Queue.Declare(queue=queue, passive=True), 1)
+    return int(peer.expect("Queue.DeclareOk").message_count)
+
+
+@pytest.mark.parametrize("no_ack", [True, False])
+def test_consumer_that_stops_reading(process: LeveretProcess, beside: Neighbour, no_ack: bool) -> None:
+    """The queue stays a queue: it is not copied into the consumer's socket."""
+    with Peer(process) as owner, Peer(process) as peer:
+        owner.reach("channel")
+        owner.method(commands.Queue.Declare(queue="deep", auto_delete=False), 1)
+        owner.expect("Queue.DeclareOk")
+        fill(owner, "deep", 1500, 100_000)
+        before = process.memory()
+        peer.reach("channel")
+        peer.method(commands.Basic.Consume(queue="deep", no_ack=no_ack), 1)
+        peer.expect("Basic.ConsumeOk")
+        for _ in range(20):
+            beside.check()
+            time.sleep(0.05)
+        assert process.memory() - before < 48 * MIB
+        # Another consumer gets what this one did not take.
+        assert queue_size(owner, "deep") > 500
+        owner.method(commands.Basic.Get(queue="deep", no_ack=True), 1)
+        owner.expect("Basic.GetOk")
+        peer.socket.close()
+        owner.method(commands.Queue.Delete(queue="deep"), 1)
+        owner.expect("Queue.DeleteOk")
+
+
+@pytest.mark.parametrize("what", ["returns", "replies"])
+def test_client_that_never_reads(process: LeveretProcess, beside: Neighbour, what: str) -> None:
+    """Who does not read the answers is not asked for more questions: the socket fills up, not the broker."""
+    with Peer(process) as peer:
+        peer.reach("channel")
+        if what == "returns":
+            piece = content(1, commands.Basic.Publish(routing_key="nowhere", mandatory=True), bytes(20_000))
+        else:
+            piece = encode(commands.Basic.Qos(prefetch_count=5), 1) * 500
+        before = process.memory()
+        peer.socket.settimeout(2.0)
+        limit = 300 * MIB if what == "returns" else 60 * MIB
+        sent = 0
+        with contextlib.suppress(TimeoutError):
+            while sent < limit:
+                sent += peer.socket.send(piece)
+        beside.check()
+        assert sent < limit, "the broker reads on and on"
+        assert process.memory() - before < 64 * MIB
+
+
+def test_consumer_of_everything_at_once(process: LeveretProcess, beside: Neighbour) -> None:
+    """Half a million unacknowledged small deliveries to a reader that reads: slow is all right, wrong is not."""
+    with Peer(process) as owner:
+        owner.reach("channel")
+        owner.method(commands.Queue.Declare(queue="many"), 1)
+        owner.expect("Queue.DeclareOk")
+        fill(owner, "many", 20_000, 100)
+        owner.method(commands.Basic.Consume(queue="many"), 1)
+        owner.expect("Basic.ConsumeOk")
+        for _ in range(20_000):
+            method, header, body = owner.frame(), owner.frame(), owner.frame()
+            assert method and header and body
+            assert body[0] == 3
+        beside.check()
+        owner.method(commands.Queue.Delete(queue="many"), 1)
+        owner.expect("Queue.DeleteOk")
+
+
+def test_all_channels(process: LeveretProcess, beside: Neighbour) -> None:
+    """65,535 channels on one connection, the first and the last of use."""
+    before = process.memory()
+    with Peer(process, timeout=60) as peer:
+        peer.reach("opened", channel_max=65535)
+        opens = [encode(commands.Channel.Open(), number) for number in range(1, 65536)]
+        for start in range(0, 65535, 1000):
+            peer.send(b"".join(opens[start : start + 1000]))
+            for _ in opens[start : start + 1000]:
+                peer.expect("Channel.OpenOk")
+        beside.check()
+        assert process.memory() - before < 256 * MIB
+        for number in (1, 65535):
+            peer.method(commands.Queue.Declare(exclusive=True), number)
+            peer.expect("Queue.DeclareOk")
+
+
+def test_endless_queues(process: LeveretProcess, beside: Neighbour) -> None:
+    with Peer(process) as peer:
+        peer.reach("channel")
+        names = []
+        while True:
+            peer.method(commands.Queue.Declare(queue=f"endless.{len(names)}"), 1)
+            answer = peer.next_method()
+            if answer.name != "Queue.DeclareOk":
+                break
+            names.append(answer.queue)
+            assert len(names) <= 40
+        assert answer.name in ("Channel.Close", "Connection.Close")
+        assert answer.reply_code in (403, 406, 506, 530)
+    with Peer(process) as peer:
+        peer.reach("channel")
+        for name in names:
+            peer.method(commands.Queue.Delete(queue=name), 1)
+            peer.expect("Queue.DeleteOk")
+
+
+def test_endless_consumers(process: LeveretProcess, beside: Neighbour) -> None:
+    with Peer(process) as peer:
+        peer.reach("channel")
+        peer.method(commands.Queue.Declare(queue="", exclusive=True), 1)
+        queue = peer.expect("Queue.DeclareOk").queue
+        for number in range(11):
+            peer.method(commands.Basic.Consume(queue=queue, consumer_tag=f"c{number}"), 1)
+            answer = peer.next_method()
+            if answer.name != "Basic.ConsumeOk":
+                break
+        assert number == 10
+        assert answer.reply_code in (403, 406, 506, 530)
+
+
+def test_endless_connections(process: LeveretProcess, beside: Neighbour) -> None:
+    peers: list[Peer] = []
+    try:
+        refused = None
+        for _ in range(40):
+            peer = Peer(process)
+            peers.append(peer)
+            peer.send(PROTOCOL_HEADER)
+            method = peer.next_method()
+            if method is None:
+                refused = 0
+                break
+            peer.method(commands.Connection.StartOk({}, "PLAIN", "\0guest\0guest", "en_US"))
+            method = peer.next_method()
+            if method is not None and method.name == "Connection.Tune":
+                peer.method(commands.Connection.TuneOk(10, 8192, 0))
+                peer.method(commands.Connection.Open("/"))
+                method = peer.next_method()
+            if method is None or method.name == "Connection.Close":
+                refused = 0 if method is None else method.reply_code
+                break
+        assert refused in (0, 403, 506, 530)
+        assert len(peers) <= 31
+        beside.check()
+    finally:
+        for peer in peers:
+            peer.socket.close()
+    # The places are free again.
+    until(lambda: connects(process), "a free place")
+
+
+def connects(broker: Broker) -> bool:
+    with Peer(broker) as peer:
+        try:
+            peer.reach("opened")
+        except AssertionError:
+            return False
+        return True
+
+
+def test_huge_bodies_that_never_end(process: LeveretProcess, beside: Neighbour) -> None:
+    """Many channels in the middle of a large message: what is there costs memory, what is announced does not."""
+    with Peer(process) as peer:
+        peer.reach("opened", channel_max=500)
+        before = process.memory()
+        for number in range(1, 401):
+            peer.method(commands.Channel.Open(), number)
+            peer.expect("Channel.OpenOk")
+            peer.method(commands.Basic.Publish(routing_key="x"), number)
+            peer.send(content_header(number, 100_000_000) + frame(3, number, bytes(1000)))
+        beside.check()
+        assert process.memory() - before < 64 * MIB
+
+
+def test_transaction_without_end(process: LeveretProcess, beside: Neighbour, tmp_path: Path) -> None:
+    """Publishes that are never committed meet a limit, or at least cost nobody else."""
+    with Peer(process) as peer:
+        peer.reach("channel")
+        peer.method(commands.Queue.Declare(queue="tx", auto_delete=True), 1)
+        peer.expect("Queue.DeclareOk")
+        peer.method(commands.Tx.Select(), 1)
+        peer.expect("Tx.SelectOk")
+        piece = content(1, commands.Basic.Publish(routing_key="tx"), bytes(100_000))
+        for _ in range(3000):
+            peer.send(piece)
+            if peer.ended:
+                break
+        peer.method(commands.Tx.Commit(), 1)
+        method = peer.next_method(timeout=30)
+        assert method is not None
+        assert method.name == "Channel.Close"
+        assert method.reply_code in (311, 406, 506)
