@@ -128,7 +128,7 @@ def test_other_dialects_send_other_tags() -> None:
 
 @pytest.mark.parametrize("value", [
     2**63, -(2**63) - 1, Decimal("NaN"), Decimal("Infinity"), Decimal(2**31), Decimal("1e-256"), Decimal("1e11"),
-    Decimal("1e999999"), object(), {1, 2}, datetime(1969, 12, 31, tzinfo=UTC), {"n" * 256: 1}, "\ud800",
+    Decimal("1e999999"), NotImplemented, {1, 2}, datetime(1969, 12, 31, tzinfo=UTC), {"n" * 256: 1}, "\ud800",
     {"\ud800": 1},
 ], ids=repr)
 def test_what_cannot_be_sent(value: object) -> None:
