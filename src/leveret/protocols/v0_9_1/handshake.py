@@ -73,8 +73,8 @@ def perform(connection: Connection, command: Method) -> None:
         connection.closing = True
         connection._release()
         connection.engine.send(0, "connection.close-ok", {})
-        connection.mark()
-        connection.peer.call_soon(connection.peer.close)
+        connection.flush()
+        connection.peer.close()
     elif name == "connection.close-ok":
         connection.awaits_close_ok = False
         connection.peer.close()

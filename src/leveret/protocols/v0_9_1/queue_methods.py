@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from leveret.broker.errors import BrokerError, NotFound
+from leveret.broker.errors import NotFound
 from leveret.broker.queues.base import Queue
 from leveret.protocols.v0_9_1.channel import REPLY_TO, Channel
 from leveret.protocols.v0_9_1.replies import reply_when_kept
@@ -80,7 +80,7 @@ def unbind(channel: Channel, queue: str, exchange: str, routing_key: str, argume
         channel.connection.check("read", exchange)
         if (name in vhost.queues and exchange in vhost.exchanges) or vhost.strict:
             vhost.unbind(vhost.queue(name, channel.connection), exchange, routing_key, arguments)
-    except BrokerError as error:
+    except NotFound as error:
         error.closes_connection = vhost.strict  # rule queue.unbind.01
         raise
     reply_when_kept(channel, "queue.unbind-ok", {}, True, False)
