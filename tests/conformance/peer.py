@@ -224,22 +224,24 @@ class Peer:
         return closed
 
     def read_connection_close(self, code: int, kind: type[base.Frame] | None = None) -> Connection.Close:
-        """connection.close with this code, whatever content still came before it."""
-        closed = None
-        for inbox in self.inboxes.values():
-            inbox.clear()
-        while closed is None:
-            number, value = self.read_frame()
-            if number == 0 and not isinstance(value, heartbeat.Heartbeat):
-                assert isinstance(value, Connection.Close), f"expected Connection.Close, got {describe(value)}"
-                closed = value
-            elif isinstance(value, ChannelClass.Close):
-                raise AssertionError(f"expected Connection.Close with {code}, got {describe(value)}")
-        assert closed.reply_code == code, f"expected {code}, got {describe(closed)}"
-        assert closed.reply_text
+        """connection.close with this code (naming this method), not answered."""
+        closed = self.read_connection_close_of((code,))
         if kind is not None:
             assert (closed.class_id, closed.method_id) == (kind.index >> 16, kind.index & 0xFFFF), describe(closed)
         return closed
+
+    def read_connection_close_of(self, codes: tuple[int, ...]) -> Connection.Close:
+        """connection.close with one of these codes, whatever content still came before it; not answered."""
+        self.inboxes.clear()
+        while True:
+            number, value = self.read_frame()
+            if isinstance(value, ChannelClass.Close) or (number == 0 and not isinstance(value, heartbeat.Heartbeat)):
+                break
+        if not isinstance(value, Connection.Close):
+            raise AssertionError(f"expected Connection.Close with {codes}, got {describe(value)}")
+        assert value.reply_code in codes, f"expected {codes}, got {describe(value)}"
+        assert value.reply_text
+        return value
 
     def close(self) -> None:
         """A negotiated close, so that the broker has nothing to complain about."""
