@@ -42,6 +42,8 @@ def test_settings_exist(page: Path) -> None:
 
 @pages
 def test_methods_exist(page: Path) -> None:
+    if page.name.startswith("conformance"):
+        return  # generated; the paths of its rules look like methods
     classes = {name.split(".")[0] for name in V0_9_1.by_name}
     for text in code(page):
         if re.fullmatch(r"[a-z]+\.[a-z-]+", text) and text.split(".")[0] in classes:
