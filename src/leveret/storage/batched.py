@@ -217,11 +217,10 @@ class BatchedLog(Log):
 
     def changed(self, state: str, reason: str) -> None:
         """The engine says how the store is. Called on the event loop."""
-        if state == self.state and reason == self.reason:
-            return
+        before = self.state
         self.state = state
-        self.reason = reason if state != OK else ""
-        if self.on_state is not None:
+        self.reason = reason
+        if state != before and self.on_state is not None:
             self.on_state()
 
     def _finish(self) -> None:

@@ -57,7 +57,7 @@ class SqliteLog(BatchedLog):
             reserve.take()
             self._store = SqliteStore(self.file, self._synchronous, reserve)
             rebuilt = self._store.recover(self)
-            reason = self._store.space()
+            reason = self._store.space(0)
             if reason:
                 self.changed("full", reason)
         except BaseException:

@@ -29,6 +29,8 @@ PAGE_OCTETS: Final = 4096
 
 # A checkpoint is made when the write-ahead log has grown by this many pages, and when the engine is idle.
 CHECKPOINT_PAGES: Final = 4096
+# The same while space is short: what is free in the file is no use to the write-ahead log.
+SHORT_CHECKPOINT_PAGES: Final = 128
 # Free pages that stay in the file for the next messages, and how many are given back in one step.
 SPARE_PAGES: Final = 2048
 VACUUM_PAGES: Final = 1024
@@ -79,6 +81,7 @@ class SqliteStore:
         self.reserve = reserve
         self._synchronous = synchronous
         self._wal_pages = 0
+        self._short = False
         self._connection: sqlite3.Connection = self._open()
 
     # Opening
@@ -135,6 +138,8 @@ class SqliteStore:
         connection.execute("PRAGMA wal_autocheckpoint = 0")
         connection.execute(f"PRAGMA journal_size_limit = {2 * CHECKPOINT_PAGES * PAGE_OCTETS}")
         connection.execute("PRAGMA cache_size = -16384")
+        # Some builds overwrite deleted pages with zeros unless told not to, which doubles what is written.
+        connection.execute("PRAGMA secure_delete = OFF")
         connection.execute("PRAGMA temp_store = MEMORY")
         for statement in _TURN:
             connection.execute(statement)
@@ -212,6 +217,7 @@ class SqliteStore:
     def _write(self, commit: Commit) -> None:
         execute = self._connection.execute
         images = commit.images
+        self._wal_pages += 4 * len(commit.deletes) + 2
         dead = "[" + ",".join(map(str, commit.deletes)) + "]" if commit.deletes else None
         if not (commit.copies or commit.chunks or commit.dead_chunks or commit.puts or commit.marks or commit.next_row):
             if len(images) == 1:
@@ -225,7 +231,6 @@ class SqliteStore:
                 return
             if not images:
                 if dead is not None:
-                    self._wal_pages += 2
                     execute(_DELETE, (dead,))
                 return
         execute("BEGIN IMMEDIATE")
@@ -293,8 +298,8 @@ class SqliteStore:
     # Housekeeping
 
     def tidy(self) -> None:
-        if self._wal_pages >= CHECKPOINT_PAGES:
-            self._guarded("PASSIVE")
+        if self._wal_pages >= (SHORT_CHECKPOINT_PAGES if self._short else CHECKPOINT_PAGES):
+            self._guarded("TRUNCATE" if self._short else "PASSIVE")
 
     def maintain(self) -> bool:
         """Give free pages back to the file system, a bounded number at a time."""
@@ -302,10 +307,10 @@ class SqliteStore:
             free = self._connection.execute("PRAGMA freelist_count").fetchone()[0]
             if free <= SPARE_PAGES:
                 if self._wal_pages:
-                    self._checkpoint("PASSIVE")
+                    self._checkpoint("TRUNCATE" if self._short else "PASSIVE")
                 return False
-            for _ in self._connection.execute(f"PRAGMA incremental_vacuum({min(VACUUM_PAGES, free - SPARE_PAGES)})"):
-                pass
+            # Each step of this statement gives back one page, and `execute` would make a single one.
+            self._connection.executescript(f"PRAGMA incremental_vacuum({min(VACUUM_PAGES, free - SPARE_PAGES)})")
             self._wal_pages += VACUUM_PAGES
             if self._wal_pages >= CHECKPOINT_PAGES:
                 self._checkpoint("TRUNCATE")
@@ -326,21 +331,30 @@ class SqliteStore:
 
     # Space
 
-    def space(self) -> str:
+    def space(self, pending: int) -> str:
+        reason = self._shortage(pending)
+        self._short = bool(reason)
+        return reason
+
+    def _shortage(self, pending: int) -> str:
         reserve = self.reserve
         if not reserve.size:
             return ""
         free = reserve.free()
+        # What is pending goes to the write-ahead log first; what is there, to the file later.
+        needed = reserve.size + 2 * pending + self._wal_pages * PAGE_OCTETS
         if reserve.held:
-            if free >= reserve.size:
+            if free >= (needed + reserve.size // 4 if self._short else needed):
                 return ""
-            return f"{free} octets are free on the disk of {self.path.parent}, and {reserve.size} must be"
-        if free >= 2 * reserve.size + reserve.size // 4 and reserve.take():
+            return f"{free} octets are free on the disk of {self.path.parent}, and {needed} must be"
+        if free >= needed + reserve.size + reserve.size // 4 and reserve.take():
             return ""
         return f"the disk of {self.path.parent} is full"
 
     def make_room(self) -> None:
         self.reserve.give_up()
+        with contextlib.suppress(StoreFull):
+            self._guarded("TRUNCATE")
 
     def statistics(self) -> dict[str, int]:
         figures = {"free_octets": self.reserve.free()}

@@ -25,8 +25,12 @@ if TYPE_CHECKING:
 _KEPT_READERS: Final = 8
 _FIRST_DELAY: Final = 0.05
 _LONGEST_DELAY: Final = 1.0
-# Without a job for so long a worker is idle.
-_IDLE: Final = 0.02
+# Without a job for so long a worker is idle and begins to tidy up, in pieces with so long a pause between them.
+_IDLE: Final = 1.0
+_PAUSE: Final = 0.01
+# Free space is looked at again after so much was written, or so much time.
+_UNCHECKED_OCTETS: Final = 2 << 20
+_UNCHECKED_SECONDS: Final = 0.2
 
 
 class StoreFull(Exception):
@@ -55,11 +59,11 @@ class Store(Protocol):
     def maintain(self) -> bool:
         """Do a bounded piece of housekeeping when idle; whether there is more to do. Raises as `commit` does."""
 
-    def space(self) -> str:
-        """Why there is too little space, or "" where there is enough."""
+    def space(self, pending: int) -> str:
+        """Why there is too little space for so many octets and the reserve, or "" where there is enough."""
 
     def make_room(self) -> None:
-        """A commit failed for want of space: give up what is held in reserve."""
+        """A commit failed for want of space: give up what is held in reserve. Raises StoreBroken."""
 
     def statistics(self) -> dict[str, int]:
         """Figures of the store. Called from any thread."""
@@ -80,6 +84,7 @@ class Worker:
         self._state = OK
         self._reason = ""
         self._checked = 0.0
+        self._unchecked = 0
         self.failure: Exception | None = None
         self._committer = threading.Thread(target=self._run, name=f"leveret-log-{log.shard}", daemon=True)
         self._committer.start()
@@ -110,29 +115,29 @@ class Worker:
             self._set_state(FAILED, str(error) or type(error).__name__)
 
     def _work(self) -> None:
-        more = False
+        pause: float | None = None
         while True:
-            self._take(self._patience(more))
+            self._take(self._patience(pause))
             if self._commits:
                 self._commit(self._commits[0])
                 self._commits.popleft()
-                more = True
+                pause = _IDLE
             elif self._loads:
                 self._load_piece()
             elif self._closing:
                 return
             else:
-                more = self._housekeep(self._store.maintain)
+                pause = _PAUSE if self._housekeep(self._store.maintain) else None
                 if self._state != OK:
                     self._check_space()
 
-    def _patience(self, more: bool) -> float | None:
+    def _patience(self, pause: float | None) -> float | None:
         """How long to wait for the next job; None for ever."""
-        if self._loads or self._commits:
+        if self._loads or self._commits or self._closing:
             return 0.0
-        if more:
-            return _IDLE
-        return None if self._state == OK else _LONGEST_DELAY
+        if pause is None and self._state != OK:
+            return _LONGEST_DELAY
+        return pause
 
     def _housekeep(self, work: Callable[[], bool | None]) -> bool:
         try:
@@ -174,9 +179,11 @@ class Worker:
             delay = min(delay * 2, _LONGEST_DELAY)
         self._post(self._log.returned)
         self._housekeep(self._store.tidy)
+        self._unchecked += commit.octets
         now = time.monotonic()
-        if now - self._checked > 0.1:
+        if self._unchecked > _UNCHECKED_OCTETS or now - self._checked > _UNCHECKED_SECONDS:
             self._checked = now
+            self._unchecked = 0
             self._check_space()
 
     def _wait(self, delay: float) -> None:
@@ -191,7 +198,7 @@ class Worker:
             self._take(left)
 
     def _check_space(self) -> None:
-        reason = self._store.space()
+        reason = self._store.space(self._log.pending_bytes)
         self._set_state(FULL if reason else OK, reason)
 
     def _set_state(self, state: str, reason: str) -> None:

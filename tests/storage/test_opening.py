@@ -1,0 +1,197 @@
+"""Opening a data directory: what is refused, and whether the refusal says what to do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from leveret.broker.errors import StorageFailed
+from leveret.storage.data_directory import DirectoryLock, Reserve
+from tests.storage.harness import FakeQueue, Harness, sqlite_log
+
+
+def filled(path: Path, count: int = 50) -> Path:
+    """A data directory with some messages in it; returns the database file."""
+    harness = Harness(lambda: sqlite_log(path))
+    queue = FakeQueue(1)
+    for number in range(count):
+        harness.publish(queue, b"%05d" % number * 300)
+        harness.commit()
+    harness.log.put("kind", "key", b"value")
+    file = Path(sqlite_log(path).file)
+    harness.log.close()
+    return file
+
+
+def refusal(path: Path) -> str:
+    log = sqlite_log(path)
+    with pytest.raises(StorageFailed) as caught:
+        log.open()
+    # A refused log has let go of the directory.
+    DirectoryLock(path, f"{log.name}.lock").release()
+    return str(caught.value)
+
+
+def test_a_new_directory_is_made_and_is_clean(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b"
+    log = sqlite_log(path)
+    recovery = log.open()
+    assert recovery.clean
+    assert not recovery.queues
+    assert not recovery.metadata
+    log.close()
+    assert sqlite_log(path).open().clean
+
+
+def test_an_unclean_stop_is_seen(tmp_path: Path) -> None:
+    log = sqlite_log(tmp_path / "a")
+    log.open()
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    log.close()
+    assert not sqlite_log(tmp_path / "b").open().clean
+
+
+def test_a_second_process_is_refused(tmp_path: Path) -> None:
+    log = sqlite_log(tmp_path)
+    log.open()
+    script = (
+        "import sys; from pathlib import Path; from leveret.storage.sqlite import SqliteLog\n"
+        "try:\n    SqliteLog(Path(sys.argv[1])).open()\n"
+        "except Exception as error:\n    print(type(error).__name__, error)\n"
+    )
+    output = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True,
+                            env={**os.environ, "PYTHONPATH": "src"}, cwd=Path(__file__).parents[2]).stdout
+    assert output.startswith("StorageFailed")
+    assert str(tmp_path) in output
+    assert f"process {os.getpid()}" in output
+    assert "stop that one first" in output
+    log.close()
+
+
+def test_a_second_log_of_the_same_process_is_refused(tmp_path: Path) -> None:
+    log = sqlite_log(tmp_path)
+    log.open()
+    with pytest.raises(StorageFailed, match="is in use by process"):
+        sqlite_log(tmp_path).open()
+    log.close()
+    sqlite_log(tmp_path).open()
+
+
+def test_sqlites_own_lock_is_respected(tmp_path: Path) -> None:
+    file = filled(tmp_path)
+    other = sqlite3.connect(file, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    assert "is in use by another process" in refusal(tmp_path)
+    other.close()
+
+
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    file = filled(tmp_path)
+    with sqlite3.connect(file) as connection:
+        connection.execute("PRAGMA user_version = 7")
+    connection.close()
+    message = refusal(tmp_path)
+    assert str(file) in message
+    assert "format version 7" in message
+    assert "install the leveret that wrote it" in message
+
+
+def test_a_record_of_a_later_version_is_refused(tmp_path: Path) -> None:
+    file = filled(tmp_path, 1)
+    with sqlite3.connect(file) as connection:
+        entries = bytearray(connection.execute("SELECT entries FROM log").fetchone()[0])
+        entries[24 + 20] = 1 << 5 | 9
+        connection.execute("UPDATE log SET entries = ?", (bytes(entries),))
+    connection.close()
+    assert "has a record of kind prepare, which this version of leveret does not know" in refusal(tmp_path)
+
+
+def test_another_programs_database_is_refused(tmp_path: Path) -> None:
+    log = sqlite_log(tmp_path)
+    with sqlite3.connect(log.file) as connection:
+        connection.execute("CREATE TABLE theirs(x)")
+    connection.close()
+    assert "not one of leveret's" in refusal(tmp_path)
+    with sqlite3.connect(log.file) as connection:
+        assert connection.execute("SELECT count(*) FROM theirs").fetchone() == (0,)
+    connection.close()
+
+
+@pytest.mark.parametrize("what", ["header", "garbage", "middle", "short"])
+def test_a_damaged_file_is_refused(tmp_path: Path, what: str) -> None:
+    file = filled(tmp_path)
+    data = bytearray(file.read_bytes())
+    if what == "header":
+        data[:100] = bytes(range(100))
+    elif what == "garbage":
+        data[:] = os.urandom(5000)
+    elif what == "middle":
+        for page in range(1, len(data) // 4096):
+            data[4096 * page : 4096 * page + 64] = b"\xff" * 64
+    else:
+        del data[len(data) // 2 :]
+    file.write_bytes(data)
+    message = refusal(tmp_path)
+    assert str(file) in message
+    assert "is damaged" in message
+    assert "restore the directory" in message
+    assert ".recover" in message
+
+
+@pytest.mark.parametrize("column", ["entries", "settled", "data"])
+def test_a_damaged_row_is_refused(tmp_path: Path, column: str) -> None:
+    file = filled(tmp_path, 3)
+    with sqlite3.connect(file) as connection:
+        connection.execute(f"UPDATE log SET {column} = X'00ff00ff00ff00ff00ff' WHERE id = 2")
+    connection.close()
+    assert "is damaged" in refusal(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(StorageFailed, match="make it writable"):
+        sqlite_log(tmp_path / "data").open()
+
+
+def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("")
+    with pytest.raises(StorageFailed, match="cannot be used"):
+        sqlite_log(tmp_path / "data").open()
+
+
+def test_less_than_full_synchronisation_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="FULL or EXTRA"):
+        sqlite_log(tmp_path, synchronous="NORMAL")
+
+
+def test_the_overflow_file_is_thrown_away(tmp_path: Path) -> None:
+    first = sqlite_log(tmp_path, durable=False)
+    harness = Harness(lambda: first)
+    harness.publish(FakeQueue(1), b"gone")
+    harness.commit()
+    assert first.file.exists()
+    # As after a kill: nothing was removed.
+    shutil.copytree(tmp_path, tmp_path / "copy")
+    harness.log.close()
+    assert not first.file.exists()
+    second = sqlite_log(tmp_path / "copy", durable=False)
+    recovery = second.open()
+    assert not recovery.queues
+    second.close()
+
+
+def test_the_reserve_takes_up_space_and_gives_it_back(tmp_path: Path) -> None:
+    reserve = Reserve(tmp_path / "reserve", 1 << 20)
+    assert reserve.take()
+    assert (tmp_path / "reserve").stat().st_blocks * 512 >= 1 << 20
+    reserve.give_up()
+    assert not (tmp_path / "reserve").exists()
+    assert not Reserve(tmp_path / "reserve", 1 << 60).take()
+    assert not (tmp_path / "reserve").exists()

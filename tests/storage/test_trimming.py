@@ -1,0 +1,334 @@
+"""Trimming of the SQLite engine: what leaves the disk, when, and what it costs."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from array import array
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leveret.broker.message import Entry
+from leveret.storage.rows import MOVED, StoredRow
+from tests.storage.harness import FakeQueue, Harness, content, message, sqlite_log, until
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> Harness:
+    return Harness(lambda: sqlite_log(tmp_path / "data"))
+
+
+def on_disk(harness: Harness) -> dict[str, Any]:
+    """Ids of the rows and chunks on disk. Ends the log."""
+    log: Any = harness.log
+    log.close()
+    connection = sqlite3.connect(log.file)
+    found = {table: [row[0] for row in connection.execute(f"SELECT id FROM {table} ORDER BY id")]
+             for table in ("log", "chunk")}
+    connection.close()
+    return found
+
+
+def settle(harness: Harness, *entries: Entry) -> None:
+    for entry in entries:
+        harness.log.settle(entry)
+
+
+def test_an_empty_row_goes_wherever_it_stands(harness: Harness) -> None:
+    queue = FakeQueue(1)
+    rows = []
+    for number in range(5):
+        rows.append(harness.publish(queue, b"%d" % number, b"x"))
+        harness.commit()
+    settle(harness, *rows[2])
+    harness.commit()
+    ids = [entries[0].row.id for entries in rows if entries[0].row is not None]
+    assert on_disk(harness)["log"] == ids[:2] + ids[3:]
+
+
+def test_settlements_go_with_the_rows_that_they_settle(harness: Harness) -> None:
+    queue = FakeQueue(1)
+    entries = harness.publish(queue, b"a", b"b", b"c")
+    harness.commit()
+    for entry in entries[:2]:
+        settle(harness, entry)
+        harness.commit()
+    assert harness.log.statistics()["rows"] == 3
+    settle(harness, entries[2])
+    harness.commit()
+    assert on_disk(harness) == {"log": [], "chunk": []}
+
+
+def test_a_row_that_holds_settlements_outlives_its_own_records(harness: Harness) -> None:
+    queue = FakeQueue(1)
+    old = harness.publish(queue, b"a", b"b")
+    harness.commit()
+    settle(harness, old[0])
+    young = harness.publish(queue, b"c")
+    harness.commit()
+    settle(harness, *young)
+    harness.commit()
+    assert harness.log.statistics()["rows"] >= 2
+    harness.reopen()
+    assert harness.bodies(1) == [b"b"]
+    harness.log.close()
+
+
+def test_what_is_settled_in_its_own_batch_is_never_written(harness: Harness) -> None:
+    queue, other = FakeQueue(1), FakeQueue(2)
+    entries = harness.publish(queue, b"a" * 100_000, b"b", b"c" * 2_000_000)
+    fan = message(b"d" * 50_000)
+    pair = [queue.entry(fan), other.entry(fan)]
+    for entry in pair:
+        harness.log.store(entry)
+    settle(harness, entries[0], entries[2], *pair)
+    harness.commit()
+    assert harness.log.statistics()["octets"] < 1000
+    settle(harness, entries[1])
+    harness.commit()
+    harness.publish(queue, b"e")
+    settle(harness, *harness.publish(queue, b"f"))
+    harness.commit()
+    found = on_disk(harness)
+    assert len(found["log"]) == 1
+    assert not found["chunk"]
+
+
+def test_a_batch_that_leaves_nothing_costs_no_commit(harness: Harness) -> None:
+    queue = FakeQueue(1)
+    harness.publish(queue, b"warm up")
+    harness.commit()
+    commits = harness.log.statistics()["commits"]
+    settle(harness, *harness.publish(queue, b"a", b"b"))
+    harness.commit()
+    assert harness.log.statistics()["commits"] == commits
+    assert harness.log.committed == harness.log.filling - 1
+    harness.log.close()
+
+
+def test_a_fan_out_keeps_one_body_until_the_last_entry_goes(harness: Harness) -> None:
+    queues = [FakeQueue(id) for id in range(1, 11)]
+    item = message(b"z" * 20_000)
+    entries = [queue.entry(item) for queue in queues]
+    for entry in entries[:7]:
+        harness.log.store(entry)
+    harness.commit()
+    for entry in entries[7:]:
+        harness.log.store(entry)
+    harness.commit()
+    assert harness.log.statistics()["octets"] < 22_000
+    for entry in entries[:9]:
+        settle(harness, entry)
+        harness.commit()
+    harness.reopen()
+    assert harness.bodies(10) == [b"z" * 20_000]
+    assert list(harness.recovery.queues) == [10]
+    assert harness.log.statistics()["live_octets"] > 20_000
+    last = harness.load_queue(10)[0]
+    entry = queues[9].entry(last.message)
+    entry.row, entry.slot = last.row, last.slot
+    settle(harness, entry)
+    harness.commit()
+    assert on_disk(harness) == {"log": [], "chunk": []}
+
+
+def test_large_bodies_are_chunks_that_go_with_their_message(harness: Harness) -> None:
+    queue, other = FakeQueue(1), FakeQueue(2)
+    body = bytes(range(256)) * 4 * 1024 * 3 + b"tail"
+    item = message([body[:5], body[5:2_000_000], body[2_000_000:]], header=b"h" * 1000)
+    first, second = queue.entry(item), other.entry(item)
+    harness.log.store(first)
+    harness.log.store(second)
+    harness.publish(queue, b"small")
+    harness.commit()
+    assert harness.log.statistics()["octets"] < 1000
+    settle(harness, first)
+    harness.commit()
+    harness.reopen()
+    loaded = harness.load_queue(2)
+    assert content(loaded[0].message) == body
+    assert loaded[0].message.header == b"h" * 1000
+    assert isinstance(loaded[0].message.body, list)
+    entry = other.entry(loaded[0].message)
+    entry.row, entry.slot = loaded[0].row, loaded[0].slot
+    settle(harness, entry)
+    harness.commit()
+    found = on_disk(harness)
+    assert not found["chunk"]
+    assert found["log"]
+
+
+def test_a_large_header_is_spilled_too(harness: Harness) -> None:
+    header = bytes(range(256)) * 10_000
+    harness.publish(FakeQueue(1), b"body", header=header)
+    harness.commit()
+    harness.reopen()
+    loaded = harness.load_queue(1)[0].message
+    assert (loaded.header, content(loaded)) == (header, b"body")
+    harness.log.close()
+
+
+def test_a_large_batch_is_one_commit_of_several_rows(harness: Harness) -> None:
+    queue = FakeQueue(1)
+    bodies = [bytes([number]) * 300_000 for number in range(30)]
+    harness.publish(queue, *bodies)
+    harness.commit()
+    assert harness.log.statistics()["commits"] == 1
+    log: Any = harness.log
+    log.close()
+    connection = sqlite3.connect(log.file)
+    largest = connection.execute("SELECT max(length(entries) + length(data)) FROM log").fetchone()[0]
+    connection.close()
+    assert largest < 8 << 20
+    harness.begin()
+    assert harness.bodies(1) == bodies
+    harness.log.close()
+
+
+def test_many_settlements_at_once_stay_in_rows_of_bounded_size(harness: Harness) -> None:
+    """A purge of one of two interleaved queues: no row dies, all must note which records did."""
+    left, right = FakeQueue(1), FakeQueue(2)
+    entries = []
+    for _ in range(330_000):
+        entry = left.entry(message(b""))
+        harness.log.store(entry)
+        entries.append(entry)
+        if entry.seq % 1000 == 0:
+            harness.publish(right, b"stays")
+    harness.commit()
+    harness.log.settle_range(1, 1, left.seq, [], [entry.row.id for entry in entries if entry.row],
+                             [entry.slot for entry in entries])
+    harness.commit()
+    log: Any = harness.log
+    log._worker.close()
+    connection = log._store._connection
+    assert connection.execute("SELECT max(length(settled)) FROM log").fetchone()[0] < 2 << 20
+    harness.reopen()
+    assert list(harness.recovery.queues) == [2]
+    assert len(harness.recovery.queues[2].seqs) == 330
+    harness.log.close()
+
+
+def fast_beside_idle(harness: Harness, batches: int, floor: int) -> tuple[list[Entry], int]:
+    """A deep queue that nobody consumes beside a fast one, in the same batches. Returns the idle entries and the octets
+    that were published."""
+    idle, fast = FakeQueue(1), FakeQueue(2)
+    log: Any = harness.log
+    log.trimmer.floor = floor
+    kept: list[Entry] = []
+    flying: deque[list[Entry]] = deque()
+    published = 0
+    for number in range(batches):
+        for _ in range(4):
+            kept += harness.publish(idle, b"idle %05d" % number * 30)
+            published += 30 * 10 + 50
+        flying.append(harness.publish(fast, *[b"fast %05d" % number * 50] * 16))
+        published += 16 * (50 * 10 + 50)
+        if len(flying) > 3:
+            settle(harness, *flying.popleft())
+        harness.commit()
+    for entries in flying:
+        settle(harness, *entries)
+    harness.commit()
+    return kept, published
+
+
+def test_write_amplification_of_a_deep_idle_queue_beside_a_fast_one(harness: Harness) -> None:
+    kept, published = fast_beside_idle(harness, 600, 100_000)
+    figures = harness.log.statistics()
+    assert figures["copied_octets"] > 0
+    assert published + figures["copied_octets"] <= 2 * published
+    # Garbage is bounded by what is alive.
+    assert figures["octets"] <= 2 * figures["live_octets"] + 100_000 + (1 << 20)
+    # Every position that the broker holds is still good, by object and by number.
+    loaded = harness.load(array("Q", [entry.row.id for entry in kept if entry.row is not None]),
+                          array("I", [entry.slot for entry in kept]))
+    assert [item.seq for item in loaded] == [entry.seq for entry in kept]
+    assert [content(item.message) for item in loaded] == [entry.message.body for entry in kept]
+    harness.reopen()
+    assert harness.bodies(1) == [entry.message.body for entry in kept]
+    assert 2 not in harness.recovery.queues
+    harness.log.close()
+
+
+def test_moved_rows_are_forgotten_with_their_last_copy(harness: Harness) -> None:
+    kept, _ = fast_beside_idle(harness, 300, 0)
+    rows = harness.log.rows.values()
+    assert any(isinstance(row, StoredRow) and row.state == MOVED for row in rows)
+    random.Random(5).shuffle(kept)
+    settle(harness, *kept)
+    harness.commit()
+    # What is left is the row being filled.
+    assert len(rows) == 1
+    assert on_disk(harness) == {"log": [], "chunk": []}
+
+
+def test_random_settlements_leave_little_garbage(harness: Harness) -> None:
+    queue = FakeQueue(1)
+    log: Any = harness.log
+    log.trimmer.floor = 50_000
+    alive: list[Entry] = []
+    chance = random.Random(7)
+    published = 0
+    for _ in range(400):
+        alive += harness.publish(queue, *[b"r" * chance.choice((10, 200, 2000)) for _ in range(20)])
+        published = sum(entry.message.size for entry in alive)
+        for _ in range(20 if len(alive) > 1500 else 10):
+            settle(harness, alive.pop(chance.randrange(len(alive))))
+        harness.commit()
+    figures = log.statistics()
+    assert published > 0
+    assert figures["octets"] <= 2 * figures["live_octets"] + 50_000 + (1 << 20)
+    expected = {entry.seq: entry.message.size for entry in alive}
+    harness.reopen()
+    assert {item.seq: item.message.size for item in harness.load_queue(1)} == expected
+    harness.log.close()
+
+
+def test_the_file_shrinks_after_a_drain(harness: Harness) -> None:
+    queue = FakeQueue(1)
+    log: Any = harness.log
+    entries: list[Entry] = []
+    for _ in range(40):
+        entries += harness.publish(queue, *[b"s" * 100_000] * 10)
+        harness.commit()
+    assert log.statistics()["file_octets"] + log.statistics()["wal_octets"] > 38_000_000
+    settle(harness, *entries)
+    harness.commit()
+    until(lambda: log.statistics()["file_octets"] < 12_000_000)
+    until(lambda: log.statistics()["wal_octets"] < 40_000_000)
+    harness.reopen()
+    assert not harness.recovery.queues
+    harness.log.close()
+
+
+def test_row_ids_are_never_used_again(harness: Harness, tmp_path: Path) -> None:
+    queue = FakeQueue(1)
+    entries = harness.publish(queue, b"a")
+    harness.commit()
+    highest = entries[0].row.id if entries[0].row is not None else 0
+    settle(harness, *entries)
+    harness.commit()
+    harness.reopen()
+    entries = harness.publish(queue, b"b")
+    harness.commit()
+    assert entries[0].row is not None
+    assert entries[0].row.id > highest
+    harness.log.close()
+
+
+def test_sequence_numbers_are_remembered_when_the_queue_is_empty(harness: Harness) -> None:
+    queue = FakeQueue(1)
+    settle(harness, *harness.publish(queue, b"a", b"b"))
+    entries = harness.publish(queue, b"c")
+    harness.commit()
+    settle(harness, *entries)
+    harness.commit()
+    assert harness.reopen().last_seq == {1: 3}
+    harness.log.forget(1)
+    harness.commit()
+    assert harness.reopen().last_seq == {}
+    harness.log.close()
