@@ -11,6 +11,8 @@ PIP    := $(PY) -m pip --disable-pip-version-check install --quiet --require-has
 STAMPS := .stamps
 ARGS   ?=
 TESTS  ?=
+# Tests mostly wait for brokers and clients, so more of them than processors run at a time; a file stays in one process.
+PYTEST := $(PY) -m pytest -n 4 --dist loadfile
 
 # What runs a second time over the plain files: the layers that have compiled modules, and the conformance suite.
 PURE_TESTS := $(wildcard tests/wire tests/broker tests/storage tests/protocols tests/conformance)
@@ -63,12 +65,12 @@ endif
 # The whole suite runs last, over the compiled modules, so that the last line is the one that counts.
 ifeq ($(HAVE_CC),)
 test: $(STAMPS)/dev
-	LEVERET_PURE=1 $(PY) -m pytest $(TESTS)
+	LEVERET_PURE=1 $(PYTEST) $(TESTS)
 else
 test: $(STAMPS)/dev compiled
 	@pure=0; \
-	$(if $(or $(TESTS),$(PURE_TESTS)),LEVERET_PURE=1 $(PY) -m pytest -q $(or $(TESTS),$(PURE_TESTS)) || pure=$$?;) \
-	$(PY) -m pytest $(TESTS) && exit $$pure
+	$(if $(or $(TESTS),$(PURE_TESTS)),LEVERET_PURE=1 $(PYTEST) -q $(or $(TESTS),$(PURE_TESTS)) || pure=$$?;) \
+	$(PYTEST) $(TESTS) && exit $$pure
 endif
 
 lint: $(STAMPS)/dev
