@@ -250,6 +250,11 @@ class Peer:
             pass
         self.drop()
 
+    def reset(self) -> None:
+        """Cut the connection with a TCP reset: an end that shows although what was sent before has not been read."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.socket.close()
+
     def drop(self) -> None:
         """Close the socket without a word."""
         self.socket.close()

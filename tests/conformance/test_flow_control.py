@@ -87,7 +87,7 @@ def test_who_does_not_stop_is_not_read_any_more(tight: LeveretProcess) -> None:
     polite.quiet()
     assert tight.memory() < WATERMARK * 1.6
     # Nobody reads its socket, but its end is noticed, and what it held is given back.
-    rude.peer.drop()
+    rude.peer.reset()
     deadline = time.monotonic() + 15
     while tight.memory() > WATERMARK:
         assert time.monotonic() < deadline, "the memory of a client that went away stays"
