@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import signal
-import socket
+import ssl
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +20,7 @@ from leveret import __version__, build_info
 from leveret.broker.errors import BrokerError, StorageFailed
 from leveret.cli.composition import Composition, tls_settings
 from leveret.cli.failed import Failed
+from leveret.cli.listening import listen
 from leveret.cli.logs import set_up_logging
 from leveret.cli.machine import raise_file_limit
 from leveret.config import Config, ConfigError, load_config
@@ -31,8 +32,6 @@ from leveret.security.users import FROM_DEFAULT
 
 log = logging.getLogger("leveret.serve")
 
-# How often a free port is looked for that all addresses of the host have free.
-PORT_ATTEMPTS = 20
 # The keys of [tls] that a listener takes over.
 _RELOADED = ("cert", "key", "key_password_file", "ca")
 # The pause before a store that failed is opened again.
@@ -115,42 +114,19 @@ class Serving:
                 raise
             log.error("%s", error)
 
-    # Listeners
-
     async def _listen(self, composition: Composition) -> None:
+        """A port that was found free is kept across new starts."""
         config = composition.config
         if config.server.plain:
-            await self._listen_on(composition, config.server.host, tls=False)
+            await self._listen_on(composition, config.server.host, None)
         if composition.tls is not None:
-            await self._listen_on(composition, config.server.host if config.tls.host is None else config.tls.host, tls=True)
+            host = config.server.host if config.tls.host is None else config.tls.host
+            await self._listen_on(composition, host, composition.tls.context)
 
-    async def _listen_on(self, composition: Composition, host: str, tls: bool) -> None:
-        """On all addresses of the host, with the same port; a port that was found free is kept across new starts."""
-        addresses = _addresses(host)
-        wanted = self._ports[tls]
-        for attempt in range(PORT_ATTEMPTS):
-            port = wanted
-            bound: list[str] = []
-            for address in addresses:
-                try:
-                    context = composition.tls.context if tls and composition.tls is not None else None
-                    _, port = await composition.server.listen(address, port, context)
-                except OSError as error:
-                    if bound and not wanted and attempt + 1 < PORT_ATTEMPTS:
-                        break  # the free port of one address is taken on another
-                    if bound and len(addresses) > 1:
-                        log.debug("not listening on %s: %s", address, error)
-                        continue
-                    raise Failed(_cannot_listen(address, port, tls, error)) from None
-                bound.append(address)
-            else:
-                self._ports[tls] = port
-                scheme = "amqps" if tls else "amqp"
-                composition.listeners += [f"{scheme}://{_bracketed(address)}:{port}" for address in bound]
-                return
-            for listener in composition.server.listeners[-len(bound) :]:
-                listener.close()
-            del composition.server.listeners[-len(bound) :]
+    async def _listen_on(self, composition: Composition, host: str, context: ssl.SSLContext | None) -> None:
+        tls = context is not None
+        bound, self._ports[tls] = await listen(composition.server, host, self._ports[tls], context)
+        composition.listeners += bound
 
     def _announce(self, composition: Composition, control_path: Path) -> None:
         if not self._announced:
@@ -211,29 +187,6 @@ def _waiting(old: Config, new: Config) -> list[str]:
                     continue
                 changed.append(f"{section}.{field.name}")
     return changed + ([] if old.vhosts == new.vhosts else ["vhosts"])
-
-
-def _addresses(host: str) -> list[str]:
-    """The addresses of a host, IPv4 first; of an empty one, all of the machine's."""
-    if not host:
-        return ["0.0.0.0", "::"] if socket.has_ipv6 else ["0.0.0.0"]
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except (OSError, UnicodeError) as error:
-        raise Failed(f"server.host: the host '{host}' is not known: {error}") from None
-    found.sort(key=lambda info: info[0] != socket.AF_INET)
-    return list(dict.fromkeys(str(info[4][0]) for info in found))
-
-
-def _bracketed(address: str) -> str:
-    return f"[{address}]" if ":" in address else address
-
-
-def _cannot_listen(address: str, port: int, tls: bool, error: OSError) -> str:
-    section = "tls" if tls else "server"
-    flag = "" if tls else ", --port"
-    return (f"cannot listen on {_bracketed(address)}:{port}: {error.strerror or error}; choose another by "
-            f"{section}.host and {section}.port{flag} (0 takes a free port)")
 
 
 def _first_lines(composition: Composition) -> list[str]:
