@@ -28,6 +28,8 @@ REPLY_TO: Final = b"amq.rabbitmq.reply-to"
 QUANTUM: Final = 256 << 10
 # What a channel without prefetch may hold unacknowledged while memory is short.
 MAY_HOLD: Final = 1000
+# Milliseconds that a publisher may go on after it was asked to pause: what it sent before it knew is on its way.
+FLOW_GRACE: Final = 1000
 NO_CONSUMERS: Final = 313
 NO_ROUTE: Final = 312
 
@@ -128,6 +130,8 @@ class Channel(Holder):
         self.number = number
         self.active = True
         self.paused = False
+        self.pause_known = False
+        self.pause_until = 0
         self.closing = False
         # Deliveries
         self.next_tag = 1
@@ -191,7 +195,7 @@ class Channel(Holder):
         message = Message(address, header, body, command.size, command.delivery_mode == 2, command.priority, expires_at,
                           command.headers_at, connection.number)
         self.publish_count += 1
-        if self.paused:
+        if self.paused and (self.pause_known or self.broker.timers.now() > self.pause_until):
             connection.hold_back("alarm")
         if self.transacted:
             self._publish_later(message, route, command.flags)
@@ -248,6 +252,8 @@ class Channel(Holder):
         """Ask a publisher to stop by channel.flow (0-9-1 channel.flow.throttling)."""
         if not self.paused and self.publish_count:
             self.paused = True
+            self.pause_known = False
+            self.pause_until = self.broker.timers.now() + FLOW_GRACE
             self.connection.engine.send(self.number, "channel.flow", {"active": False})
 
     def ask_to_go_on(self) -> None:

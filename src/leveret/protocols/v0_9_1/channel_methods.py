@@ -34,7 +34,8 @@ def flow(channel: Channel, active: bool) -> None:
 
 
 def flow_ok(channel: Channel, active: bool) -> None:
-    """channel.flow-ok: the client's answer to our own flow. Whether it obeys shows in what it publishes."""
+    """channel.flow-ok: the client's answer to our own flow. Whether it obeys shows in what it publishes from now on."""
+    channel.pause_known = not active
 
 
 def close(channel: Channel, reply_code: int, reply_text: str, class_id: int, method_id: int) -> None:

@@ -37,6 +37,8 @@ from leveret.wire.amqp0.specs import V0_9_1
 log = logging.getLogger("leveret.connection")
 
 MAX_ROUTES: Final = 4096
+# Octets of answers that a client may leave unread before its own socket is not read any more.
+MAX_UNWRITTEN: Final = 4 << 20
 # Commands that one channel may send ahead of a reply before its connection is not read any more.
 MAX_BACKLOG: Final = 10_000
 
@@ -333,6 +335,9 @@ class Connection(Session):
             self.sent_any = True
             self.octets_out += len(data)
             self.peer.write(data)
+            if self.paused and self.peer.unwritten() > MAX_UNWRITTEN:
+                # Deliveries have stopped long before, so these are answers that the client does not read.
+                self.hold_back("output")
         if self.starved and not self.paused:
             self.starved = False
             self.peer.call_soon(self.wake)
@@ -351,6 +356,7 @@ class Connection(Session):
     def resume_writing(self) -> None:
         self.paused = False
         self.starved = False
+        self.release_input("output")
         self.wake()
 
     def after_backlog(self) -> None:
@@ -410,6 +416,10 @@ class Connection(Session):
         if not self.reading_paused and not self.closing:
             self.reading_paused = True
             self.peer.pause_reading()
+
+    def is_spared(self) -> bool:
+        """Whether the silence of the client is our own doing: its socket is not read, and it has read what we sent."""
+        return self.reading_paused and "output" not in self.held_back
 
     def release_input(self, why: str) -> None:
         self.held_back.discard(why)

@@ -26,7 +26,7 @@ class Heartbeat(Timed):
         connection = self.connection
         if connection.lost:
             return
-        if connection.engine.received_any or connection.reading_paused:
+        if connection.engine.received_any or connection.is_spared():
             connection.engine.received_any = False
             self.silent = 0
         else:
