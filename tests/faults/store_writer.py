@@ -1,0 +1,90 @@
+"""A process that writes through a log until it is killed, and says on its standard output what it tries and what was
+confirmed: `python -m tests.faults.store_writer DIRECTORY SEED`.
+
+Lines: "ready"; "try BATCH JSON" before a batch may reach the disk; "done BATCH" when its commit has returned. The JSON
+lists what the batch stores, settles and updates, as [queue id, seq] or [queue id, seq, count].
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+from leveret.broker.message import Entry
+from tests.storage.harness import FakeQueue, Harness, Waiter, entry_of, message, sqlite_log
+
+QUEUES = 4
+DEPTH = 400
+
+
+def body_of(queue_id: int, seq: int) -> bytes:
+    """The body of an entry follows from its place, so that a checker knows it. Fan-outs have the body of their first."""
+    chance = random.Random(queue_id * 1_000_003 + seq)
+    size = chance.choice((0, 10, 300, 5000, 60_000)) if chance.random() < 0.995 else 1_300_000
+    return b"%d:%d;" % (queue_id, seq) + bytes([seq % 256]) * size
+
+
+def say(line: str) -> None:
+    os.write(1, line.encode("ascii") + b"\n")
+
+
+class Writer:
+    def __init__(self, path: Path, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.harness = Harness(lambda: sqlite_log(path))
+        self.log: Any = self.harness.log
+        self.log.trimmer.floor = 200_000
+        self.queues = [FakeQueue(id) for id in range(1, QUEUES + 1)]
+        self.entries: list[Entry] = []
+        for queue in self.queues:
+            queue.seq = self.harness.recovery.last_seq.get(queue.id, 0)
+            self.entries += [entry_of(queue, item) for item in self.harness.load_queue(queue.id)]
+
+    def batch(self) -> None:
+        """Fill a batch with anything, announce it, have it written."""
+        stored: list[list[int]] = []
+        settled: list[list[int]] = []
+        updated: list[list[int]] = []
+        for _ in range(self.chance.randrange(1, 12)):
+            action = self.chance.random()
+            if action < 0.5 and len(self.entries) < DEPTH:
+                first = self.chance.choice(self.queues)
+                item = message(body_of(first.id, first.seq + 1))
+                for queue in [first] + [other for other in self.queues if other is not first and action < 0.1]:
+                    entry = queue.entry(item)
+                    self.log.store(entry)
+                    self.entries.append(entry)
+                    stored.append([queue.id, entry.seq, first.id, first.seq])
+            elif action < 0.6 and self.entries:
+                entry = self.chance.choice(self.entries)
+                entry.acquired_count += 1
+                self.log.update(entry)
+                updated.append([entry.queue.id, entry.seq, entry.acquired_count])
+            elif self.entries:
+                # Mostly the oldest, sometimes any.
+                at = 0 if action < 0.9 else self.chance.randrange(len(self.entries))
+                entry = self.entries.pop(at)
+                self.log.settle(entry)
+                settled.append([entry.queue.id, entry.seq])
+        number = self.log.filling
+        say(f"try {number} {json.dumps([stored, settled, updated])}")
+        waiter = Waiter(self.log)
+        waiter.transaction.done = lambda: say(f"done {number}")
+        self.log.flush()
+        self.harness.loop.run_pending()
+
+    def run(self) -> None:
+        say("ready")
+        while True:
+            self.batch()
+            if self.chance.random() < 0.3:
+                log = self.log
+                self.harness.loop.run_until(lambda: log._flying is None)
+
+
+if __name__ == "__main__":
+    Writer(Path(sys.argv[1]), int(sys.argv[2])).run()

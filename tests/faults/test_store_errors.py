@@ -1,0 +1,144 @@
+"""A disk that fails: the log stops, confirms nothing more, retries nothing, and a new one recovers what was confirmed."""
+
+from __future__ import annotations
+
+import sqlite3
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leveret.broker.errors import StorageFailed
+from leveret.broker.log import FAILED, OK
+from tests.storage.harness import FakeQueue, Harness, Waiter, sqlite_log
+
+
+class FailingConnection:
+    """A connection whose statements fail as soon as `fails` says so."""
+
+    def __init__(self, connection: sqlite3.Connection, fails: Callable[[str], int]) -> None:
+        self.connection = connection
+        self.fails = fails
+        self.failed: list[str] = []
+        self.after_failure: list[str] = []
+
+    @property
+    def in_transaction(self) -> bool:
+        return self.connection.in_transaction
+
+    def execute(self, statement: str, parameters: Any = ()) -> Any:
+        if self.failed:
+            self.after_failure.append(statement)
+        code = self.fails(statement)
+        if code:
+            self.failed.append(statement)
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = code
+            error.sqlite_errorname = "SQLITE_IOERR_FSYNC"
+            raise error
+        return self.connection.execute(statement, parameters)
+
+    def executescript(self, script: str) -> Any:
+        return self.connection.executescript(script)
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+def failing(path: Path, fails: Callable[[str], int]) -> tuple[Harness, FailingConnection]:
+    """A log with two confirmed messages, whose disk begins to fail."""
+    harness = Harness(lambda: sqlite_log(path))
+    log: Any = harness.log
+    queue = FakeQueue(1)
+    harness.publish(queue, b"one", b"two")
+    harness.commit()
+    log._worker.close()
+    connection = FailingConnection(log._store._connection, fails)
+    log._store._connection = connection
+    log.start(harness.loop.post)
+    return harness, connection
+
+
+@pytest.mark.parametrize(("what", "code"), [
+    ("INSERT INTO log", sqlite3.SQLITE_IOERR_FSYNC),
+    ("INSERT INTO log", sqlite3.SQLITE_IOERR_WRITE),
+    ("INSERT INTO log", sqlite3.SQLITE_CORRUPT),
+    ("INSERT INTO log", sqlite3.SQLITE_READONLY),
+    ("BEGIN", sqlite3.SQLITE_BUSY),
+    ("COMMIT", sqlite3.SQLITE_IOERR_FSYNC),
+    ("INSERT OR REPLACE INTO metadata", sqlite3.SQLITE_IOERR_WRITE),
+])
+def test_an_error_stops_the_log_for_good(tmp_path: Path, what: str, code: int) -> None:
+    harness, connection = failing(tmp_path / "data", lambda statement: code if statement.startswith(what) else 0)
+    log = harness.log
+    states: list[str] = []
+    log.on_state = lambda: states.append(log.state)
+    queue = FakeQueue(1)
+    harness.publish(queue, b"three")
+    if "INTO log" not in what:
+        log.put("kind", "key", b"value")
+    waiter = Waiter(log)
+    log.flush()
+    harness.publish(queue, b"four")
+    later = Waiter(log)
+    harness.loop.run_until(lambda: log.state != OK)
+    assert states == [FAILED]
+    assert "disk I/O error" in log.reason
+    log.flush()
+    harness.loop.run_pending()
+    assert not waiter.batches
+    assert not later.batches
+    # Nothing was tried a second time: a second fsync would say that all is well.
+    assert len(connection.failed) == 1
+    assert connection.after_failure in ([], ["ROLLBACK"])
+    with pytest.raises(StorageFailed, match="not closed properly"):
+        log.close()
+    # A new log goes on from what was confirmed.
+    harness.begin()
+    assert not harness.recovery.clean
+    assert harness.bodies(1) == [b"one", b"two"]
+    harness.log.close()
+
+
+def test_a_failed_checkpoint_stops_the_log_too(tmp_path: Path) -> None:
+    harness, _ = failing(tmp_path / "data",
+                         lambda statement: sqlite3.SQLITE_IOERR_FSYNC if "wal_checkpoint" in statement else 0)
+    queue = FakeQueue(2)
+    confirmed = [harness.publish(queue, b"x" * 20_000_000)[0]]
+    waiter = Waiter(harness.log)
+    harness.log.flush()
+    harness.loop.run_until(lambda: harness.log.state == FAILED)
+    # Its commit had returned before.
+    assert waiter.batches
+    with pytest.raises(StorageFailed):
+        harness.log.close()
+    harness.begin()
+    assert harness.bodies(2) == [entry.message.body for entry in confirmed]
+    harness.log.close()
+
+
+def test_a_row_that_cannot_be_read_stops_the_log(tmp_path: Path) -> None:
+    harness, _ = failing(tmp_path / "data", lambda statement: sqlite3.SQLITE_IOERR_READ if "SELECT entries" in statement
+                         else 0)
+    queue = FakeQueue(3)
+    entries = harness.publish(queue, b"a")
+    harness.commit()
+    loaded: list[Any] = []
+    harness.log.load(array("Q", [entries[0].row.id if entries[0].row else 0]), array("I", [entries[0].slot]), loaded.append)
+    harness.loop.run_until(lambda: harness.log.state == FAILED)
+    assert not loaded
+    with pytest.raises(StorageFailed):
+        harness.log.close()
+
+
+def test_an_error_while_closing_is_said(tmp_path: Path) -> None:
+    harness, _ = failing(tmp_path / "data", lambda statement: sqlite3.SQLITE_IOERR_FSYNC if "'clean'" in statement else 0)
+    with pytest.raises(StorageFailed, match="disk I/O error"):
+        harness.log.close()
+    # The directory is free all the same, and the stop counts as unclean.
+    harness.begin()
+    assert not harness.recovery.clean
+    assert harness.bodies(1) == [b"one", b"two"]
+    harness.log.close()

@@ -1,0 +1,206 @@
+"""kill -9 of a process that writes through a log, and torn writes: what was confirmed is there, in order; nothing else is."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leveret.broker.message import Entry
+from tests.faults.store_writer import body_of
+from tests.storage.harness import FakeQueue, Harness, content, sqlite_log
+
+Key = tuple[int, int]
+ROUNDS = int(os.environ.get("LEVERET_STORE_KILLS", "6"))
+
+
+class State:
+    """What must be in the log: key to (key of the body, acquired count)."""
+
+    def __init__(self) -> None:
+        self.entries: dict[Key, tuple[Key, int]] = {}
+
+    def apply(self, batch: list[list[list[int]]]) -> None:
+        stored, settled, updated = batch
+        for queue, seq, body_queue, body_seq in stored:
+            assert (queue, seq) not in self.entries
+            self.entries[queue, seq] = ((body_queue, body_seq), 0)
+        for queue, seq, count in updated:
+            # An entry may be updated and settled in one batch.
+            if (queue, seq) in self.entries:
+                self.entries[queue, seq] = (self.entries[queue, seq][0], count)
+        for queue, seq in settled:
+            del self.entries[queue, seq]
+
+    def copy(self) -> State:
+        other = State()
+        other.entries = dict(self.entries)
+        return other
+
+
+def found_in(harness: Harness) -> dict[Key, tuple[bytes, int]]:
+    found: dict[Key, tuple[bytes, int]] = {}
+    for queue_id in harness.recovery.queues:
+        loaded = harness.load_queue(queue_id)
+        seqs = [item.seq for item in loaded]
+        assert seqs == sorted(seqs)
+        for item in loaded:
+            found[queue_id, item.seq] = (content(item.message), item.acquired_count)
+    return found
+
+
+def expected_of(state: State) -> dict[Key, tuple[bytes, int]]:
+    return {key: (body_of(*body), count) for key, (body, count) in state.entries.items()}
+
+
+def run_and_kill(path: Path, seed: int, lines: int) -> tuple[list[tuple[int, Any]], int]:
+    """Run a writer, kill it after so many lines. Returns the batches that it tried, and the last confirmed number."""
+    process = subprocess.Popen([sys.executable, "-m", "tests.faults.store_writer", str(path), str(seed)],
+                               stdout=subprocess.PIPE, cwd=Path(__file__).parents[2],
+                               env={**os.environ, "PYTHONPATH": "src"})
+    output = process.stdout
+    assert output is not None
+    tried: list[tuple[int, Any]] = []
+    confirmed = 0
+    guard = threading.Timer(60, process.kill)
+    guard.start()
+    try:
+        assert output.readline() == b"ready\n"
+        number = 0
+        while line := output.readline():
+            if not line.endswith(b"\n"):
+                break
+            word, batch, *rest = line.split(b" ", 2)
+            if word == b"try":
+                tried.append((int(batch), json.loads(rest[0])))
+            else:
+                confirmed = int(batch)
+            number += 1
+            if number == lines:
+                # What it wrote between this and its end is still read: it was said, so it counts.
+                process.kill()
+        process.wait()
+    finally:
+        guard.cancel()
+        process.kill()
+        process.wait()
+        output.close()
+    assert number >= lines, "the writer ended by itself"
+    return tried, confirmed
+
+
+def check(path: Path, before: State, tried: list[tuple[int, Any]], confirmed: int) -> State:
+    """Open what the writer left. It must be the state after the last confirmed batch, or after a later one that was tried.
+
+    Batches may share a commit, so several tried ones may have made it to the disk.
+    """
+    harness = Harness(lambda: sqlite_log(path))
+    found = found_in(harness)
+    harness.log.close()
+    state = before.copy()
+    for batch, content_of_batch in tried:
+        if batch > confirmed:
+            break
+        state.apply(content_of_batch)
+    candidates = [state]
+    for _, content_of_batch in [item for item in tried if item[0] > confirmed]:
+        state = state.copy()
+        state.apply(content_of_batch)
+        candidates.append(state)
+    for candidate in candidates:
+        if expected_of(candidate) == found:
+            return candidate
+    expected = expected_of(candidates[0])
+    missing = sorted(expected.keys() - found.keys())[:5]
+    extra = sorted(found.keys() - expected.keys())[:5]
+    pytest.fail(f"the log has none of the {len(candidates)} states that it may have; missing {missing}, extra {extra}")
+
+
+@pytest.mark.timeout(600)
+def test_kill_9(tmp_path: Path) -> None:
+    seed = int(os.environ.get("LEVERET_STORE_SEED", random.randrange(1 << 30)))
+    print("LEVERET_STORE_SEED =", seed)
+    chance = random.Random(seed)
+    state = State()
+    path = tmp_path / "data"
+    for _ in range(ROUNDS):
+        tried, confirmed = run_and_kill(path, chance.randrange(1 << 30), chance.randrange(1, 600))
+        state = check(path, state, tried, confirmed)
+
+
+class Torn:
+    """A log whose files are copied after every commit; `states` are what each copy must hold."""
+
+    def __init__(self, path: Path) -> None:
+        self.harness = Harness(lambda: sqlite_log(path))
+        self.log: Any = self.harness.log
+        # No checkpoint moves pages while files are copied or measured.
+        self.log._store.maintain = lambda: False
+        self.log._store.tidy = lambda: None
+        self.wal = Path(f"{self.log.file}-wal")
+        self.states: list[tuple[int, dict[Key, tuple[bytes, int]]]] = []
+        queues = [FakeQueue(1), FakeQueue(2)]
+        chance = random.Random(3)
+        alive: list[Entry] = []
+        for number in range(25):
+            for _ in range(chance.randrange(1, 6)):
+                alive += self.harness.publish(chance.choice(queues), b"%d." % number * chance.choice((1, 50, 5000)))
+            while len(alive) > 12:
+                self.log.settle(alive.pop(chance.randrange(len(alive))))
+            self.harness.commit()
+            self.states.append((self.wal.stat().st_size, {
+                (entry.queue.id, entry.seq): (content(entry.message), 0) for entry in alive}))
+
+    def state_at(self, size: int) -> dict[Key, tuple[bytes, int]]:
+        """What must be there when the write-ahead log is good up to an offset."""
+        state: dict[Key, tuple[bytes, int]] = {}
+        for end, later in self.states:
+            if end > size:
+                break
+            state = later
+        return state
+
+
+@pytest.mark.parametrize("how", ["truncated", "zeroed", "flipped", "garbage"])
+def test_torn_writes(tmp_path: Path, how: str) -> None:
+    torn = Torn(tmp_path / "data")
+    sizes = [size for size, _ in torn.states]
+    assert sizes == sorted(sizes), "the write-ahead log must not begin anew"
+    assert len(set(sizes)) > 20
+    chance = random.Random(how)
+    first = torn.states[0][0]
+    for number in range(25):
+        copy = tmp_path / f"copy-{number}"
+        shutil.copytree(tmp_path / "data", copy)
+        wal = copy / torn.wal.name
+        data = bytearray(wal.read_bytes()[: sizes[-1]])
+        at = chance.randrange(first, len(data))
+        if how == "truncated":
+            del data[at:]
+        elif how == "zeroed":
+            data[at:] = bytes(len(data) - at)
+        elif how == "flipped":
+            data[at] ^= 1 << chance.randrange(8)
+        else:
+            data[at:] = chance.randbytes(len(data) - at)
+        wal.write_bytes(data)
+        harness = Harness(lambda: sqlite_log(copy))  # noqa: B023
+        assert found_in(harness) == torn.state_at(at)
+        # It can go on.
+        queue = FakeQueue(1)
+        queue.seq = harness.recovery.last_seq[1]
+        harness.publish(queue, b"goes on")
+        harness.commit()
+        assert harness.reopen().clean
+        assert harness.bodies(1)[-1] == b"goes on"
+        harness.log.close()
+        shutil.rmtree(copy)
+    torn.log.close()
