@@ -29,7 +29,7 @@ QUANTUM: Final = 256 << 10
 # What a channel without prefetch may hold unacknowledged while memory is short.
 MAY_HOLD: Final = 1000
 # Milliseconds that a publisher may go on after it was asked to pause: what it sent before it knew is on its way.
-FLOW_GRACE: Final = 1000
+FLOW_GRACE: Final = 5000
 NO_CONSUMERS: Final = 313
 NO_ROUTE: Final = 312
 

@@ -114,7 +114,8 @@ def _step(connection: Connection, response: bytes | str) -> None:
         if verdict is not None:
             _verified(connection, name, verdict)
             return
-        connection.peer.run_blocking(lambda: users.verify(name, password),
+        # For a client that has gone in the meantime nothing is computed.
+        connection.peer.run_blocking(lambda: not connection.lost and users.verify(name, password),
                                      lambda result: _verified_later(connection, name, result))
     elif isinstance(outcome, Success):
         _verified(connection, outcome.username, True)
