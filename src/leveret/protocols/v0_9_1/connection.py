@@ -128,7 +128,7 @@ class Connection(Session):
                     channel.resolve()
             confirming.clear()
             self.mark()
-        if self.services.alarm and not self.reading_paused and self.engine.is_receiving_content():
+        if self.services.alarm and not self.published_any and self.engine.is_receiving_content():
             self.hold_back("alarm")  # a publisher that has not finished its first message is one, too
         self.services.end_turn_soon()
 
