@@ -32,9 +32,9 @@ START = 1_700_000_000_000
 class Clock(Timers):
     """The broker's timers over a clock that stands still until a test moves it."""
 
-    def __init__(self) -> None:
+    def __init__(self, time: int = START) -> None:
         super().__init__()
-        self.time = START
+        self.time = time
 
     def now(self) -> int:
         return self.time
@@ -271,7 +271,7 @@ class World:
     """A broker with one vhost, `/`."""
 
     def __init__(self, *, log: MemoryLog | None = None, overflow: bool = False, page_above: int = 64 << 20,
-                 strict: bool = False, recovery: Recovery | None = None) -> None:
+                 strict: bool = False, recovery: Recovery | None = None, time: int = START) -> None:
         self.posted: list[Callable[[], None]] = []
         self.log = log if log is not None else HeldLog()
         self.log.start(self.posted.append)
@@ -280,7 +280,7 @@ class World:
             self.overflow = HeldLog()
             self.overflow.start(self.posted.append)
         self.broker = Broker(self.log, self.overflow)
-        self.clock = Clock()
+        self.clock = Clock(time)
         self.broker.timers = self.clock
         self.broker.page_above = page_above
         self.broker.header_readers[FORMAT_AMQP0] = JsonReader()

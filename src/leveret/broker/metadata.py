@@ -1,12 +1,14 @@
 """How definitions of exchanges, queues and bindings stand in the log's metadata: kinds, keys, values.
 
 A key is the JSON list of the names that identify a thing; a value is MessagePack, which keeps octets and times apart from
-strings.
+strings. What MessagePack does not know, and field tables do, is an extension type of our own. Tables are sorted by name:
+equal arguments are equal octets, in whatever order they came.
 """
 
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any, Final, cast
 
 import msgspec
@@ -16,6 +18,11 @@ EXCHANGE: Final = "exchange"
 QUEUE: Final = "queue"
 BINDING: Final = "binding"
 COUNTER: Final = "counter"
+
+# Extension types: decimals, texts that are not UTF-8 (as the decoder of field tables leaves them), tables with such names.
+_DECIMAL: Final = 1
+_TEXT: Final = 2
+_TABLE: Final = 3
 
 
 def make_key(*names: str) -> str:
@@ -27,8 +34,49 @@ def split_key(key: str) -> list[str]:
 
 
 def pack(value: dict[str, Any]) -> bytes:
-    return msgspec.msgpack.encode(value)
+    """A value as octets; its values are what a field table may hold."""
+    return msgspec.msgpack.encode(_plain(value))
 
 
 def unpack(value: bytes) -> dict[str, Any]:
-    return cast(dict[str, Any], msgspec.msgpack.decode(value))
+    """The value that `pack` was given; subclasses of int come back as int."""
+    return cast(dict[str, Any], msgspec.msgpack.decode(value, ext_hook=_extension))
+
+
+def _plain(value: Any) -> Any:
+    """The value in types that MessagePack knows."""
+    if isinstance(value, str):
+        return value if _is_utf8(value) else msgspec.msgpack.Ext(_TEXT, value.encode("utf-8", "surrogatepass"))
+    if isinstance(value, dict):
+        items = [(name, _plain(value[name])) for name in sorted(value)]
+        if all(_is_utf8(name) for name in value):
+            return dict(items)
+        pairs = [(name.encode("utf-8", "surrogatepass"), item) for name, item in items]
+        return msgspec.msgpack.Ext(_TABLE, msgspec.msgpack.encode(pairs))
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, Decimal):
+        return msgspec.msgpack.Ext(_DECIMAL, str(value).encode())
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    return value
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _extension(code: int, data: memoryview) -> Any:
+    octets = bytes(data)
+    if code == _DECIMAL:
+        return Decimal(octets.decode())
+    if code == _TEXT:
+        return octets.decode("utf-8", "surrogatepass")
+    if code == _TABLE:
+        pairs: list[tuple[bytes, Any]] = msgspec.msgpack.decode(octets, ext_hook=_extension)
+        return {name.decode("utf-8", "surrogatepass"): item for name, item in pairs}
+    raise ValueError(f"the metadata has an extension of unknown type {code}")

@@ -249,10 +249,15 @@ class Vhost:
         self.queues[name] = queue
         self.topology_changed()
         if kept:
-            self.broker.log.put(metadata.QUEUE, metadata.make_key(self.name, name), metadata.pack({
-                "id": queue_id, "auto_delete": auto_delete, "arguments": arguments}))
+            self.keep_queue(queue)
         queue.touch()
         return queue
+
+    def keep_queue(self, queue: Queue) -> None:
+        """Write the definition of a queue to the log."""
+        self.broker.log.put(metadata.QUEUE, metadata.make_key(self.name, queue.name), metadata.pack({
+            "id": queue.id, "auto_delete": queue.auto_delete, "arguments": queue.arguments,
+            "has_expiring": queue.has_expiring}))
 
     def add_reply_queue(self, name: str, settings: QueueSettings) -> Queue:
         """A queue for direct replies to one channel: transient, gone with its consumer."""
@@ -398,6 +403,7 @@ class Vhost:
                                              auto_delete=value["auto_delete"], strict=False)
             queue = Queue(self, value["id"], names[0], True, None, value["auto_delete"], value["arguments"], settings)
             queue.stored = True
+            queue.has_expiring = value.get("has_expiring", False)
             queue.next_seq = recovery.last_seq.get(queue.id, 0) + 1
             recovered = recovery.queues.get(queue.id)
             if recovered is not None:

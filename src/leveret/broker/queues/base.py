@@ -111,6 +111,8 @@ class Queue:
         self.deleted = False
         self.selective = False
         self.expiring = False
+        # Whether the log knows that there may be messages that expire by themselves: after a start their head is read.
+        self.has_expiring = False
         self.had_consumer = False
         self.epoch = 0
         self.handed_out_until = 0
@@ -184,6 +186,8 @@ class Queue:
             self.page_out(backlog)
         if message.expires_at:
             self.expiring = True
+            if self.stored and not self.has_expiring and message.persistent:
+                self._note_expiring()
         if not self.active:
             self.active = True
             self.broker.active.append(self)
@@ -217,7 +221,13 @@ class Queue:
                     overlay.expires_at = expires
         if self.stored and message.persistent:
             self.log.store(entry)
+            if message.expires_at and not self.has_expiring:
+                self._note_expiring()
         return entry
+
+    def _note_expiring(self) -> None:
+        self.has_expiring = True
+        self.vhost.keep_queue(self)
 
     def insert_new(self, entry: Entry) -> None:
         """Make a prepared entry visible."""
@@ -991,7 +1001,7 @@ class Queue:
     def start(self) -> None:
         """After recovery: read the heads of queues whose entries expire, start the life-time timer."""
         self.touch()
-        if self.message_ttl >= 0:
+        if self.message_ttl >= 0 or self.has_expiring:
             for backlog in self.all_levels():
                 if backlog.chunks and not backlog.loading:
                     self._load_more(backlog)
