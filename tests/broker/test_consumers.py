@@ -293,16 +293,16 @@ class TestSelective:
     def test_a_channel_never_gets_again_what_it_refused(self, world: World) -> None:
         """Strict mode's basic.reject with requeue."""
         queue = world.queue()
-        channel = object()
-        refusing = Taker(queue, "1", channel=channel)
-        same_channel = Taker(queue, "2", channel=channel, credit=0)
+        scope = object()
+        refusing = Taker(queue, "1", scope=scope)
+        same_channel = Taker(queue, "2", scope=scope, credit=0)
         world.push(queue, "a")
         world.run()
-        queue.requeue_elsewhere(refusing.taken.pop(), channel)
+        queue.requeue_elsewhere(refusing.taken.pop(), scope)
         same_channel.give(-1)
         world.run()
         assert refusing.taken == same_channel.taken == []
-        other = Taker(queue, "3", channel=object())
+        other = Taker(queue, "3")
         world.run()
         assert other.bodies() == ["a"]
 

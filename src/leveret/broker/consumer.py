@@ -26,7 +26,9 @@ class Consumer:
 
     tag       its name, as the protocol knows it
     owner     the connection (for exclusive queues and no-local)
-    channel   the channel or link: the scope within which a rejected entry must not come back in strict mode
+    channel   the channel or link
+    scope     stands for it in entries that it rejected, which must not come back to it in strict mode: an object that
+              refers to nothing, for entries may outlive channels
     no_ack    what is handed out counts as settled
     unacked   entries handed out and not settled
     parked    refused an entry; waits for `wake`
@@ -34,7 +36,7 @@ class Consumer:
     """
 
     __slots__ = ("active", "arguments", "channel", "exclusive", "no_ack", "owner", "parked", "priority", "queue",
-                 "selective", "tag", "timeout", "unacked")
+                 "scope", "selective", "tag", "timeout", "unacked")
 
     def __init__(self, queue: Queue, tag: str, owner: object, channel: object, no_ack: bool, exclusive: bool,
                  priority: int, arguments: dict[str, Any]) -> None:
@@ -42,6 +44,7 @@ class Consumer:
         self.tag = tag
         self.owner = owner
         self.channel = channel
+        self.scope: object = channel
         self.no_ack = no_ack
         self.exclusive = exclusive
         self.priority = priority

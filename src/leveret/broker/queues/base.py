@@ -457,7 +457,7 @@ class Queue:
                     self._choose_ring()
                     continue
                 ring.rotate(-1)
-                if not consumer.wants(message) or (overlay is not None and consumer.channel in overlay.refused):
+                if not consumer.wants(message) or (overlay is not None and consumer.scope in overlay.refused):
                     continue
                 if entry.acquired_count and entry.holder is consumer:
                     fallback = consumer
@@ -569,6 +569,8 @@ class Queue:
         holder = entry.holder
         if holder is not None:
             holder.unacked -= 1
+            if not holder.active:
+                entry.holder = None  # the entry may wait here for long after its channel and connection are gone
         self.unacked -= 1
         if self.deleted:
             return
@@ -600,17 +602,17 @@ class Queue:
         overlay.headers["x-delivery-count"] = entry.delivery_count
         overlay.rendered = None
 
-    def requeue_elsewhere(self, entry: Entry, channel: object) -> None:
-        """Give an acquired entry back, but never again to this channel."""
-        self.refuse_channel(entry, channel)
+    def requeue_elsewhere(self, entry: Entry, scope: object) -> None:
+        """Give an acquired entry back, but never again to consumers of this scope."""
+        self.refuse(entry, scope)
         self.requeue(entry)
 
-    def refuse_channel(self, entry: Entry, channel: object) -> None:
-        """This channel must not get the entry again (0-9-1 basic.reject.requeue.01)."""
+    def refuse(self, entry: Entry, scope: object) -> None:
+        """Consumers of this scope must not get the entry again (0-9-1 basic.reject.requeue.01)."""
         overlay = entry.overlay
         if overlay is None:
             overlay = entry.overlay = Overlay()
-        overlay.refused.append(channel)
+        overlay.refused.append(scope)
         self.selective = True
 
     def reject(self, entry: Entry, reason: str = REJECTED) -> None:

@@ -52,6 +52,7 @@ class ChannelConsumer(Consumer):
                  priority: int, arguments: dict[str, object]) -> None:
         super().__init__(queue, tag, channel.connection, channel, no_ack, exclusive, priority, arguments)
         self.on_channel = channel
+        self.scope = channel.scope
         self.tag_octets = tag.encode("utf-8", "surrogateescape")
         self.prefetch = channel.default_prefetch
         self.prefetch_size = channel.default_prefetch_size
@@ -128,6 +129,7 @@ class Channel(Holder):
         self.broker = connection.broker
         self.log = connection.broker.log
         self.number = number
+        self.scope = object()
         self.active = True
         self.paused = False
         self.pause_known = False
@@ -429,7 +431,7 @@ class Channel(Holder):
     def give_back(self, entry: Entry) -> None:
         """Requeue after a reject: in strict mode this channel never sees the entry again."""
         if self.vhost.strict:
-            entry.queue.requeue_elsewhere(entry, self)
+            entry.queue.requeue_elsewhere(entry, self.scope)
         else:
             entry.queue.requeue(entry)
 

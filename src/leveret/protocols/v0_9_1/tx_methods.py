@@ -42,7 +42,7 @@ def commit(channel: Channel) -> None:
     for tag, entry, outcome in channel.tx_settlements:
         channel.uncount(tag, entry)
         if outcome == REQUEUE and channel.vhost.strict:
-            entry.queue.refuse_channel(entry, channel)
+            entry.queue.refuse(entry, channel.scope)
         transaction.settle(entry, outcome)
         wake[entry] = None
     _begin_again(channel)

@@ -1,0 +1,136 @@
+"""Nothing outlives what it belonged to."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+from leveret.broker.consumer import Consumer
+from leveret.broker.queues.base import Queue
+from tests.broker.support import Taker, World
+
+
+def alive(references: list[weakref.ref[Any]]) -> list[Any]:
+    gc.collect()
+    return [reference() for reference in references if reference() is not None]
+
+
+def test_queues_that_come_and_go(world: World) -> None:
+    """With expiry, a life time, consumers, bindings and dead letters: everything that refers to a queue."""
+    references: list[weakref.ref[Any]] = []
+    world.queue("dead")
+    for number in range(20):
+        queue = world.queue(f"q{number}", durable=True, expires=10 ** 9, message_ttl=10 ** 8, max_length=3,
+                            dead_letter_exchange="", dead_letter_routing_key="dead")
+        world.vhost.bind(queue, "amq.topic", f"{number}.#", {"a": 1})
+        consumer = Taker(queue, credit=1)
+        for priority in (1, 5):
+            world.push(queue, "a", "b", "c", persistent=True, priority=priority)
+        world.run()
+        queue.reject(consumer.taken.pop())
+        references.append(weakref.ref(queue))
+        queue.remove_consumer(consumer)
+        world.vhost.delete_queue(f"q{number}", None)
+        world.run()
+    del queue, consumer
+    world.route("", "dead")
+    # The timers clear away what was cancelled only when there is much of it.
+    world.clock.heap.clear()
+    assert alive(references) == []
+
+
+def test_deleted_queues_do_not_wait_for_their_timers(world: World) -> None:
+    references = []
+    for number in range(2000):
+        queue = world.queue(f"q{number}", expires=10 ** 9)
+        references.append(weakref.ref(queue))
+        world.vhost.delete_queue(f"q{number}", None)
+    del queue
+    world.run()
+    assert len(alive(references)) < 600
+
+
+def test_messages_once_they_are_settled(world: World) -> None:
+    queue = world.queue(durable=True)
+    consumer = Taker(queue)
+    before = count_of("Message"), count_of("Entry"), count_of("MemoryRow")
+    for _ in range(50):
+        world.push(queue, "a", "b", persistent=True, ttl=10 ** 6)
+        world.run()
+        consumer.ack(2)
+    consumer.history.clear()
+    world.run()
+    gc.collect()
+    assert (count_of("Message"), count_of("Entry"), count_of("MemoryRow")) == before
+
+
+def test_a_message_that_came_back_does_not_hold_on_to_its_consumer(world: World) -> None:
+    """Nor to the channel and the connection behind it, however long it waits in the queue."""
+
+    class Owner:
+        pass
+
+    queue = world.queue()
+    world.push(queue, "a")
+    references: list[weakref.ref[Any]] = []
+    for _ in range(3):
+        owner = Owner()
+        references.append(weakref.ref(owner))
+        consumer = Taker(queue, owner=owner)
+        world.run()
+        leave(queue, consumer)
+        world.run()
+    del owner, consumer
+    assert queue.ready_count == 1
+    assert alive(references) == []
+
+
+def leave(queue: Queue, consumer: Taker) -> None:
+    """As a channel that closes does it."""
+    consumer.active = False
+    queue.leave_ring(consumer)
+    consumer.requeue_all()
+    queue.remove_consumer(consumer)
+
+
+def test_exchanges_that_come_and_go(world: World) -> None:
+    queue = world.queue("q")
+    references: list[weakref.ref[Any]] = []
+    for number in range(20):
+        exchange = world.vhost.declare_exchange(f"x{number}", "topic")
+        references.append(weakref.ref(exchange))
+        world.vhost.bind(queue, f"x{number}", "#", {})
+        world.vhost.bind(exchange, "amq.fanout", "", {})
+        world.route(f"x{number}", "k")
+        world.route("amq.fanout", "k")
+        world.vhost.delete_exchange(f"x{number}")
+    del exchange
+    assert alive(references) == []
+
+
+def test_a_vhost_that_is_removed(world: World) -> None:
+    from leveret.broker.broker import VhostSettings
+
+    vhost = world.broker.add_vhost("other", VhostSettings())
+    queue = vhost.declare_queue("q", None, durable=True)
+    Taker(queue)
+    references: list[weakref.ref[Any]] = [weakref.ref(vhost), weakref.ref(queue)]
+    world.broker.remove_vhost("other")
+    world.run()
+    del vhost, queue
+    assert alive(references) == []
+
+
+def count_of(name: str) -> int:
+    gc.collect()
+    return sum(1 for item in gc.get_objects() if type(item).__name__ == name)
+
+
+def test_hot_objects_have_no_dictionaries() -> None:
+    """There may be millions of them."""
+    from leveret.broker.message import Entry, Message, Overlay
+
+    for kind in (Entry, Message, Overlay):
+        assert "__dict__" not in dir(kind)
+    assert "__slots__" in vars(Consumer)
