@@ -98,7 +98,8 @@ class Overlay:
         self.headers = headers if headers is not None else {}
         self.drop_expiration = drop_expiration
         self.expires_at = expires_at
-        # In memory only: scopes of consumers that must not get the entry again, and the merged header as its protocol cached it.
+        # In memory only: scopes of consumers that must not get the entry again, and the merged header as its protocol
+        # cached it.
         self.refused: list[object] = []
         self.rendered: bytes | None = None
 
