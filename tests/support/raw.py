@@ -23,6 +23,7 @@ class Peer:
     def __init__(self, broker: Broker, timeout: float = 15.0) -> None:
         self.broker = broker
         self.socket = broker.connect(timeout)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.timeout = timeout
         self.buffer = bytearray()
         self.ended = False
