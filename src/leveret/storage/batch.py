@@ -12,7 +12,7 @@ from itertools import compress
 from typing import Final
 
 from leveret.storage.records import EMPTY_INDEX, INDEX, INDEX_SIZE, MESSAGE
-from leveret.storage.rows import BARE, DEAD, LIVE, STORED, Links, StoredRow
+from leveret.storage.rows import BARE, DEAD, LIVE, STORED, Links, StoredRow, element, set_element
 
 # A row that has grown beyond this is closed and the next one begun: rows are read and copied whole.
 ROW_OCTETS: Final = 1 << 20
@@ -159,34 +159,29 @@ def to_words(typecode: str, data: bytes) -> array[int]:
 
 
 def index_head(count: int, links: int, identities: int, spills: int) -> bytes:
-    """What the index column begins with: version, then how many index entries and pairs of each table follow."""
+    """What the index column begins with: version, then how many index entries, words of links, pairs of identities and
+    pairs of spills follow."""
     return to_octets(array("I", (ROW_VERSION, count, links, identities, spills, 0)))
 
 
-def encode_tables(links: Links | None, slots: bytearray) -> tuple[int, int, int, bytes]:
-    """The tables after the index entries, of the records that are alive: pairs of 64-bit numbers, slot first."""
+def encode_index(entries: bytes, links: Links | None, slots: bytearray) -> bytes:
+    """The index column: head, entries, then tables of 64-bit numbers. The links run parallel to the slots as far as they
+    go; identities and spills are pairs, slot first."""
+    count = len(slots)
     if links is None:
-        return 0, 0, 0, b""
-    table: array[int] = array("Q")
-    targets = 0
-    for slot, target in enumerate(links.targets):
-        if target and slots[slot]:
-            targets += 1
-            table.append(slot)
-            table.append(target)
+        return index_head(count, 0, 0, 0) + entries
+    pairs: array[int] = array("Q")
     identities = 0
     for slot, identity in enumerate(links.identities):
         if identity and slots[slot]:
             identities += 1
-            table.append(slot)
-            table.append(identity)
-    spills = 0
+            pairs.append(slot)
+            pairs.append(identity)
     for slot, (first, last) in links.chunks.items():
-        if slots[slot]:
-            spills += 1
-            table.append(slot << 32 | (last - first + 1))
-            table.append(first)
-    return targets, identities, spills, to_octets(table)
+        pairs.append(slot << 32 | (last - first + 1))
+        pairs.append(first)
+    return b"".join((index_head(count, len(links.targets), identities, len(links.chunks)), entries,
+                     to_octets(links.targets), to_octets(pairs)))
 
 
 def seal(draft: Draft, settled: bytes) -> RowImage:
@@ -202,7 +197,6 @@ def seal(draft: Draft, settled: bytes) -> RowImage:
     for slot in draft.bare:
         if slots[slot] == LIVE:
             slots[slot] = BARE
-    targets, identities, spills, tables = encode_tables(row.links, slots)
     row.draft = None
     row.state = STORED
     row.slots = slots
@@ -210,7 +204,7 @@ def seal(draft: Draft, settled: bytes) -> RowImage:
     row.lengths = to_words("I", entries)[4::6]
     row.live_octets = draft.octets - INDEX_SIZE * (count - live)
     row.settled_octets = len(settled)
-    index = index_head(count, targets, identities, spills) + entries + tables if count else b""
+    index = encode_index(entries, row.links, slots) if count else b""
     row.size = len(settled) + len(index) + draft.octets - INDEX_SIZE * count
     image = RowImage(row.id, settled, index, draft.pieces)
     if live:
@@ -249,7 +243,7 @@ class IndexReader:
     """The index column of a row, taken apart; ValueError where it is damaged.
 
     entries      the index entries
-    links, identities, spills   the tables, as arrays of pairs
+    links        the target of each slot, as far as they go; identities and spills are pairs
     """
 
     __slots__ = ("count", "entries", "identities", "links", "spills")
@@ -268,9 +262,9 @@ class IndexReader:
         count = head[1]
         end = 24 + INDEX_SIZE * count
         tables = to_words("Q", column[end:])
-        links = 2 * head[2]
+        links = head[2]
         identities = links + 2 * head[3]
-        if len(tables) != identities + 2 * head[4]:
+        if links > count or len(tables) != identities + 2 * head[4]:
             raise ValueError("the index of a row has the wrong length")
         self.count = count
         self.entries = column[24:end]
@@ -292,11 +286,10 @@ def copy_rows(plan: CopyPlan, columns: list[tuple[bytes, bytes, bytes]]) -> RowI
         reader = IndexReader(column)
         _copy_records(source, reader, data, entries, pieces)
         new = {slot: base + index for index, slot in enumerate(source.slots)}
-        for index in range(0, len(reader.links), 2):
-            slot = reader.links[index]
-            if slot in new:
-                links.append(new[slot])
-                links.append(reader.links[index + 1])
+        for slot in source.slots:
+            target = element(reader.links, slot)
+            if target:
+                set_element(links, new[slot], target)
         for slot, identity in source.identities:
             identities.append(new[slot])
             identities.append(identity)
@@ -310,7 +303,7 @@ def copy_rows(plan: CopyPlan, columns: list[tuple[bytes, bytes, bytes]]) -> RowI
         base += len(source.slots)
     index_column = b""
     if base:
-        head = index_head(base, len(links) // 2, len(identities) // 2, len(spills) // 2)
+        head = index_head(base, len(links), len(identities) // 2, len(spills) // 2)
         index_column = b"".join((head, *entries, to_octets(links), to_octets(identities), to_octets(spills)))
     return RowImage(plan.id, encode_settled(words) if words else b"", index_column, pieces)
 

@@ -160,10 +160,13 @@ class BatchedLog(Log):
         row = self.trimmer.row_of(place)
         slot = place & SLOT_MASK
         links = row.need_links()
+        links.foreign = True
         self.trimmer.replace_update(links, slot)
         identity = element(links.identities, slot) or place
         new = self._append(UPDATE | PREFIXED << 8, 0, 0, 0, 0, prefix, b"", b"")
-        set_element(self._row.need_links().targets, new, identity)
+        own = self._row.need_links()
+        own.foreign = True
+        set_element(own.targets, new, identity)
         set_element(links.updates, slot, self._row.id << SLOT_BITS | new)
         self._close_draft_if_full()
 
@@ -339,11 +342,14 @@ class BatchedLog(Log):
         row = message.row
         overlay = entry.overlay
         counted = overlay is not None or entry.acquired_count > 0 or entry.delivery_count > 0
+        if row is self._row and message.slot not in self._draft.gone:
+            self._store_reference(entry, self._row, message.slot, counted)
+            return
         if row is not None and row.log is self:
             held: StoredRow = row  # type: ignore[assignment]
             place = self.trimmer.resolve(held, message.slot)
             if self.trimmer.alive(place):
-                self._store_reference(entry, place, counted)
+                self._store_reference(entry, self.trimmer.row_of(place), place & SLOT_MASK, counted)
                 return
             row = None
         flags = message.format << FORMAT_SHIFT
@@ -366,7 +372,9 @@ class BatchedLog(Log):
         slot = self._append(DELIVERY | flags << 8, entry.seq, entry.queue.id, min(message.size, MAX_SIZE),
                             message.priority, first, header, body)
         if chunks is not None:
-            self._row.need_links().chunks[slot] = chunks
+            links = self._row.need_links()
+            links.foreign = True
+            links.chunks[slot] = chunks
         entry.row = self._row
         entry.slot = slot
         if row is None:
@@ -374,22 +382,29 @@ class BatchedLog(Log):
             message.slot = slot
         self._close_draft_if_full()
 
-    def _store_reference(self, entry: Entry, place: int, counted: bool) -> None:
+    def _store_reference(self, entry: Entry, holder: StoredRow, slot: int, counted: bool) -> None:
         """Store an entry of a message that the log holds already."""
         message = entry.message
-        holder = self.trimmer.row_of(place)
-        slot = place & SLOT_MASK
+        row = self._row
         links = holder.need_links()
-        set_element(links.refs, slot, element(links.refs, slot) + 1)
-        identity = element(links.identities, slot) or place
+        own = row.need_links()
+        if holder is not row:
+            links.foreign = True
+            own.foreign = True
+        refs = links.refs
+        if slot < len(refs):
+            refs[slot] += 1
+        else:
+            set_element(refs, slot, 1)
+        identity = element(links.identities, slot) or holder.id << SLOT_BITS | slot
         kind = ENTRY
         first = b""
         if counted:
             kind |= PREFIXED << 8
             first = encode_prefix(0, -1, entry.acquired_count, entry.delivery_count, entry.overlay)
         new = self._append(kind, entry.seq, entry.queue.id, min(message.size, MAX_SIZE), message.priority, first, b"", b"")
-        set_element(self._row.need_links().targets, new, identity)
-        entry.row = self._row
+        set_element(own.targets, new, identity)
+        entry.row = row
         entry.slot = new
         self._close_draft_if_full()
 

@@ -243,11 +243,8 @@ class Rebuilder:
 
     def _take_tables(self, row: StoredRow, reader: IndexReader) -> None:
         links = row.need_links()
-        count = len(row.slots)
-        for at in range(0, len(reader.links), 2):
-            if reader.links[at] >= count:
-                raise ValueError(f"row {row.id} links a record that it does not have")
-            set_element(links.targets, reader.links[at], reader.links[at + 1])
+        links.foreign = True
+        links.targets = reader.links
         for at in range(0, len(reader.identities), 2):
             slot = reader.identities[at]
             identity = reader.identities[at + 1]
@@ -295,6 +292,7 @@ class Rebuilder:
                     raise ValueError(f"the message of record {slot} of row {row.id} is missing")
                 holder = self.rows[place >> SLOT_BITS]
                 message = place & SLOT_MASK
+                holder.need_links().foreign = True
                 refs = holder.need_links().refs
                 set_element(refs, message, element(refs, message) + 1)
                 if holder.slots[message] == DEAD:
@@ -324,6 +322,7 @@ class Rebuilder:
                 row.slots[place & SLOT_MASK] = DEAD
                 changed[row.id] = row
                 continue
+            entry_row.need_links().foreign = True
             latest = entry_row.need_links().updates
             earlier = element(latest, entry_slot)
             if earlier:

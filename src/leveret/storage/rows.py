@@ -44,9 +44,10 @@ class Links:
     updates     'Q': place of the latest UPDATE of this entry
     identities  'Q': what others call this record, where that is not its place (it is a copy)
     chunks      slot to (first, last) chunk of a spilled body
+    foreign     whether any of this concerns other rows, or chunks: if not, a row without a live entry is dead
     """
 
-    __slots__ = ("chunks", "identities", "refs", "targets", "updates")
+    __slots__ = ("chunks", "foreign", "identities", "refs", "targets", "updates")
 
     def __init__(self) -> None:
         self.targets: array[int] = array("Q")
@@ -54,6 +55,7 @@ class Links:
         self.updates: array[int] = array("Q")
         self.identities: array[int] = array("Q")
         self.chunks: dict[int, tuple[int, int]] = {}
+        self.foreign = False
 
 
 def element(values: array[int], slot: int) -> int:
@@ -63,10 +65,13 @@ def element(values: array[int], slot: int) -> int:
 
 def set_element(values: array[int], slot: int, value: int) -> None:
     """Set the element for a slot, growing the array as needed."""
-    missing = slot + 1 - len(values)
-    if missing > 0:
-        values.extend([0] * missing)
-    values[slot] = value
+    length = len(values)
+    if slot < length:
+        values[slot] = value
+        return
+    if slot > length:
+        values.frombytes(bytes((slot - length) * values.itemsize))
+    values.append(value)
 
 
 class StoredRow(Row):

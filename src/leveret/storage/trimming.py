@@ -135,6 +135,27 @@ class Trimmer:
             links.updates[slot] = 0
             self._drop(self.find(update))
 
+    def _settle_linked(self, row: StoredRow, links: Links) -> None:
+        """Settle entries of a row that has links: `settle` for each, with the common case in line, an entry whose message
+        is in the same row."""
+        targets = links.targets
+        count = len(targets)
+        refs = links.refs
+        slots = row.slots
+        for slot in row.dead:
+            target = targets[slot] if slot < count else 0
+            if target >> SLOT_BITS != row.id:
+                self.settle(row, slot)
+                continue
+            self.replace_update(links, slot)
+            targets[slot] = 0
+            self._die(row, slot)
+            message = target & SLOT_MASK
+            left = refs[message] - 1
+            refs[message] = left
+            if not left and slots[message] == BARE:
+                self._die(row, message)
+
     def _unlink(self, links: Links, slot: int) -> None:
         """Let go of what an entry that is gone refers to."""
         self.replace_update(links, slot)
@@ -203,8 +224,11 @@ class Trimmer:
 
     def _elide(self, row: StoredRow, draft: Draft, slot: int) -> None:
         draft.elide(slot)
-        if row.links is not None:
-            chunks = row.links.chunks.pop(slot, None)
+        links = row.links
+        if links is not None:
+            if element(links.targets, slot):
+                links.targets[slot] = 0
+            chunks = links.chunks.pop(slot, None)
             if chunks is not None:
                 self.dead_chunks.append(chunks)
 
@@ -223,7 +247,8 @@ class Trimmer:
             if row.state != STORED or not row.dead:
                 continue
             links = row.links
-            if links is None and not row.live:
+            if not row.live and (links is None or not links.foreign):
+                row.links = None
                 row.slots = bytearray(len(row.slots))
                 self.live_octets -= row.live_octets
                 row.live_octets = 0
@@ -231,8 +256,7 @@ class Trimmer:
             # The hot path has counted these as dead already.
             row.live += len(row.dead)
             if links is not None:
-                for slot in row.dead:
-                    self.settle(row, slot)
+                self._settle_linked(row, links)
                 continue
             slots = row.slots
             lengths = row.lengths
@@ -388,6 +412,7 @@ class Trimmer:
             new = base + index
             refs = element(links.refs, slot)
             update = element(links.updates, slot)
+            target.need_links().foreign = True
             if element(links.targets, slot):
                 set_element(target.need_links().targets, new, links.targets[slot])
             if update:
