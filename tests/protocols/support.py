@@ -1,0 +1,336 @@
+"""Sessions in memory: the broker's side of a connection, and a client made of the same wire engine in the other role.
+
+`Site` is a broker with its users and its event loop, which is a list; `Client` a connection to it. A call sends one
+method, lets everything run, and returns the answer. What else arrives is kept in `Client.received`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from leveret.broker.broker import Broker, VhostSettings
+from leveret.broker.log import Log
+from leveret.broker.message import make_address
+from leveret.protocols.peer import Peer
+from leveret.protocols.services import Services, SessionSettings, VhostSessionSettings
+from leveret.protocols.v0_9_1.connection import Connection
+from leveret.protocols.v0_9_1.content import make_header_reader
+from leveret.security.passwords import Hasher
+from leveret.security.permissions import Permission
+from leveret.security.users import DeclaredUser, User, UserStore
+from leveret.storage.memory import MemoryLog
+from leveret.wire.amqp0.commands import Ack, Command, ContentMethod, Deliver, Error, Method, Nack
+from leveret.wire.amqp0.engine import CLIENT, Engine
+from leveret.wire.amqp0.properties import decode_header, encode_header
+from leveret.wire.amqp0.specs import V0_9_1
+
+BASIC = 60
+
+
+class QuickHasher(Hasher):
+    """No password has a hash in these tests; what costs time in its place is left out."""
+
+    def verify(self, hash: str, password: bytes) -> bool:
+        return False
+
+
+class Site:
+    """A broker, its services, and the calls that its event loop has still to make."""
+
+    def __init__(self, log: Log | None = None, *, overflow: Log | None = None, strict: bool = False,
+                 vhost_settings: VhostSessionSettings | None = None, **settings: Any) -> None:
+        self.posted: list[Callable[[], None]] = []
+        self.later: list[tuple[float, Callable[[], None]]] = []
+        self.log = log if log is not None else MemoryLog()
+        self.log.start(self.posted.append)
+        if overflow is not None:
+            overflow.start(self.posted.append)
+        self.broker = Broker(self.log, overflow)
+        self.vhost = self.broker.add_vhost("/", VhostSettings(strict=strict))
+        format_number, reader = make_header_reader()
+        self.broker.header_readers[format_number] = reader
+        self.users = UserStore(hasher=QuickHasher())
+        self.allow("user", "/", Permission(".*", ".*", ".*"))
+        settings.setdefault("heartbeat", 0)
+        self.services = Services(self.broker, self.users, SessionSettings(**settings))
+        if vhost_settings is not None:
+            self.services.vhost_settings["/"] = vhost_settings
+        self.broker.end_turn()
+
+    def allow(self, name: str, vhost: str, permission: Permission | None, **more: Any) -> None:
+        """Declare a user, whose password is its name, with these permissions in one vhost."""
+        self.declared = {**getattr(self, "declared", {}), name: DeclaredUser(
+            user=User(name=name, permissions={vhost: permission} if permission is not None else {}, **more),
+            password=name.encode())}
+        self.users.declare(self.declared)
+
+    def connect(self, **options: Any) -> Client:
+        """A connection that is open, as far as it is granted."""
+        client = Client(self, **options)
+        client.open()
+        return client
+
+    def channel(self, **options: Any) -> Channel:
+        """An open channel on a connection of its own."""
+        return self.connect(**options).channel()
+
+    def run(self) -> None:
+        """Let everything happen that is due now."""
+        while True:
+            self.broker.end_turn()
+            if not self.posted:
+                return
+            self.posted.pop(0)()
+
+
+class LinkedPeer(Peer):
+    """The socket under the broker's side. What it writes the client reads, as soon as that is not `deaf`."""
+
+    def __init__(self, site: Site, client: Client, **options: Any) -> None:
+        super().__init__()
+        self.site = site
+        self.client = client
+        self.name = "test"
+        self.host = options.get("host", "127.0.0.1")
+        self.local = self.host == "127.0.0.1"
+        self.written: list[bytes] = []
+        self.closed = False
+        self.aborted = False
+        self.reading = True
+
+    def write(self, data: bytes) -> None:
+        assert not self.aborted
+        self.written.append(data)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.closed = self.aborted = True
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.site.posted.append(callback)
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
+        self.site.later.append((seconds, callback))
+
+    def run_blocking(self, function: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        result = function()
+        self.site.posted.append(lambda: done(result))
+
+
+class Client:
+    """A client. `received` has every command that came, but for those that a call has returned."""
+
+    def __init__(self, site: Site, *, user: str = "user", password: str | None = None, vhost: str = "/",
+                 capabilities: dict[str, bool] | None = None, **options: Any) -> None:
+        self.site = site
+        self.user = user
+        self.password = user if password is None else password
+        self.vhost = vhost
+        self.capabilities = {"consumer_cancel_notify": True, "connection.blocked": True, "basic.nack": True,
+                             "publisher_confirms": True, "authentication_failure_close": True} | (capabilities or {})
+        self.received: list[Command] = []
+        self.deaf = False
+        self.waiting_to_be_read: list[bytes] = []
+        self.channels: dict[int, Channel] = {}
+        self.peer = LinkedPeer(site, self, **options)
+        self.engine = Engine(CLIENT, V0_9_1)
+        self.session = Connection(self.peer, site.services)
+
+    def open(self) -> None:
+        """The handshake; `received` ends with connection.open-ok, or with whatever refused it."""
+        self.run()
+        assert self.take("connection.start") is not None
+        self.engine.send(0, "connection.start-ok", {
+            "client_properties": {"capabilities": self.capabilities}, "mechanism": "PLAIN",
+            "response": f"\0{self.user}\0{self.password}", "locale": "en_US"})
+        self.run()
+        if self.take("connection.tune") is None:
+            return
+        self.engine.send(0, "connection.tune-ok", {
+            "channel_max": self.engine.channel_max, "frame_max": self.engine.frame_max, "heartbeat": 0})
+        self.engine.send(0, "connection.open", {"virtual_host": self.vhost})
+        self.run()
+        self.take("connection.open-ok")
+
+    @property
+    def is_open(self) -> bool:
+        return self.session.opened and not self.session.closing and not self.peer.closed
+
+    def channel(self, number: int = 0) -> Channel:
+        number = number or len(self.channels) + 1
+        channel = Channel(self, number)
+        self.channels[number] = channel
+        self.call(number, "channel.open", "channel.open-ok")
+        return channel
+
+    # Traffic
+
+    def flush(self) -> None:
+        """Hand the broker what was sent, without letting anything else happen."""
+        data = self.engine.to_send()
+        if data:
+            self.session.data_received(data)
+
+    def run(self) -> None:
+        """Send and receive until nothing happens any more."""
+        while True:
+            self.flush()
+            self.site.run()
+            if not self._read():
+                return
+
+    def _read(self) -> bool:
+        """Take what has arrived; whether there was anything."""
+        for other in [session for session in self.site.services.sessions if isinstance(session, Connection)]:
+            peer = other.peer
+            if isinstance(peer, LinkedPeer) and peer.written and not peer.client.deaf:
+                data = b"".join(peer.written)
+                peer.written.clear()
+                peer.client.received.extend(peer.client.engine.receive(data))
+        if self.peer.written and not self.deaf:
+            data = b"".join(self.peer.written)
+            self.peer.written.clear()
+            self.received.extend(self.engine.receive(data))
+        return self.engine.pending > 0
+
+    def take(self, name: str, channel: int = 0) -> Method | None:
+        """Remove and return the first method of that name on a channel."""
+        for index, command in enumerate(self.received):
+            if isinstance(command, Method) and command.name == name and command.channel == channel:
+                del self.received[index]
+                return command
+        return None
+
+    def call(self, channel: int, name: str, answer: str, arguments: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Send a method and return the arguments of its answer; a refusal is an AssertionError that shows it."""
+        self.engine.send(channel, name, arguments or {})
+        self.run()
+        taken = self.take(answer, channel)
+        assert taken is not None, f"no {answer} for {name}, but {[shown(item) for item in self.received]}"
+        return taken.arguments
+
+    def refusal(self) -> tuple[int, str]:
+        """Reply code and text of the channel.close or connection.close that came; (0, "") where none did."""
+        for index, command in enumerate(self.received):
+            if isinstance(command, Method) and command.name in ("channel.close", "connection.close"):
+                del self.received[index]
+                if command.name == "channel.close":
+                    self.engine.send(command.channel, "channel.close-ok", {})
+                    self.flush()
+                return command.arguments["reply_code"], command.arguments["reply_text"]
+        return 0, ""
+
+    def drop(self) -> None:
+        """The socket breaks."""
+        self.peer.closed = True
+        self.session.connection_lost()
+        self.site.run()
+
+
+class Channel:
+    """A channel of a client."""
+
+    def __init__(self, client: Client, number: int) -> None:
+        self.client = client
+        self.number = number
+
+    def call(self, name: str, answer: str, **arguments: Any) -> dict[str, Any]:
+        return self.client.call(self.number, name, answer, arguments)
+
+    def send(self, name: str, **arguments: Any) -> None:
+        self.client.engine.send(self.number, name, arguments)
+
+    def run(self) -> None:
+        self.client.run()
+
+    def declare(self, queue: str = "q", *, durable: bool = False, exclusive: bool = False, auto_delete: bool = False,
+                arguments: dict[str, Any] | None = None) -> str:
+        answer = self.call("queue.declare", "queue.declare-ok", queue=queue, durable=durable, exclusive=exclusive,
+                           auto_delete=auto_delete, arguments=arguments or {})
+        return str(answer["queue"])
+
+    def publish(self, key: str = "q", body: bytes = b"m", *, exchange: str = "", mandatory: bool = False,
+                immediate: bool = False, **properties: Any) -> None:
+        """Send a publish; it reaches the broker with the next `run`, `flush` or call."""
+        header = encode_header(BASIC, len(body), properties)
+        self.client.engine.send_publish(self.number, make_address(exchange, key), mandatory | immediate << 1, header, body,
+                                        len(body))
+
+    def consume(self, queue: str = "q", *, tag: str = "", no_ack: bool = False, no_local: bool = False,
+                exclusive: bool = False, arguments: dict[str, Any] | None = None) -> str:
+        answer = self.call("basic.consume", "basic.consume-ok", queue=queue, consumer_tag=tag, no_ack=no_ack,
+                           no_local=no_local, exclusive=exclusive, arguments=arguments or {})
+        return str(answer["consumer_tag"])
+
+    def qos(self, count: int, size: int = 0, everywhere: bool = False) -> None:
+        self.call("basic.qos", "basic.qos-ok", prefetch_count=count, prefetch_size=size, **{"global": everywhere})
+
+    def ack(self, tag: int, multiple: bool = False) -> None:
+        self.client.engine.send_ack(self.number, tag, multiple)
+
+    def nack(self, tag: int, multiple: bool = False, requeue: bool = True) -> None:
+        self.client.engine.send_nack(self.number, tag, multiple, requeue)
+
+    def reject(self, tag: int, requeue: bool = True) -> None:
+        self.client.engine.send_reject(self.number, tag, requeue)
+
+    def get(self, queue: str = "q", no_ack: bool = True) -> ContentMethod | None:
+        """The message that a basic.get brings, None where the queue is empty."""
+        self.send("basic.get", queue=queue, no_ack=no_ack)
+        self.run()
+        if self.client.take("basic.get-empty", self.number) is not None:
+            return None
+        taken = self.client.take("basic.get-ok", self.number)
+        assert isinstance(taken, ContentMethod), [shown(item) for item in self.client.received]
+        return taken
+
+    def bodies(self, queue: str = "q") -> list[bytes]:
+        """Empty a queue with basic.get."""
+        found = []
+        while (taken := self.get(queue)) is not None:
+            found.append(bytes_of(taken.body))
+        return found
+
+    def deliveries(self) -> list[Deliver]:
+        """Remove and return what was delivered on this channel."""
+        self.run()
+        mine = [item for item in self.client.received if isinstance(item, Deliver) and item.channel == self.number]
+        self.client.received = [item for item in self.client.received if item not in mine]
+        return mine
+
+    def delivered(self) -> list[bytes]:
+        return [bytes_of(item.body) for item in self.deliveries()]
+
+    def confirms(self) -> list[tuple[str, int, bool]]:
+        """Remove and return the acks and nacks that came, as (name, tag, multiple)."""
+        mine = [item for item in self.client.received if isinstance(item, (Ack, Nack)) and item.channel == self.number]
+        self.client.received = [item for item in self.client.received if item not in mine]
+        return [("ack" if isinstance(item, Ack) else "nack", item.delivery_tag, item.multiple) for item in mine]
+
+    def close(self) -> None:
+        self.call("channel.close", "channel.close-ok", reply_code=200, reply_text="", class_id=0, method_id=0)
+
+
+def bytes_of(body: bytes | list[bytes]) -> bytes:
+    return body if isinstance(body, bytes) else b"".join(body)
+
+
+def properties_of(item: Deliver | ContentMethod) -> dict[str, Any]:
+    return decode_header(item.header)[2]
+
+
+def shown(item: Command) -> str:
+    if isinstance(item, Method):
+        return f"{item.name} {item.arguments}"
+    if isinstance(item, Error):
+        return f"error {item.code} {item.text}"
+    return type(item).__name__

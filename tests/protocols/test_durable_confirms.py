@@ -1,0 +1,166 @@
+"""Confirms wait for the commit; nothing is confirmed that is not on disk."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.broker.support import HeldLog
+from tests.protocols.support import Channel, Site
+
+
+class HeldSite(Site):
+    """A site whose commits return when the test says so."""
+
+    def __init__(self) -> None:
+        self.held = HeldLog()
+        super().__init__(self.held)
+
+    def release(self, channel: Channel) -> None:
+        """One commit returns."""
+        self.held.release()
+        channel.run()
+
+
+@pytest.fixture
+def site() -> HeldSite:
+    return HeldSite()
+
+
+@pytest.fixture
+def channel(site: HeldSite) -> Channel:
+    """A confirming channel with the durable queue `q` and the transient queue `t`."""
+    channel = site.channel()
+    channel.declare(durable=True)
+    channel.declare("t")
+    channel.call("confirm.select", "confirm.select-ok")
+    site.run()
+    site.held.held = True
+    return channel
+
+
+def test_a_persistent_message_waits(site: HeldSite, channel: Channel) -> None:
+    channel.publish(delivery_mode=2)
+    channel.run()
+    assert channel.confirms() == []
+    site.release(channel)
+    assert channel.confirms() == [("ack", 1, False)]
+
+
+def test_a_transient_one_does_not(site: HeldSite, channel: Channel) -> None:
+    channel.publish()
+    channel.publish("t", delivery_mode=2)
+    channel.run()
+    assert channel.confirms() == [("ack", 2, True)]
+
+
+def test_what_follows_waits_behind_it(site: HeldSite, channel: Channel) -> None:
+    channel.publish("t")
+    channel.publish(delivery_mode=2)
+    channel.publish("t")
+    channel.run()
+    assert channel.confirms() == [("ack", 1, False)]
+    channel.publish("t")
+    channel.run()
+    assert channel.confirms() == []
+    site.release(channel)
+    assert channel.confirms() == [("ack", 4, True)]
+
+
+def test_each_commit_confirms_its_own(site: HeldSite, channel: Channel) -> None:
+    channel.publish(delivery_mode=2)
+    channel.publish(delivery_mode=2)
+    channel.run()
+    channel.publish(delivery_mode=2)
+    channel.run()
+    channel.publish(delivery_mode=2)
+    channel.run()
+    site.release(channel)
+    assert channel.confirms() == [("ack", 2, True)]
+    site.release(channel)
+    assert channel.confirms() == [("ack", 4, True)]
+
+
+def test_a_nack_waits_for_those_before_it(site: HeldSite, channel: Channel) -> None:
+    channel.declare("full", arguments={"x-max-length": 0, "x-overflow": "reject-publish"})
+    channel.publish(delivery_mode=2)
+    channel.publish("full")
+    channel.publish(delivery_mode=2)
+    channel.run()
+    assert channel.confirms() == []
+    site.release(channel)
+    assert channel.confirms() == [("ack", 1, False), ("nack", 2, False), ("ack", 3, False)]
+
+
+def test_a_message_that_was_delivered_and_acked_meanwhile_still_waits(site: HeldSite, channel: Channel) -> None:
+    """Its settlement is in the same commit; a confirm before it would be true by luck only."""
+    consumer = site.connect().channel()
+    consumer.consume(no_ack=True)
+    channel.publish(delivery_mode=2)
+    channel.run()
+    assert consumer.delivered() == [b"m"]
+    assert channel.confirms() == []
+    site.held.release_all()
+    channel.run()
+    assert channel.confirms() == [("ack", 1, False)]
+
+
+def test_two_channels_of_one_commit(site: HeldSite, channel: Channel) -> None:
+    other = channel.client.channel()
+    other.call("confirm.select", "confirm.select-ok")
+    channel.publish(delivery_mode=2)
+    other.publish("t")
+    other.publish(delivery_mode=2)
+    channel.run()
+    assert channel.confirms() == [] and other.confirms() == [("ack", 1, False)]
+    site.release(channel)
+    assert channel.confirms() == [("ack", 1, False)]
+    assert other.confirms() == [("ack", 2, False)]
+
+
+def test_a_channel_that_closed_meanwhile_hears_nothing(site: HeldSite, channel: Channel) -> None:
+    channel.publish(delivery_mode=2)
+    channel.run()
+    channel.send("channel.close", reply_code=200)
+    channel.run()
+    channel.client.received.clear()
+    site.release(channel)
+    assert channel.client.received == []
+    assert channel.client.is_open
+
+
+def test_a_connection_that_broke_meanwhile(site: HeldSite, channel: Channel) -> None:
+    channel.publish(delivery_mode=2)
+    channel.run()
+    channel.client.drop()
+    site.held.release_all()
+    site.run()
+    assert site.vhost.queues["q"].ready_count == 1
+
+
+def test_definitions_are_answered_when_they_are_kept(site: HeldSite, channel: Channel) -> None:
+    channel.send("queue.declare", queue="new", durable=True)
+    channel.run()
+    assert channel.client.take("queue.declare-ok", channel.number) is None
+    site.release(channel)
+    assert channel.client.take("queue.declare-ok", channel.number) is not None
+
+
+def test_what_follows_such_a_definition_keeps_its_order(site: HeldSite, channel: Channel) -> None:
+    channel.send("queue.declare", queue="new", durable=True)
+    channel.publish("new", b"a")
+    channel.send("queue.declare", queue="new", passive=True)
+    channel.run()
+    site.held.release_all()
+    channel.run()
+    first = channel.client.take("queue.declare-ok", channel.number)
+    second = channel.client.take("queue.declare-ok", channel.number)
+    assert first is not None and first.arguments["message_count"] == 0
+    assert second is not None and second.arguments["message_count"] == 1
+    assert channel.confirms() == [("ack", 1, False)]
+
+
+def test_other_channels_do_not_wait_for_it(site: HeldSite, channel: Channel) -> None:
+    other = channel.client.channel()
+    channel.send("queue.declare", queue="new", durable=True)
+    channel.run()
+    assert other.declare("t2") == "t2"
