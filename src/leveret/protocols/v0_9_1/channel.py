@@ -244,7 +244,7 @@ class Channel(Holder):
                                  "NO_ROUTE" if flags & MANDATORY else "NO_CONSUMERS")
             return queues
         if flags & IMMEDIATE:
-            ready = [queue for queue in queues if queue.can_deliver_now(message.size)]
+            ready = [queue for queue in queues if queue.can_deliver_now(message)]
             if not ready:
                 self.send_return(message, NO_CONSUMERS, "NO_CONSUMERS")
             return ready
@@ -335,7 +335,7 @@ class Channel(Holder):
 
     def has_credit(self, size: int) -> bool:
         """The channel's own window, shared by its consumers, and the connection's."""
-        if self.prefetch and len(self.unacked) >= self.prefetch:
+        if self.prefetch and len(self.unacked) + len(self.tx_settlements) >= self.prefetch:
             return False
         if self.prefetch_size and self.unacked and self.unacked_size + size > self.prefetch_size:
             return False
@@ -452,7 +452,15 @@ class Channel(Holder):
         return entries
 
     def wake(self) -> None:
-        """Credit came back that consumers of this channel share."""
+        """Credit came back that consumers of this channel share, or all those of the connection."""
+        connection = self.connection
+        if connection.prefetch or connection.prefetch_size:
+            for channel in connection.channels.values():
+                channel.wake_own()
+        else:
+            self.wake_own()
+
+    def wake_own(self) -> None:
         for consumer in self.consumers.values():
             if consumer.parked:
                 consumer.wake()

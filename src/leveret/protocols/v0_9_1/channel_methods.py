@@ -21,6 +21,7 @@ def open_channel(connection: Connection, number: int) -> None:
         connection.check_channel_limit(user.limits.max_channels)
     channel = Channel(connection, number)
     connection.channels[number] = channel
+    channel.set_counted()
     connection.broker.holders[channel] = None
     connection.engine.send(number, "channel.open-ok", {})
 

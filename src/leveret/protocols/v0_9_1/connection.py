@@ -10,6 +10,7 @@ import logging
 from typing import Any, Final
 
 from leveret.broker.errors import AccessRefused, BrokerError, NotAllowed
+from leveret.broker.log import CommitWaiter
 from leveret.broker.queues.base import Queue
 from leveret.broker.routing import Route
 from leveret.protocols.peer import Peer
@@ -39,8 +40,20 @@ log = logging.getLogger("leveret.connection")
 MAX_ROUTES: Final = 4096
 # Octets of answers that a client may leave unread before its own socket is not read any more.
 MAX_UNWRITTEN: Final = 4 << 20
+# Octets that may wait for the disk before publishers are not read any more.
+MAX_UNCOMMITTED: Final = 64 << 20
 # Commands that one channel may send ahead of a reply before its connection is not read any more.
 MAX_BACKLOG: Final = 10_000
+
+
+class ReadOn(CommitWaiter):
+    """Reads a publisher again once the disk has caught up."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    def committed(self, batch: int) -> None:
+        self.connection.release_input("commit")
 
 
 class Connection(Session):
@@ -130,6 +143,9 @@ class Connection(Session):
             self.mark()
         if self.services.alarm and not self.published_any and self.engine.is_receiving_content():
             self.hold_back("alarm")  # a publisher that has not finished its first message is one, too
+        if self.broker.log.pending_bytes > MAX_UNCOMMITTED and "commit" not in self.held_back and self.published_any:
+            self.hold_back("commit")
+            self.broker.log.wait(ReadOn(self))
         self.services.end_turn_soon()
 
     def _hold(self, channel: Channel, command: Command) -> None:
@@ -216,6 +232,8 @@ class Connection(Session):
         """Forget a channel; what it held goes back to the queues."""
         self.channels.pop(channel.number, None)
         channel.close()
+        if self.prefetch or self.prefetch_size:
+            channel.wake()  # the others have its share of the window
 
     def close(self, code: int, text: str, class_id: int = 0, method_id: int = 0) -> None:
         """Send connection.close; everything but its answer is discarded from now on."""
@@ -322,7 +340,7 @@ class Connection(Session):
         count = 0
         octets = 0
         for channel in self.channels.values():
-            count += len(channel.unacked)
+            count += len(channel.unacked) + len(channel.tx_settlements)
             octets += channel.unacked_size
         if self.prefetch and count >= self.prefetch:
             return False
@@ -347,7 +365,7 @@ class Connection(Session):
         if self.lost:
             return
         for channel in self.channels.values():
-            channel.wake()
+            channel.wake_own()
         self.broker.end_turn()
 
     def pause_writing(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from leveret.broker.broker import HeaderReader
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.message import FORMAT_AMQP0, Entry, Message
-from leveret.wire.amqp0.errors import WireError
+from leveret.wire.amqp0.errors import EncodeError, WireError
 from leveret.wire.amqp0.properties import decode_header, decode_headers_table, encode_header, overlay_header
 from leveret.wire.amqp0.values import LongLong
 
@@ -87,14 +87,20 @@ def header_of(entry: Entry) -> bytes:
         deaths = headers.get("x-death")
         if deaths is not None:
             # Clients cast counts to 64-bit integers, whatever their values.
-            headers["x-death"] = [{**death, "count": LongLong(death["count"])} for death in deaths]
+            headers["x-death"] = [_with_long_count(death) for death in deaths]
         if "x-delivery-count" in headers:
             headers["x-delivery-count"] = LongLong(headers["x-delivery-count"])
         try:
             overlay.rendered = overlay_header(message.header, headers, overlay.drop_expiration)
-        except WireError:
+        except (WireError, EncodeError):
             overlay.rendered = message.header
     return overlay.rendered
+
+
+def _with_long_count(death: dict[str, Any]) -> dict[str, Any]:
+    """A death; publishers may have written any."""
+    count = death.get("count")
+    return {**death, "count": LongLong(count)} if isinstance(count, int) else death
 
 
 def make_header_reader() -> tuple[int, HeaderReader]:

@@ -33,7 +33,7 @@ def commit(channel: Channel) -> None:
             channel.send_return(message, NO_ROUTE if mandatory else NO_CONSUMERS,
                                 "NO_ROUTE" if mandatory else "NO_CONSUMERS")
         elif pending.flags & IMMEDIATE:
-            ready = [queue for queue in queues if queue.can_deliver_now(message.size)]
+            ready = [queue for queue in queues if queue.can_deliver_now(message)]
             if not ready:
                 channel.send_return(message, NO_CONSUMERS, "NO_CONSUMERS")
             queues = ready
