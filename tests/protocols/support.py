@@ -115,6 +115,9 @@ class LinkedPeer(Peer):
     def resume_reading(self) -> None:
         self.reading = True
 
+    def unwritten(self) -> int:
+        return sum(len(data) for data in self.written)
+
     def call_soon(self, callback: Callable[[], None]) -> None:
         self.site.posted.append(callback)
 

@@ -7,13 +7,17 @@ address and headers.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.message import Entry, Overlay, make_address
 from leveret.broker.routing import resolve
 
 if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost
+
+
+# Counts stay within 64 bits, whatever a publisher has written.
+MOST_DEATHS: Final = (1 << 63) - 2
 
 
 class DeadLetters:
@@ -83,7 +87,7 @@ class DeadLetters:
         for index, death in enumerate(deaths):
             if death.get("queue") == queue_name and death.get("reason") == reason:
                 count = death.get("count")
-                death["count"] = (count if isinstance(count, int) else 0) + 1
+                death["count"] = min(count, MOST_DEATHS) + 1 if isinstance(count, int) else 1
                 return [death, *deaths[:index], *deaths[index + 1 :]]
         now = datetime.fromtimestamp(self.vhost.broker.timers.now() // 1000, UTC)
         death = {"count": 1, "exchange": exchange, "queue": queue_name, "reason": reason, "routing-keys": keys,

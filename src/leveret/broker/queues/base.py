@@ -528,13 +528,14 @@ class Queue:
     def wait_loaded(self, waiting: Waiting) -> None:
         self.waiting.append(waiting)
 
-    def can_deliver_now(self, size: int) -> bool:
+    def can_deliver_now(self, message: Message) -> bool:
         """Whether a message published now would reach a consumer at once (0-9-1 basic.publish.immediate)."""
         if self.ready_count:
             self.drain()
             if self.ready_count:
                 return False
-        return any(consumer.can_take(size) for consumer in list(self.ring))
+        return any(consumer.can_take(message.size) and consumer.wants(message)
+                   for _, ring in self.rings for consumer in list(ring))
 
     # Settlement
 
@@ -846,7 +847,8 @@ class Queue:
         self.consumers.remove(consumer)
         self.leave_ring(consumer)
         self.selective = self.selective and (self.vhost.strict or any(other.selective for other in self.consumers))
-        if consumer.active and self.settings.single_active_consumer and self.consumers:
+        if (self.settings.single_active_consumer and self.consumers
+                and not any(other.active for other in self.consumers)):
             successor = max(self.consumers, key=lambda other: other.priority)
             successor.active = True
             successor.parked = False

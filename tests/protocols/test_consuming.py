@@ -1,0 +1,389 @@
+"""Consumers over a channel: tags, exclusive and single active ones, no-local, cancellation, flow, recover."""
+
+from __future__ import annotations
+
+import pytest
+
+from leveret.wire.amqp0.commands import Method
+from tests.protocols.support import Channel, Client, Site, properties_of
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+def publish(channel: Channel, *bodies: bytes, queue: str = "q") -> None:
+    for body in bodies:
+        channel.publish(queue, body)
+    channel.run()
+
+
+class TestTags:
+    def test_the_server_makes_one_up(self, site: Site) -> None:
+        channel = site.channel()
+        channel.declare()
+        tags = {channel.consume() for _ in range(3)}
+        assert len(tags) == 3 and all(tag.startswith("amq.ctag-") for tag in tags)
+
+    def test_one_cannot_be_used_twice_on_a_channel(self, site: Site) -> None:
+        channel = site.channel()
+        channel.declare()
+        channel.consume(tag="t")
+        channel.send("basic.consume", queue="q", consumer_tag="t")
+        channel.run()
+        assert channel.client.refusal()[0] == 530
+
+    def test_but_on_another(self, site: Site) -> None:
+        channel = site.channel()
+        channel.declare()
+        channel.consume(tag="t")
+        other = channel.client.channel()
+        assert other.consume(tag="t") == "t"
+
+    def test_again_after_cancel(self, site: Site) -> None:
+        channel = site.channel()
+        channel.declare()
+        channel.consume(tag="t")
+        channel.call("basic.cancel", "basic.cancel-ok", consumer_tag="t")
+        channel.consume(tag="t")
+        publish(channel, b"a")
+        assert channel.delivered() == [b"a"]
+
+
+class TestExclusive:
+    def test_nobody_joins_an_exclusive_consumer(self, site: Site) -> None:
+        first, second = site.channel(), site.channel()
+        first.declare()
+        first.consume(exclusive=True)
+        second.send("basic.consume", queue="q")
+        second.run()
+        assert second.client.refusal()[0] == 403
+
+    def test_nor_does_it_join_others(self, site: Site) -> None:
+        first, second = site.channel(), site.channel()
+        first.declare()
+        first.consume()
+        second.send("basic.consume", queue="q", exclusive=True)
+        second.run()
+        assert second.client.refusal()[0] == 403
+
+    def test_when_it_goes_others_may(self, site: Site) -> None:
+        first, second = site.channel(), site.channel()
+        first.declare()
+        tag = first.consume(exclusive=True)
+        first.call("basic.cancel", "basic.cancel-ok", consumer_tag=tag)
+        second.consume()
+
+    def test_a_queue_of_another_connection_is_locked(self, site: Site) -> None:
+        first, second = site.channel(), site.channel()
+        first.declare(exclusive=True)
+        second.send("basic.get", queue="q")
+        second.run()
+        assert second.client.refusal()[0] == 405
+
+    def test_it_goes_with_its_connection(self, site: Site) -> None:
+        first = site.channel()
+        first.declare(exclusive=True)
+        first.client.drop()
+        assert site.vhost.queues == {}
+
+
+class TestSingleActive:
+    ARGUMENTS = {"x-single-active-consumer": True}
+
+    @pytest.mark.parametrize("how", ["cancel", "channel", "connection"])
+    def test_the_next_takes_over(self, site: Site, how: str) -> None:
+        first, second = site.channel(), site.channel()
+        first.declare(arguments=self.ARGUMENTS)
+        first.consume(tag="t")
+        second.consume()
+        publish(first, b"a")
+        assert first.delivered() == [b"a"] and second.delivered() == []
+        if how == "cancel":
+            first.call("basic.cancel", "basic.cancel-ok", consumer_tag="t")
+        elif how == "channel":
+            first.close()
+        else:
+            first.client.drop()
+        publish(second, b"b")
+        assert second.delivered() == ([b"b"] if how == "cancel" else [b"a", b"b"])
+
+    def test_also_when_all_of_a_channel_go(self, site: Site) -> None:
+        first, second = site.channel(), site.channel()
+        first.declare(arguments=self.ARGUMENTS)
+        first.consume()
+        first.consume()
+        second.consume()
+        publish(first, b"a")
+        first.close()
+        assert second.delivered() == [b"a"]
+        assert site.vhost.queues["q"].unacked == 1
+
+
+class TestNoLocal:
+    def test_ones_own_messages_do_not_come(self, site: Site) -> None:
+        mine, other = site.channel(), site.channel()
+        mine.declare()
+        mine.consume(no_local=True)
+        publish(mine, b"mine")
+        publish(mine.client.channel(), b"mine too")
+        publish(other, b"other")
+        assert mine.delivered() == [b"other"]
+        assert other.bodies() == [b"mine", b"mine too"]
+
+    def test_an_immediate_message_of_ones_own_has_no_consumer(self, site: Site) -> None:
+        mine = site.channel()
+        mine.declare()
+        mine.consume(no_local=True)
+        mine.publish(immediate=True)
+        mine.run()
+        returned = mine.client.take("basic.return", mine.number)
+        assert returned is not None and returned.arguments["reply_code"] == 313
+
+
+class TestCancellation:
+    def test_deletion_of_the_queue_is_told(self, site: Site) -> None:
+        consumer, other = site.channel(), site.channel()
+        consumer.declare()
+        consumer.consume(tag="t")
+        other.call("queue.delete", "queue.delete-ok", queue="q")
+        consumer.run()
+        told = consumer.client.take("basic.cancel", consumer.number)
+        assert told is not None and told.arguments["consumer_tag"] == "t"
+
+    def test_but_not_to_a_client_that_does_not_know_of_it(self, site: Site) -> None:
+        consumer, other = site.channel(capabilities={"consumer_cancel_notify": False}), site.channel()
+        consumer.declare()
+        consumer.consume(tag="t")
+        other.call("queue.delete", "queue.delete-ok", queue="q")
+        consumer.run()
+        assert consumer.client.received == []
+
+    def test_an_unknown_tag_is_answered(self, site: Site) -> None:
+        channel = site.channel()
+        assert channel.call("basic.cancel", "basic.cancel-ok", consumer_tag="no such") == {"consumer_tag": "no such"}
+
+    def test_what_was_delivered_can_still_be_acknowledged(self, site: Site) -> None:
+        channel = site.channel()
+        channel.declare()
+        channel.consume(tag="t")
+        publish(channel, b"a", b"b")
+        assert len(channel.deliveries()) == 2
+        channel.call("basic.cancel", "basic.cancel-ok", consumer_tag="t")
+        channel.ack(1)
+        channel.reject(2)
+        channel.run()
+        assert channel.bodies() == [b"b"]
+        assert site.vhost.queues["q"].unacked == 0
+
+
+class TestFlow:
+    def test_the_client_stops_deliveries(self, site: Site) -> None:
+        channel = site.channel()
+        channel.declare()
+        channel.consume()
+        assert channel.call("channel.flow", "channel.flow-ok", active=False) == {"active": False}
+        publish(channel, b"a")
+        assert channel.deliveries() == []
+        other = channel.client.channel()
+        other.consume()
+        publish(channel, b"b")
+        assert other.delivered() == [b"a", b"b"]
+        publish(channel, b"c")
+        channel.call("channel.flow", "channel.flow-ok", active=True)
+        publish(channel, b"d")
+        assert sorted(channel.delivered() + other.delivered()) == [b"c", b"d"]
+
+    def test_a_socket_that_is_full_gets_nothing_more(self, site: Site) -> None:
+        slow, fast = site.channel(), site.channel()
+        slow.declare()
+        slow.consume(no_ack=True)
+        slow.client.session.pause_writing()
+        publish(fast, b"a")
+        assert slow.deliveries() == []
+        fast.consume(no_ack=True)
+        assert fast.delivered() == [b"a"]
+        publish(fast, b"b", b"c")
+        assert len(fast.deliveries()) == 2
+        slow.client.session.resume_writing()
+        publish(fast, b"d", b"e")
+        assert len(slow.deliveries()) == 1
+
+    def test_a_turn_delivers_so_much_to_one_connection_and_the_rest_later(self, site: Site) -> None:
+        channel = site.channel()
+        channel.declare()
+        publish(channel, *(bytes(100_000) for _ in range(20)))
+        channel.send("basic.consume", queue="q", no_ack=True)
+        channel.client.flush()
+        assert 2 <= site.vhost.queues["q"].delivered <= 4
+        assert len(channel.deliveries()) == 20
+
+
+class TestRecover:
+    def test_with_requeue(self, site: Site) -> None:
+        channel = site.channel()
+        channel.declare()
+        publish(channel, b"a", b"b")
+        channel.get(no_ack=False)
+        channel.get(no_ack=False)
+        channel.call("basic.recover", "basic.recover-ok", requeue=True)
+        first = channel.get()
+        assert first is not None and first.body == b"a" and first.arguments["redelivered"]
+
+    def test_without_requeue_to_the_same_consumer(self, site: Site) -> None:
+        channel, other = site.channel(), site.channel()
+        channel.declare()
+        channel.consume()
+        publish(channel, b"a", b"b")
+        channel.deliveries()
+        other.consume()
+        channel.call("basic.recover", "basic.recover-ok", requeue=False)
+        again = channel.deliveries()
+        assert [(item.body, item.delivery_tag, item.redelivered) for item in again] == [(b"a", 3, True), (b"b", 4, True)]
+        channel.ack(4, multiple=True)
+        channel.run()
+        assert channel.client.is_open and site.vhost.queues["q"].unacked == 0
+
+    def test_the_old_tags_are_gone(self, site: Site) -> None:
+        channel = site.channel()
+        channel.declare()
+        channel.consume()
+        publish(channel, b"a")
+        channel.deliveries()
+        channel.call("basic.recover", "basic.recover-ok", requeue=True)
+        channel.ack(1)
+        channel.run()
+        assert channel.client.refusal()[0] == 406
+
+    def test_the_credit_of_a_window_is_the_same_after_it(self, site: Site) -> None:
+        channel = site.channel()
+        channel.declare()
+        channel.qos(2)
+        channel.consume()
+        publish(channel, *(b"%d" % number for number in range(5)))
+        assert len(channel.deliveries()) == 2
+        for _ in range(3):
+            channel.call("basic.recover", "basic.recover-ok", requeue=False)
+            assert [item.body for item in channel.deliveries()] == [b"0", b"1"]
+
+
+class TestAcknowledgement:
+    @pytest.mark.parametrize(("tag", "multiple"), [(1, False), (1, True), (99, False), (99, True), (0, False)])
+    def test_a_tag_that_was_never_given(self, site: Site, tag: int, multiple: bool) -> None:
+        channel = site.channel()
+        channel.ack(tag, multiple)
+        channel.run()
+        assert channel.client.refusal()[0] == 406
+
+    def test_a_tag_twice(self, site: Site) -> None:
+        channel = site.channel()
+        channel.declare()
+        channel.consume()
+        publish(channel, b"a", b"b")
+        channel.deliveries()
+        channel.ack(1)
+        channel.ack(1)
+        channel.run()
+        assert channel.client.refusal()[0] == 406
+        assert site.vhost.queues["q"].ready_count == 1
+
+    def test_zero_multiple_is_all_of_them(self, site: Site) -> None:
+        channel = site.channel()
+        channel.declare()
+        channel.ack(0, multiple=True)
+        channel.consume()
+        publish(channel, b"a", b"b")
+        channel.deliveries()
+        channel.ack(0, multiple=True)
+        channel.run()
+        assert channel.client.is_open and site.vhost.queues["q"].unacked == 0
+
+    def test_any_order(self, site: Site) -> None:
+        channel = site.channel()
+        channel.declare()
+        channel.consume()
+        publish(channel, *(b"%d" % number for number in range(10)))
+        channel.deliveries()
+        for tag in (7, 2, 9):
+            channel.ack(tag)
+        channel.ack(6, multiple=True)
+        channel.nack(10, multiple=True, requeue=False)
+        channel.run()
+        assert channel.client.is_open and site.vhost.queues["q"].unacked == 0
+
+    def test_a_nack_of_many_restores_the_order(self, site: Site) -> None:
+        channel = site.channel()
+        channel.declare()
+        bodies = [b"%d" % number for number in range(6)]
+        channel.consume(tag="t")
+        publish(channel, *bodies)
+        channel.deliveries()
+        channel.call("basic.cancel", "basic.cancel-ok", consumer_tag="t")
+        channel.ack(2)
+        channel.nack(6, multiple=True)
+        channel.run()
+        assert channel.bodies() == [b"0", b"2", b"3", b"4", b"5"]
+
+
+def test_a_connection_that_breaks_gives_everything_back_in_order(site: Site) -> None:
+    first, second = site.channel(), site.channel()
+    first.declare()
+    first.consume()
+    publish(second, b"a", b"b", b"c")
+    first.deliveries()
+    first.get()
+    first.client.drop()
+    second.consume()
+    again = second.deliveries()
+    assert [(item.body, item.redelivered) for item in again] == [(b"a", True), (b"b", True), (b"c", True)]
+
+
+def test_dead_letters_come_with_their_headers(site: Site) -> None:
+    channel = site.channel()
+    channel.declare("dead")
+    channel.declare(arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+    channel.publish(headers={"own": 1}, expiration="100000")
+    channel.get(no_ack=False)
+    channel.reject(1, requeue=False)
+    taken = channel.get("dead")
+    assert taken is not None and taken.arguments["routing_key"] == "dead"
+    properties = properties_of(taken)
+    assert "expiration" not in properties
+    death = properties["headers"]["x-death"][0]
+    assert (death["queue"], death["reason"], death["count"], death["original-expiration"]) == (
+        "q", "rejected", 1, "100000")
+    assert properties["headers"]["own"] == 1
+
+
+@pytest.mark.parametrize("deaths", [
+    [{"queue": "x"}], [{"queue": "q", "reason": "rejected", "count": "many"}], [{"count": 2 ** 63 - 1, "queue": "q",
+     "reason": "rejected"}], "text", [1, 2], [[]], [{"count": None}], [{"count": 1.5}], [{"count": True}]], ids=str)
+def test_no_x_death_header_of_a_publisher_harms_anybody(site: Site, deaths: object) -> None:
+    channel = site.channel()
+    channel.declare("dead")
+    channel.declare(arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+    channel.publish(headers={"x-death": deaths})
+    channel.get(no_ack=False)
+    channel.reject(1, requeue=False)
+    channel.consume("dead", no_ack=True)
+    delivered = channel.deliveries()
+    assert len(delivered) == 1 and channel.client.is_open
+    assert properties_of(delivered[0])["headers"]["x-death"]
+
+
+def test_commands_after_a_refused_one_are_discarded(site: Site) -> None:
+    channel = site.channel()
+    channel.declare()
+    channel.publish("k", exchange="missing")
+    channel.publish(body=b"lost")
+    channel.run()
+    assert channel.client.refusal()[0] == 404
+    assert site.vhost.queues["q"].ready_count == 0
+    assert channel.client.is_open
+    client: Client = channel.client
+    channel = client.channel(channel.number)
+    channel.publish(body=b"found")
+    channel.run()
+    assert channel.bodies() == [b"found"]
+    assert [item for item in client.received if isinstance(item, Method)] == []

@@ -1,0 +1,220 @@
+"""Prefetch windows by count and size: of consumers, channels and connections."""
+
+from __future__ import annotations
+
+from tests.protocols.support import Channel, Site
+
+
+def fill(channel: Channel, count: int, queue: str = "q", size: int = 1) -> None:
+    channel.declare(queue)
+    for number in range(count):
+        channel.publish(queue, (b"%d" % number).ljust(size, b"."))
+    channel.run()
+
+
+class TestByConsumer:
+    """RabbitMQ's global=false: each new consumer has a window of its own."""
+
+    def test_the_window_is_filled_and_moves_with_acks(self) -> None:
+        channel = Site().channel()
+        fill(channel, 10)
+        channel.qos(3)
+        channel.consume()
+        assert channel.delivered() == [b"0", b"1", b"2"]
+        channel.ack(2)
+        assert channel.delivered() == [b"3"]
+        channel.ack(4, multiple=True)
+        assert channel.delivered() == [b"4", b"5", b"6"]
+        channel.nack(5, requeue=False)
+        assert channel.delivered() == [b"7"]
+
+    def test_consumers_do_not_share_it(self) -> None:
+        channel = Site().channel()
+        fill(channel, 10)
+        channel.qos(2)
+        channel.consume(tag="a")
+        channel.consume(tag="b")
+        assert len(channel.deliveries()) == 4
+
+    def test_it_is_for_those_that_come_later(self) -> None:
+        channel = Site().channel()
+        fill(channel, 10)
+        channel.qos(2)
+        channel.consume(tag="a")
+        channel.qos(3)
+        channel.consume(tag="b")
+        tags = [item.consumer_tag for item in channel.deliveries()]
+        assert (tags.count(b"a"), tags.count(b"b")) == (2, 3)
+
+    def test_no_ack_knows_no_window(self) -> None:
+        channel = Site().channel()
+        fill(channel, 10)
+        channel.qos(2)
+        channel.consume(no_ack=True)
+        assert len(channel.deliveries()) == 10
+
+    def test_zero_is_no_limit(self) -> None:
+        channel = Site().channel()
+        fill(channel, 10)
+        channel.qos(0)
+        channel.consume()
+        assert len(channel.deliveries()) == 10
+
+    def test_by_size(self) -> None:
+        channel = Site().channel()
+        fill(channel, 10, size=100)
+        channel.qos(0, 250)
+        channel.consume()
+        assert len(channel.deliveries()) == 2
+        channel.ack(1)
+        assert len(channel.deliveries()) == 1
+
+    def test_one_message_that_is_larger_than_the_window_still_comes(self) -> None:
+        channel = Site().channel()
+        fill(channel, 3, size=100)
+        channel.qos(0, 50)
+        channel.consume()
+        for tag in (1, 2, 3):
+            assert len(channel.deliveries()) == 1
+            channel.ack(tag)
+
+    def test_a_message_that_was_got_belongs_to_no_consumer(self) -> None:
+        channel = Site().channel()
+        fill(channel, 5)
+        channel.get(no_ack=False)
+        channel.get(no_ack=False)
+        channel.qos(2)
+        channel.consume()
+        assert channel.delivered() == [b"2", b"3"]
+
+
+class TestByChannel:
+    """RabbitMQ's global=true: the consumers of a channel share a window."""
+
+    def test_consumers_share_it(self) -> None:
+        channel = Site().channel()
+        fill(channel, 10)
+        channel.qos(3, everywhere=True)
+        channel.consume(tag="a")
+        channel.consume(tag="b")
+        assert len(channel.deliveries()) == 3
+        channel.ack(1)
+        assert len(channel.deliveries()) == 1
+
+    def test_credit_that_comes_back_wakes_the_others(self) -> None:
+        channel = Site().channel()
+        fill(channel, 1, "one")
+        fill(channel, 5, "two")
+        channel.qos(1, everywhere=True)
+        channel.consume("one", tag="a")
+        channel.consume("two", tag="b")
+        assert [item.consumer_tag for item in channel.deliveries()] == [b"a"]
+        channel.ack(1)
+        assert [item.consumer_tag for item in channel.deliveries()] == [b"b"]
+
+    def test_a_larger_one_lets_more_through_at_once(self) -> None:
+        channel = Site().channel()
+        fill(channel, 10)
+        channel.qos(1, everywhere=True)
+        channel.consume()
+        assert len(channel.deliveries()) == 1
+        channel.qos(4, everywhere=True)
+        assert len(channel.deliveries()) == 3
+
+    def test_by_size(self) -> None:
+        channel = Site().channel()
+        fill(channel, 10, size=100)
+        channel.qos(0, 300, everywhere=True)
+        channel.consume(tag="a")
+        channel.consume(tag="b")
+        assert len(channel.deliveries()) == 3
+
+    def test_acks_of_a_transaction_count_when_it_commits(self) -> None:
+        channel = Site().channel()
+        fill(channel, 10)
+        channel.qos(2, everywhere=True)
+        channel.call("tx.select", "tx.select-ok")
+        channel.consume()
+        assert len(channel.deliveries()) == 2
+        channel.ack(2, multiple=True)
+        channel.publish(body=b"more")
+        other = channel.client.channel()
+        other.publish(body=b"wakes the queue up")
+        assert channel.deliveries() == []
+        channel.call("tx.commit", "tx.commit-ok")
+        assert len(channel.deliveries()) == 2
+
+
+class TestAsTheSpecificationSays:
+    """global=false is the channel, global=true the connection (0-9-1 basic.qos)."""
+
+    def test_false_is_the_channel(self) -> None:
+        channel = Site(qos_spec=True).channel()
+        fill(channel, 10)
+        channel.consume(tag="a")
+        assert len(channel.deliveries()) == 10
+        fill(channel, 10, "two")
+        channel.qos(12)
+        channel.consume("two", tag="b")
+        assert len(channel.deliveries()) == 2
+
+    def test_true_is_the_connection(self) -> None:
+        one = Site(qos_spec=True).channel()
+        two = one.client.channel()
+        fill(one, 10)
+        one.qos(3, everywhere=True)
+        one.consume()
+        two.consume()
+        assert len(one.deliveries()) + len(two.deliveries()) == 3
+
+    def test_also_for_channels_that_are_opened_later(self) -> None:
+        one = Site(qos_spec=True).channel()
+        fill(one, 10)
+        one.qos(3, everywhere=True)
+        two = one.client.channel()
+        two.consume()
+        assert len(two.deliveries()) == 3
+
+    def test_credit_that_comes_back_on_one_channel_wakes_another(self) -> None:
+        one = Site(qos_spec=True).channel()
+        two = one.client.channel()
+        fill(one, 1, "one")
+        fill(one, 5, "two")
+        one.qos(1, everywhere=True)
+        one.consume("one")
+        two.consume("two")
+        assert len(one.deliveries()) == 1
+        one.ack(1)
+        one.run()
+        assert len(two.deliveries()) == 1
+
+    def test_a_larger_window_wakes_other_channels(self) -> None:
+        one = Site(qos_spec=True).channel()
+        two = one.client.channel()
+        fill(one, 5)
+        one.qos(1, everywhere=True)
+        two.consume()
+        assert len(two.deliveries()) == 1
+        one.qos(3, everywhere=True)
+        assert len(two.deliveries()) == 2
+
+    def test_a_channel_that_closes_gives_its_share_back(self) -> None:
+        one = Site(qos_spec=True).channel()
+        two = one.client.channel()
+        fill(one, 5)
+        one.qos(2, everywhere=True)
+        one.consume()
+        assert len(one.deliveries()) == 2
+        two.consume()
+        assert two.deliveries() == []
+        one.close()
+        assert len(two.deliveries()) == 2
+
+    def test_by_size_over_channels(self) -> None:
+        one = Site(qos_spec=True).channel()
+        two = one.client.channel()
+        fill(one, 10, size=100)
+        one.qos(0, 350, everywhere=True)
+        one.consume()
+        two.consume()
+        assert len(one.deliveries()) + len(two.deliveries()) == 3
