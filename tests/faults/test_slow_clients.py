@@ -139,25 +139,26 @@ def queue_size(peer: Peer, queue: str) -> int:
 @pytest.mark.parametrize("no_ack", [True, False])
 def test_consumer_that_stops_reading(process: LeveretProcess, beside: Neighbour, no_ack: bool) -> None:
     """The queue stays a queue: it is not copied into the consumer's socket."""
-    with Peer(process) as owner, Peer(process) as peer:
+    queue = f"deep.{no_ack}"
+    with Peer(process) as owner:
         owner.reach("channel")
-        owner.method(commands.Queue.Declare(queue="deep", auto_delete=False), 1)
+        owner.method(commands.Queue.Declare(queue=queue), 1)
         owner.expect("Queue.DeclareOk")
-        fill(owner, "deep", 1500, 100_000)
+        fill(owner, queue, 1500, 100_000)
         before = process.memory()
-        peer.reach("channel")
-        peer.method(commands.Basic.Consume(queue="deep", no_ack=no_ack), 1)
-        peer.expect("Basic.ConsumeOk")
-        for _ in range(20):
-            beside.check()
-            time.sleep(0.05)
-        assert process.memory() - before < 48 * MIB
-        # Another consumer gets what this one did not take.
-        assert queue_size(owner, "deep") > 500
-        owner.method(commands.Basic.Get(queue="deep", no_ack=True), 1)
-        owner.expect("Basic.GetOk")
-        peer.socket.close()
-        owner.method(commands.Queue.Delete(queue="deep"), 1)
+        with Peer(process) as peer:
+            peer.reach("channel")
+            peer.method(commands.Basic.Consume(queue=queue, no_ack=no_ack), 1)
+            peer.expect("Basic.ConsumeOk")
+            for _ in range(20):
+                beside.check()
+                time.sleep(0.05)
+            assert process.memory() - before < 48 * MIB
+            # Another consumer gets what this one did not take.
+            assert queue_size(owner, queue) > 500
+            owner.method(commands.Basic.Get(queue=queue, no_ack=True), 1)
+            owner.expect("Basic.GetOk")
+        owner.method(commands.Queue.Delete(queue=queue), 1)
         owner.expect("Queue.DeleteOk")
 
 

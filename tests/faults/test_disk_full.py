@@ -1,0 +1,245 @@
+"""The disk of the whole broker runs full, on a small file system of its own: publishers wait, consumers go on, it recovers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pamqp import commands
+
+from tests.faults.crash.model import make_body, read_body
+from tests.support.amqp import Closed, Connection, Delivery, eventually
+from tests.support.broker import Broker, LeveretProcess, basic_config, leveret_only
+
+MIB = 1 << 20
+KEPT = commands.Basic.Properties(delivery_mode=2)
+SIZE = 20_000
+DISK = 48 * MIB
+
+# The watermark is lower than the reserve: the store itself must find the end of the disk.
+CONFIG = """
+[limits]
+disk_free = 1048576
+[storage]
+reserve = 4194304
+"""
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 48 MiB."""
+    leveret_only("its data lies on a small file system")
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount a file system")
+    directory = tmp_path / "disk"
+    directory.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(directory)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode(errors='replace')}")
+    try:
+        yield directory
+    finally:
+        subprocess.run(["umount", "-l", str(directory)], check=True)
+
+
+@pytest.fixture(params=["store", "watermark"])
+def process(request: pytest.FixtureRequest, tmp_path: Path, small_disk: Path) -> Iterator[LeveretProcess]:
+    """Either the store meets the end of the disk, or the watermark stops publishers before."""
+    config = basic_config() + (
+        CONFIG if request.param == "store" else CONFIG.replace("1048576", "24MiB").replace("= 24MiB", '= "24MiB"')
+    )
+    process = LeveretProcess(tmp_path, config=config, data_dir=small_disk / "data")
+    with process.start():
+        yield process
+        process.check_log()
+
+
+class Publisher:
+    """Publishes persistent messages with confirms until it is told to stop, however long it is held back."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.confirmed: set[int] = set()
+        self.refused: set[int] = set()
+        self.blocked: list[str | None] = []
+
+    async def open(self, broker: Broker, queue: str) -> None:
+        self.queue = queue
+        self.connection = await Connection.open(broker)
+        self.connection.on_blocked = self.blocked.append
+        self.channel = await self.connection.channel()
+        await self.channel.declare(queue, durable=True)
+        await self.channel.call(commands.Confirm.Select())
+        self.channel.on_confirm = self._on_confirm
+
+    def _on_confirm(self, tag: int, multiple: bool, ack: bool) -> None:
+        known = self.confirmed | self.refused
+        tags = [t for t in range(1, tag + 1) if t not in known] if multiple else [tag]
+        (self.confirmed if ack else self.refused).update(tags)
+
+    async def publish(self, window: int = 20) -> bool:
+        """One more, when fewer than `window` wait for their confirm; whether it went out."""
+        if self.sent - len(self.confirmed) - len(self.refused) >= window or self.connection.blocked is not None:
+            await asyncio.sleep(0.01)
+            return False
+        self.sent += 1
+        self.channel.publish("", self.queue, make_body((1, self.sent), SIZE), KEPT)
+        await self.connection.drain()
+        return True
+
+    @property
+    def held_back(self) -> bool:
+        return bool(self.blocked) or bool(self.refused) or self.channel.closed is not None
+
+
+async def fill(publisher: Publisher) -> None:
+    """Publish until the broker says that it wants no more."""
+    deadline = asyncio.get_running_loop().time() + 60
+    while not publisher.held_back:
+        assert asyncio.get_running_loop().time() < deadline, "the disk never became full"
+        assert publisher.sent * SIZE < 2 * DISK, "more was taken than the disk holds"
+        await publisher.publish()
+
+
+def test_publishers_wait_and_consumers_drain(process: LeveretProcess) -> None:
+    async def test() -> None:
+        publisher = Publisher()
+        await publisher.open(process, "full")
+        await fill(publisher)
+        assert publisher.confirmed
+        # Another connection, also one that only begins now, can consume and settle.
+        consumer = await Connection.open(process)
+        channel = await consumer.channel()
+        got: list[int] = []
+
+        def on_delivery(delivery: Delivery) -> None:
+            key = read_body(delivery.body)
+            assert key is not None
+            got.append(key[1])
+            channel.ack(delivery.method.delivery_tag)
+
+        channel.on_delivery = on_delivery
+        await channel.call(commands.Basic.Qos(prefetch_count=10))
+        await channel.consume("full")
+
+        async def drained() -> bool:
+            # What was confirmed comes out, in order; what was refused may be missing.
+            return got == sorted(set(got)) and publisher.confirmed <= set(got)
+
+        await eventually(drained, "the queue's emptying")
+
+        async def flows_again() -> bool:
+            return publisher.connection.blocked is None and publisher.channel.closed is None
+
+        await eventually(flows_again, "the end of the alarm")
+        before = len(publisher.confirmed)
+        while len(publisher.confirmed) < before + 20:
+            await publisher.publish()
+        if publisher.blocked:
+            assert publisher.blocked[0]
+            assert publisher.blocked[-1] is None
+        await consumer.close()
+        await publisher.connection.close()
+
+    asyncio.run(asyncio.wait_for(test(), 110))
+
+
+def test_confirmed_messages_survive_a_kill(process: LeveretProcess) -> None:
+    async def fill_it(publisher: Publisher) -> None:
+        await publisher.open(process, "full")
+        await fill(publisher)
+        # The last confirms of what was sent before the alarm.
+        await asyncio.sleep(0.3)
+
+    async def read() -> list[int]:
+        connection = await Connection.open(process)
+        channel = await connection.channel()
+        keys = []
+        while (delivery := await channel.get("full")) is not None:
+            key = read_body(delivery.body)
+            assert key is not None
+            keys.append(key[1])
+        await connection.close()
+        return keys
+
+    publisher = Publisher()
+    asyncio.run(asyncio.wait_for(fill_it(publisher), 90))
+    process.kill()
+    process.start()
+    found = asyncio.run(asyncio.wait_for(read(), 60))
+    assert found == sorted(set(found))
+    assert publisher.confirmed <= set(found)
+    assert not publisher.refused & set(found)
+
+
+def test_transactions_are_not_half_done(process: LeveretProcess) -> None:
+    """A commit that the disk has no room for is answered when it has, or refused; never with half of it kept."""
+
+    async def test() -> list[int]:
+        publisher = Publisher()
+        await publisher.open(process, "full")
+        await fill(publisher)
+        connection = await Connection.open(process)
+        channel = await connection.channel()
+        await channel.declare("tx", durable=True)
+        await channel.call(commands.Tx.Select())
+        for number in range(200):
+            channel.publish("", "tx", make_body((2, number + 1), SIZE), KEPT)
+        try:
+            await channel.call(commands.Tx.Commit(), timeout=2)
+        except (TimeoutError, Closed):
+            return [0, 200]
+        return [200]
+
+    async def left() -> int:
+        connection = await Connection.open(process)
+        channel = await connection.channel()
+        try:
+            return await channel.count("tx")
+        except Closed as error:
+            # Not even the declaration had room.
+            assert error.code == 404
+            return 0
+
+    allowed = asyncio.run(asyncio.wait_for(test(), 90))
+    process.kill()
+    process.start()
+    assert asyncio.run(left()) in allowed
+
+
+def test_a_kill_while_it_is_full(process: LeveretProcess) -> None:
+    """It starts on a full disk, drains, and is well."""
+
+    async def work() -> int:
+        publisher = Publisher()
+        await publisher.open(process, "full")
+        await fill(publisher)
+        return len(publisher.confirmed)
+
+    async def drain() -> int:
+        connection = await Connection.open(process)
+        channel = await connection.channel()
+        count = 0
+        while await channel.get("full") is not None:
+            count += 1
+        await connection.close()
+        again = Publisher()
+        await again.open(process, "full")
+        deadline = asyncio.get_running_loop().time() + 30
+        while len(again.confirmed) < 10:
+            assert asyncio.get_running_loop().time() < deadline, "nothing is confirmed although there is room"
+            await again.publish()
+        await channel.connection.close()
+        return count
+
+    confirmed = asyncio.run(asyncio.wait_for(work(), 90))
+    for _ in range(2):
+        process.kill()
+        process.start()
+    assert asyncio.run(asyncio.wait_for(drain(), 90)) >= confirmed
