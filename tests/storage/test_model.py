@@ -237,6 +237,7 @@ class LogMachine(RuleBasedStateMachine):
             # The commit under way may have taken the batch that was being filled with it.
             self.commit()
         log._worker.close()  # no checkpoint while the files are copied
+        log._store.checkpointer.wait()
         self.crashes += 1
         path = self.directory / f"crash-{self.crashes}"
         shutil.copytree(self.path, path)

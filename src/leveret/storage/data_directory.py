@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 from pathlib import Path
+from typing import Final
 
 from leveret.broker.errors import StorageFailed
 
@@ -13,6 +14,10 @@ try:
     import fcntl
 except ImportError:  # not a POSIX system: the engine's own lock on its file has to do
     fcntl = None  # type: ignore[assignment]
+
+
+# Whether `DirectoryLock` keeps other processes out by itself.
+LOCKS: Final = fcntl is not None
 
 
 class DirectoryLock:

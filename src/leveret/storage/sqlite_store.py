@@ -18,7 +18,8 @@ from typing import Final
 from leveret.broker.errors import StorageFailed
 from leveret.broker.log import Log
 from leveret.storage.batch import Commit, CopyPlan, RowImage, copy_rows
-from leveret.storage.data_directory import Reserve
+from leveret.storage.checkpointer import Checkpointer
+from leveret.storage.data_directory import LOCKS, Reserve
 from leveret.storage.recovery import Rebuilder, Rebuilt
 from leveret.storage.worker import StoreBroken, StoreFull
 
@@ -27,8 +28,10 @@ APPLICATION_ID: Final = 0x4C767274
 FORMAT_VERSION: Final = 1
 PAGE_OCTETS: Final = 4096
 
-# A checkpoint is made when the write-ahead log has grown by this many pages, and when the engine is idle.
+# A checkpoint begins when the write-ahead log has grown by this many pages, and when the engine is idle.
 CHECKPOINT_PAGES: Final = 4096
+# With more than this a commit waits for the checkpoint.
+MOST_PAGES: Final = 4 * CHECKPOINT_PAGES
 # The same while space is short: what is free in the file is no use to the write-ahead log.
 SHORT_CHECKPOINT_PAGES: Final = 128
 # Free pages that stay in the file for the next messages, and how many are given back in one step.
@@ -71,7 +74,7 @@ def _translated(error: sqlite3.Error) -> Exception:
 
 
 class SqliteStore:
-    """One database file, one connection. Implements `worker.Store`.
+    """One database file, one connection (and another for checkpoints beside commits). Implements `worker.Store`.
 
     synchronous  FULL or EXTRA; OFF for a file that need not outlive the process
     """
@@ -82,7 +85,10 @@ class SqliteStore:
         self._synchronous = synchronous
         self._wal_pages = 0
         self._short = False
+        # A file of its own needs no sync, and so no checkpoint takes long.
+        self._shared = LOCKS and synchronous != "OFF"
         self._connection: sqlite3.Connection = self._open()
+        self.checkpointer: Checkpointer | None = None
 
     # Opening
 
@@ -94,7 +100,8 @@ class SqliteStore:
         connection: sqlite3.Connection | None = None
         try:
             connection = self.connect()
-            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+            if not self._shared:
+                connection.execute("PRAGMA locking_mode = EXCLUSIVE")
             application = connection.execute("PRAGMA application_id").fetchone()[0]
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
@@ -143,6 +150,17 @@ class SqliteStore:
         connection.execute("PRAGMA temp_store = MEMORY")
         for statement in _TURN:
             connection.execute(statement)
+
+    def _open_checkpointer(self) -> None:
+        if not self._shared:
+            return
+        connection = self.connect()
+        # Bound here and now to the file that was checked and locked.
+        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        connection.execute("PRAGMA checkpoint_fullfsync = ON")
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        connection.execute("SELECT count(*) FROM state").fetchone()
+        self.checkpointer = Checkpointer(connection)
 
     def _unopened(self, error: sqlite3.Error) -> StorageFailed:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -201,11 +219,15 @@ class SqliteStore:
         rebuilt.next_chunk = (execute("SELECT max(id) FROM chunk").fetchone()[0] or 0) + 1
         execute("UPDATE state SET value = 0 WHERE name = 'clean'")
         self._checkpoint("TRUNCATE")
+        # Somebody who looks into the file by hand may hold it for a moment.
+        execute("PRAGMA busy_timeout = 5000")
+        self._open_checkpointer()
         return rebuilt
 
     # Commits
 
     def commit(self, commit: Commit) -> None:
+        self._raise_checkpoint_error()
         try:
             self._write(commit)
         except sqlite3.Error as error:
@@ -298,36 +320,54 @@ class SqliteStore:
     # Housekeeping
 
     def tidy(self) -> None:
-        if self._wal_pages >= (SHORT_CHECKPOINT_PAGES if self._short else CHECKPOINT_PAGES):
-            self._guarded("TRUNCATE" if self._short else "PASSIVE")
+        pages = self._wal_pages
+        checkpointer = self.checkpointer
+        if self._short:
+            if pages >= SHORT_CHECKPOINT_PAGES:
+                self._finish_checkpoint("TRUNCATE")
+        elif pages >= CHECKPOINT_PAGES and (checkpointer is None or checkpointer.advance(pages)
+                                            or pages >= MOST_PAGES):
+            self._finish_checkpoint("PASSIVE")
 
     def maintain(self) -> bool:
         """Give free pages back to the file system, a bounded number at a time."""
         try:
             free = self._connection.execute("PRAGMA freelist_count").fetchone()[0]
-            if free <= SPARE_PAGES:
-                if self._wal_pages:
-                    self._checkpoint("TRUNCATE" if self._short else "PASSIVE")
-                return False
-            # Each step of this statement gives back one page, and `execute` would make a single one.
-            self._connection.executescript(f"PRAGMA incremental_vacuum({min(VACUUM_PAGES, free - SPARE_PAGES)})")
-            self._wal_pages += VACUUM_PAGES
-            if self._wal_pages >= CHECKPOINT_PAGES:
-                self._checkpoint("TRUNCATE")
+            if free > SPARE_PAGES:
+                # Each step of this statement gives back one page, and `execute` would make a single one.
+                self._connection.executescript(f"PRAGMA incremental_vacuum({min(VACUUM_PAGES, free - SPARE_PAGES)})")
+                self._wal_pages += VACUUM_PAGES
         except sqlite3.Error as error:
             raise _translated(error) from None
-        return True
+        if free > SPARE_PAGES:
+            if self._wal_pages >= CHECKPOINT_PAGES:
+                self._finish_checkpoint("TRUNCATE")
+            return True
+        if self._wal_pages:
+            self._finish_checkpoint("TRUNCATE" if self._short else "PASSIVE")
+        return False
 
-    def _guarded(self, mode: str) -> None:
+    def _finish_checkpoint(self, mode: str) -> None:
+        """Bring all that is left in the write-ahead log into the file, so that it begins anew."""
+        if self.checkpointer is not None:
+            self.checkpointer.wait()
+            self._raise_checkpoint_error()
+            self.checkpointer.begin_anew()
         try:
             self._checkpoint(mode)
         except sqlite3.Error as error:
             raise _translated(error) from None
 
     def _checkpoint(self, mode: str) -> None:
-        """Bring the pages of the write-ahead log into the file."""
         self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
         self._wal_pages = 0
+
+    def _raise_checkpoint_error(self) -> None:
+        if self.checkpointer is not None and self.checkpointer.error is not None:
+            error = _translated(self.checkpointer.error)
+            if isinstance(error, StoreFull):
+                self.checkpointer.error = None
+            raise error
 
     # Space
 
@@ -354,7 +394,7 @@ class SqliteStore:
     def make_room(self) -> None:
         self.reserve.give_up()
         with contextlib.suppress(StoreFull):
-            self._guarded("TRUNCATE")
+            self._finish_checkpoint("TRUNCATE")
 
     def statistics(self) -> dict[str, int]:
         figures = {"free_octets": self.reserve.free()}
@@ -377,5 +417,7 @@ class SqliteStore:
 
     def close(self) -> None:
         """Release the file. Never raises."""
+        if self.checkpointer is not None:
+            self.checkpointer.close()
         with contextlib.suppress(sqlite3.Error):
             self._connection.close()

@@ -1,0 +1,80 @@
+"""Checkpoints beside commits: a second connection brings pages of the write-ahead log into the file while the first one
+goes on writing.
+
+The log can begin anew only when all of it is in the file, and new commits keep adding to it. So rounds are made in the
+background until little is left, and that little in the foreground.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import sqlite3
+import threading
+from typing import Final
+
+# With so few pages left the foreground takes over, and also after so many rounds.
+FEW_PAGES: Final = 256
+MOST_ROUNDS: Final = 4
+
+
+class Checkpointer:
+    """Makes rounds in a thread of its own. All methods are called from the worker's thread.
+
+    connection  its own, used by nobody else once the first round began
+    busy        whether a round is under way
+    rounds      since the log began anew
+    error       what went wrong in a round
+    """
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+        self.busy = False
+        self.rounds = 0
+        self.error: sqlite3.Error | None = None
+        self._pages_at_start = 0
+        self._jobs: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._done = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def advance(self, pages: int) -> bool:
+        """The log has so many pages. Begins a round unless one is under way; True when the foreground is to finish."""
+        if self.busy:
+            return False
+        if self.rounds and (pages - self._pages_at_start <= FEW_PAGES or self.rounds >= MOST_ROUNDS):
+            return True
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="leveret-checkpoint", daemon=True)
+            self._thread.start()
+        self.busy = True
+        self.rounds += 1
+        self._pages_at_start = pages
+        self._done.clear()
+        self._jobs.put(True)
+        return False
+
+    def wait(self) -> None:
+        """Wait for the end of the round that is under way."""
+        if self.busy:
+            self._done.wait()
+
+    def begin_anew(self) -> None:
+        """All of the log is in the file."""
+        self.rounds = 0
+
+    def close(self) -> None:
+        self.wait()
+        if self._thread is not None:
+            self._jobs.put(False)
+            self._thread.join()
+        with contextlib.suppress(sqlite3.Error):
+            self.connection.close()
+
+    def _run(self) -> None:
+        while self._jobs.get():
+            try:
+                self.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            except sqlite3.Error as error:
+                self.error = error
+            self.busy = False
+            self._done.set()
