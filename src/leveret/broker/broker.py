@@ -228,8 +228,8 @@ class Broker:
     def check_queue_limit(self, vhost: Vhost) -> None:
         limit = vhost.settings.max_queues
         if 0 <= limit <= len(vhost.queues):
-            raise ResourceError(f"vhost '{vhost.name}' has its most queues, {limit}; the setting is"
-                                f" vhosts.{vhost.name}.limits.max_queues")
+            raise ResourceError(f"vhost '{vhost.name}' has its most queues, {limit}; the settings are"
+                                f" vhosts.{vhost.name}.limits.max_queues and limits.queues_per_vhost")
 
     def vhost(self, name: str) -> Vhost:
         """The vhost of that name; NotFound where there is none."""
