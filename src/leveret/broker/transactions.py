@@ -45,10 +45,10 @@ class Transaction(CommitWaiter):
         durable = False
         for message, queues in self.publishes:
             for queue in queues:
-                if queue.deleted:
+                if queue.deleted or queue.turns_away(message):
                     continue
                 entry = queue.prepare(message)
-                queue.hidden.add(entry.seq)
+                queue.hidden[entry.seq] = message.size
                 self.prepared.append(entry)
                 durable = durable or entry.row is not None
         for entry, outcome in self.settlements:
@@ -66,7 +66,7 @@ class Transaction(CommitWaiter):
 
     def committed(self, batch: int) -> None:
         for entry in self.prepared:
-            entry.queue.hidden.discard(entry.seq)
+            del entry.queue.hidden[entry.seq]
             entry.queue.insert_new(entry)
         self.prepared = []
         done = self.done

@@ -60,6 +60,7 @@ class Services:
                  external_name: str = "common-name", server_properties: dict[str, Any] | None = None) -> None:
         self.broker = broker
         self.users = users
+        users.on_change = self._permissions_changed
         self.settings = settings
         self.vhost_settings: dict[str, VhostSessionSettings] = {}
         self.mechanisms = mechanisms or ["PLAIN", "AMQPLAIN"]
@@ -87,6 +88,11 @@ class Services:
     def _end_turn(self) -> None:
         self.turn_due = False
         self.broker.end_turn()
+
+    def _permissions_changed(self) -> None:
+        """Have sessions look their routes up again, with the permission to use them."""
+        for vhost in self.broker.vhosts.values():
+            vhost.topology_changed()
 
     def new_number(self) -> int:
         number = self.next_number

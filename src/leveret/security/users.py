@@ -67,6 +67,8 @@ class UserStore:
     def __init__(self, put: Put | None = None, *, loopback_users: Iterable[str] = (DEFAULT_USER,),
                  declared_in: str = "the configuration", hasher: Hasher | None = None) -> None:
         self.generation = 0
+        # Called whenever `generation` grows.
+        self.on_change: Callable[[], None] | None = None
         self.declared_in = declared_in
         self.loopback_users = frozenset(loopback_users)
         self._put = put
@@ -257,6 +259,8 @@ class UserStore:
         self.generation += 1
         for name in (*names, DEFAULT_USER):
             self._versions[name] = self.generation
+        if self.on_change is not None:
+            self.on_change()
 
 
 def _check_permissions(name: str, permissions: Mapping[str, Permission]) -> None:

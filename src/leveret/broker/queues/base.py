@@ -119,8 +119,8 @@ class Queue:
         # Entries below this have been offered to consumers once: what expires AT_ONCE does so now.
         self.offered_until = 0
         self.waiting: list[Waiting] = []
-        # Sequence numbers of entries that wait for the commit of their transaction.
-        self.hidden: set[int] = set()
+        # Sequence numbers and octets of entries that wait for the commit of their transaction.
+        self.hidden: dict[int, int] = {}
         self.expiry: Expiry | None = None
         self.unused: Unused | None = None
         self.max_priority = -1 if settings.max_priority is None else settings.max_priority
@@ -194,13 +194,18 @@ class Queue:
         return True
 
     def _push_guarded(self, message: Message) -> bool:
-        if self.rejects_publish and self._is_full(message.size):
-            if self.settings.overflow == REJECT_PUBLISH_DLX:
-                refused = Entry(self, message, 0)
-                self.vhost.dead_letters.publish(refused, MAXLEN)
+        if self.rejects_publish and self.turns_away(message):
             return False
         entry = self.prepare(message)
         self.insert_new(entry)
+        return True
+
+    def turns_away(self, message: Message) -> bool:
+        """Whether the queue refuses a publish now; where its arguments say so, the message becomes a dead letter."""
+        if not self.refuses_publish(message.size):
+            return False
+        if self.settings.overflow == REJECT_PUBLISH_DLX:
+            self.vhost.dead_letters.publish(Entry(self, message, 0), MAXLEN)
         return True
 
     def prepare(self, message: Message, overlay: Overlay | None = None) -> Entry:
@@ -266,7 +271,9 @@ class Queue:
         return self._exceeds(size)
 
     def _exceeds(self, size: int) -> bool:
-        return (0 <= self.max_length <= self.ready_count) or (0 <= self.max_bytes < self.ready_bytes + size)
+        hidden = self.hidden
+        return ((0 <= self.max_length <= self.ready_count + len(hidden))
+                or (0 <= self.max_bytes < self.ready_bytes + sum(hidden.values()) + size))
 
     def _shorten(self) -> None:
         """Drop from the head until the limits hold again; consumers with credit come first. A queue that refuses what

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Final
 
 from leveret.broker.errors import PreconditionFailed
-from leveret.broker.message import Entry
 from leveret.broker.transactions import REQUEUE, Transaction
 from leveret.protocols.v0_9_1.channel import NO_CONSUMERS, NO_ROUTE, Channel
 from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY
@@ -37,14 +36,12 @@ def commit(channel: Channel) -> None:
             if not ready:
                 channel.send_return(message, NO_CONSUMERS, "NO_CONSUMERS")
             queues = ready
-        transaction.publish(message, [queue for queue in queues if not queue.refuses_publish(message.size)])
-    wake: dict[Entry, None] = {}
+        transaction.publish(message, queues)
     for tag, entry, outcome in channel.tx_settlements:
         channel.uncount(tag, entry)
         if outcome == REQUEUE and channel.vhost.strict:
             entry.queue.refuse(entry, channel.scope)
         transaction.settle(entry, outcome)
-        wake[entry] = None
     _begin_again(channel)
     channel.stall()
     transaction.commit(_Commit(channel).done)
