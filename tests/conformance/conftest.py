@@ -39,6 +39,8 @@ _numbers = itertools.count(1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # The specification deprecates recover-async, and tests it all the same.
+    config.addinivalue_line("filterwarnings", "ignore:This command is deprecated:DeprecationWarning")
     config.addinivalue_line("markers", "mode(name): run in one mode only, 'rabbitmq' or 'strict'")
     config.addinivalue_line("markers", "ahead_of_rabbitmq(why): asks for more than RabbitMQ does")
 

@@ -121,7 +121,7 @@ def test_the_minimum_frame_size_can_be_agreed_and_holds_in_both_directions(conne
     assert received is not None
     assert received.body == text
     peer.send_octets(octets(METHOD_FRAME, 1, b"\x00" * 4200))
-    peer.expect_connection_close(501)
+    peer.read_connection_close(501)
 
 
 @pytest.mark.rule("0-9-1", "connection.tune-ok.frame-max.minimum")
