@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from leveret.broker.queues.base import Queue, Waiting
+from leveret.broker.queues.base import Queue
+from leveret.broker.queues.paging import Waiting
 from tests.broker.support import Keeper, Taker, World, figures
 
 

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 
-from leveret.broker.message import Entry
-from leveret.broker.queues import base
-from leveret.broker.queues.base import ENTRY_OVERHEAD, Queue
+from leveret.broker.message import ENTRY_OVERHEAD, Entry
+from leveret.broker.queues import paging
+from leveret.broker.queues.base import Queue
 from tests.broker.support import Keeper, Taker, World, text_of
 
 PAGE_ABOVE = 8_000
@@ -53,10 +53,10 @@ class QueueMachine(RuleBasedStateMachine):
     def begin(self, max_priority: int | None, max_length: int | None, overflow: bool, chunk: int) -> None:
         self.world = World(page_above=PAGE_ABOVE, overflow=overflow)
         # Small chunks and a low mark, so that few messages make several of each.
-        self.chunk_entries = base.LOW_HEAD
+        self.chunk_entries = paging.LOW_HEAD
         self.backlog_module: Any = __import__("leveret.broker.queues.backlog", fromlist=["CHUNK_ENTRIES"])
-        self.old = (base.LOW_HEAD, self.backlog_module.CHUNK_ENTRIES)
-        base.LOW_HEAD = 2  # type: ignore[misc]
+        self.old = (paging.LOW_HEAD, self.backlog_module.CHUNK_ENTRIES)
+        paging.LOW_HEAD = 2  # type: ignore[misc]
         self.backlog_module.CHUNK_ENTRIES = chunk
         arguments: dict[str, Any] = {"dead_letter_exchange": "nowhere"}
         if max_priority is not None:
@@ -88,7 +88,7 @@ class QueueMachine(RuleBasedStateMachine):
         try:
             self.crash()
         finally:
-            base.LOW_HEAD, self.backlog_module.CHUNK_ENTRIES = self.old  # type: ignore[misc]
+            paging.LOW_HEAD, self.backlog_module.CHUNK_ENTRIES = self.old  # type: ignore[misc]
 
     # What the queue tells
 

@@ -16,6 +16,7 @@ from leveret.broker.consumer import Output
 from leveret.broker.errors import NotFound, PreconditionFailed, ResourceError
 from leveret.broker.log import CommitWaiter, Log, Recovery
 from leveret.broker.message import Entry, Message
+from leveret.broker.queues import paging
 from leveret.broker.queues.base import Queue
 from leveret.broker.timers import Timers
 from leveret.broker.vhost import Vhost
@@ -140,9 +141,9 @@ class Broker:
             for vhost in self.vhosts.values():
                 for queue in vhost.queues.values():
                     if queue.memory > self.page_above:
-                        queue.page_down(self.page_above // 2)
+                        paging.page_down(queue, self.page_above // 2)
         for queue in list(self.paging.values()):
-            if not queue.page_more():
+            if not paging.page_more(queue):
                 del self.paging[queue.id]
 
     # Messages
@@ -223,7 +224,7 @@ class Broker:
         """After recovery, with the log committing: timers and first reads of the recovered queues."""
         for vhost in self.vhosts.values():
             for queue in vhost.queues.values():
-                queue.start()
+                paging.start(queue)
 
     def check_queue_limit(self, vhost: Vhost) -> None:
         limit = vhost.settings.max_queues

@@ -21,6 +21,8 @@ FORMAT_AMQP0: Final = 0
 FORMAT_AMQP1: Final = 1
 
 DEFAULT_PRIORITY: Final = 4
+# What an entry costs in memory beside its body: objects, header, address. Octets.
+ENTRY_OVERHEAD: Final = 700
 
 AVAILABLE: Final = 0
 ACQUIRED: Final = 1

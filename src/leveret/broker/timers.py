@@ -7,7 +7,7 @@ import time
 from typing import Final
 
 # Fewer items of the heap that stand for nothing any more are not worth clearing away.
-STALE: Final = 256
+STALE: Final = 32
 
 
 class Timed:

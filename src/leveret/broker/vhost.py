@@ -33,6 +33,7 @@ from leveret.broker.exchanges.base import Binding, Exchange
 from leveret.broker.exchanges.direct import DirectExchange
 from leveret.broker.exchanges.registry import make_exchange
 from leveret.broker.message import Message
+from leveret.broker.queues import paging
 from leveret.broker.queues.base import Queue
 from leveret.broker.routing import Route, depends_on_message, resolve
 
@@ -68,6 +69,8 @@ class Vhost:
         # Which exchanges have bindings to a destination, and which exchanges an exchange is bound to.
         self.sources: dict[tuple[bool, str], dict[str, Exchange]] = {}
         self.exchange_targets: dict[str, dict[str, Exchange]] = {}
+        # The exclusive queues of each connection.
+        self.exclusive: dict[object, dict[Queue, None]] = {}
         self.connections = 0
         self.new_names: set[str] = set()
         self.removed = False
@@ -247,6 +250,8 @@ class Vhost:
         queue = Queue(self, queue_id, name, durable, exclusive_owner, auto_delete, arguments, settings)
         queue.stored = kept
         self.queues[name] = queue
+        if exclusive_owner is not None:
+            self.exclusive.setdefault(exclusive_owner, {})[queue] = None
         self.topology_changed()
         if kept:
             self.keep_queue(queue)
@@ -288,11 +293,22 @@ class Vhost:
         if self.queues.get(queue.name) is not queue:
             return 0
         del self.queues[queue.name]
+        owner = queue.exclusive_owner
+        if owner is not None:
+            own = self.exclusive[owner]
+            del own[queue]
+            if not own:
+                del self.exclusive[owner]
         self._remove_bindings_to(queue)
         self.topology_changed()
         if queue.stored:
             self.broker.log.put(metadata.QUEUE, metadata.make_key(self.name, queue.name), None)
         return queue.delete()
+
+    def remove_exclusive(self, owner: object) -> None:
+        """A connection is gone, and with it its exclusive queues."""
+        for queue in list(self.exclusive.get(owner, ())):
+            self.remove_queue(queue)
 
     # Bindings
 
@@ -407,7 +423,7 @@ class Vhost:
             queue.next_seq = recovery.last_seq.get(queue.id, 0) + 1
             recovered = recovery.queues.get(queue.id)
             if recovered is not None:
-                queue.recover(recovered, not recovery.clean)
+                paging.recover(queue, recovered, not recovery.clean)
             self.queues[names[0]] = queue
         else:
             exchange_name, destination_kind, destination_name, routing_key = names[:4]

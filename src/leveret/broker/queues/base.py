@@ -12,74 +12,32 @@ An entry is AVAILABLE (in a backlog), ACQUIRED (held by a consumer or a `get`) o
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.arguments import DROP_HEAD, QUORUM, REJECT_PUBLISH_DLX, QueueSettings
 from leveret.broker.consumer import Consumer
-from leveret.broker.log import Loaded, RecoveredQueue
-from leveret.broker.message import ACQUIRED, ARCHIVED, AT_ONCE, AVAILABLE, DEFAULT_PRIORITY, Entry, Message, Overlay
-from leveret.broker.queues.backlog import Backlog, Chunk
-from leveret.broker.timers import Timed
+from leveret.broker.message import (
+    ACQUIRED,
+    ARCHIVED,
+    AT_ONCE,
+    AVAILABLE,
+    DEFAULT_PRIORITY,
+    ENTRY_OVERHEAD,
+    Entry,
+    Message,
+    Overlay,
+)
+from leveret.broker.queues import expiry, paging, removal, selective
+from leveret.broker.queues.backlog import Backlog
 
 if TYPE_CHECKING:
     from leveret.broker.log import Log
     from leveret.broker.vhost import Vhost
 
-# What an entry costs in memory beside its body: objects, header, address.
-ENTRY_OVERHEAD: Final = 700
-# A head shorter than this asks for the next chunk, if the queue's share of memory allows.
-LOW_HEAD: Final = 2048
-
 MAXLEN: Final = "maxlen"
-EXPIRED: Final = "expired"
 REJECTED: Final = "rejected"
 DELIVERY_LIMIT: Final = "delivery_limit"
-
-
-class Waiting:
-    """Someone who waits until the head of a queue is in memory."""
-
-    def loaded(self) -> None:
-        raise NotImplementedError
-
-
-class _Load:
-    """A chunk on its way back into memory."""
-
-    def __init__(self, queue: Queue, backlog: Backlog, chunk: Chunk, epoch: int) -> None:
-        self.queue = queue
-        self.backlog = backlog
-        self.chunk = chunk
-        self.epoch = epoch
-
-    def done(self, loaded: list[Loaded]) -> None:
-        self.queue.chunk_loaded(self.backlog, loaded, self.epoch)
-
-
-class Expiry(Timed):
-    """When the head of a queue expires."""
-
-    def __init__(self, queue: Queue) -> None:
-        super().__init__()
-        self.queue = queue
-
-    def fire(self, now: int) -> None:
-        self.queue.expire(now)
-
-
-class Unused(Timed):
-    """When a queue with `x-expires` has been without use for long enough."""
-
-    def __init__(self, queue: Queue) -> None:
-        super().__init__()
-        self.queue = queue
-
-    def fire(self, now: int) -> None:
-        queue = self.queue
-        if not queue.consumers and not queue.deleted:
-            queue.vhost.remove_queue(queue)
 
 
 class Queue:
@@ -118,11 +76,11 @@ class Queue:
         self.handed_out_until = 0
         # Entries below this have been offered to consumers once: what expires AT_ONCE does so now.
         self.offered_until = 0
-        self.waiting: list[Waiting] = []
+        self.waiting: list[paging.Waiting] = []
         # Sequence numbers and octets of entries that wait for the commit of their transaction.
         self.hidden: dict[int, int] = {}
-        self.expiry: Expiry | None = None
-        self.unused: Unused | None = None
+        self.expiry: expiry.Expiry | None = None
+        self.unused: expiry.Unused | None = None
         self.max_priority = -1 if settings.max_priority is None else settings.max_priority
         self.message_ttl = -1 if settings.message_ttl is None else settings.message_ttl
         self.max_length = -1 if settings.max_length is None else settings.max_length
@@ -183,7 +141,7 @@ class Queue:
         memory = self.memory + message.size + ENTRY_OVERHEAD
         self.memory = memory
         if memory > self.broker.page_above:
-            self.page_out(backlog)
+            paging.page_out(self, backlog)
         if message.expires_at:
             self.expiring = True
             if self.stored and not self.has_expiring and message.persistent:
@@ -217,7 +175,7 @@ class Queue:
         if self.settings.type == QUORUM:
             self._show_deliveries(entry)
         if self.message_ttl >= 0:
-            due = self.expires_at(entry)
+            due = expiry.expires_at(entry)
             expires = self.broker.timers.now() + self.message_ttl if self.message_ttl else AT_ONCE
             if not due or expires < due:
                 if overlay is None:
@@ -251,12 +209,12 @@ class Queue:
         self.published += 1
         self.memory += message.size + ENTRY_OVERHEAD
         if self.memory > self.broker.page_above:
-            self.page_out(backlog)
+            paging.page_out(self, backlog)
         self.offered_until = min(self.offered_until, entry.seq)
         if message.expires_at or entry.overlay is not None:
             self.expiring = True
         if self.max_length >= 0 or self.max_bytes >= 0:
-            self._shorten()
+            self.shorten()
         self.activate()
 
     def refuses_publish(self, size: int) -> bool:
@@ -275,7 +233,7 @@ class Queue:
         return ((0 <= self.max_length <= self.ready_count + len(hidden))
                 or (0 <= self.max_bytes < self.ready_bytes + sum(hidden.values()) + size))
 
-    def _shorten(self) -> None:
+    def shorten(self) -> None:
         """Drop from the head until the limits hold again; consumers with credit come first. A queue that refuses what
         is too much drops nothing."""
         if self.rejects_publish:
@@ -291,7 +249,7 @@ class Queue:
             if not backlog.head:
                 if backlog.chunks:
                     if not backlog.loading:
-                        self._load(backlog)  # dropped once it is in memory
+                        paging.load(self, backlog)  # dropped once it is in memory
                     return
                 backlog.settle_young()
                 if not backlog.head:
@@ -310,7 +268,7 @@ class Queue:
                 return levels[priority]
         return self.backlog
 
-    def _priority(self, raw: int) -> int:
+    def priority_of(self, raw: int) -> int:
         """The effective level of a raw priority (-1 for none); DESIGN of priorities: see docs/queues.md."""
         highest = self.max_priority
         if highest >= 0:
@@ -322,14 +280,14 @@ class Queue:
         levels = self.levels
         backlog = self.backlog
         if levels is None:
-            if raw == backlog.priority or self._priority(raw) == self._priority(backlog.priority):
+            if raw == backlog.priority or self.priority_of(raw) == self.priority_of(backlog.priority):
                 return backlog
             if not len(backlog) and not backlog.loading:
                 backlog.priority = raw
                 return backlog
-            levels = {self._priority(backlog.priority): backlog}
+            levels = {self.priority_of(backlog.priority): backlog}
             self.levels = levels
-        priority = self._priority(raw)
+        priority = self.priority_of(raw)
         level = levels.get(priority)
         if level is None:
             level = Backlog(priority)
@@ -347,14 +305,14 @@ class Queue:
     def drain(self) -> None:
         """Hand ready entries to consumers until one of the two runs out."""
         if self.selective:
-            self._drain_selective()
+            selective.drain(self)
         elif self.levels is not None:
             self._drain_levels()
         else:
             self._drain_backlog(self.backlog)
         self.offered_until = self.next_seq
         if self.expiring:
-            self.schedule_expiry()
+            expiry.schedule(self)
 
     def _drain_levels(self) -> None:
         levels = self.levels
@@ -389,7 +347,7 @@ class Queue:
                 # A dead letter may lead back here: the figures must be right.
                 self.memory -= freed
                 freed = 0
-                if self._drop_expired(backlog, entry):
+                if expiry.drop_expired(self, backlog, entry):
                     continue
             consumer = ring[0]
             if entry.acquired_count and entry.holder is consumer and len(ring) > 1:
@@ -399,7 +357,7 @@ class Queue:
                 consumer.parked = True
                 ring.popleft()
                 if not ring and len(self.rings) > 1:
-                    self._choose_ring()
+                    self.choose_ring()
                     ring = self.ring
                 continue
             if len(ring) > 1:
@@ -425,56 +383,10 @@ class Queue:
         self.memory -= freed
         self.delivered += delivered
         if backlog.chunks and not backlog.loading:
-            self._load_more(backlog)
+            paging.load_more(self, backlog)
 
-    def _drain_selective(self) -> None:
-        """The same where some consumers do not take every entry: each entry is offered to each consumer with credit."""
-        for backlog in self.all_levels():
-            position = 0
-            while self.ring:
-                if position == len(backlog.head):
-                    backlog.settle_young()
-                    if position == len(backlog.head):
-                        break
-                entry = backlog.head[position]
-                if position == 0 and self._drop_expired(backlog, entry):
-                    continue
-                taker = self._taker(entry)
-                if taker is None:
-                    position += 1
-                    continue
-                del backlog.head[position]
-                self._hand_out(entry, taker)
-            if backlog.chunks and not backlog.loading:
-                self._load_more(backlog)
-            elif not backlog.head:
-                backlog.settle_young()
-
-    def _taker(self, entry: Entry) -> Consumer | None:
-        """Who gets an entry: of the highest priority at which somebody has credit and wants it."""
-        message = entry.message
-        overlay = entry.overlay
-        for _, ring in self.rings:
-            fallback: Consumer | None = None
-            for _ in range(len(ring)):
-                consumer = ring[0]
-                if not consumer.can_take(message.size):
-                    consumer.parked = True
-                    ring.popleft()
-                    self._choose_ring()
-                    continue
-                ring.rotate(-1)
-                if not consumer.wants(message) or (overlay is not None and consumer.scope in overlay.refused):
-                    continue
-                if entry.acquired_count and entry.holder is consumer:
-                    fallback = consumer
-                    continue
-                return consumer
-            if fallback is not None:
-                return fallback
-        return None
-
-    def _hand_out(self, entry: Entry, consumer: Consumer) -> None:
+    def hand_out(self, entry: Entry, consumer: Consumer) -> None:
+        """Acquire an entry, which is in no backlog any more, for a consumer."""
         self.memory -= entry.message.size + ENTRY_OVERHEAD
         self.delivered += 1
         entry.state = ACQUIRED
@@ -500,11 +412,11 @@ class Queue:
                     if not backlog.head:
                         break
                 entry = backlog.head[0]
-                if (entry.message.expires_at or entry.overlay is not None) and self._drop_expired(backlog, entry):
+                if (entry.message.expires_at or entry.overlay is not None) and expiry.drop_expired(self, backlog, entry):
                     continue
                 backlog.head.popleft()
                 if backlog.chunks and not backlog.loading:
-                    self._load_more(backlog)
+                    paging.load_more(self, backlog)
                 self.memory -= entry.message.size + ENTRY_OVERHEAD
                 self.delivered += 1
                 entry.state = ACQUIRED
@@ -519,7 +431,7 @@ class Queue:
                 return entry
             if backlog.chunks:
                 if not backlog.loading:
-                    self._load(backlog)
+                    paging.load(self, backlog)
                 return None
         return None
 
@@ -532,7 +444,7 @@ class Queue:
                 return True
         return False
 
-    def wait_loaded(self, waiting: Waiting) -> None:
+    def wait_loaded(self, waiting: paging.Waiting) -> None:
         self.waiting.append(waiting)
 
     def can_deliver_now(self, message: Message) -> bool:
@@ -599,7 +511,7 @@ class Queue:
         if message.expires_at or entry.overlay is not None:
             self.expiring = True
         if self.max_length >= 0 or self.max_bytes >= 0:
-            self._shorten()
+            self.shorten()
         self.activate()
 
     def _show_deliveries(self, entry: Entry) -> None:
@@ -639,197 +551,9 @@ class Queue:
             self.vhost.dead_letters.publish(entry, reason)
         self._archive(entry)
 
-    # Expiry
-
-    def expires_at(self, entry: Entry) -> int:
-        """When the entry expires, 0 for never."""
-        overlay = entry.overlay
-        if overlay is not None and overlay.expires_at >= 0:
-            return overlay.expires_at
-        return entry.message.expires_at
-
-    def _drop_expired(self, backlog: Backlog, entry: Entry) -> bool:
-        """Drop the head where its time is over."""
-        due = self.expires_at(entry)
-        if due <= AT_ONCE:
-            if not due or entry.seq >= self.offered_until:
-                return False
-        elif due > self.broker.timers.now():
-            return False
-        backlog.head.popleft()
-        self.memory -= entry.message.size + ENTRY_OVERHEAD
-        self.dead_letter(entry, EXPIRED)
-        return True
-
-    def expire(self, now: int) -> None:
-        """Drop everything at the heads whose time is over."""
-        for backlog in self.all_levels():
-            head = backlog.head
-            while head:
-                due = self.expires_at(head[0])
-                if not due or due > now:
-                    break
-                entry = head.popleft()
-                self.memory -= entry.message.size + ENTRY_OVERHEAD
-                self.dead_letter(entry, EXPIRED)
-            if backlog.chunks and not backlog.loading:
-                self._load_more(backlog)
-            elif not head:
-                backlog.settle_young()
-        self.activate()
-
-    def schedule_expiry(self) -> None:
-        """Set the timer to when the first head expires."""
-        due = 0
-        for backlog in self.all_levels():
-            if not backlog.head:
-                backlog.settle_young()
-            if backlog.head:
-                at = self.expires_at(backlog.head[0])
-                if at and (not due or at < due):
-                    due = at
-        if due == AT_ONCE:
-            self.expire(self.broker.timers.now())
-        elif due:
-            if self.expiry is None:
-                self.expiry = Expiry(self)
-            self.broker.timers.at(due, self.expiry)
-        elif not self.ready_count:
-            self.expiring = self.message_ttl >= 0
-
     def touch(self) -> None:
         """The queue was used: its `x-expires` starts again."""
-        expires = self.settings.expires
-        if expires is not None:
-            if self.unused is None:
-                self.unused = Unused(self)
-            self.broker.timers.at(self.broker.timers.now() + expires, self.unused)
-
-    # Paging
-
-    def page_out(self, backlog: Backlog) -> None:
-        """The queue is over its share of memory: what comes from now on keeps only its position, once committed."""
-        broker = self.broker
-        if backlog.young is None:
-            backlog.young = deque()
-            broker.paging[self.id] = self
-        elif len(backlog.young) > 1024:
-            self.page_young(backlog)
-
-    def page_young(self, backlog: Backlog) -> None:
-        """Turn young entries into positions, oldest first, as far as they are committed."""
-        young = backlog.young
-        if young is None:
-            return
-        overflow = self.broker.overflow
-        while young:
-            entry = young[0]
-            row = entry.row
-            if row is None:
-                if overflow is None:
-                    break
-                for other in young:
-                    if other.row is None:
-                        overflow.store(other)
-                break
-            if row.batch > row.log.committed:
-                break
-            young.popleft()
-            size = entry.message.size
-            self.memory -= size + ENTRY_OVERHEAD
-            backlog.page(row.id, entry.slot, entry.seq, size, row.log is overflow)
-        if not young and not backlog.chunks and not backlog.loading:
-            backlog.young = None
-
-    def page_more(self) -> bool:
-        """Page out what has been committed in the meantime; False where nothing is paged any more."""
-        paging = False
-        for backlog in self.all_levels():
-            if backlog.young is not None:
-                self.page_young(backlog)
-                paging = paging or backlog.young is not None
-        return paging
-
-    def page_down(self, keep: int) -> None:
-        """Page out what stands in memory beyond `keep` octets, from the end of the lowest level."""
-        overflow = self.broker.overflow
-        for backlog in reversed(self.all_levels()):
-            if backlog.chunks or backlog.young:
-                self.page_young(backlog)
-                continue
-            head = backlog.head
-            kept = 0
-            count = 0
-            for entry in head:
-                kept += entry.message.size + ENTRY_OVERHEAD
-                if kept > keep and count:
-                    break  # the head itself stays, for its expiry is what the timer knows
-                count += 1
-            if count < len(head):
-                young: deque[Entry] = deque()
-                while len(head) > count:
-                    young.appendleft(head.pop())
-                backlog.young = young
-                self.broker.paging[self.id] = self
-                if overflow is not None or self.stored:
-                    self.page_young(backlog)
-
-    def _load_more(self, backlog: Backlog) -> None:
-        """Read on where the head is short and the queue has room in its share of memory, or where the head is empty."""
-        length = len(backlog.head)
-        if not length or (length < LOW_HEAD and self.memory < self.broker.page_above // 2):
-            self._load(backlog)
-
-    def _load(self, backlog: Backlog) -> None:
-        """Have the next chunk read back."""
-        backlog.loading = True
-        chunk = backlog.chunks[0]
-        load = _Load(self, backlog, chunk, self.epoch)
-        log = self.log
-        if chunk.overflow:
-            overflow = self.broker.overflow
-            assert overflow is not None
-            log = overflow
-        log.load(chunk.rows, chunk.slots, load.done)
-
-    def chunk_loaded(self, backlog: Backlog, loaded: list[Loaded], epoch: int) -> None:
-        """A chunk is back in memory: it follows the head."""
-        if epoch != self.epoch:
-            return
-        backlog.loading = False
-        backlog.take_chunk()
-        head = backlog.head
-        memory = 0
-        suspects = self.handed_out_until
-        for item in loaded:
-            entry = Entry(self, item.message, item.seq)
-            entry.row = item.row
-            entry.slot = item.slot
-            entry.overlay = item.overlay
-            entry.acquired_count = item.acquired_count
-            if item.seq <= suspects and not entry.acquired_count:
-                entry.acquired_count = 1
-            entry.delivery_count = item.delivery_count
-            if item.message.expires_at or item.overlay is not None:
-                self.expiring = True
-            memory += item.message.size + ENTRY_OVERHEAD
-            head.append(entry)
-        self.memory += memory
-        if not backlog.chunks:
-            backlog.settle_young()
-        if self.max_length >= 0 or self.max_bytes >= 0:
-            self._shorten()
-        self._tell_waiting()
-        self.activate()
-        self.broker.end_turn()
-
-    def _tell_waiting(self) -> None:
-        """What somebody waited for is in memory, or gone."""
-        waiting = self.waiting
-        if waiting:
-            self.waiting = []
-            for waiter in waiting:
-                waiter.loaded()
+        expiry.touch(self)
 
     # Consumers
 
@@ -861,8 +585,13 @@ class Queue:
             successor.parked = False
             self._enter_ring(successor)
         consumer.active = False
+        priority = consumer.priority
+        if not any(other.priority == priority for other in self.consumers):
+            self.rings = [item for item in self.rings if item[0] != priority]
+            self.ring = deque()
+            self.choose_ring()
         if not self.consumers:
-            self.touch()
+            expiry.touch(self)
             if self.auto_delete and not self.deleted:
                 self.vhost.remove_queue(self)
 
@@ -872,7 +601,7 @@ class Queue:
             if consumer in ring:
                 ring.remove(consumer)
         consumer.parked = True
-        self._choose_ring()
+        self.choose_ring()
 
     def _enter_ring(self, consumer: Consumer) -> None:
         for priority, ring in self.rings:
@@ -882,10 +611,10 @@ class Queue:
         else:
             self.rings.append((consumer.priority, deque((consumer,))))
             self.rings.sort(key=lambda item: -item[0])
-        self._choose_ring()
+        self.choose_ring()
         self.activate()
 
-    def _choose_ring(self) -> None:
+    def choose_ring(self) -> None:
         """The ring of the highest priority in which somebody takes entries."""
         for _, ring in self.rings:
             if ring:
@@ -906,7 +635,7 @@ class Queue:
             for priority, ring in rings:
                 if priority == consumer.priority:
                     ring.append(consumer)
-            self._choose_ring()
+            self.choose_ring()
         if not self.active:
             self.active = True
             self.broker.active.append(self)
@@ -915,104 +644,8 @@ class Queue:
 
     def purge(self) -> int:
         """Drop all ready entries; those with consumers stay (0-9-1 queue.purge.02). Returns how many."""
-        count = self.ready_count
-        rows: array[int] = array("Q")
-        slots: array[int] = array("I")
-        highest = 0
-        overflow = self.broker.overflow
-        for backlog in self.all_levels():
-            for group in (backlog.head, backlog.young or ()):
-                for entry in group:
-                    entry.state = ARCHIVED
-                    row = entry.row
-                    if row is None:
-                        continue
-                    if row.log is overflow:
-                        overflow.settle(entry)
-                    else:
-                        rows.append(row.id)
-                        slots.append(entry.slot)
-                        highest = max(highest, entry.seq)
-            for chunk in backlog.chunks:
-                if chunk.overflow:
-                    if overflow is not None:
-                        overflow.settle_range(self.id, chunk.seqs[0], chunk.seqs[-1], (), chunk.rows, chunk.slots)
-                else:
-                    rows.extend(chunk.rows)
-                    slots.extend(chunk.slots)
-                    highest = max(highest, chunk.seqs[-1])
-        if rows:
-            self.log.settle_range(self.id, 0, highest, self._held(), rows, slots)
-        self.epoch += 1
-        self.levels = None
-        self.backlog = Backlog(-1)
-        self.memory = 0
-        self._tell_waiting()
-        return count
-
-    def _held(self) -> list[int]:
-        """Sequence numbers of the entries that consumers hold, and of those that nobody may see yet."""
-        return [*self.hidden, *(entry.seq for entry in self.broker.held_entries(self))]
+        return removal.purge(self)
 
     def delete(self) -> int:
         """The queue is gone, with everything in it. Returns how many ready entries it had."""
-        count = self.purge()
-        self.deleted = True
-        for entry in self.broker.held_entries(self):
-            row = entry.row
-            if row is not None:
-                row.log.settle(entry)
-                entry.row = None
-        consumers = self.consumers
-        self.consumers = []
-        self.ring = deque()
-        self.rings = []
-        for consumer in consumers:
-            consumer.queue_gone()
-        if self.expiry is not None:
-            self.broker.timers.cancel(self.expiry)
-        if self.unused is not None:
-            self.broker.timers.cancel(self.unused)
-        self.broker.paging.pop(self.id, None)
-        return count
-
-    # Recovery
-
-    def recover(self, recovered: RecoveredQueue, handed_out: bool) -> None:
-        """Take over what the log held for this queue: only positions, nothing is read yet.
-
-        With `handed_out` every entry counts as redelivered: after an unclean stop nobody knows who had it.
-        """
-        seqs = recovered.seqs
-        if not seqs:
-            return
-        priorities = recovered.priorities
-        count = len(seqs)
-        if priorities.count(priorities[0]) == count:
-            self.backlog.priority = priorities[0]
-            self.backlog.recover(recovered, 0, count)
-        else:
-            levels: dict[int, Backlog] = {}
-            for index in range(count):
-                priority = self._priority(priorities[index])
-                level = levels.get(priority)
-                if level is None:
-                    level = Backlog(priority)
-                    levels[priority] = level
-                level.page(recovered.rows[index], recovered.slots[index], seqs[index], recovered.sizes[index], False)
-            self.levels = levels
-        for level in self.all_levels():
-            if level.chunks:
-                level.young = deque()
-        self.broker.paging[self.id] = self
-        self.next_seq = max(self.next_seq, seqs[count - 1] + 1)
-        if handed_out:
-            self.handed_out_until = self.next_seq - 1
-
-    def start(self) -> None:
-        """After recovery: read the heads of queues whose entries expire, start the life-time timer."""
-        self.touch()
-        if self.message_ttl >= 0 or self.has_expiring:
-            for backlog in self.all_levels():
-                if backlog.chunks and not backlog.loading:
-                    self._load_more(backlog)
+        return removal.delete(self)

@@ -11,7 +11,8 @@ from leveret.broker.arguments import QueueSettings, parse_consumer_arguments
 from leveret.broker.dead_letter import split_address
 from leveret.broker.errors import AccessRefused, NotAllowed, PreconditionFailed, ResourceError
 from leveret.broker.message import Entry
-from leveret.broker.queues.base import Queue, Waiting
+from leveret.broker.queues.base import Queue
+from leveret.broker.queues.paging import Waiting
 from leveret.protocols.v0_9_1 import content
 from leveret.protocols.v0_9_1.channel import REPLY_TO, Channel, ChannelConsumer
 from leveret.protocols.v0_9_1.queue_methods import find, name_of

@@ -1,0 +1,108 @@
+"""Expiry: of the entries at the head of a queue, and of a queue that nobody uses (`x-expires`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker.message import AT_ONCE, ENTRY_OVERHEAD, Entry
+from leveret.broker.queues import paging
+from leveret.broker.queues.backlog import Backlog
+from leveret.broker.timers import Timed
+
+if TYPE_CHECKING:
+    from leveret.broker.queues.base import Queue
+
+EXPIRED: Final = "expired"
+
+
+class Expiry(Timed):
+    """When the head of a queue expires."""
+
+    def __init__(self, queue: Queue) -> None:
+        super().__init__()
+        self.queue = queue
+
+    def fire(self, now: int) -> None:
+        expire(self.queue, now)
+
+
+class Unused(Timed):
+    """When a queue with `x-expires` has been without use for long enough."""
+
+    def __init__(self, queue: Queue) -> None:
+        super().__init__()
+        self.queue = queue
+
+    def fire(self, now: int) -> None:
+        queue = self.queue
+        if not queue.consumers and not queue.deleted:
+            queue.vhost.remove_queue(queue)
+
+
+def expires_at(entry: Entry) -> int:
+    """When the entry expires, 0 for never."""
+    overlay = entry.overlay
+    if overlay is not None and overlay.expires_at >= 0:
+        return overlay.expires_at
+    return entry.message.expires_at
+
+
+def drop_expired(queue: Queue, backlog: Backlog, entry: Entry) -> bool:
+    """Drop the head where its time is over."""
+    due = expires_at(entry)
+    if due <= AT_ONCE:
+        if not due or entry.seq >= queue.offered_until:
+            return False
+    elif due > queue.broker.timers.now():
+        return False
+    backlog.head.popleft()
+    queue.memory -= entry.message.size + ENTRY_OVERHEAD
+    queue.dead_letter(entry, EXPIRED)
+    return True
+
+
+def expire(queue: Queue, now: int) -> None:
+    """Drop everything at the heads whose time is over."""
+    for backlog in queue.all_levels():
+        head = backlog.head
+        while head:
+            due = expires_at(head[0])
+            if not due or due > now:
+                break
+            entry = head.popleft()
+            queue.memory -= entry.message.size + ENTRY_OVERHEAD
+            queue.dead_letter(entry, EXPIRED)
+        if backlog.chunks and not backlog.loading:
+            paging.load_more(queue, backlog)
+        elif not head:
+            backlog.settle_young()
+    queue.activate()
+
+
+def schedule(queue: Queue) -> None:
+    """Set the timer to when the first head expires."""
+    due = 0
+    for backlog in queue.all_levels():
+        if not backlog.head:
+            backlog.settle_young()
+        if backlog.head:
+            at = expires_at(backlog.head[0])
+            if at and (not due or at < due):
+                due = at
+    if due == AT_ONCE:
+        expire(queue, queue.broker.timers.now())
+    elif due:
+        if queue.expiry is None:
+            queue.expiry = Expiry(queue)
+        queue.broker.timers.at(due, queue.expiry)
+    elif not queue.ready_count:
+        queue.expiring = queue.message_ttl >= 0
+
+
+def touch(queue: Queue) -> None:
+    """The queue was used: its `x-expires` starts again."""
+    expires = queue.settings.expires
+    if expires is not None:
+        if queue.unused is None:
+            queue.unused = Unused(queue)
+        queue.broker.timers.at(queue.broker.timers.now() + expires, queue.unused)

@@ -1,0 +1,215 @@
+"""Paging of deep queues: entries leave memory but for their positions, and come back a chunk at a time.
+
+What is paged out stands in the log already, or goes to the overflow log first. Functions of a queue, apart from it for
+their subject.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker.log import Loaded, RecoveredQueue
+from leveret.broker.message import ENTRY_OVERHEAD, Entry
+from leveret.broker.queues import expiry
+from leveret.broker.queues.backlog import Backlog, Chunk
+
+if TYPE_CHECKING:
+    from leveret.broker.queues.base import Queue
+
+# A head shorter than this asks for the next chunk, if the queue's share of memory allows.
+LOW_HEAD: Final = 2048
+
+
+class Waiting:
+    """Someone who waits until the head of a queue is in memory."""
+
+    def loaded(self) -> None:
+        raise NotImplementedError
+
+
+class Load:
+    """A chunk on its way back into memory."""
+
+    def __init__(self, queue: Queue, backlog: Backlog, chunk: Chunk, epoch: int) -> None:
+        self.queue = queue
+        self.backlog = backlog
+        self.chunk = chunk
+        self.epoch = epoch
+
+    def done(self, loaded: list[Loaded]) -> None:
+        chunk_loaded(self.queue, self.backlog, loaded, self.epoch)
+
+
+def page_out(queue: Queue, backlog: Backlog) -> None:
+    """The queue is over its share of memory: what comes from now on keeps only its position, once committed."""
+    broker = queue.broker
+    if backlog.young is None:
+        backlog.young = deque()
+        broker.paging[queue.id] = queue
+    elif len(backlog.young) > 1024:
+        page_young(queue, backlog)
+
+
+def page_young(queue: Queue, backlog: Backlog) -> None:
+    """Turn young entries into positions, oldest first, as far as they are committed."""
+    young = backlog.young
+    if young is None:
+        return
+    overflow = queue.broker.overflow
+    while young:
+        entry = young[0]
+        row = entry.row
+        if row is None:
+            if overflow is None:
+                break
+            for other in young:
+                if other.row is None:
+                    overflow.store(other)
+            break
+        if row.batch > row.log.committed:
+            break
+        young.popleft()
+        size = entry.message.size
+        queue.memory -= size + ENTRY_OVERHEAD
+        backlog.page(row.id, entry.slot, entry.seq, size, row.log is overflow)
+    if not young and not backlog.chunks and not backlog.loading:
+        backlog.young = None
+
+
+def page_more(queue: Queue) -> bool:
+    """Page out what has been committed in the meantime; False where nothing is paged any more."""
+    paging = False
+    for backlog in queue.all_levels():
+        if backlog.young is not None:
+            page_young(queue, backlog)
+            paging = paging or backlog.young is not None
+    return paging
+
+
+def page_down(queue: Queue, keep: int) -> None:
+    """Page out what stands in memory beyond `keep` octets, from the end of the lowest level."""
+    overflow = queue.broker.overflow
+    for backlog in reversed(queue.all_levels()):
+        if backlog.chunks or backlog.young:
+            page_young(queue, backlog)
+            continue
+        head = backlog.head
+        kept = 0
+        count = 0
+        for entry in head:
+            kept += entry.message.size + ENTRY_OVERHEAD
+            if kept > keep and count:
+                break  # the head itself stays, for its expiry is what the timer knows
+            count += 1
+        if count < len(head):
+            young: deque[Entry] = deque()
+            while len(head) > count:
+                young.appendleft(head.pop())
+            backlog.young = young
+            queue.broker.paging[queue.id] = queue
+            if overflow is not None or queue.stored:
+                page_young(queue, backlog)
+
+
+def load_more(queue: Queue, backlog: Backlog) -> None:
+    """Read on where the head is short and the queue has room in its share of memory, or where the head is empty."""
+    length = len(backlog.head)
+    if not length or (length < LOW_HEAD and queue.memory < queue.broker.page_above // 2):
+        load(queue, backlog)
+
+
+def load(queue: Queue, backlog: Backlog) -> None:
+    """Have the next chunk read back."""
+    backlog.loading = True
+    chunk = backlog.chunks[0]
+    load = Load(queue, backlog, chunk, queue.epoch)
+    log = queue.log
+    if chunk.overflow:
+        overflow = queue.broker.overflow
+        assert overflow is not None
+        log = overflow
+    log.load(chunk.rows, chunk.slots, load.done)
+
+
+def chunk_loaded(queue: Queue, backlog: Backlog, loaded: list[Loaded], epoch: int) -> None:
+    """A chunk is back in memory: it follows the head."""
+    if epoch != queue.epoch:
+        return
+    backlog.loading = False
+    backlog.take_chunk()
+    head = backlog.head
+    memory = 0
+    suspects = queue.handed_out_until
+    for item in loaded:
+        entry = Entry(queue, item.message, item.seq)
+        entry.row = item.row
+        entry.slot = item.slot
+        entry.overlay = item.overlay
+        entry.acquired_count = item.acquired_count
+        if item.seq <= suspects and not entry.acquired_count:
+            entry.acquired_count = 1
+        entry.delivery_count = item.delivery_count
+        if item.message.expires_at or item.overlay is not None:
+            queue.expiring = True
+        memory += item.message.size + ENTRY_OVERHEAD
+        head.append(entry)
+    queue.memory += memory
+    if not backlog.chunks:
+        backlog.settle_young()
+    if queue.max_length >= 0 or queue.max_bytes >= 0:
+        queue.shorten()
+    tell_waiting(queue)
+    queue.activate()
+    queue.broker.end_turn()
+
+
+def tell_waiting(queue: Queue) -> None:
+    """What somebody waited for is in memory, or gone."""
+    waiting = queue.waiting
+    if waiting:
+        queue.waiting = []
+        for waiter in waiting:
+            waiter.loaded()
+
+
+
+def recover(queue: Queue, recovered: RecoveredQueue, handed_out: bool) -> None:
+    """Take over what the log held for this queue: only positions, nothing is read yet.
+
+    With `handed_out` every entry counts as redelivered: after an unclean stop nobody knows who had it.
+    """
+    seqs = recovered.seqs
+    if not seqs:
+        return
+    priorities = recovered.priorities
+    count = len(seqs)
+    if priorities.count(priorities[0]) == count:
+        queue.backlog.priority = priorities[0]
+        queue.backlog.recover(recovered, 0, count)
+    else:
+        levels: dict[int, Backlog] = {}
+        for index in range(count):
+            priority = queue.priority_of(priorities[index])
+            level = levels.get(priority)
+            if level is None:
+                level = Backlog(priority)
+                levels[priority] = level
+            level.page(recovered.rows[index], recovered.slots[index], seqs[index], recovered.sizes[index], False)
+        queue.levels = levels
+    for level in queue.all_levels():
+        if level.chunks:
+            level.young = deque()
+    queue.broker.paging[queue.id] = queue
+    queue.next_seq = max(queue.next_seq, seqs[count - 1] + 1)
+    if handed_out:
+        queue.handed_out_until = queue.next_seq - 1
+
+
+def start(queue: Queue) -> None:
+    """After recovery: read the heads of queues whose entries expire, start the life-time timer."""
+    expiry.touch(queue)
+    if queue.message_ttl >= 0 or queue.has_expiring:
+        for backlog in queue.all_levels():
+            if backlog.chunks and not backlog.loading:
+                load_more(queue, backlog)
