@@ -46,6 +46,15 @@ def test_a_higher_version_is_answered_with_a_version_not_above_it(raw: Raw, vers
     peer.expect_eof()
 
 
+@pytest.mark.rule("0-9-1", "connection.start.server-support")
+@pytest.mark.parametrize("version", [(1, 1, 0, 9), (1, 1, 8, 0), (0, 0, 9, 0), (0, 0, 8, 0)])
+def test_another_version_is_answered_with_this_one(raw: Raw, version: tuple[int, ...]) -> None:
+    peer = raw()
+    peer.send_octets(b"AMQP" + bytes(version))
+    assert peer.read_octets(8) == HEADER_0_9_1
+    peer.expect_eof()
+
+
 @pytest.mark.rule("0-9-1", "section.4.2.2")
 def test_the_header_may_come_octet_by_octet(raw: Raw) -> None:
     peer = raw()
@@ -169,6 +178,17 @@ def test_the_agreed_channel_max_holds(connect: Connect) -> None:
     closed = peer.read()
     assert isinstance(closed, Connection.Close)
     assert closed.reply_code in (501, 503, 504, 530)
+
+
+@pytest.mark.rule("0-9-1", "section.tune.no-limit")
+@pytest.mark.ahead_of_rabbitmq("wants a number of channels")
+def test_zero_asks_for_no_limit_and_the_proposal_stays(connect: Connect, name: str) -> None:
+    peer = connect(channel_max=0, frame_max=0)
+    channel = peer.channel(2047)
+    channel.queue(name)
+    body = b"x" * 300_000
+    channel.publish(body, name)
+    assert channel.drain(name) == [body]
 
 
 @pytest.mark.rule("0-9-1", "connection.open.virtual-host.separation")
