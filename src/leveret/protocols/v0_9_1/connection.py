@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from leveret.broker.errors import AccessRefused, BrokerError, NotAllowed
 from leveret.broker.log import CommitWaiter
-from leveret.broker.queues.base import Queue
 from leveret.broker.routing import Route
 from leveret.protocols.peer import Peer
 from leveret.protocols.services import Services
@@ -40,6 +39,9 @@ log = logging.getLogger("leveret.connection")
 MAX_ROUTES: Final = 4096
 # Octets of answers that a client may leave unread before its own socket is not read any more.
 MAX_UNWRITTEN: Final = 4 << 20
+# Seconds that a client gets to answer connection.close, and to read it where it cannot answer.
+CLOSE_LINGER: Final = 5.0
+LOST_LINGER: Final = 0.25
 # Octets that may wait for the disk before publishers are not read any more.
 MAX_UNCOMMITTED: Final = 64 << 20
 # Commands that one channel may send ahead of a reply before its connection is not read any more.
@@ -113,7 +115,6 @@ class Connection(Session):
         self.octets_in = 0
         self.octets_out = 0
         self.heartbeat: Heartbeat | None = None
-        self.exclusive_queues: dict[Queue, None] = {}
         services.sessions[self] = None
         handshake.start(self)
         self.mark()
@@ -247,7 +248,9 @@ class Connection(Session):
         self._release()
         self.mark()
         self.resume_reading()
-        self.peer.call_later(5.0, self._give_up)
+        # Without frame boundaries no close-ok can be understood. Not at once all the same: what the client has sent and
+        # nobody has read would turn the end into a reset, which could overtake our close.
+        self.peer.call_later(LOST_LINGER if self.engine.lost else CLOSE_LINGER, self._give_up)
 
     def _give_up(self) -> None:
         """The client did not answer connection.close in time."""
