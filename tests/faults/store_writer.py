@@ -37,7 +37,9 @@ class Writer:
         self.chance = random.Random(seed)
         self.harness = Harness(lambda: sqlite_log(path))
         self.log: Any = self.harness.log
+        # Copy and merge rows far sooner than usual.
         self.log.trimmer.floor = 200_000
+        self.log.trimmer.merges.limit = 30
         self.queues = [FakeQueue(id) for id in range(1, QUEUES + 1)]
         self.entries: list[Entry] = []
         for queue in self.queues:
@@ -79,10 +81,10 @@ class Writer:
 
     def run(self) -> None:
         say("ready")
+        log = self.log
         while True:
             self.batch()
             if self.chance.random() < 0.3:
-                log = self.log
                 self.harness.loop.run_until(lambda: log._flying is None)
 
 

@@ -332,3 +332,51 @@ def test_sequence_numbers_are_remembered_when_the_queue_is_empty(harness: Harnes
     harness.commit()
     assert harness.reopen().last_seq == {}
     harness.log.close()
+
+
+def test_a_message_a_commit_does_not_stay_a_row_a_message(harness: Harness) -> None:
+    queue = FakeQueue(1)
+    log: Any = harness.log
+    log.trimmer.merges.limit = 100
+    entries: list[Entry] = []
+    for number in range(1000):
+        entries += harness.publish(queue, b"%d" % number)
+        harness.commit()
+    # 100 small rows, and those that 900 others became.
+    assert log.statistics()["rows"] <= 120
+    assert len(log.rows) <= 130
+    positions = [(entry.row.id, entry.slot) for entry in entries if entry.row is not None]
+    assert [content(item.message) for item in harness.load_entries(entries)] == [b"%d" % at for at in range(1000)]
+    # By object, by number, and some of them twice moved.
+    log.trimmer.floor = 0
+    settle(harness, *entries[::2])
+    harness.commit()
+    harness.log.settle_range(1, 1, 1000, [], [position[0] for position in positions[1::4]],
+                             [position[1] for position in positions[1::4]])
+    for _ in range(10):
+        harness.publish(queue, b"more")
+        harness.commit()
+    left = [b"%d" % at for at in range(3, 1000, 4)]
+    assert [content(item.message) for item in harness.load_entries(entries[3::4])] == left
+    harness.reopen()
+    assert harness.bodies(1) == left + [b"more"] * 10
+    harness.log.close()
+
+
+def test_merged_rows_are_forgotten(harness: Harness) -> None:
+    queue = FakeQueue(1)
+    log: Any = harness.log
+    log.trimmer.merges.limit = 10
+    for _ in range(3):
+        entries: list[Entry] = []
+        for _ in range(5000):
+            entries += harness.publish(queue, b"x")
+            log.flush()
+            harness.loop.run_until(lambda: log._flying is None)
+        assert len(log.trimmer.merges._ids) > 4000
+        settle(harness, *entries)
+        harness.commit()
+    harness.commit()
+    assert len(log.trimmer.merges._ids) < 5000
+    assert len(log.rows) == 1
+    assert on_disk(harness) == {"log": [], "chunk": []}

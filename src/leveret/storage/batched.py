@@ -38,7 +38,7 @@ from leveret.storage.records import (
     encode_prefix,
 )
 from leveret.storage.recovery import Rebuilt
-from leveret.storage.rows import FILLING, GONE, SLOT_BITS, SLOT_MASK, STORED, StoredRow, element, pin, set_element
+from leveret.storage.rows import FILLING, GONE, NOTHING, SLOT_BITS, SLOT_MASK, STORED, StoredRow, element, pin, set_element
 from leveret.storage.trimming import Trimmer
 from leveret.storage.worker import Worker
 
@@ -135,6 +135,10 @@ class BatchedLog(Log):
         while at < count:
             row: StoredRow | None = self.rows.get(row_ids[at])  # type: ignore[assignment]
             if row is None:
+                # Merged with others, or gone.
+                place = self.trimmer.find(row_ids[at] << SLOT_BITS | row_slots[at])
+                if place:
+                    self._settle_elsewhere(self.trimmer.row_of(place), place & SLOT_MASK)
                 at += 1
                 continue
             live = row.live
@@ -245,13 +249,10 @@ class BatchedLog(Log):
         trimmer = self.trimmer
         pieces: dict[int, Piece] = {}
         for index, row_id in enumerate(rows):
-            row: StoredRow = self.rows[row_id]  # type: ignore[assignment]
-            slot = slots[index]
-            if row.state != STORED:
-                place = trimmer.resolve(row, slot)
-                assert place, "an entry that was settled is asked for"
-                row = trimmer.row_of(place)
-                slot = place & SLOT_MASK
+            place = trimmer.find(row_id << SLOT_BITS | slots[index])
+            assert place, "an entry that was settled is asked for"
+            row = trimmer.row_of(place)
+            slot = place & SLOT_MASK
             piece = pieces.get(row.id)
             if piece is None:
                 piece = Piece(row)
@@ -482,7 +483,7 @@ class BatchedLog(Log):
         touched = self._touched
         trimmer.settle_touched(touched)
         targets: list[StoredRow] = []
-        if trimmer.needs_copies() and self.state == OK:
+        if self.state == OK:
             self._copy(commit, targets)
         settlements = self._settlements(touched)
         drafts = self._full_drafts
@@ -554,7 +555,7 @@ class BatchedLog(Log):
         holder = self._row
         for row in touched:
             dead = row.dead
-            row.dead = []
+            row.dead = NOTHING
             if row.state != STORED or not dead:
                 continue
             if len(words) > SETTLED_WORDS:
@@ -579,11 +580,20 @@ class BatchedLog(Log):
             if row.state != STORED:
                 continue
             if target is None or target.size > ROW_OCTETS:
-                target = self._new_row(FILLING)
-                targets.append(target)
-                plan = CopyPlan(target.id)
-                commit.copies.append(plan)
+                target, plan = self._copy_target(commit, targets)
             trimmer.move(row, target, plan)
+        target = None
+        for row in trimmer.merges.choose(self.committed):
+            if target is None:
+                target, plan = self._copy_target(commit, targets)
+            trimmer.merge(row, target, plan)
+
+    def _copy_target(self, commit: Commit, targets: list[StoredRow]) -> tuple[StoredRow, CopyPlan]:
+        target = self._new_row(FILLING)
+        targets.append(target)
+        plan = CopyPlan(target.id)
+        commit.copies.append(plan)
+        return target, plan
 
     def _take_chunks(self, commit: Commit) -> None:
         """New chunks are written, dead ones deleted; those that are both, neither."""

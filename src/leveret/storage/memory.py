@@ -9,6 +9,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable
 
+from mypy_extensions import mypyc_attr
+
 from leveret.broker.log import CommitWaiter, Loaded, Log, Recovery, Row
 from leveret.broker.message import Entry
 
@@ -23,6 +25,7 @@ class MemoryRow(Row):
         self.entries: list[Entry | None] = []
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class MemoryLog(Log):
     """A log in memory. `open` returns an empty recovery; metadata is not kept, for nobody could ask for it."""
 

@@ -28,6 +28,9 @@ GONE: Final = 3
 SLOT_BITS: Final = 20
 SLOT_MASK: Final = (1 << SLOT_BITS) - 1
 
+# A list that stays empty.
+NOTHING: Final[list[int]] = []
+
 # Values of `Row.slots`.
 DEAD: Final = 0
 LIVE: Final = 1
@@ -90,10 +93,11 @@ class StoredRow(Row):
     readers      loads that are under way
     moved        slots ('I') of the records that were copied, ascending, and `places` ('Q') of the copies
     origins      the moved rows that resolve to this one
+    merged       how many small rows were merged into this one
     """
 
-    __slots__ = ("dead", "draft", "holders", "lengths", "links", "live_octets", "moved", "origins", "pinned", "pins",
-                 "pins_at_first", "places", "readers", "settled_octets", "state", "touched")
+    __slots__ = ("dead", "draft", "holders", "lengths", "links", "live_octets", "merged", "moved", "origins", "pinned",
+                 "pins", "pins_at_first", "places", "readers", "settled_octets", "state", "touched")
 
     def __init__(self, log: Log, id: int, batch: int, state: int) -> None:
         super().__init__(log, id, batch)
@@ -102,7 +106,7 @@ class StoredRow(Row):
         self.lengths: array[int] = array("I")
         self.live_octets = 0
         self.touched = 0
-        self.dead: list[int] = []
+        self.dead = NOTHING
         self.links: Links | None = None
         self.pins = 0
         self.pins_at_first = 0
@@ -113,6 +117,7 @@ class StoredRow(Row):
         self.moved: array[int] | None = None
         self.places: array[int] | None = None
         self.origins: list[StoredRow] | None = None
+        self.merged = 0
 
     def need_links(self) -> Links:
         links = self.links

@@ -17,6 +17,7 @@ from typing import Final
 
 from leveret.broker.log import Row
 from leveret.storage.batch import CopyPlan, CopySource, Draft, survivors
+from leveret.storage.merging import Merges
 from leveret.storage.records import INDEX_SIZE
 from leveret.storage.rows import (
     BARE,
@@ -24,6 +25,7 @@ from leveret.storage.rows import (
     FILLING,
     GONE,
     MOVED,
+    NOTHING,
     SLOT_BITS,
     SLOT_MASK,
     STORED,
@@ -38,8 +40,6 @@ from leveret.storage.rows import (
 GARBAGE_FLOOR: Final = 8 << 20
 # Octets that one commit copies at most (a single row may be larger).
 COPY_OCTETS: Final = 1 << 20
-
-_NOTHING: Final[list[int]] = []
 
 
 class Trimmer:
@@ -63,6 +63,7 @@ class Trimmer:
         self.floor = GARBAGE_FLOOR
         self.touched: list[StoredRow] = []
         self.candidates: dict[int, StoredRow] = {}
+        self.merges = Merges(rows)
         self.deletes: list[int] = []
         self.dead_chunks: list[tuple[int, int]] = []
 
@@ -70,27 +71,26 @@ class Trimmer:
 
     def resolve(self, row: StoredRow, slot: int) -> int:
         """The present place of a record, following copies; 0 where it is not alive any more."""
-        at = row
-        where = slot
-        while at.state == MOVED:
-            present = at.place_of(where)
-            following = self.rows.get(present >> SLOT_BITS)
-            if following is None:
-                return 0
-            at = following  # type: ignore[assignment]
-            where = present & SLOT_MASK
-        if at.state == GONE:
+        state = row.state
+        if state == GONE:
             return 0
-        return at.id << SLOT_BITS | where
+        if state != MOVED:
+            return row.id << SLOT_BITS | slot
+        if row.moved is None:
+            return self.find(self.merges.find(row.id, slot))
+        return self.find(row.place_of(slot))
 
     def row_of(self, place: int) -> StoredRow:
         row: StoredRow = self.rows[place >> SLOT_BITS]  # type: ignore[assignment]
         return row
 
     def find(self, place: int) -> int:
-        """Like `resolve`, for a place as one number."""
+        """Like `resolve`, for a place as one number; 0 gives 0."""
         row: StoredRow | None = self.rows.get(place >> SLOT_BITS)  # type: ignore[assignment]
-        return self.resolve(row, place & SLOT_MASK) if row is not None else 0
+        if row is not None:
+            return self.resolve(row, place & SLOT_MASK)
+        present = self.merges.find(place >> SLOT_BITS, place & SLOT_MASK)
+        return self.find(present) if present else 0
 
     def alive(self, place: int) -> bool:
         """Whether the record at a resolved place is (or, while its row is filled, will be) on disk."""
@@ -286,6 +286,7 @@ class Trimmer:
         self.live_octets += row.live_octets
         if row.keeps_octets() * 2 <= row.size:
             self.candidates[row.id] = row
+        self.merges.added(row)
 
     def _delete(self, row: StoredRow) -> None:
         stack = [row]
@@ -303,10 +304,11 @@ class Trimmer:
         """A row is deleted from the disk."""
         self.deletes.append(row.id)
         self.candidates.pop(row.id, None)
+        self.merges.small.pop(row.id, None)
         self.stored -= 1
         self.octets -= row.size
         self.live_octets -= row.live_octets
-        row.dead = _NOTHING
+        row.dead = NOTHING
         row.pinned = None
 
     def _release(self, row: StoredRow, free: list[StoredRow]) -> None:
@@ -329,6 +331,8 @@ class Trimmer:
         stack = [row]
         while stack:
             row = stack.pop()
+            if row.merged:
+                self.merges.gone(row.merged)
             origins = row.origins
             if origins is None:
                 continue
@@ -346,11 +350,14 @@ class Trimmer:
     # Copies
 
     def needs_copies(self) -> bool:
+        """Whether there is so much garbage that rows should be copied."""
         return self.octets - self.live_octets > self.live_octets + self.floor and bool(self.candidates)
 
     def choose(self, committed: int) -> list[StoredRow]:
         """Rows on disk whose survivors are to be copied now, oldest first."""
         chosen: list[StoredRow] = []
+        if not self.needs_copies():
+            return chosen
         octets = 0
         for row in self.candidates.values():
             if row.readers or row.batch > committed:
@@ -406,6 +413,24 @@ class Trimmer:
         self._release(row, freed)
         for holder in freed:
             self._delete(holder)
+
+    def merge(self, row: StoredRow, target: StoredRow, plan: CopyPlan) -> None:
+        """Copy a small row, all of which is alive, to the end of another one, which is about to be written."""
+        base = len(target.slots)
+        plan.sources.append(CopySource(row.id, survivors(row.slots)))
+        target.lengths.extend(row.lengths)
+        target.slots.extend(row.slots)
+        target.live += row.live
+        target.live_octets += row.live_octets
+        target.size += row.live_octets
+        target.merged += 1
+        self.copied_octets += row.live_octets
+        self.merges.merged(row, target.id << SLOT_BITS | base)
+        self._take_off(row)
+        self.rows.pop(row.id, None)
+        row.state = MOVED
+        row.slots = bytearray()
+        row.lengths = array("I")
 
     def _move_links(self, row: StoredRow, links: Links, target: StoredRow, base: int, source: CopySource) -> None:
         for index, slot in enumerate(source.slots):

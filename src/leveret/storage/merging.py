@@ -1,0 +1,98 @@
+"""Small rows become large ones: a publisher that awaits each confirm makes a row a message, and a row costs hundreds of
+octets of memory and some microseconds of recovery.
+
+When many rows of a few records each are on disk, the oldest are copied into one row. A row so small took a page of the
+write-ahead log of its own, so the copy adds little to what the disk had to write. The merged rows leave nothing behind in
+memory but two numbers each, by which their positions are found again.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from typing import Final
+
+from leveret.broker.log import Row
+from leveret.storage.rows import SLOT_BITS, STORED, StoredRow
+
+# Rows up to this size are small.
+SMALL_OCTETS: Final = 2048
+# So many small rows may be on disk; beyond, so many are merged in one commit.
+SMALL_ROWS: Final = 4096
+MERGED_ROWS: Final = 256
+
+
+class Merges:
+    """The small rows on disk, and where the records of merged ones are.
+
+    small  by id, in the order in which they were written
+    limit  how many there may be
+    """
+
+    __slots__ = ("_ids", "_places", "_rows", "_stale", "limit", "small")
+
+    def __init__(self, rows: dict[int, Row]) -> None:
+        self.small: dict[int, StoredRow] = {}
+        self.limit = SMALL_ROWS
+        self._rows = rows
+        self._ids: array[int] = array("Q")
+        self._places: array[int] = array("Q")
+        self._stale = 0
+
+    def added(self, row: StoredRow) -> None:
+        """A row will be on disk with the next commit."""
+        if row.size <= SMALL_OCTETS and row.live and row.links is None:
+            self.small[row.id] = row
+
+    def choose(self, committed: int) -> list[StoredRow]:
+        """Rows to be merged now, in the order of their ids; none while there are few."""
+        if len(self.small) <= self.limit:
+            return []
+        chosen: list[StoredRow] = []
+        unfit: list[int] = []
+        for row in self.small.values():
+            if row.batch > committed:
+                break
+            # Others are left to trimming: much of them is gone already, or about to be.
+            if (row.state != STORED or row.live != len(row.slots) or row.pins or row.readers or row.links is not None
+                    or row.merged or row.origins is not None):
+                unfit.append(row.id)
+            else:
+                chosen.append(row)
+            if len(chosen) == MERGED_ROWS:
+                break
+        for row_id in unfit:
+            del self.small[row_id]
+        return chosen
+
+    def merged(self, row: StoredRow, place: int) -> None:
+        """The records of a row are copied to where `place` is the first."""
+        if self._ids and row.id < self._ids[len(self._ids) - 1]:
+            at = bisect_left(self._ids, row.id)
+            self._ids.insert(at, row.id)
+            self._places.insert(at, place)
+        else:
+            self._ids.append(row.id)
+            self._places.append(place)
+
+    def find(self, row_id: int, slot: int) -> int:
+        """The place of a record by its old row and slot; 0 for a row that was not merged."""
+        at = bisect_left(self._ids, row_id)
+        if at == len(self._ids) or self._ids[at] != row_id:
+            return 0
+        return self._places[at] + slot
+
+    def gone(self, count: int) -> None:
+        """Nothing refers to so many merged rows any more."""
+        self._stale += count
+        if self._stale < SMALL_ROWS or self._stale * 2 < len(self._ids):
+            return
+        self._stale = 0
+        ids: array[int] = array("Q")
+        places: array[int] = array("Q")
+        for row_id, place in zip(self._ids, self._places, strict=True):
+            if place >> SLOT_BITS in self._rows:
+                ids.append(row_id)
+                places.append(place)
+        self._ids = ids
+        self._places = places
