@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from mypy_extensions import mypyc_attr
+
 from leveret.broker import metadata
 from leveret.broker.consumer import Output
 from leveret.broker.errors import NotFound, PreconditionFailed, ResourceError
@@ -27,6 +29,7 @@ LAZY: Final = 0.01
 LAZY_OCTETS: Final = 1 << 20
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Holder(CommitWaiter):
     """Something that publishes and holds acquired entries: a channel, a session."""
 
@@ -34,6 +37,7 @@ class Holder(CommitWaiter):
         raise NotImplementedError
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class HeaderReader:
     """What a protocol knows of the encoded properties of its messages."""
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mypy_extensions import mypyc_attr
+
 if TYPE_CHECKING:
     from leveret.broker.message import Entry, Message
     from leveret.broker.queues.base import Queue
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Output:
     """A connection with something to write at the end of the turn."""
 
@@ -21,6 +24,7 @@ class Output:
         raise NotImplementedError
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Consumer:
     """One consumer of one queue.
 

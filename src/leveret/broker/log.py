@@ -15,6 +15,8 @@ from array import array
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from mypy_extensions import mypyc_attr
+
 if TYPE_CHECKING:
     from leveret.broker.message import Entry, Message, Overlay
 
@@ -23,6 +25,7 @@ FULL = "full"
 FAILED = "failed"
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class CommitWaiter:
     """Something to be told when a batch is on disk. A native base class, so that the call stays cheap when compiled."""
 
@@ -101,6 +104,7 @@ class Recovery:
         self.last_seq: dict[int, int] = {}
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Log:
     """A log of group commits.
 

@@ -6,10 +6,13 @@ import heapq
 import time
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 # Fewer items of the heap that stand for nothing any more are not worth clearing away.
 STALE: Final = 32
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Timed:
     """Something that wants to be called at a time. `due` is in milliseconds of Unix time, 0 while nothing is due.
 
@@ -27,6 +30,7 @@ class Timed:
         raise NotImplementedError
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Timers:
     """The heap. `next_due` is when `run` wants to be called next, 0 for never.
 
