@@ -66,7 +66,6 @@ class QueueMachine(RuleBasedStateMachine):
         self.max_priority = max_priority
         self.max_length = max_length
         self.queue: Queue = self.world.queue(durable=True, **arguments)
-        self.world.held_log.release_all() if self.world.held_log.flying else None
         self.ready: dict[str, Expected] = {}
         self.unacked: dict[str, tuple[Entry, Expected]] = {}
         self.count = 0

@@ -61,6 +61,7 @@ def delete(queue: Queue) -> int:
     """The queue is gone, with everything in it. Returns how many ready entries it had."""
     count = purge(queue)
     queue.deleted = True
+    queue.exclusive_owner = None  # what still refers to the queue shall not keep the connection
     for entry in queue.broker.held_entries(queue):
         row = entry.row
         if row is not None:

@@ -524,6 +524,10 @@ class Channel(Holder):
             return
         self.closing = True
         self.broker.holders.pop(self, None)
+        if self.timeout is not None:
+            self.broker.timers.cancel(self.timeout)
+            self.timeout.channel = None  # the timers may remember it for a while
+            self.timeout = None
         for consumer in self.consumers.values():
             consumer.active = False
         consumers = list(self.consumers.values())

@@ -219,8 +219,6 @@ def release(connection: Connection) -> None:
         by_user[connection.user] = count
     else:
         by_user.pop(connection.user, None)
-    for queue in list(connection.exclusive_queues):
-        vhost.remove_queue(queue)
-    connection.exclusive_queues.clear()
+    vhost.remove_exclusive(connection)
 
 

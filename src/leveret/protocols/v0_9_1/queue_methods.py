@@ -47,8 +47,6 @@ def declare(channel: Channel, queue: str, passive: bool, durable: bool, exclusiv
             connection.check("write", target)
         found = vhost.declare_queue(queue, connection, durable=durable, exclusive=exclusive, auto_delete=auto_delete,
                                     arguments=arguments)
-        if exclusive:
-            connection.exclusive_queues[found] = None
     channel.last_queue = found.name
     found.touch()
     reply_when_kept(channel, "queue.declare-ok", {
@@ -101,8 +99,6 @@ def delete(channel: Channel, queue: str, if_unused: bool, if_empty: bool, no_wai
     channel.connection.check("configure", name)
     found = channel.vhost.queues.get(name)
     count = channel.vhost.delete_queue(name, channel.connection, if_unused=if_unused, if_empty=if_empty)
-    if found is not None:
-        channel.connection.exclusive_queues.pop(found, None)
     reply_when_kept(channel, "queue.delete-ok", {"message_count": min(count, 0xFFFFFFFF)},
                     found is not None and found.stored, no_wait)
 

@@ -16,12 +16,12 @@ class ConsumerTimeout(Timed):
 
     def __init__(self, channel: Channel, limit: int) -> None:
         super().__init__()
-        self.channel = channel
+        self.channel: Channel | None = channel
         self.limit = limit
 
     def fire(self, now: int) -> None:
         channel = self.channel
-        if channel.closing or channel.times is None:
+        if channel is None or channel.closing or channel.times is None:
             return
         oldest = min(channel.times.values(), default=now)
         if now - oldest >= self.limit:

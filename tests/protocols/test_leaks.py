@@ -1,0 +1,193 @@
+"""Nothing of a connection outlives it, and nothing piles up on one that stays."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+
+from leveret.broker.timers import Timed
+from tests.protocols.support import Channel, Site
+
+KINDS = ("Connection", "Channel", "ChannelConsumer", "Engine", "Queue", "Entry", "Message", "Route", "Binding",
+         "WireChannel", "ConsumerTimeout", "PendingPublish", "MemoryRow")
+
+
+def census(site: Site) -> dict[str, int]:
+    """How many objects of the broker's there are, by kind. Compiled classes are found by their names, too."""
+    timers = site.broker.timers
+    for number in range(200):  # enough for the timers to clear away what was cancelled
+        timed = Timed()
+        timers.at(timers.now() + 10 ** 9 + number, timed)
+        timers.cancel(timed)
+    gc.collect()
+    counts = dict.fromkeys(KINDS, 0)
+    for item in gc.get_objects():
+        kind = type(item)
+        if kind.__name__ in counts and kind.__module__.startswith("leveret"):
+            counts[kind.__name__] += 1
+    return counts
+
+
+@pytest.fixture(params=[False, True], ids=["default", "strict"])
+def site(request: pytest.FixtureRequest) -> Site:
+    return Site(strict=request.param)
+
+
+def work(channel: Channel) -> None:
+    """A little of everything on one channel, with much left undone."""
+    name = channel.declare("", exclusive=True, auto_delete=False,
+                           arguments={"x-expires": 10 ** 9, "x-message-ttl": 10 ** 8, "x-dead-letter-exchange": ""})
+    channel.call("queue.bind", "queue.bind-ok", queue=name, exchange="amq.topic", routing_key="#")
+    channel.qos(5)
+    channel.consume("shared")
+    channel.consume(name, arguments={"x-consumer-timeout": 10 ** 8})
+    for number in range(20):
+        channel.publish("shared", b"%d" % number)
+        channel.publish(name)
+        channel.publish("k", exchange="amq.topic")
+    tags = [item.delivery_tag for item in channel.deliveries()]
+    channel.ack(tags[0])
+    channel.reject(tags[1], requeue=False)
+    channel.reject(tags[2], requeue=True)
+    channel.consume("amq.rabbitmq.reply-to", no_ack=True)
+    channel.publish("shared", b"with reply", reply_to="amq.rabbitmq.reply-to")
+    channel.run()
+
+
+def empty(site: Site) -> None:
+    """Purge the queues that stay; strict mode has one for what was rejected."""
+    for name in ("shared", "amq.dead"):
+        queue = site.vhost.queues.get(name)
+        if queue is not None:
+            queue.purge()
+    site.run()
+
+
+@pytest.mark.parametrize("how", ["close", "drop", "refused"])
+def test_connections_that_come_and_go(site: Site, how: str) -> None:
+    keeper = site.channel()
+    keeper.declare("shared")
+
+    def once() -> None:
+        channel = site.channel()
+        work(channel)
+        transacted = channel.client.channel()
+        transacted.call("tx.select", "tx.select-ok")
+        transacted.publish("shared")
+        transacted.get("shared", no_ack=False)
+        transacted.ack(1)
+        transacted.run()
+        if how == "close":
+            channel.client.call(0, "connection.close", "connection.close-ok", {"reply_code": 200})
+            channel.client.session.connection_lost()
+        elif how == "drop":
+            channel.client.drop()
+        else:
+            channel.ack(999)
+            channel.run()
+            channel.client.drop()
+        site.run()
+        site.later.clear()
+        empty(site)
+
+    once()
+    before = census(site)
+    for _ in range(5):
+        once()
+    after = census(site)
+    assert after == before
+    assert not site.services.by_user.get("nobody") and len(site.services.sessions) == 1
+
+
+def test_messages_that_wait_do_not_hold_on_to_the_connections_that_gave_them_back(site: Site) -> None:
+    keeper = site.channel()
+    keeper.declare("shared")
+    for number in range(6):
+        keeper.publish("shared", b"%d" % number)
+    keeper.run()
+
+    def once(number: int) -> None:
+        channel = site.channel()
+        channel.qos(number + 1)
+        channel.consume("shared")
+        tags = [item.delivery_tag for item in channel.deliveries()]
+        channel.reject(tags[-1], requeue=True)
+        channel.client.drop()
+
+    once(0)
+    before = census(site)["Connection"]
+    for number in range(5):
+        once(number)
+    assert census(site)["Connection"] == before
+
+
+def test_channels_that_come_and_go_on_one_connection(site: Site) -> None:
+    client = site.connect()
+    client.channel(1).declare("shared")
+
+    def once() -> None:
+        channel = client.channel(2)
+        work(channel)
+        channel.close()
+        client.received.clear()
+        empty(site)
+        for name in list(site.vhost.queues):
+            if name.startswith("amq.gen"):
+                client.channels[1].call("queue.delete", "queue.delete-ok", queue=name)
+
+    for _ in range(2):
+        once()
+    before = census(site)
+    for _ in range(5):
+        once()
+    assert census(site) == before
+
+
+def test_exclusive_queues_that_come_and_go_on_one_connection(site: Site) -> None:
+    """As a client of remote calls does it: a queue for the answer to each."""
+    channel = site.channel()
+
+    def once(count: int) -> None:
+        for _ in range(count):
+            name = channel.declare("", exclusive=True, auto_delete=True)
+            tag = channel.consume(name)
+            channel.call("basic.cancel", "basic.cancel-ok", consumer_tag=tag)
+        channel.declare("x", exclusive=True, arguments={"x-expires": 1000})
+        channel.call("queue.delete", "queue.delete-ok", queue="x")
+
+    once(20)
+    before = census(site)
+    once(100)
+    after = census(site)
+    assert after["Queue"] <= before["Queue"] + 20, (before, after)
+
+
+def test_consumers_that_come_and_go(site: Site) -> None:
+    channel = site.channel()
+    channel.declare("shared")
+
+    def once() -> None:
+        tag = channel.consume("shared")
+        channel.publish("shared")
+        channel.run()
+        for item in channel.deliveries():
+            channel.ack(item.delivery_tag)
+        channel.call("basic.cancel", "basic.cancel-ok", consumer_tag=tag)
+
+    once()
+    before: dict[str, Any] = census(site)
+    for _ in range(10):
+        once()
+    assert census(site) == before
+    assert len(site.vhost.queues["shared"].rings) <= 1
+
+
+def test_consumer_priorities_that_come_and_go(site: Site) -> None:
+    channel = site.channel()
+    channel.declare("shared")
+    for priority in range(300):
+        tag = channel.consume("shared", arguments={"x-priority": priority})
+        channel.call("basic.cancel", "basic.cancel-ok", consumer_tag=tag)
+    assert len(site.vhost.queues["shared"].rings) <= 1
