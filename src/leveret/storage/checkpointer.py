@@ -35,7 +35,7 @@ class Checkpointer:
         self._pages_at_start = 0
         self._jobs: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._done = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._runner: threading.Thread | None = None
 
     def advance(self, pages: int) -> bool:
         """The log has so many pages. Begins a round unless one is under way; True when the foreground is to finish."""
@@ -43,9 +43,9 @@ class Checkpointer:
             return False
         if self.rounds and (pages - self._pages_at_start <= FEW_PAGES or self.rounds >= MOST_ROUNDS):
             return True
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="leveret-checkpoint", daemon=True)
-            self._thread.start()
+        if self._runner is None:
+            self._runner = threading.Thread(target=self._run, name="leveret-checkpoint", daemon=True)
+            self._runner.start()
         self.busy = True
         self.rounds += 1
         self._pages_at_start = pages
@@ -64,9 +64,9 @@ class Checkpointer:
 
     def close(self) -> None:
         self.wait()
-        if self._thread is not None:
+        if self._runner is not None:
             self._jobs.put(False)
-            self._thread.join()
+            self._runner.join()
         with contextlib.suppress(sqlite3.Error):
             self.connection.close()
 
