@@ -1,4 +1,4 @@
-"""The disk of the whole broker runs full, on a small file system of its own: publishers wait, consumers go on, it recovers."""
+"""The disk of the whole broker runs full, on a small file system: publishers wait, consumers go on, it recovers."""
 
 from __future__ import annotations
 

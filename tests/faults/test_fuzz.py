@@ -105,8 +105,9 @@ METHODS = st.one_of(
     st.builds(commands.Tx.Commit),
     st.builds(commands.Tx.Rollback),
     st.builds(commands.Channel.Flow, active=BOOLEANS),
-    st.builds(commands.Channel.Close, reply_code=st.just(200), reply_text=st.just(""), class_id=st.just(0), method_id=st.just(0)),
-    st.sampled_from([commands.Tx.Commit()] * 20 + [
+    st.just(commands.Channel.Close(200, "", 0, 0)),
+    st.sampled_from([
+        *[commands.Tx.Commit()] * 20,
         commands.Connection.Open("/"), commands.Connection.TuneOk(1, 1, 1), commands.Connection.Blocked("x"),
         commands.Queue.DeclareOk("q", 0, 0), commands.Basic.GetEmpty(), commands.Channel.Open(), commands.Channel.CloseOk(),
         commands.Channel.FlowOk(True), commands.Connection.UpdateSecret("guest", ""), commands.Connection.CloseOk(),
@@ -131,8 +132,8 @@ def steps(draw: st.DrawFn) -> tuple[str, int, Any]:
         )
         return "octets", channel, whole_publish(channel, publish, draw(PROPERTIES), draw(st.binary(max_size=60)))
     if kind < 97:
-        return "settle", channel, (draw(st.sampled_from(["ack", "nack", "reject"])), draw(st.sampled_from([0, 0, 0, 0, 1, 2, 5])), draw(BOOLEANS),
-                                   draw(BOOLEANS))  # fmt: skip
+        verb = draw(st.sampled_from(["ack", "nack", "reject"]))
+        return "settle", channel, (verb, draw(st.sampled_from([0, 0, 0, 0, 1, 2, 5])), draw(BOOLEANS), draw(BOOLEANS))
     if kind == 97:
         return "octets", channel, content_header(channel, draw(st.integers(0, 100)))
     if kind == 98:

@@ -96,8 +96,9 @@ def test_octet_by_octet(broker: Broker, stage: str) -> None:
         peer.expect("Connection.OpenOk")
 
 
-WRONG_HEADERS = [b"AMQP\x00\x01\x00\x00", b"AMQP\x00\x00\x09\x02", b"AMQP\x01\x01\x08\x00", b"amqp\0\0\x09\x01", b"HTTP/1.1",
-                 bytes(8)]  # fmt: skip
+WRONG_HEADERS = [
+    b"AMQP\x00\x01\x00\x00", b"AMQP\x00\x00\x09\x02", b"AMQP\x01\x01\x08\x00", b"amqp\0\0\x09\x01", b"HTTP/1.1", bytes(8),
+]  # fmt: skip
 BAD_TABLES = [b"F\0\0\0\x02ab", b"\x05shor", b"\x02hiQ\0", b"\x02hi" + b"A\xff\xff\xff\xff", b"\x02hiS\0\0\0\x10x"]
 
 

@@ -177,7 +177,9 @@ class LeveretProcess(Broker):
             "--log-level",
             self.log_level,
         ]
-        environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1"} | self.environment
+        environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1"}
+        # Many tests stop the broker while clients are connected that answer nothing any more.
+        environment |= {"LEVERET_SERVER__SHUTDOWN_TIMEOUT": "1"} | self.environment
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd=self.directory

@@ -1,0 +1,105 @@
+"""connection.blocked: publishers are held back under a memory alarm, told so, and let go; consumers go on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingConnection
+
+from tests.interop.helpers import Collector, pump
+from tests.support.broker import LeveretProcess, basic_config, leveret_only
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[LeveretProcess]:
+    """A broker with 64 MiB more memory than it needs when it has nothing to do."""
+    leveret_only("its memory watermark is set")
+    probe = LeveretProcess(tmp_path / "probe")
+    with probe.start():
+        idle = probe.memory()
+    config = basic_config() + f"\n[limits]\nmemory_high_watermark = {idle + 64 * MIB}\n"
+    process = LeveretProcess(tmp_path / "broker", config=config)
+    with process.start():
+        yield process
+        process.check_log()
+
+
+def connect(process: LeveretProcess, **options: object) -> BlockingConnection:
+    return BlockingConnection(pika.ConnectionParameters(process.host, process.port, **options))
+
+
+def flood(publisher: BlockingConnection, holder: Collector, blocked: threading.Event) -> int:
+    """Publish until the broker says stop, while a consumer takes everything and acknowledges nothing.
+
+    Only what is in consumers' hands stays in memory; a queue alone would be paged out. Returns how many were published.
+    """
+    channel = publisher.channel()
+    body = b"x" * 10_000
+    deadline = time.monotonic() + 60
+    sent = 0
+    while not blocked.is_set():
+        for _ in range(20):
+            channel.basic_publish("", "deep", body)
+        sent += 20
+        publisher.process_data_events(0)
+        holder.channel.connection.process_data_events(0)
+        assert time.monotonic() < deadline, "never blocked"
+        assert sent < 100_000
+    return sent
+
+
+def hold(process: LeveretProcess) -> Collector:
+    channel = connect(process).channel()
+    channel.queue_declare("deep")
+    return Collector(channel, "deep")
+
+
+def test_blocked_and_unblocked(process: LeveretProcess) -> None:
+    publisher, holder = connect(process), hold(process)
+    blocked, unblocked = threading.Event(), threading.Event()
+    reasons = []
+
+    def on_blocked(_: object, frame: pika.frame.Method) -> None:
+        reasons.append(frame.method.reason)
+        blocked.set()
+
+    publisher.add_on_connection_blocked_callback(on_blocked)
+    publisher.add_on_connection_unblocked_callback(lambda *_: unblocked.set())
+    flood(publisher, holder, blocked)
+    assert reasons[0]
+    # A consumer, also a new one, is not held back; nor is whoever declares and settles.
+    assert not unblocked.is_set()
+    other = connect(process).channel()
+    other.queue_declare("", exclusive=True)
+    holder.channel.basic_ack(0, multiple=True)
+    holder.channel.queue_purge("deep")
+    pump(publisher, unblocked.is_set, "unblocked", within=30)
+    fresh = publisher.channel()
+    queue = fresh.queue_declare("", exclusive=True).method.queue
+    fresh.confirm_delivery()
+    fresh.basic_publish("", queue, b"flows again")
+    assert fresh.basic_get(queue, auto_ack=True)[2] == b"flows again"
+    for channel in (other, holder.channel):
+        channel.connection.close()
+    publisher.close()
+
+
+def test_a_connection_that_only_consumes_is_not_told(process: LeveretProcess) -> None:
+    publisher, holder = connect(process), hold(process)
+    told = []
+    holder.channel.connection.add_on_connection_blocked_callback(lambda *_: told.append(True))
+    blocked = threading.Event()
+    publisher.add_on_connection_blocked_callback(lambda *_: blocked.set())
+    flood(publisher, holder, blocked)
+    holder.wait_quiet(0.3)
+    holder.channel.basic_ack(0, multiple=True)
+    holder.channel.queue_purge("deep")
+    assert not told
+    holder.channel.connection.close()
