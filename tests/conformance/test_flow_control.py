@@ -99,12 +99,12 @@ def test_who_is_not_read_is_not_blamed_for_missing_heartbeats(tight: LeveretProc
     filler = connect(tight).channel()
     filler.queue("q", exclusive=False)
     fill(filler)
-    held = connect(tight, interval=1)
+    held = connect(tight, interval=2)
     channel = held.channel()
     channel.publish(b"the first", "q")
     channel.publish(b"the second", "q")
     began = time.monotonic()
-    while time.monotonic() - began < 4:
+    while time.monotonic() - began < 6:
         assert held.read_frame()[0] == 0  # heartbeats of the broker
         held.send_octets(b"\x08\x00\x00\x00\x00\x00\x00\xce")
     filler.call(Tx.Rollback, Tx.RollbackOk)

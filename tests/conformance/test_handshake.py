@@ -47,6 +47,7 @@ def test_a_higher_version_is_answered_with_a_version_not_above_it(raw: Raw, vers
 
 
 @pytest.mark.rule("0-9-1", "connection.start.server-support")
+@pytest.mark.ahead_of_rabbitmq("takes some of them for 0-9-1")
 @pytest.mark.parametrize("version", [(1, 1, 0, 9), (1, 1, 8, 0), (0, 0, 9, 0), (0, 0, 8, 0)])
 def test_another_version_is_answered_with_this_one(raw: Raw, version: tuple[int, ...]) -> None:
     peer = raw()
@@ -285,10 +286,10 @@ def test_heartbeats_come_as_agreed_and_their_absence_ends_the_connection(connect
 
 @pytest.mark.rule("0-9-1", "section.4.2.7")
 def test_heartbeats_keep_a_connection(connect: Connect) -> None:
-    peer = connect(interval=1)
+    peer = connect(interval=2)
     channel = peer.channel()
     began = time.monotonic()
-    while time.monotonic() - began < 3.5:
+    while time.monotonic() - began < 5.5:
         number, _ = peer.read_frame()
         assert number == 0
         peer.send_octets(b"\x08\x00\x00\x00\x00\x00\x00\xce")
