@@ -59,7 +59,7 @@ compiled:
 	@echo "No C compiler: the hot modules run as plain Python"
 else
 compiled: $(STAMPS)/build
-	@$(PY) tools/build_compiled.py
+	@$(PY) tools/build_compiled.py $(COMPILE)
 endif
 
 # The whole suite runs last, over the compiled modules, so that the last line is the one that counts.
@@ -67,6 +67,7 @@ ifeq ($(HAVE_CC),)
 test: $(STAMPS)/dev
 	LEVERET_PURE=1 $(PYTEST) $(TESTS)
 else
+test: COMPILE := --require
 test: $(STAMPS)/dev compiled
 	@pure=0; \
 	$(if $(or $(TESTS),$(PURE_TESTS)),LEVERET_PURE=1 $(PYTEST) -q $(or $(TESTS),$(PURE_TESTS)) || pure=$$?;) \

@@ -163,6 +163,12 @@ def compile_here(modules: list[str]) -> None:
     command.run()
 
 
+def errors_in(output: str) -> str:
+    """What is worth reading of what mypyc or the C compiler said."""
+    lines = output.splitlines()
+    return "\n".join([line for line in lines if "error: " in line][:20] or lines[-20:])
+
+
 def write_atomically(path: Path, text: str) -> None:
     handle, name = tempfile.mkstemp(dir=path.parent)
     with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -203,7 +209,7 @@ def build(package: Path, output: Path, listing: str) -> str:
             worker = subprocess.run([sys.executable, str(Path(__file__).resolve()), "--worker", *modules], cwd=work,
                                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
             if worker.returncode != 0:
-                raise RuntimeError(worker.stdout)
+                raise RuntimeError(errors_in(worker.stdout))
             built = Path(work, "lib")
             (built / "complete").write_text(toolchain(), encoding="utf-8")
             shutil.rmtree(target, ignore_errors=True)
@@ -215,13 +221,14 @@ def build(package: Path, output: Path, listing: str) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Compile the hot modules of this checkout with mypyc.")
-    parser.add_argument("--require", action="store_true", help="exit with 1 where they cannot be compiled")
+    parser.add_argument("--require", action="store_true", help="exit with 1 where the compilation fails")
     parser.add_argument("--worker", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
         compile_here(options.worker)
         return 0
     why = obstacle()
+    failed = False
     if not why:
         began = time.monotonic()
         try:
@@ -229,11 +236,12 @@ def main() -> int:
                             (ROOT / "hot_modules.txt").read_text(encoding="utf-8"))
         except RuntimeError as error:
             why = f"the compilation failed:\n{error}"
+            failed = True
         else:
             print(f"Hot modules compiled: {current} ({time.monotonic() - began:.1f} s)")
             return 0
     print(f"Hot modules run as plain Python: {why}", file=sys.stderr)
-    return 1 if options.require else 0
+    return 1 if failed and options.require else 0
 
 
 if __name__ == "__main__":
