@@ -10,6 +10,7 @@ from leveret.broker.broker import Broker
 from leveret.security.users import UserStore
 
 if TYPE_CHECKING:
+    from leveret.broker.vhost import Vhost
     from leveret.protocols.session import Session
 
 log = logging.getLogger("leveret.connection")
@@ -60,7 +61,8 @@ class Services:
                  external_name: str = "common-name", server_properties: dict[str, Any] | None = None) -> None:
         self.broker = broker
         self.users = users
-        users.on_change = self._permissions_changed
+        users.on_change = self._users_changed
+        broker.on_vhost_removed = self._vhost_removed
         self.settings = settings
         self.vhost_settings: dict[str, VhostSessionSettings] = {}
         self.mechanisms = mechanisms or ["PLAIN", "AMQPLAIN"]
@@ -89,10 +91,16 @@ class Services:
         self.turn_due = False
         self.broker.end_turn()
 
-    def _permissions_changed(self) -> None:
+    def _users_changed(self) -> None:
         """Have sessions look their routes up again, with the permission to use them."""
         for vhost in self.broker.vhosts.values():
             vhost.topology_changed()
+        for session in list(self.sessions):
+            session.users_changed()
+
+    def _vhost_removed(self, vhost: Vhost) -> None:
+        for session in list(self.sessions):
+            session.vhost_removed(vhost)
 
     def new_number(self) -> int:
         number = self.next_number

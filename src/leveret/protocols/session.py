@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from leveret.broker.consumer import Output
+
+if TYPE_CHECKING:
+    from leveret.broker.vhost import Vhost
 
 
 class Session(Output):
@@ -35,6 +38,14 @@ class Session(Output):
 
     def shut_down(self, reason: str) -> None:
         """The operator closes the connection (0-9-1: 320 connection-forced)."""
+        raise NotImplementedError
+
+    def vhost_removed(self, vhost: Vhost) -> None:
+        """A vhost is being deleted: its connections are closed."""
+        raise NotImplementedError
+
+    def users_changed(self) -> None:
+        """Users or permissions have changed: the connection of a user that is gone is closed."""
         raise NotImplementedError
 
     def alarm(self, reason: str) -> None:

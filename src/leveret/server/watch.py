@@ -50,6 +50,7 @@ class Watch:
     def look(self) -> None:
         """Measure, page out, raise or end alarms."""
         self._look_at_memory()
+        self.broker.page_down()
         self._look_at_disk()
         for session in list(self.services.sessions):
             session.check_peer()
@@ -86,7 +87,6 @@ class Watch:
             for session in list(self.services.sessions):
                 session.wake()
         broker.tight = tight
-        broker.page_down()
         if resident > limit:
             self.memory_alarm = True
         elif resident < limit * RELEASE:

@@ -344,7 +344,10 @@ class Channel(Holder):
     def holds_too_much(self) -> bool:
         """Whether a channel without prefetch must acknowledge before it gets more: by setting, or for lack of memory."""
         held = len(self.unacked)
-        return (self.broker.tight and held >= MAY_HOLD) or 0 < self.most_unacked <= held
+        if (self.broker.tight and held >= MAY_HOLD) or 0 < self.most_unacked <= held:
+            self.counted = True  # from now on acknowledgements wake all consumers of the channel
+            return True
+        return False
 
     def take_tags(self, tag: int, multiple: bool) -> list[tuple[int, Entry]]:
         """Remove the entries that an acknowledgement names; PreconditionFailed for a tag that was never given, or twice

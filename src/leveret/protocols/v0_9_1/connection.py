@@ -12,6 +12,7 @@ from typing import Any, Final
 from leveret.broker.errors import AccessRefused, BrokerError, NotAllowed
 from leveret.broker.log import CommitWaiter
 from leveret.broker.routing import Route
+from leveret.broker.vhost import Vhost
 from leveret.protocols.peer import Peer
 from leveret.protocols.services import Services
 from leveret.protocols.session import Session
@@ -98,6 +99,7 @@ class Connection(Session):
         self.paused = False
         self.starved = False
         self.sent_any = False
+        self.unread_answers = 0
         self.confirming: list[Channel] = []
         # Input
         self.reading_paused = False
@@ -160,7 +162,7 @@ class Connection(Session):
             if isinstance(command, Publish):
                 channel.publish(command)
                 if not self.published_any:
-                    self._first_publish()
+                    self._first_publish(channel)
             elif isinstance(command, Ack):
                 channel.ack(command.delivery_tag, command.multiple)
             elif isinstance(command, Nack):
@@ -281,6 +283,14 @@ class Connection(Session):
         self._release()
         self.broker.end_turn()
 
+    def vhost_removed(self, vhost: Vhost) -> None:
+        if self.vhost is vhost:
+            self.shut_down(f"vhost '{vhost.name}' was deleted")
+
+    def users_changed(self) -> None:
+        if self.user and self.services.users.get(self.user) is None:
+            self.shut_down(f"user '{self.user}' was deleted")
+
     def shut_down(self, reason: str) -> None:
         if not self.opened:
             self.peer.close()
@@ -355,10 +365,12 @@ class Connection(Session):
         if data and not self.lost:
             self.sent_any = True
             self.octets_out += len(data)
+            if self.paused:
+                # There are no deliveries while the socket is full, so these are answers that the client does not read.
+                self.unread_answers += len(data)
+                if self.unread_answers > MAX_UNWRITTEN:
+                    self.hold_back("output")
             self.peer.write(data)
-            if self.paused and self.peer.unwritten() > MAX_UNWRITTEN:
-                # Deliveries have stopped long before, so these are answers that the client does not read.
-                self.hold_back("output")
         if self.starved and not self.paused:
             self.starved = False
             self.peer.call_soon(self.wake)
@@ -377,6 +389,7 @@ class Connection(Session):
     def resume_writing(self) -> None:
         self.paused = False
         self.starved = False
+        self.unread_answers = 0
         self.release_input("output")
         self.wake()
 
@@ -402,8 +415,12 @@ class Connection(Session):
 
     # Back pressure
 
-    def _first_publish(self) -> None:
-        """From now on this is a publisher, whom alarms concern."""
+    def _first_publish(self, channel: Channel) -> None:
+        """From now on this is a publisher, whom alarms concern; without `connection.blocked`, each channel of it."""
+        if self.services.alarm and not self.notify_blocked:
+            channel.ask_to_pause()
+            self.mark()
+            return
         self.published_any = True
         if self.services.alarm:
             self.hold_back("alarm")
@@ -420,6 +437,7 @@ class Connection(Session):
                     self.hold_back("alarm")
             else:
                 # Clients that do not know connection.blocked know channel.flow; one that goes on is not read any more.
+                self.published_any = False
                 for channel in self.channels.values():
                     channel.ask_to_pause()
         else:

@@ -1,0 +1,187 @@
+"""Alarms, publishers that are asked to stop, consumers that hold too much, commands that come ahead of answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from leveret.protocols.v0_9_1 import channel as channel_module
+from tests.protocols.support import Channel, Site
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+def published(channel: Channel) -> Channel:
+    channel.declare()
+    channel.publish()
+    channel.run()
+    return channel
+
+
+class TestAlarm:
+    def test_a_publisher_is_told_and_not_read_any_more(self, site: Site) -> None:
+        channel = published(site.channel())
+        site.services.set_alarm("memory")
+        channel.run()
+        blocked = channel.client.take("connection.blocked")
+        assert blocked is not None and blocked.arguments["reason"] == "memory"
+        assert not channel.client.peer.reading
+        site.services.set_alarm("")
+        channel.run()
+        assert channel.client.take("connection.unblocked") is not None
+        assert channel.client.peer.reading
+
+    def test_who_does_not_publish_is_told_and_read_on(self, site: Site) -> None:
+        channel = site.channel()
+        site.services.set_alarm("memory")
+        channel.run()
+        assert channel.client.take("connection.blocked") is not None
+        assert channel.client.peer.reading
+        channel.declare()
+        channel.publish()
+        channel.run()
+        assert not channel.client.peer.reading
+
+    def test_one_that_connects_meanwhile_is_told(self, site: Site) -> None:
+        site.services.set_alarm("disk")
+        client = site.connect()
+        client.run()
+        assert client.take("connection.blocked") is not None
+
+    def test_a_client_without_the_capability_gets_flow(self, site: Site) -> None:
+        channel = published(site.channel(capabilities={"connection.blocked": False}))
+        idle = channel.client.channel()
+        site.services.set_alarm("memory")
+        channel.run()
+        flow = channel.client.take("channel.flow", channel.number)
+        assert flow is not None and flow.arguments == {"active": False}
+        assert channel.client.take("channel.flow", idle.number) is None
+        assert channel.client.take("connection.blocked") is None
+        channel.send("channel.flow-ok", active=False)
+        channel.run()
+        assert channel.client.peer.reading
+        channel.publish()
+        channel.run()
+        assert not channel.client.peer.reading
+        site.services.set_alarm("")
+        channel.run()
+        flow = channel.client.take("channel.flow", channel.number)
+        assert flow is not None and flow.arguments == {"active": True}
+        assert channel.client.peer.reading
+
+    def test_a_new_channel_of_such_a_client_finds_no_way_around(self, site: Site) -> None:
+        channel = published(site.channel(capabilities={"connection.blocked": False}))
+        site.services.set_alarm("memory")
+        channel.run()
+        other = channel.client.channel()
+        other.publish()
+        other.run()
+        assert not channel.client.peer.reading or other.client.take("channel.flow", other.number) is not None
+
+    def test_a_changed_reason_is_no_second_alarm(self, site: Site) -> None:
+        channel = published(site.channel())
+        site.services.set_alarm("memory")
+        site.services.set_alarm("memory and disk")
+        channel.run()
+        assert channel.client.take("connection.blocked") is not None
+        assert channel.client.take("connection.blocked") is None
+        site.services.set_alarm("")
+        channel.run()
+        assert channel.client.peer.reading
+
+    def test_consumers_are_served_meanwhile(self, site: Site) -> None:
+        published(site.channel())
+        consumer = site.channel()
+        site.services.set_alarm("memory")
+        consumer.consume()
+        assert consumer.delivered() == [b"m"]
+
+    def test_closing_is_possible_meanwhile(self, site: Site) -> None:
+        channel = published(site.channel())
+        site.services.set_alarm("memory")
+        channel.run()
+        channel.client.session.close(320, "an operator closes it")
+        site.run()
+        assert channel.client.peer.reading
+
+
+class TestConsumersThatHoldMuch:
+    def test_without_a_prefetch_a_setting_limits_it(self) -> None:
+        channel = Site(unacked_per_channel=3).channel()
+        channel.declare()
+        for number in range(10):
+            channel.publish(body=b"%d" % number)
+        channel.consume()
+        assert len(channel.deliveries()) == 3
+        channel.ack(2, multiple=True)
+        assert len(channel.deliveries()) == 2
+
+    def test_its_other_consumers_are_woken_too(self) -> None:
+        channel = Site(unacked_per_channel=1).channel()
+        channel.declare("one")
+        channel.declare("two")
+        channel.publish("one")
+        channel.publish("two")
+        channel.consume("one")
+        channel.consume("two")
+        assert len(channel.deliveries()) == 1
+        channel.ack(1)
+        assert len(channel.deliveries()) == 1
+
+    def test_when_memory_is_short(self, site: Site) -> None:
+        channel = site.channel()
+        channel.declare()
+        most = channel_module.MAY_HOLD
+        for _ in range(most + 10):
+            channel.publish()
+        channel.run()
+        site.broker.tight = True
+        channel.consume()
+        assert len(channel.deliveries()) == most
+        site.broker.tight = False
+        channel.client.session.wake()
+        assert len(channel.deliveries()) == 10
+
+
+class TestCommandsAheadOfAnAnswer:
+    def test_they_wait_in_order(self) -> None:
+        from tests.broker.support import HeldLog
+
+        log = HeldLog()
+        site = Site(log)
+        channel = site.channel()
+        channel.declare(durable=True)
+        log.held = True
+        channel.send("queue.declare", queue="new", durable=True)
+        for number in range(5):
+            channel.publish("new", b"%d" % number)
+        channel.send("basic.get", queue="new", no_ack=True)
+        channel.run()
+        assert "new" in site.vhost.queues and site.vhost.queues["new"].ready_count == 0
+        log.release_all()
+        channel.run()
+        names = [getattr(item, "name", "") for item in channel.client.received]
+        assert names == ["queue.declare-ok", "basic.get-ok"]
+        assert site.vhost.queues["new"].ready_count == 4
+
+    def test_too_many_stop_the_socket(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from leveret.protocols.v0_9_1 import connection
+        from tests.broker.support import HeldLog
+
+        monkeypatch.setattr(connection, "MAX_BACKLOG", 10)
+        log = HeldLog()
+        site = Site(log)
+        channel = site.channel()
+        channel.declare(durable=True)
+        log.held = True
+        channel.send("queue.declare", queue="new", durable=True)
+        for _ in range(20):
+            channel.publish("new")
+        channel.run()
+        assert not channel.client.peer.reading
+        log.release_all()
+        channel.run()
+        assert channel.client.peer.reading
+        assert site.vhost.queues["new"].ready_count == 20

@@ -1,0 +1,114 @@
+"""The watch over memory and disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from leveret.broker.broker import DEFAULT_PAGE_ABOVE
+from leveret.broker.log import FULL, OK
+from leveret.server import watch as module
+from leveret.server.watch import Watch
+from tests.protocols.support import Site
+
+MEGABYTE = 1 << 20
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """What the process is said to take: `octets`."""
+    state = SimpleNamespace(octets=0)
+    monkeypatch.setattr(module, "resident_octets", lambda: state.octets)
+    monkeypatch.setattr(module, "give_back", lambda: None)
+    return state
+
+
+def test_the_alarm_comes_at_the_limit_and_goes_below_it(site: Site, memory: SimpleNamespace) -> None:
+    watch = Watch(site.services, 100 * MEGABYTE, 0, None)
+    alarms = []
+    for megabytes in (50, 99, 101, 99, 96, 94, 101):
+        memory.octets = megabytes * MEGABYTE
+        watch.look()
+        alarms.append(site.services.alarm)
+    assert alarms == ["", "", "memory", "memory", "memory", "", "memory"]
+
+
+def test_queues_share_less_as_memory_runs_short(site: Site, memory: SimpleNamespace) -> None:
+    watch = Watch(site.services, 100 * MEGABYTE, 0, None)
+    shares = []
+    for megabytes in (10, 60, 85, 10):
+        memory.octets = megabytes * MEGABYTE
+        watch.look()
+        shares.append(site.broker.page_above)
+    assert shares[0] == shares[3] == DEFAULT_PAGE_ABOVE
+    assert shares[0] > shares[1] > shares[2] > 0
+
+
+def test_who_was_held_back_for_memory_is_woken(site: Site, memory: SimpleNamespace) -> None:
+    watch = Watch(site.services, 100 * MEGABYTE, 0, None)
+    memory.octets = 90 * MEGABYTE
+    watch.look()
+    assert site.broker.tight
+    channel = site.channel()
+    channel.declare()
+    for _ in range(1100):
+        channel.publish()
+    channel.consume()
+    assert len(channel.deliveries()) == 1000
+    memory.octets = 10 * MEGABYTE
+    watch.look()
+    assert len(channel.deliveries()) == 100
+
+
+def test_deep_queues_are_paged_without_a_limit_too(site: Site) -> None:
+    watch = Watch(site.services, 0, 0, None)
+    site.broker.page_above = 100_000
+    channel = site.channel()
+    channel.declare(durable=True)
+    for _ in range(20):
+        channel.publish(body=bytes(20_000), delivery_mode=2)
+        channel.run()
+    queue = site.vhost.queues["q"]
+    assert queue.backlog.paged == 0
+    watch.look()
+    assert queue.backlog.paged > 10
+    assert len(channel.bodies()) == 20
+
+
+def test_a_full_store_is_an_alarm(site: Site) -> None:
+    watch = Watch(site.services, 0, 0, None)
+    site.log.state = FULL
+    watch.look()
+    assert site.services.alarm == "store full"
+    site.log.state = OK
+    watch.look()
+    assert site.services.alarm == ""
+
+
+def test_a_disk_that_fills_up_is_one(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    watch = Watch(site.services, 0, 100 * MEGABYTE, tmp_path)
+    alarms = []
+    for free in (200, 99, 101, 106):
+        monkeypatch.setattr(module.shutil, "disk_usage", lambda path, free=free: SimpleNamespace(free=free * MEGABYTE))
+        watch.look()
+        alarms.append(site.services.alarm)
+    assert alarms == ["", "disk", "disk", ""]
+
+
+def test_two_reasons_at_once(site: Site, memory: SimpleNamespace) -> None:
+    watch = Watch(site.services, 100 * MEGABYTE, 0, None)
+    memory.octets = 200 * MEGABYTE
+    site.log.state = FULL
+    watch.look()
+    assert site.services.alarm == "memory and store full"
+
+
+def test_the_process_takes_some_memory() -> None:
+    assert module.resident_octets() > 5 * MEGABYTE
