@@ -41,10 +41,6 @@ class Peer:
     def resume_reading(self) -> None:
         raise NotImplementedError
 
-    def unwritten(self) -> int:
-        """Octets that were written and that the system has not taken yet."""
-        raise NotImplementedError
-
     def hung_up(self) -> bool:
         """Whether the other side has closed, as far as that shows without reading."""
         raise NotImplementedError

@@ -58,9 +58,6 @@ class SocketPeer(Peer):
         if not self._transport.is_closing():
             self._transport.resume_reading()
 
-    def unwritten(self) -> int:
-        return self._transport.get_write_buffer_size()
-
     def hung_up(self) -> bool:
         socket = self._transport.get_extra_info("socket")
         if socket is None or socket.fileno() < 0:
