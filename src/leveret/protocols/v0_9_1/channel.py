@@ -171,6 +171,7 @@ class Channel(Holder):
         # Order of replies
         self.stalled = False
         self.backlog: deque[Command] = deque()
+        self.backlog_size = 0
         # Statistics
         self.publish_count = 0
 
@@ -554,6 +555,7 @@ class Channel(Holder):
     def resume(self) -> None:
         """The reply that everything waited for was sent: go on with what came in the meantime."""
         self.stalled = False
+        self.backlog_size = 0
         backlog = self.backlog
         while backlog and not self.stalled and not self.closing:
             self.connection.perform(self, backlog.popleft())

@@ -45,8 +45,9 @@ CLOSE_LINGER: Final = 5.0
 LOST_LINGER: Final = 0.25
 # Octets that may wait for the disk before publishers are not read any more.
 MAX_UNCOMMITTED: Final = 64 << 20
-# Commands that one channel may send ahead of a reply before its connection is not read any more.
+# Commands, and octets of contents, that one channel may send ahead of a reply before its connection is not read any more.
 MAX_BACKLOG: Final = 10_000
+MAX_BACKLOG_SIZE: Final = 4 << 20
 
 
 class ReadOn(CommitWaiter):
@@ -153,7 +154,9 @@ class Connection(Session):
 
     def _hold(self, channel: Channel, command: Command) -> None:
         channel.backlog.append(command)
-        if len(channel.backlog) > MAX_BACKLOG:
+        if isinstance(command, Publish):
+            channel.backlog_size += command.size
+        if len(channel.backlog) > MAX_BACKLOG or channel.backlog_size > MAX_BACKLOG_SIZE:
             self.hold_back("backlog")
 
     def perform(self, channel: Channel, command: Command) -> None:
