@@ -7,6 +7,7 @@ single record where a row is plain: columns are cut out of the packed index and 
 from __future__ import annotations
 
 from array import array
+from heapq import merge
 from itertools import compress
 from typing import Final
 
@@ -88,21 +89,30 @@ class _Collector:
         spans = sorted((seqs[bounds[at]], seqs[bounds[at + 1] - 1], bounds[at], bounds[at + 1])
                        for at in range(len(self.runs)))
         result = RecoveredQueue()
-        if all(spans[at][1] < spans[at + 1][0] for at in range(len(spans) - 1)):
-            for _, _, begin, end in spans:
-                result.seqs.extend(seqs[begin:end])
-                result.rows.extend(queue.rows[begin:end])
-                result.slots.extend(queue.slots[begin:end])
-                result.sizes.extend(queue.sizes[begin:end])
-                result.priorities.extend(queue.priorities[begin:end])
-            return result
-        order = sorted(range(len(seqs)), key=seqs.__getitem__)
-        result.seqs.extend(seqs[at] for at in order)
-        result.rows.extend(queue.rows[at] for at in order)
-        result.slots.extend(queue.slots[at] for at in order)
-        result.sizes.extend(queue.sizes[at] for at in order)
-        result.priorities.extend(queue.priorities[at] for at in order)
+        at = 0
+        while at < len(spans):
+            # Runs that overlap are merged, the others follow each other.
+            last = spans[at][1]
+            end = at + 1
+            while end < len(spans) and spans[end][0] < last:
+                last = max(last, spans[end][1])
+                end += 1
+            if end == at + 1:
+                self._take_run(result, spans[at][2], spans[at][3])
+            else:
+                runs = [zip(seqs[begin:stop], range(begin, stop), strict=True) for _, _, begin, stop in spans[at:end]]
+                for _, index in merge(*runs):
+                    self._take_run(result, index, index + 1)
+            at = end
         return result
+
+    def _take_run(self, result: RecoveredQueue, begin: int, end: int) -> None:
+        queue = self.queue
+        result.seqs.extend(queue.seqs[begin:end])
+        result.rows.extend(queue.rows[begin:end])
+        result.slots.extend(queue.slots[begin:end])
+        result.sizes.extend(queue.sizes[begin:end])
+        result.priorities.extend(queue.priorities[begin:end])
 
 
 class Rebuilder:

@@ -354,7 +354,7 @@ class Trimmer:
         return self.octets - self.live_octets > self.live_octets + self.floor and bool(self.candidates)
 
     def choose(self, committed: int) -> list[StoredRow]:
-        """Rows on disk whose survivors are to be copied now, oldest first."""
+        """Rows on disk whose survivors are to be copied now: those that were mostly garbage first."""
         chosen: list[StoredRow] = []
         if not self.needs_copies():
             return chosen
@@ -366,7 +366,8 @@ class Trimmer:
             octets += row.keeps_octets()
             if octets >= COPY_OCTETS:
                 break
-        return chosen
+        # In the order of their ids, so that a queue's entries keep theirs: recovery is quicker with them.
+        return sorted(chosen, key=_row_id)
 
     def move(self, row: StoredRow, target: StoredRow, plan: CopyPlan) -> None:
         """Copy what is alive in a row to the end of another one, which is about to be written."""
@@ -453,3 +454,7 @@ class Trimmer:
                 target.need_links().chunks[new] = chunks
             if row.slots[slot] == BARE:
                 source.bare.add(slot)
+
+
+def _row_id(row: StoredRow) -> int:
+    return row.id
