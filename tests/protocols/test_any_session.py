@@ -1,0 +1,201 @@
+"""Any mixture of what clients may do, in any order, right or wrong: the broker never fails, messages are neither lost
+nor made up, and when everybody has gone nothing is left behind."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from leveret.wire.amqp0.commands import ContentMethod, Deliver, Method
+from tests.protocols.support import Channel, Client, Site, bytes_of
+
+QUEUES = ("one", "two", "three")
+CHANNELS = (1, 2)
+tags = st.integers(0, 12)
+
+
+class Errors(logging.Handler):
+    """Collects what the broker logs as its own failure."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage() + str(record.exc_info))
+
+
+class SessionMachine(RuleBasedStateMachine):
+    """Three queues, two of which are durable, and two clients with two channels each."""
+
+    @initialize(strict=st.booleans(), qos_spec=st.booleans())
+    def begin(self, strict: bool, qos_spec: bool) -> None:
+        self.errors = Errors()
+        logging.getLogger("leveret").addHandler(self.errors)
+        self.site = Site(strict=strict, qos_spec=qos_spec)
+        self.clients: list[Client] = [self.site.connect(), self.site.connect()]
+        channel = self.clients[0].channel(1)
+        channel.declare("one", durable=True)
+        channel.declare("two", durable=True, arguments={
+            "x-max-length": 10, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "three"})
+        channel.declare("three")
+        self.count = 0
+        self.sent: set[bytes] = set()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "errors"):
+            return
+        logging.getLogger("leveret").removeHandler(self.errors)
+        for client in self.clients:
+            client.drop()
+        self.site.run()
+        assert not self.errors.lines
+        for queue in self.site.vhost.queues.values():
+            assert queue.unacked == 0
+            assert queue.consumers == []
+        reader = self.site.channel()
+        for name in QUEUES:
+            bodies = reader.bodies(name)
+            assert len(bodies) == len(set(bodies)) and set(bodies) <= self.sent
+            assert self.site.vhost.queues[name].memory == 0
+
+    def channel(self, which: int, number: int) -> Channel:
+        client = self.clients[which]
+        if not client.is_open:
+            client.drop()
+            client = self.clients[which] = self.site.connect()
+        if number not in client.session.channels:
+            while client.refusal()[0]:
+                pass  # answer what was closed
+            return client.channel(number)
+        return client.channels[number]
+
+    def settle(self) -> None:
+        for client in self.clients:
+            client.run()
+
+    def do(self, which: int, number: int, name: str, **arguments: Any) -> None:
+        channel = self.channel(which, number)
+        channel.send(name, **arguments)
+        self.settle()
+
+    where = {"which": st.integers(0, 1), "number": st.sampled_from(CHANNELS)}
+
+    @rule(**where, queue=st.sampled_from(QUEUES), persistent=st.booleans(), priority=st.sampled_from((None, 0, 9)),
+          mandatory=st.booleans(), immediate=st.sampled_from((False, False, True)), times=st.integers(1, 8))
+    def publish(self, which: int, number: int, queue: str, persistent: bool, priority: int | None, mandatory: bool,
+                immediate: bool, times: int) -> None:
+        channel = self.channel(which, number)
+        for _ in range(times):
+            self.count += 1
+            body = b"%d" % self.count
+            self.sent.add(body)
+            channel.publish(queue, body, mandatory=mandatory, immediate=immediate,
+                            delivery_mode=2 if persistent else 1, priority=priority)
+        self.settle()
+
+    @rule(**where, queue=st.sampled_from(QUEUES), no_ack=st.booleans(), no_local=st.booleans(), exclusive=st.booleans(),
+          tag=st.sampled_from(("", "a", "b")), priority=st.integers(-1, 1))
+    def consume(self, which: int, number: int, queue: str, no_ack: bool, no_local: bool, exclusive: bool, tag: str,
+                priority: int) -> None:
+        self.do(which, number, "basic.consume", queue=queue, no_ack=no_ack, no_local=no_local, exclusive=exclusive,
+                consumer_tag=tag, arguments={"x-priority": priority})
+
+    @rule(**where, tag=st.sampled_from(("a", "b")))
+    def cancel(self, which: int, number: int, tag: str) -> None:
+        self.do(which, number, "basic.cancel", consumer_tag=tag)
+
+    @rule(**where, queue=st.sampled_from(QUEUES), no_ack=st.booleans())
+    def get(self, which: int, number: int, queue: str, no_ack: bool) -> None:
+        self.do(which, number, "basic.get", queue=queue, no_ack=no_ack)
+
+    @rule(**where, tag=tags, multiple=st.booleans())
+    def ack(self, which: int, number: int, tag: int, multiple: bool) -> None:
+        self.channel(which, number).ack(tag, multiple)
+        self.settle()
+
+    @rule(**where, tag=tags, multiple=st.booleans(), requeue=st.booleans())
+    def nack(self, which: int, number: int, tag: int, multiple: bool, requeue: bool) -> None:
+        self.channel(which, number).nack(tag, multiple, requeue)
+        self.settle()
+
+    @rule(**where, requeue=st.booleans())
+    def recover(self, which: int, number: int, requeue: bool) -> None:
+        self.do(which, number, "basic.recover", requeue=requeue)
+
+    @rule(**where, count=st.integers(0, 4), size=st.sampled_from((0, 0, 3)), everywhere=st.booleans())
+    def qos(self, which: int, number: int, count: int, size: int, everywhere: bool) -> None:
+        self.do(which, number, "basic.qos", prefetch_count=count, prefetch_size=size, **{"global": everywhere})
+
+    @rule(**where, active=st.booleans())
+    def flow(self, which: int, number: int, active: bool) -> None:
+        self.do(which, number, "channel.flow", active=active)
+
+    @rule(**where, name=st.sampled_from(("tx.select", "tx.commit", "tx.rollback", "confirm.select")))
+    def transact(self, which: int, number: int, name: str) -> None:
+        self.do(which, number, name)
+
+    @rule(**where, queue=st.sampled_from(QUEUES))
+    def purge(self, which: int, number: int, queue: str) -> None:
+        self.do(which, number, "queue.purge", queue=queue)
+
+    @rule(**where)
+    def close_channel(self, which: int, number: int) -> None:
+        self.channel(which, number)
+        self.clients[which].engine.send(number, "channel.close", {"reply_code": 200})
+        self.settle()
+
+    @rule(which=st.integers(0, 1))
+    def drop(self, which: int) -> None:
+        self.clients[which].drop()
+
+    @rule(which=st.integers(0, 1), full=st.booleans())
+    def socket(self, which: int, full: bool) -> None:
+        session = self.clients[which].session
+        if full:
+            session.pause_writing()
+        else:
+            session.resume_writing()
+        self.settle()
+
+    @invariant()
+    def nothing_is_counted_wrong(self) -> None:
+        if not hasattr(self, "site"):
+            return
+        held = dict.fromkeys(self.site.vhost.queues.values(), 0)
+        for client in self.clients:
+            for channel in client.session.channels.values():
+                consumers = dict.fromkeys(channel.consumers.values(), 0)
+                entries = [*channel.unacked.values(), *(entry for _, entry, _ in channel.tx_settlements)]
+                for entry in entries:
+                    held[entry.queue] += 1
+                    if entry.holder in consumers:
+                        consumers[entry.holder] += 1  # type: ignore[index]
+                for consumer, count in consumers.items():
+                    assert consumer.unacked == count
+                if channel.sized:
+                    assert channel.unacked_size == sum(entry.message.size for entry in entries)
+        for queue, count in held.items():
+            assert queue.unacked == count, queue.name
+
+    @invariant()
+    def each_message_came_from_somebody(self) -> None:
+        if not hasattr(self, "site"):
+            return
+        for client in self.clients:
+            for item in client.received:
+                if isinstance(item, (Deliver, ContentMethod)):
+                    assert bytes_of(item.body) in self.sent
+                elif isinstance(item, Method) and item.name.endswith(".close"):
+                    assert item.arguments["reply_code"] != 541
+            client.received = [item for item in client.received
+                               if isinstance(item, Method) and item.name.endswith(".close")]
+
+
+TestAnySession = SessionMachine.TestCase
+TestAnySession.settings = settings(max_examples=100, stateful_step_count=40, deadline=None,
+                                   suppress_health_check=list(HealthCheck))
