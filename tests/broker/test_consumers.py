@@ -282,6 +282,78 @@ class TestSelective:
         assert high.bodies() == []
         assert low.bodies() == ["x1"]
 
+    def test_what_nobody_wants_is_not_looked_at_for_each_message_that_comes(self, world: World) -> None:
+        queue = world.queue()
+        picky = Taker(queue, only=b"x")
+        offered: list[bytes] = []
+        wants = picky.wants
+        picky.wants = lambda message: offered.append(message.body) or wants(message)  # type: ignore
+        for number in range(50):
+            world.push(queue, f"a{number}")
+            world.run()
+        assert len(offered) == 50
+        world.push(queue, "x")
+        world.run()
+        assert picky.bodies() == ["x"]
+
+    def test_but_again_by_one_that_comes_later_or_has_credit_again(self, world: World) -> None:
+        queue = world.queue()
+        picky = Taker(queue, "picky", only=b"x")
+        world.push(queue, "a", "b", "y")
+        world.run()
+        other = Taker(queue, "other", only=b"b")
+        world.run()
+        assert other.bodies() == ["b"]
+        last = Taker(queue, "last", only=b"y", credit=0)
+        world.push(queue, "c")
+        world.run()
+        last.give(1)
+        world.run()
+        assert last.bodies() == ["y"] and picky.bodies() == []
+
+    def test_and_what_comes_back_is_offered_again(self, world: World) -> None:
+        queue = world.queue()
+        picky = Taker(queue, "picky", only=b"x")
+        world.push(queue, "a")
+        plain = Taker(queue, "plain", credit=1)
+        world.run()
+        world.push(queue, "b", "c")
+        world.run()
+        entry = plain.taken.pop()
+        entry.message.body = b"x, but for the test it was something else"
+        queue.requeue(entry)
+        world.run()
+        assert len(picky.taken) == 1
+
+    def test_a_transaction_behind_what_was_passed_is_offered(self, world: World) -> None:
+        from leveret.broker.transactions import Transaction
+
+        log = world.held_log
+        queue = world.queue(durable=True)
+        picky = Taker(queue, "picky", only=b"x")
+        log.held = True
+        world.end_turn()
+        transaction = Transaction(log)
+        transaction.publish(world.message("x", persistent=True), [queue])
+        transaction.commit(lambda: None)
+        world.push(queue, "a")
+        world.run()
+        assert picky.taken == []
+        log.release_all()
+        world.run()
+        assert picky.bodies() == ["x"]
+
+    def test_nothing_expired_is_handed_out_from_behind_the_head(self, world: World) -> None:
+        queue = world.queue()
+        picky = Taker(queue, "picky", only=b"x", credit=0)
+        world.push(queue, "a")
+        world.push(queue, "x", ttl=10)
+        world.run()
+        world.clock.time += 10
+        picky.give(1)
+        world.run()
+        assert picky.taken == []
+
     def test_no_ack(self, world: World) -> None:
         queue = world.queue()
         picky = Taker(queue, only=b"x", no_ack=True)

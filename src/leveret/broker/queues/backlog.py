@@ -3,6 +3,8 @@
     head    entries in memory, what consumers get next
     chunks  entries that are on disk only: positions in compact arrays, tens of octets each
     young   entries newer than the chunks, in memory until they are committed; None while nothing is paged out
+    passed  entries of the head up to this sequence number were offered to all consumers, and none of them wants one;
+            0 while that is not known (selective consumers only)
 
 The oldest chunk stays where it is while it is `loading`, so that counts are right and a purge finds its entries.
 
@@ -12,7 +14,9 @@ A chunk is the unit of reading back: at most CHUNK_ENTRIES entries and about CHU
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections import deque
+from operator import attrgetter
 from typing import Final
 
 from leveret.broker.log import RecoveredQueue
@@ -20,6 +24,8 @@ from leveret.broker.message import Entry
 
 CHUNK_ENTRIES: Final = 4096
 CHUNK_BYTES: Final = 1 << 20
+
+_SEQ: Final = attrgetter("seq")
 
 
 class Chunk:
@@ -39,7 +45,7 @@ class Chunk:
 class Backlog:
     """Ready entries of one priority level. `paged` counts the entries in chunks, `paged_bytes` their octets."""
 
-    __slots__ = ("chunks", "head", "loading", "paged", "paged_bytes", "priority", "young")
+    __slots__ = ("chunks", "head", "loading", "paged", "paged_bytes", "passed", "priority", "young")
 
     def __init__(self, priority: int) -> None:
         self.priority = priority
@@ -49,6 +55,7 @@ class Backlog:
         self.paged = 0
         self.paged_bytes = 0
         self.loading = False
+        self.passed = 0
 
     def __len__(self) -> int:
         young = self.young
@@ -65,6 +72,7 @@ class Backlog:
         """Put an entry back to its old place: before the first entry of the head that is younger."""
         head = self.head
         seq = entry.seq
+        self.passed = 0
         if not head or head[0].seq > seq:
             head.appendleft(entry)
             return
@@ -79,13 +87,7 @@ class Backlog:
             else:
                 head.append(entry)
             return
-        # Entries go back to near the front, so walk from there.
-        index = 1
-        for other in head:
-            if other.seq > seq:
-                break
-            index += 1
-        head.insert(index - 1, entry)
+        head.insert(bisect_left(head, seq, key=_SEQ), entry)
 
     def page(self, row_id: int, slot: int, seq: int, size: int, overflow: bool) -> None:
         """Add a position at the end of the chunks."""

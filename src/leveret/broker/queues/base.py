@@ -199,6 +199,8 @@ class Queue:
             return
         message = entry.message
         backlog = self._level_of(message)
+        if entry.seq <= backlog.passed:
+            backlog.passed = 0
         young = backlog.young
         if young is None and (not backlog.head or backlog.head[len(backlog.head) - 1].seq < entry.seq):
             backlog.head.append(entry)
@@ -533,7 +535,9 @@ class Queue:
         if overlay is None:
             overlay = entry.overlay = Overlay()
         overlay.refused.append(scope)
-        self.selective = True
+        if not self.selective:
+            self.selective = True
+            selective.offer_again(self)
 
     def reject(self, entry: Entry, reason: str = REJECTED) -> None:
         """An acquired entry was rejected without requeue: dead-lettered where the queue says so, dropped otherwise."""
@@ -612,6 +616,8 @@ class Queue:
             self.rings.append((consumer.priority, deque((consumer,))))
             self.rings.sort(key=lambda item: -item[0])
         self.choose_ring()
+        if self.selective:
+            selective.offer_again(self)
         self.activate()
 
     def choose_ring(self) -> None:
@@ -636,6 +642,8 @@ class Queue:
                 if priority == consumer.priority:
                     ring.append(consumer)
             self.choose_ring()
+        if self.selective:
+            selective.offer_again(self)
         if not self.active:
             self.active = True
             self.broker.active.append(self)

@@ -138,6 +138,7 @@ def chunk_loaded(queue: Queue, backlog: Backlog, loaded: list[Loaded], epoch: in
         return
     backlog.loading = False
     backlog.take_chunk()
+    backlog.passed = 0
     head = backlog.head
     memory = 0
     suspects = queue.handed_out_until

@@ -1,6 +1,7 @@
 """Handing out where some consumers do not take every entry: no-local, and entries refused once in strict mode.
 
-The queue looks further than its head here, so an entry that nobody takes stops nothing; that costs a pass over the head.
+The queue looks further than its head here, so an entry that nobody takes stops nothing. That costs a pass over the head
+whenever a consumer has new credit, but not for each message that comes.
 """
 
 from __future__ import annotations
@@ -8,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from leveret.broker.consumer import Consumer
-from leveret.broker.message import Entry
+from leveret.broker.message import AT_ONCE, Entry
 from leveret.broker.queues import expiry, paging
+from leveret.broker.queues.backlog import Backlog
 
 if TYPE_CHECKING:
     from leveret.broker.queues.base import Queue
@@ -17,15 +19,20 @@ if TYPE_CHECKING:
 
 def drain(queue: Queue) -> None:
     """Hand ready entries to consumers: each entry is offered to each consumer that has credit."""
+    now = queue.broker.timers.now()
     for backlog in queue.all_levels():
-        position = 0
+        position = _first_to_offer(backlog)
         while queue.ring:
             if position == len(backlog.head):
                 backlog.settle_young()
                 if position == len(backlog.head):
+                    backlog.passed = queue.next_seq - 1
                     break
             entry = backlog.head[position]
             if position == 0 and expiry.drop_expired(queue, backlog, entry):
+                continue
+            if AT_ONCE < expiry.expires_at(entry) <= now:
+                position += 1  # it goes when it has come to the head
                 continue
             taker = taker_of(queue, entry)
             if taker is None:
@@ -37,6 +44,24 @@ def drain(queue: Queue) -> None:
             paging.load_more(queue, backlog)
         elif not backlog.head:
             backlog.settle_young()
+
+
+def _first_to_offer(backlog: Backlog) -> int:
+    """Where the entries begin that have come since all of the head was offered to everybody."""
+    passed = backlog.passed
+    if not passed:
+        return 0
+    head = backlog.head
+    position = len(head)
+    while position > 0 and head[position - 1].seq > passed:
+        position -= 1
+    return position
+
+
+def offer_again(queue: Queue) -> None:
+    """A consumer has come, or has credit again: it may want what nobody else did."""
+    for backlog in queue.all_levels():
+        backlog.passed = 0
 
 
 def taker_of(queue: Queue, entry: Entry) -> Consumer | None:
