@@ -33,22 +33,26 @@ class TestAlarm:
         assert channel.client.take("connection.unblocked") is not None
         assert channel.client.peer.reading
 
-    def test_who_does_not_publish_is_told_and_read_on(self, site: Site) -> None:
+    def test_who_does_not_publish_is_not_told_and_read_on(self, site: Site) -> None:
         channel = site.channel()
         site.services.set_alarm("memory")
         channel.run()
-        assert channel.client.take("connection.blocked") is not None
+        assert channel.client.take("connection.blocked") is None
         assert channel.client.peer.reading
         channel.declare()
         channel.publish()
         channel.run()
+        assert channel.client.take("connection.blocked") is not None
         assert not channel.client.peer.reading
 
-    def test_one_that_connects_meanwhile_is_told(self, site: Site) -> None:
+    def test_one_that_connects_meanwhile_is_told_when_it_publishes(self, site: Site) -> None:
         site.services.set_alarm("disk")
-        client = site.connect()
-        client.run()
-        assert client.take("connection.blocked") is not None
+        channel = site.channel()
+        channel.run()
+        assert channel.client.take("connection.blocked") is None
+        channel.publish()
+        channel.run()
+        assert channel.client.take("connection.blocked") is not None
 
     def test_a_client_without_the_capability_gets_flow(self, site: Site) -> None:
         channel = published(site.channel(capabilities={"connection.blocked": False}))

@@ -146,7 +146,7 @@ class Connection(Session):
             confirming.clear()
             self.mark()
         if self.services.alarm and not self.published_any and self.engine.is_receiving_content():
-            self.hold_back("alarm")  # a publisher that has not finished its first message is one, too
+            self._block(self.services.alarm)  # a publisher that has not finished its first message is one, too
         if self.broker.log.pending_bytes > MAX_UNCOMMITTED and "commit" not in self.held_back and self.published_any:
             self.hold_back("commit")
             self.broker.log.wait(ReadOn(self))
@@ -426,18 +426,23 @@ class Connection(Session):
             return
         self.published_any = True
         if self.services.alarm:
-            self.hold_back("alarm")
+            self._block(self.services.alarm)
+
+    def _block(self, reason: str) -> None:
+        """Read a publisher no more, and tell it why; who only consumes goes on, for that may be what ends the alarm."""
+        if self.notify_blocked and not self.blocked:
+            self.blocked = True
+            self.engine.send(0, "connection.blocked", {"reason": reason})
+            self.mark()
+        self.hold_back("alarm")
 
     def alarm(self, reason: str) -> None:
         if not self.opened or self.closing:
             return
         if reason:
             if self.notify_blocked:
-                if not self.blocked:
-                    self.blocked = True
-                    self.engine.send(0, "connection.blocked", {"reason": reason})
                 if self.published_any:
-                    self.hold_back("alarm")
+                    self._block(reason)
             else:
                 # Clients that do not know connection.blocked know channel.flow; one that goes on is not read any more.
                 self.published_any = False
