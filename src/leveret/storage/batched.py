@@ -22,7 +22,7 @@ from leveret.storage.batch import (
     encode_settled,
     seal,
 )
-from leveret.storage.loading import LoadPlan, Piece
+from leveret.storage.loading import LoadPlan, plan_load
 from leveret.storage.records import (
     DELIVERY,
     ENTRY,
@@ -245,52 +245,9 @@ class BatchedLog(Log):
     # Paging
 
     def load(self, rows: array[int], slots: array[int], done: Callable[[list[Loaded]], None]) -> None:
-        plan = LoadPlan(len(rows), done)
-        trimmer = self.trimmer
-        pieces: dict[int, Piece] = {}
-        for index, row_id in enumerate(rows):
-            place = trimmer.find(row_id << SLOT_BITS | slots[index])
-            assert place, "an entry that was settled is asked for"
-            row = trimmer.row_of(place)
-            slot = place & SLOT_MASK
-            piece = pieces.get(row.id)
-            if piece is None:
-                piece = Piece(row)
-                pieces[row.id] = piece
-                plan.pieces.append(piece)
-                self._read(plan, row)
-            piece.slots.append(slot)
-            piece.indices.append(index)
-            if row.links is not None:
-                self._plan_links(plan, piece, row, slot, index)
         worker = self._worker
         assert worker is not None
-        worker.read(plan)
-
-    def _plan_links(self, plan: LoadPlan, piece: Piece, row: StoredRow, slot: int, index: int) -> None:
-        links = row.links
-        assert links is not None
-        trimmer = self.trimmer
-        target = trimmer.find(element(links.targets, slot))
-        if target:
-            message_row = trimmer.row_of(target)
-            self._read(plan, message_row)
-            piece.messages[index] = (message_row, target & SLOT_MASK)
-        update = trimmer.find(element(links.updates, slot))
-        if update:
-            update_row = trimmer.row_of(update)
-            draft = update_row.draft
-            if draft is not None:
-                piece.pending[index] = draft.pieces[3 * (update & SLOT_MASK)]
-            else:
-                self._read(plan, update_row)
-                piece.updates[index] = (update_row, update & SLOT_MASK)
-
-    def _read(self, plan: LoadPlan, row: StoredRow) -> None:
-        """Keep a row on disk until a load is done."""
-        if row.id not in plan.rows:
-            plan.rows[row.id] = row
-            row.readers += 1
+        worker.read(plan_load(self.trimmer, rows, slots, done))
 
     def loaded(self, plan: LoadPlan) -> None:
         """All pieces of a load were read. Called on the event loop."""

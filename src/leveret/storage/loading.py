@@ -22,7 +22,8 @@ from leveret.storage.records import (
     UPDATE,
     Prefix,
 )
-from leveret.storage.rows import StoredRow
+from leveret.storage.rows import SLOT_BITS, SLOT_MASK, Links, StoredRow, element
+from leveret.storage.trimming import Trimmer
 
 
 class Piece:
@@ -55,6 +56,53 @@ class LoadPlan:
         self.rows: dict[int, StoredRow] = {}
         self.results: list[Loaded | None] = [None] * count
         self.read = 0
+
+    def keep(self, row: StoredRow) -> None:
+        """Keep a row on disk until the load is done."""
+        if row.id not in self.rows:
+            self.rows[row.id] = row
+            row.readers += 1
+
+
+def plan_load(trimmer: Trimmer, rows: array[int], slots: array[int],
+              done: Callable[[list[Loaded]], None]) -> LoadPlan:
+    """What has to be read for the entries at these positions, row by row. Keeps the rows on disk until it was read."""
+    plan = LoadPlan(len(rows), done)
+    pieces: dict[int, Piece] = {}
+    for index, row_id in enumerate(rows):
+        place = trimmer.find(row_id << SLOT_BITS | slots[index])
+        assert place, "an entry that was settled is asked for"
+        row = trimmer.row_of(place)
+        slot = place & SLOT_MASK
+        piece = pieces.get(row.id)
+        if piece is None:
+            piece = Piece(row)
+            pieces[row.id] = piece
+            plan.pieces.append(piece)
+            plan.keep(row)
+        piece.slots.append(slot)
+        piece.indices.append(index)
+        if row.links is not None:
+            _plan_links(trimmer, plan, piece, row.links, slot, index)
+    return plan
+
+
+def _plan_links(trimmer: Trimmer, plan: LoadPlan, piece: Piece, links: Links, slot: int, index: int) -> None:
+    """Plan to read what an entry refers to: a message in another place, its latest update."""
+    target = trimmer.find(element(links.targets, slot))
+    if target:
+        row = trimmer.row_of(target)
+        plan.keep(row)
+        piece.messages[index] = (row, target & SLOT_MASK)
+    update = trimmer.find(element(links.updates, slot))
+    if update:
+        row = trimmer.row_of(update)
+        draft = row.draft
+        if draft is not None:
+            piece.pending[index] = draft.pieces[3 * (update & SLOT_MASK)]
+        else:
+            plan.keep(row)
+            piece.updates[index] = (row, update & SLOT_MASK)
 
 
 class RowReader:
