@@ -19,6 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from tests.faults.crash.power import powered  # noqa: E402
 from tests.faults.crash.rounds import CrashTest, Violation  # noqa: E402
 from tests.support.broker import LeveretProcess  # noqa: E402
 from tests.support.rabbitmq import RabbitProcess  # noqa: E402
@@ -39,10 +40,13 @@ def main() -> int:
     parser.add_argument("--graceful", type=float, default=0.1, help="share of rounds that end by SIGTERM instead")
     parser.add_argument("--again", type=float, default=0.25, help="share of kills followed by one during recovery")
     parser.add_argument("--directory", type=Path, help="where the data goes; kept; a temporary one by default")
+    parser.add_argument("--power", action="store_true", help="cut the power: what was not synced is lost or torn")
     parser.add_argument("--broker", choices=("leveret", "rabbitmq"), default="leveret")
     arguments = parser.parse_args()
     directory = arguments.directory or Path(tempfile.mkdtemp(prefix="leveret-kill9-"))
     broker = RabbitProcess(directory) if arguments.broker == "rabbitmq" else LeveretProcess(directory)
+    if arguments.power:
+        broker = powered(directory, arguments.seed) or parser.error("--power needs a C compiler")
     test = CrashTest(broker, arguments.seed, directory / "journal.jsonl", redelivery=arguments.broker == "leveret")
     begun = time.monotonic()
 
@@ -68,7 +72,9 @@ def main() -> int:
         raise
     if arguments.directory is None:
         shutil.rmtree(directory)
-    print(f"kill -9: {test.summary()}; 0 lost, 0 came back, 0 invented, 0 out of order")
+    print(
+        f"{'power cuts' if arguments.power else 'kill -9'}: {test.summary()}; 0 lost, 0 came back, 0 invented, 0 out of order"
+    )
     return 0
 
 
