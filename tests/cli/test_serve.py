@@ -232,7 +232,7 @@ def test_sighup_takes_over_users(tmp_path: Path) -> None:
         connection = connect(process)
         reload(process, '[users.new]\npassword = "y"\npermissions."/" = {}\n[amqp]\nheartbeat = 5\n')
         closed = wait_closed(connection)
-        assert closed.startswith("320") and closed.endswith("user 'old' was removed")
+        assert closed.startswith("320") and closed.endswith("user 'old' was deleted")
         with pytest.raises(pika.exceptions.ProbableAuthenticationError):
             connect(process)
         process.user, process.password = "new", "y"

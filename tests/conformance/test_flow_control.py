@@ -53,14 +53,15 @@ def fill(channel: Channel) -> None:
 def test_publishers_are_asked_to_stop_and_later_to_go_on(tight: LeveretProcess) -> None:
     publisher, consumer = connect(tight).channel(), connect(tight).channel()
     bystander = connect(tight).channel()
-    knowing = connect(tight, properties={"capabilities": {"connection.blocked": True}})
+    knowing = connect(tight, properties={"capabilities": {"connection.blocked": True}}).channel()
     bystander.queue("q", exclusive=False)
     bystander.publish(b"before", "q")
     fill(publisher)
     # All publishers are asked; who only consumes is not, and goes on.
     assert bystander.expect(ChannelClass.Flow).active is False
     bystander.send(ChannelClass.FlowOk, active=False)
-    assert knowing.expect(0, Connection.Blocked).reason
+    knowing.publish(b"under the alarm", "nowhere")
+    assert knowing.peer.expect(0, Connection.Blocked).reason
     assert consumer.drain("q") == [b"before"]
     consumer.quiet()
     publisher.peer.drop()

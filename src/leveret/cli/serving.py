@@ -167,10 +167,6 @@ class Serving:
         except (ConfigError, TlsError, BrokerError) as error:
             log.error("SIGHUP: nothing is changed: %s", error)
             return
-        for session in list(composition.services.sessions):
-            user = session.describe()["user"]
-            if user and composition.users.get(user) is None:
-                session.shut_down(f"user '{user}' was removed")
         for key in _waiting(self._config, config):
             log.warning("SIGHUP: %s has changed; that needs a new start", key)
         log.info("SIGHUP: certificates and users are read again")
