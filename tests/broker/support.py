@@ -190,9 +190,8 @@ class Taker(Consumer):
     def __init__(self, queue: Queue, tag: str = "c", *, credit: int = -1, no_ack: bool = False, priority: int = 0,
                  exclusive: bool = False, owner: object = None, scope: object = None, only: bytes | None = None,
                  join: bool = True) -> None:
-        super().__init__(queue, tag, owner, None, no_ack, exclusive, priority, {})
+        super().__init__(queue, tag, owner, None, no_ack, exclusive, priority, {}, scope or object())
         self.credit = credit
-        self.scope = scope if scope is not None else object()
         self.only = only
         self.selective = only is not None
         self.taken: list[Entry] = []

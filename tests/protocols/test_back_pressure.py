@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.protocols.v0_9_1 import channel as channel_module
+from leveret.protocols.v0_9_1.channel import MAY_HOLD
+from leveret.protocols.v0_9_1.connection import MAX_BACKLOG
 from tests.protocols.support import Channel, Site
 
 
@@ -137,13 +138,12 @@ class TestConsumersThatHoldMuch:
     def test_when_memory_is_short(self, site: Site) -> None:
         channel = site.channel()
         channel.declare()
-        most = channel_module.MAY_HOLD
-        for _ in range(most + 10):
+        for _ in range(MAY_HOLD + 10):
             channel.publish()
         channel.run()
         site.broker.tight = True
         channel.consume()
-        assert len(channel.deliveries()) == most
+        assert len(channel.deliveries()) == MAY_HOLD
         site.broker.tight = False
         channel.client.session.wake()
         assert len(channel.deliveries()) == 10
@@ -170,22 +170,20 @@ class TestCommandsAheadOfAnAnswer:
         assert names == ["queue.declare-ok", "basic.get-ok"]
         assert site.vhost.queues["new"].ready_count == 4
 
-    def test_too_many_stop_the_socket(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from leveret.protocols.v0_9_1 import connection
+    def test_too_many_stop_the_socket(self) -> None:
         from tests.broker.support import HeldLog
 
-        monkeypatch.setattr(connection, "MAX_BACKLOG", 10)
         log = HeldLog()
         site = Site(log)
         channel = site.channel()
         channel.declare(durable=True)
         log.held = True
         channel.send("queue.declare", queue="new", durable=True)
-        for _ in range(20):
+        for _ in range(MAX_BACKLOG + 1):
             channel.publish("new")
         channel.run()
         assert not channel.client.peer.reading
         log.release_all()
         channel.run()
         assert channel.client.peer.reading
-        assert site.vhost.queues["new"].ready_count == 20
+        assert site.vhost.queues["new"].ready_count == MAX_BACKLOG + 1

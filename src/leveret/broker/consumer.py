@@ -43,12 +43,13 @@ class Consumer:
                  "scope", "selective", "tag", "timeout", "unacked")
 
     def __init__(self, queue: Queue, tag: str, owner: object, channel: object, no_ack: bool, exclusive: bool,
-                 priority: int, arguments: dict[str, Any]) -> None:
+                 priority: int, arguments: dict[str, Any], scope: object | None = None) -> None:
         self.queue = queue
         self.tag = tag
         self.owner = owner
         self.channel = channel
-        self.scope: object = channel
+        # Not left to the subclass: compiled, a constructor that sets an attribute of its base anew leaks the old value.
+        self.scope: object = channel if scope is None else scope
         self.no_ack = no_ack
         self.exclusive = exclusive
         self.priority = priority

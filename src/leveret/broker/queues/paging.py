@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from mypy_extensions import mypyc_attr
+
 from leveret.broker.log import Loaded, RecoveredQueue
 from leveret.broker.message import ENTRY_OVERHEAD, Entry
 from leveret.broker.queues import expiry
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 LOW_HEAD: Final = 2048
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Waiting:
     """Someone who waits until the head of a queue is in memory."""
 

@@ -50,9 +50,8 @@ class ChannelConsumer(Consumer):
 
     def __init__(self, channel: Channel, queue: Queue, tag: str, no_ack: bool, exclusive: bool, no_local: bool,
                  priority: int, arguments: dict[str, object]) -> None:
-        super().__init__(queue, tag, channel.connection, channel, no_ack, exclusive, priority, arguments)
+        super().__init__(queue, tag, channel.connection, channel, no_ack, exclusive, priority, arguments, channel.scope)
         self.on_channel = channel
-        self.scope = channel.scope
         self.tag_octets = tag.encode("utf-8", "surrogateescape")
         self.prefetch = channel.default_prefetch
         self.prefetch_size = channel.default_prefetch_size
