@@ -1,4 +1,4 @@
-"""kill -9 of a process that writes through a log, and torn writes: what was confirmed is there, in order; nothing else is."""
+"""kill -9 of a process that writes through a log, and torn writes: what was confirmed is there, and nothing else."""
 
 from __future__ import annotations
 
