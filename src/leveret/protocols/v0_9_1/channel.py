@@ -30,6 +30,8 @@ QUANTUM: Final = 256 << 10
 MAY_HOLD: Final = 1000
 # Milliseconds that a publisher may go on after it was asked to pause: what it sent before it knew is on its way.
 FLOW_GRACE: Final = 5000
+# Messages to more queues than this count as work, of which a connection may do only so much in a turn.
+WIDE: Final = 16
 NO_CONSUMERS: Final = 313
 NO_ROUTE: Final = 312
 
@@ -212,6 +214,8 @@ class Channel(Holder):
         for queue in queues:
             if not queue.push(message):
                 accepted = False
+        if len(queues) > WIDE:
+            connection.work += len(queues)
         if self.confirming:
             sequence = self.published + 1
             self.published = sequence

@@ -43,6 +43,10 @@ MAX_UNWRITTEN: Final = 4 << 20
 # Seconds that a client gets to answer connection.close, and to read it where it cannot answer.
 CLOSE_LINGER: Final = 5.0
 LOST_LINGER: Final = 0.25
+# Queues that the messages of one connection may reach in one turn: the rest of them waits for the next.
+MAX_WORK: Final = 20_000
+# Seconds until it is looked whether a publisher that is held back may go on with what was read already.
+HELD_AGAIN: Final = 0.02
 # Octets that may wait for the disk before publishers are not read any more.
 MAX_UNCOMMITTED: Final = 64 << 20
 # Commands, and octets of contents, that one channel may send ahead of a reply before its connection is not read any more.
@@ -107,6 +111,9 @@ class Connection(Session):
         self.blocked = False
         self.published_any = False
         self.held_back: set[str] = set()
+        # What this turn has done beyond one queue a message, and the commands that it had to leave.
+        self.work = 0
+        self.rest: list[Command] = []
         # Routes and permissions
         self.routes: dict[bytes, Route] = {}
         self.topology = -1
@@ -127,8 +134,18 @@ class Connection(Session):
 
     def data_received(self, data: bytes) -> None:
         self.octets_in += len(data)
+        commands = self.engine.receive(data)
+        if self.rest:
+            self.rest.extend(commands)
+        else:
+            self._perform_all(commands)
+
+    def _perform_all(self, commands: list[Command]) -> None:
+        """Carry out what came, or as much of it as one turn may do."""
         channels = self.channels
-        for command in self.engine.receive(data):
+        done = 0
+        for command in commands:
+            done += 1
             number = command.channel
             channel = channels.get(number)
             if channel is None:
@@ -137,6 +154,14 @@ class Connection(Session):
                 self._hold(channel, command)
             else:
                 self.perform(channel, command)
+                if self.work > MAX_WORK:
+                    break
+        if self.work:
+            self.work = 0
+            if done < len(commands):
+                self.rest = commands[done:]
+                self.hold_back("turn")
+                self.peer.call_soon(self._go_on)
         confirming = self.confirming
         if confirming:
             for channel in confirming:
@@ -151,6 +176,18 @@ class Connection(Session):
             self.hold_back("commit")
             self.broker.log.wait(ReadOn(self))
         self.services.end_turn_soon()
+
+    def _go_on(self) -> None:
+        """Carry out what the turn before had to leave, unless something else holds the publisher back meanwhile."""
+        if len(self.held_back) > 1 and not self.lost:
+            self.peer.call_later(HELD_AGAIN, self._go_on)
+            return
+        commands = self.rest
+        self.rest = []
+        if not self.lost:
+            self._perform_all(commands)
+            if not self.rest:
+                self.release_input("turn")
 
     def _hold(self, channel: Channel, command: Command) -> None:
         channel.backlog.append(command)
