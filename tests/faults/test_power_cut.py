@@ -10,7 +10,6 @@ import pytest
 from tests.faults.crash.power import File, powered, sectors
 from tests.faults.crash.rounds import CrashTest, Violation
 from tests.support.amqp import Closed
-from tests.support.amqp import Closed
 from tests.support.broker import leveret_only
 
 
