@@ -67,6 +67,8 @@ def delete(queue: Queue) -> int:
         if row is not None:
             row.log.settle(entry)
             entry.row = None
+    if queue.stored:
+        queue.log.forget(queue.id)
     consumers = queue.consumers
     queue.consumers = []
     queue.ring = deque()
