@@ -137,6 +137,14 @@ class TestHeaders:
         assert headers["x-death"] == [{"queue": "source", "reason": "rejected", "count": 42, "exchange": "e"},
                                       {"queue": "other"}]
 
+    def test_the_same_death_written_many_times_is_one(self, world: World, source: Queue) -> None:
+        """As brokers before counts wrote it."""
+        earlier = [{"queue": "other", "reason": "expired", "n": number} for number in range(3)]
+        earlier += [{"queue": "source", "reason": "rejected"}, {"queue": "source", "reason": "rejected", "count": 2}]
+        world.push(source, "a", headers={"x-death": earlier})
+        reject(source)
+        assert deaths(world.vhost.queues["dead"]) == [("source", "rejected", 4), ("other", "expired", 3)]
+
     def test_a_header_of_another_type_is_replaced(self, world: World, source: Queue) -> None:
         world.push(source, "a", headers={"x-death": "mine"})
         reject(source)

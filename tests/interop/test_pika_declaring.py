@@ -98,6 +98,12 @@ def test_redeclared_queue_with_other_properties(channel: BlockingChannel, name: 
         channel.queue_declare(name, **change)
 
 
+def test_redeclared_as_exclusive(channel: BlockingChannel, name: str) -> None:
+    channel.queue_declare(name, arguments={"x-expires": 60000})
+    with channel_error(channel, 405):
+        channel.queue_declare(name, exclusive=True, arguments={"x-expires": 60000})
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -218,3 +218,72 @@ class TestAsTheSpecificationSays:
         one.consume()
         two.consume()
         assert len(one.deliveries()) + len(two.deliveries()) == 3
+
+
+class TestFairness:
+    """Consumers that share a window of one take turns."""
+
+    def taken_by(self, channel: Channel, count: int) -> list[bytes]:
+        tags = []
+        for _ in range(count):
+            (item,) = channel.deliveries()
+            tags.append(item.consumer_tag)
+            channel.ack(item.delivery_tag)
+        return tags
+
+    def test_of_one_queue(self) -> None:
+        channel = Site().channel()
+        channel.qos(1, everywhere=True)
+        fill(channel, 10)
+        channel.consume(tag="a")
+        channel.consume(tag="b")
+        assert sorted(self.taken_by(channel, 6)) == [b"a"] * 3 + [b"b"] * 3
+
+    def test_of_several_queues(self) -> None:
+        channel = Site().channel()
+        channel.qos(1, everywhere=True)
+        for name in ("a", "b", "c"):
+            fill(channel, 10, name)
+            channel.consume(name, tag=name)
+        tags = self.taken_by(channel, 9)
+        assert [tags.count(tag) for tag in (b"a", b"b", b"c")] == [3, 3, 3]
+
+
+class TestGets:
+    """basic.get is asked for, so no window counts it."""
+
+    def test_they_leave_the_channels_window_alone(self) -> None:
+        channel = Site().channel()
+        fill(channel, 10)
+        assert channel.get(no_ack=False) is not None
+        channel.qos(1, everywhere=True)
+        channel.consume()
+        assert channel.delivered() == [b"1"]
+        assert channel.get(no_ack=False) is not None
+        channel.ack(2)
+        assert channel.delivered() == [b"3"]
+        channel.ack(1)
+        assert channel.delivered() == []
+        channel.nack(3, requeue=False)
+        channel.ack(4)
+        assert channel.delivered() == [b"4"]
+
+    def test_nor_does_an_acknowledgement_of_many_lose_count(self) -> None:
+        channel = Site().channel()
+        fill(channel, 10)
+        channel.qos(2, everywhere=True)
+        channel.get(no_ack=False)
+        channel.consume()
+        assert channel.delivered() == [b"1", b"2"]
+        channel.ack(0, multiple=True)
+        assert channel.delivered() == [b"3", b"4"]
+        channel.run()
+        assert channel.delivered() == []
+
+    def test_they_leave_the_connections_window_alone(self) -> None:
+        channel = Site(qos_spec=True).channel()
+        fill(channel, 10)
+        channel.get(no_ack=False)
+        channel.qos(1, everywhere=True)
+        channel.consume()
+        assert channel.delivered() == [b"1"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from leveret.protocols.services import VhostSessionSettings
@@ -190,3 +192,14 @@ def test_two_clients_transactions_do_not_mix(site: Site, channel: Channel) -> No
 def test_vhost_settings_reach_a_session() -> None:
     site = Site(vhost_settings=VhostSessionSettings(qos_spec=True))
     assert site.connect().session.qos_spec
+
+
+def test_the_time_of_a_message_starts_with_the_commit(site: Site, channel: Channel,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    start = time.time()
+    channel.publish(body=b"a", expiration="1000")
+    channel.run()
+    monkeypatch.setattr(time, "time", lambda: start + 2)
+    channel.call("tx.commit", "tx.commit-ok")
+    monkeypatch.setattr(time, "time", lambda: start + 2.9)
+    assert site.channel().bodies() == [b"a"]

@@ -83,7 +83,7 @@ class DeadLetters:
                    entry: Entry) -> list[dict[str, Any]]:
         """The list of `x-death` tables with this death at its front, counted up where it happened before."""
         previous = headers.get("x-death")
-        deaths = [dict(d) for d in previous if isinstance(d, dict)] if isinstance(previous, list) else []
+        deaths = _grouped(previous) if isinstance(previous, list) else []
         for index, death in enumerate(deaths):
             if death.get("queue") == queue_name and death.get("reason") == reason:
                 count = death.get("count")
@@ -97,6 +97,27 @@ class DeadLetters:
             if expiration is not None:
                 death["original-expiration"] = expiration
         return [death, *deaths]
+
+
+def _grouped(previous: list[Any]) -> list[dict[str, Any]]:
+    """The deaths that a message came with, one for each queue and reason. Old brokers and careless publishers write
+    the same one many times, without a count."""
+    groups: dict[tuple[str, str], dict[str, Any]] = {}
+    deaths = []
+    for item in previous:
+        if not isinstance(item, dict):
+            continue
+        queue, reason, count = item.get("queue"), item.get("reason"), item.get("count", 1)
+        if not isinstance(queue, str) or not isinstance(reason, str) or not isinstance(count, int):
+            deaths.append(dict(item))
+            continue
+        first = groups.get((queue, reason))
+        if first is None:
+            groups[queue, reason] = first = {**item, "count": count}
+            deaths.append(first)
+        else:
+            first["count"] = min(first["count"] + count, MOST_DEATHS)
+    return deaths
 
 
 def _is_cycle(deaths: list[dict[str, Any]], target: str) -> bool:

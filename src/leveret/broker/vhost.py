@@ -219,6 +219,9 @@ class Vhost:
         if name in self.queues:
             existing = self.queue(name, owner)
             self._check_same("queue", name, "durable", durable, existing.durable)
+            if exclusive and existing.exclusive_owner is None and not self.strict:
+                raise ResourceLocked(f"cannot obtain exclusive access to queue '{name}' in vhost '{self.name}', which"
+                                     " was declared without")
             self._check_same("queue", name, "exclusive", exclusive, existing.exclusive_owner is not None)
             if not self.strict:  # queue.declare.auto-delete.pre-existence
                 self._check_same("queue", name, "auto_delete", auto_delete, existing.auto_delete)

@@ -316,6 +316,12 @@ class Queue:
         if self.expiring:
             expiry.schedule(self)
 
+    def catch_up(self) -> None:
+        """Hand out now what the end of the turn would: a method that comes after a publish must not see a message that
+        a consumer was waiting for."""
+        if self.active and self.ring:
+            self.drain()
+
     def _drain_levels(self) -> None:
         levels = self.levels
         assert levels is not None
@@ -407,6 +413,8 @@ class Queue:
         """Acquire the next entry for `basic.get`, None where there is none in memory."""
         if self.active and self.expiring:
             self.drain()  # what expires at once is for consumers only
+        else:
+            self.catch_up()
         for backlog in self.all_levels():
             while True:
                 if not backlog.head:

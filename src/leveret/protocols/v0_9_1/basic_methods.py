@@ -144,6 +144,7 @@ def _answer_get(channel: Channel, queue: Queue, no_ack: bool) -> bool:
     message = entry.message
     if not no_ack:
         channel.unacked[tag] = entry
+        channel.gets += 1
         if channel.sized:
             channel.unacked_size += message.size
     overlay = entry.overlay

@@ -39,12 +39,13 @@ NO_ROUTE: Final = 312
 class PendingPublish:
     """A publish of a transaction, routed when it commits."""
 
-    __slots__ = ("flags", "message", "route")
+    __slots__ = ("flags", "message", "route", "sent_at")
 
-    def __init__(self, message: Message, route: Route, flags: int) -> None:
+    def __init__(self, message: Message, route: Route, flags: int, sent_at: int) -> None:
         self.message = message
         self.route = route
         self.flags = flags
+        self.sent_at = sent_at
 
 
 class ChannelConsumer(Consumer):
@@ -148,6 +149,8 @@ class Channel(Holder):
         self.prefetch = 0
         self.prefetch_size = 0
         self.unacked_size = 0
+        # How many of the unacknowledged came by basic.get, which no window counts.
+        self.gets = 0
         self.counted = False
         self.sized = False
         self.most_unacked = connection.settings.unacked_per_channel
@@ -304,7 +307,7 @@ class Channel(Holder):
         if self.tx_size > self.connection.settings.max_transaction:
             raise ContentTooLarge(f"the transaction holds more than {self.connection.settings.max_transaction} octets;"
                                   " the setting is limits.transaction_size")
-        self.tx_publishes.append(PendingPublish(message, route, flags))
+        self.tx_publishes.append(PendingPublish(message, route, flags, self.broker.timers.now()))
 
     # Confirms
 
@@ -339,7 +342,7 @@ class Channel(Holder):
 
     def has_credit(self, size: int) -> bool:
         """The channel's own window, shared by its consumers, and the connection's."""
-        if self.prefetch and len(self.unacked) + len(self.tx_settlements) >= self.prefetch:
+        if self.prefetch and len(self.unacked) + len(self.tx_settlements) - self.gets >= self.prefetch:
             return False
         if self.prefetch_size and self.unacked and self.unacked_size + size > self.prefetch_size:
             return False
@@ -389,20 +392,20 @@ class Channel(Holder):
             if entry is None:
                 raise PreconditionFailed(f"unknown delivery tag {tag}")
             holder = entry.holder
-            if self.sized or self.times is not None:
+            if self.gets or self.sized or self.times is not None:
                 self.uncount(tag, entry)
             entry.queue.settle(entry)
-            if holder is not None and holder.parked:
-                holder.wake()
             if self.counted:
                 self.wake()
+            elif holder is not None and holder.parked:
+                holder.wake()
             return
         taken = self.take_tags(tag, multiple)
         if self.transacted:
             for number, entry in taken:
                 self.tx_settlements.append((number, entry, ACCEPT))
             return
-        counting = self.sized or self.times is not None
+        counting = self.gets > 0 or self.sized or self.times is not None
         last: Consumer | None = None
         for number, entry in taken:
             holder = entry.holder
@@ -411,7 +414,7 @@ class Channel(Holder):
             entry.queue.settle(entry)
             if holder is not last:
                 last = holder
-                if holder is not None and holder.parked:
+                if holder is not None and holder.parked and not self.counted:
                     holder.wake()
         if self.counted:
             self.wake()
@@ -430,7 +433,7 @@ class Channel(Holder):
                 self.give_back(entry)
             else:
                 entry.queue.reject(entry)
-            if holder is not None and holder.parked:
+            if holder is not None and holder.parked and not self.counted:
                 holder.wake()
         if self.counted:
             self.wake()
@@ -443,7 +446,9 @@ class Channel(Holder):
             entry.queue.requeue(entry)
 
     def uncount(self, tag: int, entry: Entry) -> None:
-        """Take an entry out of the windows by size and the clock of the consumer timeout."""
+        """Take an entry out of the count of gets, the windows by size and the clock of the consumer timeout."""
+        if entry.holder is None:
+            self.gets -= 1
         if self.sized:
             size = entry.message.size
             self.unacked_size -= size
@@ -468,7 +473,14 @@ class Channel(Holder):
             self.wake_own()
 
     def wake_own(self) -> None:
-        for consumer in self.consumers.values():
+        consumers = self.consumers
+        if self.counted and len(consumers) > 1:
+            # They share a window, which the one that came first the last time has had: now it is the others' turn.
+            for tag, consumer in consumers.items():
+                if consumer.parked:
+                    consumers[tag] = consumers.pop(tag)
+                    break
+        for consumer in consumers.values():
             if consumer.parked:
                 consumer.wake()
 
@@ -521,6 +533,7 @@ class Channel(Holder):
         if consumer is not None:
             if self.reply_queue is consumer.queue:
                 self.reply_queue = None
+            consumer.queue.catch_up()
             consumer.queue.remove_consumer(consumer)
 
     # The end

@@ -393,7 +393,7 @@ class Connection(Session):
         count = 0
         octets = 0
         for channel in self.channels.values():
-            count += len(channel.unacked) + len(channel.tx_settlements)
+            count += len(channel.unacked) + len(channel.tx_settlements) - channel.gets
             octets += channel.unacked_size
         if self.prefetch and count >= self.prefetch:
             return False

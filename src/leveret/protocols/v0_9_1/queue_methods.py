@@ -49,6 +49,7 @@ def declare(channel: Channel, queue: str, passive: bool, durable: bool, exclusiv
                                     arguments=arguments)
     channel.last_queue = found.name
     found.touch()
+    found.catch_up()
     reply_when_kept(channel, "queue.declare-ok", {
         "queue": found.name, "message_count": min(found.ready_count, 0xFFFFFFFF),
         "consumer_count": len(found.consumers)}, durable, no_wait)
@@ -89,6 +90,7 @@ def purge(channel: Channel, queue: str, no_wait: bool) -> None:
     name = name_of(channel, queue)
     channel.connection.check("read", name)
     found = channel.vhost.queue(name, channel.connection)
+    found.catch_up()
     count = found.purge()
     reply_when_kept(channel, "queue.purge-ok", {"message_count": min(count, 0xFFFFFFFF)}, found.stored, no_wait)
 
@@ -98,6 +100,8 @@ def delete(channel: Channel, queue: str, if_unused: bool, if_empty: bool, no_wai
     name = name_of(channel, queue)
     channel.connection.check("configure", name)
     found = channel.vhost.queues.get(name)
+    if found is not None:
+        found.catch_up()
     count = channel.vhost.delete_queue(name, channel.connection, if_unused=if_unused, if_empty=if_empty)
     reply_when_kept(channel, "queue.delete-ok", {"message_count": min(count, 0xFFFFFFFF)},
                     found is not None and found.stored, no_wait)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from leveret.broker.errors import PreconditionFailed
+from leveret.broker.message import AT_ONCE
 from leveret.broker.transactions import REQUEUE, Transaction
 from leveret.protocols.v0_9_1.channel import NO_CONSUMERS, NO_ROUTE, Channel
 from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY
@@ -25,6 +26,8 @@ def commit(channel: Channel) -> None:
     transaction = Transaction(channel.log)
     for pending in channel.tx_publishes:
         message = pending.message
+        if message.expires_at > AT_ONCE:
+            message.expires_at += channel.broker.timers.now() - pending.sent_at  # its time starts with the commit
         route = pending.route
         queues = [queue for queue in channel.route_message(route, message) if not queue.deleted]
         if not queues and pending.flags & (MANDATORY | IMMEDIATE):
