@@ -72,9 +72,8 @@ def main() -> int:
         raise
     if arguments.directory is None:
         shutil.rmtree(directory)
-    print(
-        f"{'power cuts' if arguments.power else 'kill -9'}: {test.summary()}; 0 lost, 0 came back, 0 invented, 0 out of order"
-    )
+    what = "power cuts" if arguments.power else "kill -9"
+    print(f"{what}: {test.summary()}; 0 lost, 0 came back, 0 invented, 0 out of order")
     return 0
 
 

@@ -36,8 +36,9 @@ REPLY = "amq.rabbitmq.reply-to"
 class Soak:
     """The clients and their counts."""
 
-    def __init__(self, broker: LeveretProcess, seconds: float, rate: float, seed: int) -> None:
+    def __init__(self, broker: LeveretProcess, seconds: float, rate: float, seed: int, only: set[str]) -> None:
         self.broker = broker
+        self.only = only
         self.until = time.monotonic() + seconds
         self.rate = rate
         self.random = random.Random(seed)
@@ -58,7 +59,8 @@ class Soak:
             self.publish_work, self.publish_work, self.consume_work, self.consume_work, self.transactions, self.fan_out,
             self.expiring, self.large, self.short_lived, self.requests, self.vanishing, self.sample,
         ]  # fmt: skip
-        await asyncio.gather(*(self.guard(client) for client in clients))
+        chosen = [client for client in clients if not self.only or client.__name__ in {*self.only, "sample"}]
+        await asyncio.gather(*(self.guard(client) for client in chosen))
 
     async def guard(self, client: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -285,12 +287,13 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=500, help="steps a second of each of the busy clients")
     parser.add_argument("--growth", type=float, default=5, help="percent that memory may grow")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    parser.add_argument("--only", nargs="*", default=(), help="names of the clients to run, to find who makes memory grow")
     parser.add_argument("--directory", type=Path, help="where the data goes; a temporary one by default")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="leveret-soak-") as temporary:
         broker = LeveretProcess(arguments.directory or Path(temporary))
         with broker.start():
-            soak = Soak(broker, arguments.seconds, arguments.rate, arguments.seed)
+            soak = Soak(broker, arguments.seconds, arguments.rate, arguments.seed, set(arguments.only))
             asyncio.run(soak.run())
             flat = soak.verdict(arguments.growth)
         broker.check_log()
