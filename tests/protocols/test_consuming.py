@@ -387,3 +387,16 @@ def test_commands_after_a_refused_one_are_discarded(site: Site) -> None:
     channel.run()
     assert channel.bodies() == [b"found"]
     assert [item for item in client.received if isinstance(item, Method)] == []
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_who_deletes_a_queue_hears_of_that_before_of_its_consumers_end(site: Site, durable: bool) -> None:
+    client = site.connect()
+    channel, other = client.channel(), client.channel()
+    channel.declare(durable=durable)
+    channel.consume(tag="own")
+    other.consume(tag="other")
+    channel.send("queue.delete", queue="q")
+    channel.run()
+    names = [item.name for item in client.received if isinstance(item, Method)]
+    assert names == ["queue.delete-ok", "basic.cancel", "basic.cancel"]

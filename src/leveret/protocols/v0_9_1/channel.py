@@ -522,9 +522,17 @@ class Channel(Holder):
         if self.consumers.pop(consumer.tag, None) is None:
             return
         self.gone_tags.add(consumer.tag)
+        held_notices = self.connection.held_notices
+        if held_notices is None:
+            self.notify_cancel(consumer.tag)
+        else:
+            held_notices.append((self, consumer.tag))
+
+    def notify_cancel(self, tag: str) -> None:
+        """Tell a client that wants to know that its consumer has gone."""
         connection = self.connection
         if connection.notify_cancel and not self.closing:
-            connection.engine.send(self.number, "basic.cancel", {"consumer_tag": consumer.tag, "no_wait": True})
+            connection.engine.send(self.number, "basic.cancel", {"consumer_tag": tag, "no_wait": True})
             connection.mark()
 
     def cancel(self, tag: str) -> None:

@@ -92,6 +92,8 @@ class Connection(Session):
         self.mechanism: Any = None
         self.client_properties: dict[str, Any] = {}
         self.notify_cancel = False
+        # Cancel notifications that must not overtake the answer to this connection's own queue.delete.
+        self.held_notices: list[tuple[Channel, str]] | None = None
         self.notify_blocked = False
         self.close_on_auth_failure = False
         self.channels: dict[int, Channel] = {}

@@ -8,7 +8,7 @@ from typing import Any, Final
 from leveret.broker.errors import NotFound
 from leveret.broker.queues.base import Queue
 from leveret.protocols.v0_9_1.channel import REPLY_TO, Channel
-from leveret.protocols.v0_9_1.replies import reply_when_kept
+from leveret.protocols.v0_9_1.replies import notify_after_reply, reply_when_kept
 
 REPLY_PREFIX: Final = REPLY_TO.decode()
 
@@ -102,9 +102,16 @@ def delete(channel: Channel, queue: str, if_unused: bool, if_empty: bool, no_wai
     found = channel.vhost.queues.get(name)
     if found is not None:
         found.catch_up()
-    count = channel.vhost.delete_queue(name, channel.connection, if_unused=if_unused, if_empty=if_empty)
+    connection = channel.connection
+    notices: list[tuple[Channel, str]] = []
+    connection.held_notices = notices
+    try:
+        count = channel.vhost.delete_queue(name, connection, if_unused=if_unused, if_empty=if_empty)
+    finally:
+        connection.held_notices = None
     reply_when_kept(channel, "queue.delete-ok", {"message_count": min(count, 0xFFFFFFFF)},
                     found is not None and found.stored, no_wait)
+    notify_after_reply(channel, notices)
 
 
 HANDLERS: Final[dict[str, Callable[..., None]]] = {

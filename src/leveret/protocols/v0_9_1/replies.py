@@ -27,6 +27,27 @@ class DeferredReply(CommitWaiter):
         channel.resume()
 
 
+class DeferredNotices(CommitWaiter):
+    """Cancel notifications that follow a deferred reply."""
+
+    def __init__(self, notices: list[tuple[Channel, str]]) -> None:
+        self.notices = notices
+
+    def committed(self, batch: int) -> None:
+        for channel, tag in self.notices:
+            channel.notify_cancel(tag)
+
+
+def notify_after_reply(channel: Channel, notices: list[tuple[Channel, str]]) -> None:
+    """Send cancel notifications once what `reply_when_kept` has just answered is on its way: blocking clients take what
+    comes before the answer for the fate of their call."""
+    if channel.stalled:
+        channel.log.wait(DeferredNotices(notices))
+    else:
+        for owner, tag in notices:
+            owner.notify_cancel(tag)
+
+
 def reply_when_kept(channel: Channel, name: str, arguments: dict[str, Any], durable: bool, no_wait: bool) -> None:
     """Answer a method that may have changed durable definitions, once the log has them."""
     if no_wait:
