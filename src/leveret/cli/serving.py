@@ -57,7 +57,7 @@ class Serving:
         config = self._config
         set_up_logging(config.server.log_level, config.server.log_format)
         sys.setswitchinterval(config.broker.switch_interval)
-        gc.set_threshold(config.broker.gc_threshold, 50, 50)
+        gc.set_threshold(config.broker.gc_threshold, 20, 20)
         raise_file_limit()
         return asyncio.run(self._serve())
 

@@ -101,6 +101,7 @@ class SocketProtocol(asyncio.Protocol):
         self._handshake_timeout = handshake_timeout
         self._accepted = accepted
         self._first = b""
+        self._ignoring = False
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self.session: Session | None = None
@@ -122,6 +123,8 @@ class SocketProtocol(asyncio.Protocol):
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
+        if self._ignoring:
+            return
         self._first += data
         found = detect(self._first)
         if found == NEED_MORE:
@@ -133,7 +136,7 @@ class SocketProtocol(asyncio.Protocol):
                      self._first[:HEADER_SIZE])
             transport.write(HEADER_0_9_1)
             transport.close()
-            self.data_received = self._ignore  # type: ignore[method-assign]
+            self._ignoring = True
             return
         session = Connection(SocketPeer(transport, self._loop, self._executor), self._services)
         self.session = session
@@ -143,9 +146,6 @@ class SocketProtocol(asyncio.Protocol):
         self._first = b""
         if rest:
             session.data_received(rest)
-
-    def _ignore(self, data: bytes) -> None:
-        """The connection is being closed."""
 
     def abort(self) -> None:
         """Close the socket at once."""
@@ -169,8 +169,10 @@ class SocketProtocol(asyncio.Protocol):
         self._accepted.discard(self)
         if self._deadline is not None:
             self._deadline.cancel()
+            self._deadline = None
         if self.session is not None:
             self.session.connection_lost()
-            # asyncio's transport refers to the bound method: break the cycle with the session.
-            self.data_received = self._ignore  # type: ignore[method-assign]
             self.session = None
+        # No cycle may remain: the garbage collector comes too rarely for brokers with many short connections.
+        self.__dict__.pop("data_received", None)
+        self._transport = None

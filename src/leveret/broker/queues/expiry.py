@@ -20,10 +20,11 @@ class Expiry(Timed):
 
     def __init__(self, queue: Queue) -> None:
         super().__init__()
-        self.queue = queue
+        self.queue: Queue | None = queue
 
     def fire(self, now: int) -> None:
-        expire(self.queue, now)
+        if self.queue is not None:
+            expire(self.queue, now)
 
 
 class Unused(Timed):
@@ -31,11 +32,11 @@ class Unused(Timed):
 
     def __init__(self, queue: Queue) -> None:
         super().__init__()
-        self.queue = queue
+        self.queue: Queue | None = queue
 
     def fire(self, now: int) -> None:
         queue = self.queue
-        if not queue.consumers and not queue.deleted:
+        if queue is not None and not queue.consumers and not queue.deleted:
             queue.vhost.remove_queue(queue)
 
 

@@ -75,9 +75,14 @@ def delete(queue: Queue) -> int:
     queue.rings = []
     for consumer in consumers:
         consumer.queue_gone()
+    # The timers may remember theirs for a while, and must not keep the queue.
     if queue.expiry is not None:
         queue.broker.timers.cancel(queue.expiry)
+        queue.expiry.queue = None
+        queue.expiry = None
     if queue.unused is not None:
         queue.broker.timers.cancel(queue.unused)
+        queue.unused.queue = None
+        queue.unused = None
     queue.broker.paging.pop(queue.id, None)
     return count

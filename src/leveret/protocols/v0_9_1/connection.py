@@ -322,6 +322,8 @@ class Connection(Session):
         self.services.sessions.pop(self, None)
         if self.heartbeat is not None:
             self.broker.timers.cancel(self.heartbeat)
+            self.heartbeat.connection = None  # the timers may remember it for a while
+            self.heartbeat = None
         self._release()
         self.broker.end_turn()
 

@@ -18,13 +18,13 @@ class Heartbeat(Timed):
 
     def __init__(self, connection: Connection, interval: int) -> None:
         super().__init__()
-        self.connection = connection
+        self.connection: Connection | None = connection
         self.half = interval * 500
         self.silent = 0
 
     def fire(self, now: int) -> None:
         connection = self.connection
-        if connection.lost:
+        if connection is None or connection.lost:
             return
         if connection.engine.received_any or connection.is_spared():
             connection.engine.received_any = False
