@@ -98,6 +98,13 @@ class Publisher:
         return bool(self.blocked) or bool(self.refused) or self.channel.closed is not None
 
 
+def usage(process: LeveretProcess) -> str:
+    """What lies on the small disk."""
+    state = os.statvfs(process.data_dir)
+    sizes = {file.name: file.stat().st_blocks * 512 for file in process.data_dir.iterdir()}
+    return f"{state.f_bavail * state.f_frsize} octets free, {sizes}"
+
+
 async def fill(publisher: Publisher) -> None:
     """Publish until the broker says that it wants no more."""
     deadline = asyncio.get_running_loop().time() + 60
@@ -137,7 +144,10 @@ def test_publishers_wait_and_consumers_drain(process: LeveretProcess) -> None:
         async def flows_again() -> bool:
             return publisher.connection.blocked is None and publisher.channel.closed is None
 
-        await eventually(flows_again, "the end of the alarm")
+        try:
+            await eventually(flows_again, "the end of the alarm")
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {usage(process)}\n{process.log()[-2000:]}") from None
         before = len(publisher.confirmed)
         while len(publisher.confirmed) < before + 20:
             await publisher.publish()
