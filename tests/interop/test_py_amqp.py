@@ -188,12 +188,12 @@ def test_exchange_binding(open_amqp: Connect, name: str) -> None:
 
 
 def test_heartbeat(open_amqp: Connect) -> None:
-    connection = open_amqp(heartbeat=1)
-    assert connection.heartbeat == 1
-    for _ in range(6):
+    connection = open_amqp(heartbeat=2)
+    assert connection.heartbeat == 2
+    for _ in range(24):
         with pytest.raises((TimeoutError, socket.timeout)):
-            connection.drain_events(timeout=0.5)
-        connection.heartbeat_tick(rate=2)
+            connection.drain_events(timeout=0.25)
+        connection.heartbeat_tick(rate=4)
     assert connection.channel().is_open
 
 
