@@ -65,10 +65,12 @@ def main() -> int:
         broker.check_log()
     except (Violation, AssertionError, RuntimeError) as error:
         broker.kill()
+        broker.stop()
         print(f"FAILED with seed {arguments.seed}; the data stays in {directory}\n{error}", file=sys.stderr)
         return 1
     except BaseException:
         broker.kill()
+        broker.stop()
         raise
     if arguments.directory is None:
         shutil.rmtree(directory)
