@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -93,6 +94,10 @@ class Contender:
     @property
     def pid(self) -> int:
         if isinstance(self.broker, RabbitProcess):
+            # RabbitMQ writes the file about when it listens, on a busy machine a little later.
+            deadline = time.monotonic() + 30
+            while not (self.directory / "pid").exists() and time.monotonic() < deadline:
+                time.sleep(0.05)
             return int((self.directory / "pid").read_text())
         assert isinstance(self.broker, LeveretProcess)
         return self.broker.pid
@@ -107,4 +112,10 @@ def running(wanted: list[str], directory: Path, slow: bool = False) -> Iterator[
             contender = Contender(name, directory / f"{name}{'-slow' if slow else ''}", slow)
             stack.callback(contender.stop)
             started.append(contender)
-        yield started
+        try:
+            yield started
+        except BaseException:
+            for contender in started:
+                if isinstance(contender.broker, LeveretProcess):
+                    print(contender.broker.log()[-4000:], file=sys.stderr)
+            raise
