@@ -10,6 +10,7 @@ getting it back from a busy event loop costs up to a switch interval.
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import struct
 from pathlib import Path
@@ -30,6 +31,8 @@ PAGE_OCTETS: Final = 4096
 
 # A checkpoint begins when the write-ahead log has grown by this many pages, and when the engine is idle.
 CHECKPOINT_PAGES: Final = 4096
+# An idle store does not keep a larger write-ahead log than this.
+IDLE_WAL_OCTETS: Final = 1 << 20
 # With more than this a commit waits for the checkpoint.
 MOST_PAGES: Final = 4 * CHECKPOINT_PAGES
 # The same while space is short: what is free in the file is no use to the write-ahead log.
@@ -344,8 +347,17 @@ class SqliteStore:
                 self._finish_checkpoint("TRUNCATE")
             return True
         if self._wal_pages:
-            self._finish_checkpoint("TRUNCATE" if self._short else "PASSIVE")
+            self._finish_checkpoint("TRUNCATE" if self._short or self._wal_is_large() else "PASSIVE")
+        elif self._wal_is_large():
+            self._finish_checkpoint("TRUNCATE")
         return False
+
+    def _wal_is_large(self) -> bool:
+        """Whether the write-ahead log keeps space that a disk alarm may be waiting for."""
+        try:
+            return os.stat(f"{self.path}-wal").st_size > IDLE_WAL_OCTETS
+        except OSError:
+            return False
 
     def _finish_checkpoint(self, mode: str) -> None:
         """Bring all that is left in the write-ahead log into the file, so that it begins anew."""
