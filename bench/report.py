@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from bench.brokers import RABBIT, TITLES
-from bench.workloads import LATENCY, Workload
 from rich.console import Console
 from rich.table import Table
+
+from bench.brokers import RABBIT, TITLES
+from bench.workloads import LATENCY, Workload
 
 # By workload and broker: the generator's result of every round.
 Results = dict[str, dict[str, list[dict[str, Any]]]]

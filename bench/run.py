@@ -17,9 +17,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from rich.console import Console
+
 from bench import brokers, generator, report
 from bench.workloads import WORKLOADS, Workload
-from rich.console import Console
 
 
 def options() -> argparse.Namespace:

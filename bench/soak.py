@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from pamqp import commands  # noqa: E402
+
 from tests.support.amqp import Channel, Closed, Connection, Delivery  # noqa: E402
 from tests.support.broker import LeveretProcess  # noqa: E402
 
