@@ -37,7 +37,8 @@ NO_ROUTE: Final = 312
 
 
 class PendingPublish:
-    """A publish of a transaction, routed when it commits."""
+    """A publish of a transaction. Its exchange was looked up when it came; what is bound there counts at the commit
+    only where routes depend on the message."""
 
     __slots__ = ("flags", "message", "route", "sent_at")
 
