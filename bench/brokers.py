@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
