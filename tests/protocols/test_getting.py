@@ -280,11 +280,12 @@ class TestOddNames:
         channel.run()
         assert channel.client.refusal()[0] == 406
 
-    def test_arguments_that_are_not_utf8(self, site: Site) -> None:
+    def test_arguments_that_are_not_utf8(self, site: Site, caplog: pytest.LogCaptureFixture) -> None:
         channel = site.channel()
         channel.declare(durable=True, arguments={"x-\udcff": "\udcfe"})
         channel.declare(durable=True, arguments={"x-\udcff": "\udcfe"})
         channel.call("queue.bind", "queue.bind-ok", queue="q", exchange="amq.headers", arguments={"\udcff": "\udcfe"})
+        assert "x-" in caplog.text and caplog.text.encode("utf-8")
 
 
 @pytest.mark.parametrize(("data", "found"), [

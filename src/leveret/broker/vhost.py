@@ -31,7 +31,7 @@ from leveret.broker.errors import (
 )
 from leveret.broker.exchanges.base import Binding, Exchange
 from leveret.broker.exchanges.direct import DirectExchange
-from leveret.broker.exchanges.registry import make_exchange
+from leveret.broker.exchanges.registry import exchange_class, make_exchange
 from leveret.broker.message import Message
 from leveret.broker.queues import paging
 from leveret.broker.queues.base import Queue
@@ -152,6 +152,7 @@ class Vhost:
         arguments = arguments or {}
         if not name:
             raise AccessRefused("the default exchange cannot be declared")
+        exchange_class(type_name)
         settings = parse_exchange_arguments(arguments, strict=self.strict)
         existing = self.exchanges.get(name)
         if existing is not None:
@@ -218,10 +219,10 @@ class Vhost:
                                          strict=self.strict)
         if name in self.queues:
             existing = self.queue(name, owner)
+            if exclusive != (existing.exclusive_owner is not None) and not self.strict:
+                raise ResourceLocked(f"cannot obtain exclusive access to locked queue '{name}' in vhost '{self.name}': it"
+                                     f" was declared {'without' if exclusive else 'with'} exclusive")
             self._check_same("queue", name, "durable", durable, existing.durable)
-            if exclusive and existing.exclusive_owner is None and not self.strict:
-                raise ResourceLocked(f"cannot obtain exclusive access to queue '{name}' in vhost '{self.name}', which"
-                                     " was declared without")
             self._check_same("queue", name, "exclusive", exclusive, existing.exclusive_owner is not None)
             if not self.strict:  # queue.declare.auto-delete.pre-existence
                 self._check_same("queue", name, "auto_delete", auto_delete, existing.auto_delete)
@@ -342,9 +343,13 @@ class Vhost:
 
     def _bindable(self, name: str) -> Exchange:
         """The exchange to bind to; the default one only in strict mode (0-9-1 queue.bind.exchange.default-exchange)."""
+        self.check_bindable(name)
+        return self.exchange(name)
+
+    def check_bindable(self, name: str) -> None:
+        """Raise AccessRefused for an exchange whose bindings cannot be changed, whatever is at their other end."""
         if not name and not self.strict:
             raise AccessRefused("operation not permitted on the default exchange (compat.strict allows it)")
-        return self.exchange(name)
 
     def _unbind(self, exchange: Exchange, destination: Any, routing_key: str, arguments: dict[str, Any]) -> bool:
         if not exchange.unbind(destination, routing_key, arguments):
@@ -447,7 +452,8 @@ class Vhost:
         for name in arguments:
             if name not in self.broker.unknown_arguments:
                 self.broker.unknown_arguments.add(name)
-                log.warning("argument '%s' is not known: it is kept, and has no effect (compat.strict refuses it)", name)
+                # Names may hold what is no Unicode text, which not every log can take.
+                log.warning("argument %r is not known: it is kept, and has no effect (compat.strict refuses it)", name)
 
     def _check_new_name(self, kind: str, name: str) -> None:
         self.broker.check_name(kind, name)

@@ -265,12 +265,13 @@ class Connection(Session):
         if code in HARD_ERRORS:
             self.close(code, text, class_id, method_id)
             return
-        log.info("%s: channel %d closed with %d: %s", self.peer.name, channel.number, code, text)
+        said = reply_text(code, text)
+        log.info("%s: channel %d closed with %d: %s", self.peer.name, channel.number, code, said)
         channel.resolve()
         self.close_channel(channel)
         # Dropped by the engine where the client was quicker, and its close comes next.
         self.engine.send(channel.number, "channel.close", {
-            "reply_code": code, "reply_text": reply_text(code, text), "class_id": class_id, "method_id": method_id})
+            "reply_code": code, "reply_text": said, "class_id": class_id, "method_id": method_id})
         self.mark()
 
     def close_channel(self, channel: Channel) -> None:
@@ -284,11 +285,12 @@ class Connection(Session):
         """Send connection.close; everything but its answer is discarded from now on."""
         if self.closing or self.lost:
             return
-        log.info("%s: connection closed with %d: %s", self.peer.name, code, text)
+        said = reply_text(code, text)
+        log.info("%s: connection closed with %d: %s", self.peer.name, code, said)
         self.closing = True
         self.awaits_close_ok = True
         self.engine.send(0, "connection.close", {
-            "reply_code": code, "reply_text": reply_text(code, text), "class_id": class_id, "method_id": method_id})
+            "reply_code": code, "reply_text": said, "class_id": class_id, "method_id": method_id})
         self._release()
         self.mark()
         self.resume_reading()
