@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path

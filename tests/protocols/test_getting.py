@@ -34,13 +34,16 @@ class TestGet:
         taken = channel.get()
         assert taken is not None and taken.arguments["redelivered"]
 
-    def test_not_beside_an_exclusive_consumer(self, site: Site) -> None:
+    @pytest.mark.parametrize(("strict", "code"), [(False, 0), (True, 403)])
+    def test_beside_an_exclusive_consumer(self, strict: bool, code: int) -> None:
+        """RabbitMQ allows it; strict mode takes exclusive at its word."""
+        site = Site(strict=strict)
         channel, other = site.channel(), site.channel()
         channel.declare()
         channel.consume(exclusive=True)
         other.send("basic.get", queue="q")
         other.run()
-        assert other.client.refusal()[0] == 403
+        assert other.client.refusal()[0] == code
 
     def test_tags_of_gets_and_deliveries_are_one_sequence(self, site: Site) -> None:
         channel = site.channel()

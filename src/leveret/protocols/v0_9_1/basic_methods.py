@@ -50,6 +50,8 @@ def consume(channel: Channel, queue: str, consumer_tag: str, no_local: bool, no_
             no_wait: bool, arguments: dict[str, Any]) -> None:
     """basic.consume"""
     connection = channel.connection
+    if consumer_tag in channel.consumers:
+        raise NotAllowed(f"attempt to reuse consumer tag '{consumer_tag}'")
     if queue == REPLY_NAME:
         found = _reply_queue(channel, no_ack)
     else:
@@ -61,10 +63,11 @@ def consume(channel: Channel, queue: str, consumer_tag: str, no_local: bool, no_
         raise ResourceError(f"the channel has its most consumers, {limit}; the setting is limits.consumers_per_channel")
     if not consumer_tag:
         consumer_tag = "amq.ctag-" + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
-    if consumer_tag in channel.consumers:
-        raise NotAllowed(f"attempt to reuse consumer tag '{consumer_tag}'")
     if found.consumers and (exclusive or found.consumers[0].exclusive):
         raise AccessRefused(f"queue '{found.name}' in vhost '{connection.vhost_name}' in exclusive use")
+    if exclusive and found.settings.single_active_consumer:
+        raise AccessRefused(f"queue '{found.name}' in vhost '{connection.vhost_name}' has a single active consumer:"
+                            " exclusive consumers are not permitted")
     consumer = ChannelConsumer(channel, found, consumer_tag, no_ack, exclusive, no_local, settings.priority, arguments)
     channel.consumers[consumer_tag] = consumer
     if not no_wait:
@@ -121,7 +124,7 @@ def get(channel: Channel, queue: str, no_ack: bool) -> None:
     name = name_of(channel, queue)
     channel.connection.check("read", name)
     found = channel.vhost.queue(name, channel.connection)
-    if found.consumers and found.consumers[0].exclusive:
+    if channel.vhost.strict and found.consumers and found.consumers[0].exclusive:
         raise AccessRefused(f"queue '{name}' in vhost '{channel.connection.vhost_name}' in exclusive use")
     found.touch()
     if not _answer_get(channel, found, no_ack):

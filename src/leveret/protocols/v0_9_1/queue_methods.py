@@ -58,6 +58,7 @@ def declare(channel: Channel, queue: str, passive: bool, durable: bool, exclusiv
 def bind(channel: Channel, queue: str, exchange: str, routing_key: str, no_wait: bool,
          arguments: dict[str, Any]) -> None:
     """queue.bind; without queue name and routing key, the key is the name of the last queue."""
+    channel.vhost.check_bindable(exchange)
     name = name_of(channel, queue)
     if not queue and not routing_key:
         routing_key = name
@@ -71,6 +72,7 @@ def bind(channel: Channel, queue: str, exchange: str, routing_key: str, no_wait:
 def unbind(channel: Channel, queue: str, exchange: str, routing_key: str, arguments: dict[str, Any]) -> None:
     """queue.unbind; what is not there is unbound already, except in strict mode."""
     vhost = channel.vhost
+    vhost.check_bindable(exchange)
     try:
         name = name_of(channel, queue)
         if not queue and not routing_key:
