@@ -98,10 +98,25 @@ def test_redeclared_queue_with_other_properties(channel: BlockingChannel, name: 
         channel.queue_declare(name, **change)
 
 
-def test_redeclared_as_exclusive(channel: BlockingChannel, name: str) -> None:
-    channel.queue_declare(name, arguments={"x-expires": 60000})
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_redeclared_with_another_exclusivity(channel: BlockingChannel, name: str, exclusive: bool) -> None:
+    channel.queue_declare(name, exclusive=exclusive, arguments={"x-expires": 60000})
     with channel_error(channel, 405):
-        channel.queue_declare(name, exclusive=True, arguments={"x-expires": 60000})
+        channel.queue_declare(name, exclusive=not exclusive, durable=True)
+
+
+@pytest.mark.parametrize("method", ["queue_bind", "queue_unbind"])
+def test_the_default_exchange_cannot_be_bound_not_even_to_nothing(channel: BlockingChannel, method: str) -> None:
+    with channel_error(channel, 403):
+        getattr(channel, method)("no-such-queue", "", "k")
+
+
+def test_redeclared_exchange_of_an_unknown_type(connection: BlockingConnection, name: str) -> None:
+    channel = connection.channel()
+    channel.exchange_declare(name, "direct", auto_delete=True)
+    with pytest.raises(ConnectionClosedByBroker) as error:
+        channel.exchange_declare(name, "no-such-type")
+    assert error.value.reply_code == 503
 
 
 @pytest.mark.parametrize(

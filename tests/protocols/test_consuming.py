@@ -34,6 +34,14 @@ class TestTags:
         channel.run()
         assert channel.client.refusal()[0] == 530
 
+    def test_not_even_for_a_queue_that_does_not_exist(self, site: Site) -> None:
+        channel = site.channel()
+        channel.declare()
+        channel.consume(tag="t")
+        channel.send("basic.consume", queue="missing", consumer_tag="t")
+        channel.run()
+        assert channel.client.refusal()[0] == 530
+
     def test_but_on_another(self, site: Site) -> None:
         channel = site.channel()
         channel.declare()
@@ -400,3 +408,11 @@ def test_who_deletes_a_queue_hears_of_that_before_of_its_consumers_end(site: Sit
     channel.run()
     names = [item.name for item in client.received if isinstance(item, Method)]
     assert names == ["queue.delete-ok", "basic.cancel", "basic.cancel"]
+
+
+def test_a_queue_with_a_single_active_consumer_has_no_exclusive_one(site: Site) -> None:
+    channel = site.channel()
+    channel.declare(arguments={"x-single-active-consumer": True})
+    channel.send("basic.consume", queue="q", exclusive=True)
+    channel.run()
+    assert channel.client.refusal()[0] == 403
