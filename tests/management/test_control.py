@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -42,7 +43,9 @@ class Served:
             client.settimeout(10)
             with short_path(self.path) as name:
                 client.connect(name)
-            client.sendall(octets)
+            # A broker that refuses a request does not read the rest of it.
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                client.sendall(octets)
             with client.makefile("rb") as lines:
                 return [json.loads(lines.readline()) for _ in range(answers)]
 
