@@ -416,3 +416,14 @@ def test_a_queue_with_a_single_active_consumer_has_no_exclusive_one(site: Site) 
     channel.send("basic.consume", queue="q", exclusive=True)
     channel.run()
     assert channel.client.refusal()[0] == 403
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_queue_whose_messages_are_all_held_is_empty_but_in_strict_mode(strict: bool) -> None:
+    channel = Site(strict=strict).channel()
+    channel.declare()
+    channel.publish()
+    channel.get(no_ack=False)
+    channel.send("queue.delete", queue="q", if_empty=True)
+    channel.run()
+    assert channel.client.refusal()[0] == (406 if strict else 0)

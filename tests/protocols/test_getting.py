@@ -24,6 +24,15 @@ class TestGet:
             counts.append((taken.arguments["message_count"], taken.arguments["delivery_tag"]))
         assert counts == [(2, 1), (1, 2), (0, 3)]
 
+    def test_does_not_count_what_has_expired(self, site: Site) -> None:
+        channel = site.channel()
+        channel.declare()
+        channel.publish(body=b"a")
+        channel.publish(body=b"b", expiration="0")
+        channel.run()
+        taken = channel.get()
+        assert taken is not None and taken.arguments["message_count"] == 0
+
     def test_redelivered(self, site: Site) -> None:
         channel = site.channel()
         channel.declare()

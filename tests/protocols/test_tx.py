@@ -203,3 +203,10 @@ def test_the_time_of_a_message_starts_with_the_commit(site: Site, channel: Chann
     channel.call("tx.commit", "tx.commit-ok")
     monkeypatch.setattr(time, "time", lambda: start + 2.9)
     assert site.channel().bodies() == [b"a"]
+
+
+def test_copies_that_are_no_list_are_refused_at_once(site: Site, channel: Channel) -> None:
+    channel.publish(headers={"CC": "q"})
+    channel.run()
+    assert channel.client.refusal()[0] == 406
+    assert site.channel().bodies() == []

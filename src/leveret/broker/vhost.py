@@ -279,7 +279,8 @@ class Vhost:
         queue = self.queue(name, owner)
         if if_unused and queue.consumers:
             raise PreconditionFailed(f"queue '{name}' in vhost '{self.name}' in use")
-        if if_empty and queue.ready_count + queue.unacked:
+        # What consumers hold counts as messages in the queue only by the specification.
+        if if_empty and (queue.ready_count or (self.strict and queue.unacked)):
             raise PreconditionFailed(f"queue '{name}' in vhost '{self.name}' is not empty")
         if self.strict and queue.settings.dead_letter_exchange is not None:
             self._keep_pending(queue)

@@ -433,6 +433,8 @@ class Queue:
                 entry.holder = None
                 entry.acquired_count += 1
                 if self.expiring:
+                    while backlog.head and expiry.drop_expired(self, backlog, backlog.head[0]):
+                        pass  # so that it is not counted as left
                     self.activate()  # the next one may expire sooner
                 if no_ack:
                     self._archive(entry)

@@ -304,6 +304,8 @@ class Channel(Holder):
         return content.with_reply_to(header, self.reply_queue.name)
 
     def _publish_later(self, message: Message, route: Route, flags: int) -> None:
+        if message.headers_at >= 0 and b"CC" in message.header:
+            content.check_copies(message)
         self.tx_size += message.size + 1000
         if self.tx_size > self.connection.settings.max_transaction:
             raise ContentTooLarge(f"the transaction holds more than {self.connection.settings.max_transaction} octets;"

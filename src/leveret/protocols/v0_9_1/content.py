@@ -61,7 +61,19 @@ def with_reply_to(header: bytes, address: str) -> bytes:
 
 def copy_keys(message: Message) -> list[str]:
     """The routing keys of the CC and BCC headers (RabbitMQ's sender-selected distribution). BCC is taken out of the
-    message, which has no queue yet. PreconditionFailed where one of them is not a list of strings."""
+    message, which has no queue yet. PreconditionFailed as `check_copies`."""
+    headers, keys = _copies(message)
+    if "BCC" in headers:
+        message.header = overlay_header(message.header, {"BCC": None}, False)
+    return keys
+
+
+def check_copies(message: Message) -> None:
+    """PreconditionFailed where the CC or BCC header is not a list of strings."""
+    _copies(message)
+
+
+def _copies(message: Message) -> tuple[dict[str, Any], list[str]]:
     headers = BasicHeaderReader().headers(message)
     keys: list[str] = []
     for name in ("CC", "BCC"):
@@ -71,9 +83,7 @@ def copy_keys(message: Message) -> list[str]:
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise PreconditionFailed(f"invalid type for '{name}' header: a list of strings is expected")
         keys.extend(value)
-    if "BCC" in headers:
-        message.header = overlay_header(message.header, {"BCC": None}, False)
-    return keys
+    return headers, keys
 
 
 def header_of(entry: Entry) -> bytes:

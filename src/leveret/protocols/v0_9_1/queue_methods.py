@@ -64,6 +64,7 @@ def bind(channel: Channel, queue: str, exchange: str, routing_key: str, no_wait:
         routing_key = name
     channel.connection.check("write", name)
     channel.connection.check("read", exchange)
+    channel.vhost.exchange(exchange)
     found = channel.vhost.queue(name, channel.connection)
     channel.vhost.bind(found, exchange, routing_key, arguments)
     reply_when_kept(channel, "queue.bind-ok", {}, found.stored, no_wait)
