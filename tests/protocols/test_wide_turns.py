@@ -64,3 +64,15 @@ def test_a_client_that_goes_in_the_middle_leaves_nothing_behind(publisher: Chann
     publisher.client.drop()
     publisher.client.site.run()
     assert ready(publisher, 0) == before
+
+
+def test_all_publishers_together_get_one_portion_a_turn(publisher: Channel) -> None:
+    site = publisher.client.site
+    site.services.call_soon = site.posted.append
+    others = [site.channel() for _ in range(9)]
+    for channel in (publisher, *others):
+        burst(channel)
+    # Without a turn in between: one portion, and a message of each connection that came too late for it.
+    assert ready(publisher, 0) <= MAX_WORK // QUEUES + 1 + len(others)
+    publisher.run()
+    assert ready(publisher, 0) == MESSAGES * 10

@@ -74,6 +74,8 @@ class Services:
         self.alarm = ""
         self.next_number = 1
         self.stopping = False
+        # Queues that messages have reached in this turn, where a message goes to many.
+        self.work = 0
         # How to run something after all sockets that are ready now were read; the server sets it.
         self.call_soon: Callable[[Callable[[], None]], object] | None = None
         self.turn_due = False
@@ -82,13 +84,14 @@ class Services:
         """End the turn once every socket that is ready was read: what came over many connections is routed, committed
         and written out together."""
         if self.call_soon is None:
-            self.broker.end_turn()
+            self._end_turn()
         elif not self.turn_due:
             self.turn_due = True
             self.call_soon(self._end_turn)
 
     def _end_turn(self) -> None:
         self.turn_due = False
+        self.work = 0
         self.broker.end_turn()
 
     def _users_changed(self) -> None:

@@ -30,7 +30,7 @@ QUANTUM: Final = 256 << 10
 MAY_HOLD: Final = 1000
 # Milliseconds that a publisher may go on after it was asked to pause: what it sent before it knew is on its way.
 FLOW_GRACE: Final = 5000
-# Messages to more queues than this count as work, of which a connection may do only so much in a turn.
+# Messages to more queues than this count as work, of which only so much is done in a turn.
 WIDE: Final = 16
 NO_CONSUMERS: Final = 313
 NO_ROUTE: Final = 312
@@ -219,7 +219,7 @@ class Channel(Holder):
             if not queue.push(message):
                 accepted = False
         if len(queues) > WIDE:
-            connection.work += len(queues)
+            connection.services.work += len(queues)
         if self.confirming:
             sequence = self.published + 1
             self.published = sequence

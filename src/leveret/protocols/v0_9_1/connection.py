@@ -43,7 +43,8 @@ MAX_UNWRITTEN: Final = 4 << 20
 # Seconds that a client gets to answer connection.close, and to read it where it cannot answer.
 CLOSE_LINGER: Final = 5.0
 LOST_LINGER: Final = 0.25
-# Queues that the messages of one connection may reach in one turn: the rest of them waits for the next.
+# Queues that the messages of all connections together may reach in one turn; then each connection gets on by a message
+# a turn, so that a flood does not keep others waiting.
 MAX_WORK: Final = 20_000
 # Seconds until it is looked whether a publisher that is held back may go on with what was read already.
 HELD_AGAIN: Final = 0.02
@@ -113,8 +114,7 @@ class Connection(Session):
         self.blocked = False
         self.published_any = False
         self.held_back: set[str] = set()
-        # What this turn has done beyond one queue a message, and the commands that it had to leave.
-        self.work = 0
+        # The commands that the turn before had to leave.
         self.rest: list[Command] = []
         # Routes and permissions
         self.routes: dict[bytes, Route] = {}
@@ -145,6 +145,7 @@ class Connection(Session):
     def _perform_all(self, commands: list[Command]) -> None:
         """Carry out what came, or as much of it as one turn may do."""
         channels = self.channels
+        services = self.services
         done = 0
         for command in commands:
             done += 1
@@ -156,14 +157,12 @@ class Connection(Session):
                 self._hold(channel, command)
             else:
                 self.perform(channel, command)
-                if self.work > MAX_WORK:
+                if services.work > MAX_WORK:
                     break
-        if self.work:
-            self.work = 0
-            if done < len(commands):
-                self.rest = commands[done:]
-                self.hold_back("turn")
-                self.peer.call_soon(self._go_on)
+        if done < len(commands):
+            self.rest = commands[done:]
+            self.hold_back("turn")
+            self.peer.call_soon(self._go_on)
         confirming = self.confirming
         if confirming:
             for channel in confirming:
