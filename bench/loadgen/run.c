@@ -101,14 +101,39 @@ static int64_t backlog(void)
     return (int64_t)(counts.published * copies) - (int64_t)counts.delivered;
 }
 
+/* When publish number n of each publisher is due, counted from 1: in whole nanoseconds, so that who wakes at that time
+   finds that it is due. */
+static uint64_t due_at(uint64_t n)
+{
+    return started + (uint64_t)((double)n * 1e9 * load->publishers / load->rate);
+}
+
+/* Publishes that are due by now, by the rate. */
+static uint64_t due_by_now(void)
+{
+    uint64_t n = (uint64_t)((double)(now - started) * 1e-9 * load->rate / load->publishers);
+    return due_at(n + 1) <= now ? n + 1 : n;
+}
+
+/* Wake when the next publish is due, but not more often than fifty thousand times a second. */
+static void arm(int ticks)
+{
+    now = now_ns();
+    uint64_t at = due_at(due_by_now() + 1);
+    if (at < now + 20000)
+        at = due_at((uint64_t)((double)(now + 20000 - started) * 1e-9 * load->rate / load->publishers) + 1);
+    struct itimerspec spec = {{0, 0}, {(time_t)(at / 1000000000u), (long)(at % 1000000000u)}};
+    timerfd_settime(ticks, TFD_TIMER_ABSTIME, &spec, NULL);
+}
+
 /* Publishes that may be sent now, before limits of the window. */
 static uint64_t due(const struct connection *c)
 {
     uint64_t share = load->messages ? load->messages / (unsigned)load->publishers : UINT64_MAX;
     if (load->rate > 0) {
-        double until = (double)(now - started) * 1e-9 * load->rate / load->publishers;
-        if (until < (double)share)
-            share = (uint64_t)until;
+        uint64_t until = due_by_now();
+        if (until < share)
+            share = until;
     }
     return share > c->published ? share - c->published : 0;
 }
@@ -139,7 +164,7 @@ static void publish(struct connection *c)
                 c->template_next = 0;
             uint64_t when = now;
             if (load->rate > 0) /* when it was to be sent: a generator that is late must not make the broker look good */
-                when = started + (uint64_t)((double)(c->published + 1) * 1e9 * load->publishers / load->rate);
+                when = due_at(c->published + 1);
             buf_reserve(&c->out, t->len);
             uint8_t *to = c->out.data + c->out.len;
             memcpy(to, templates.data + t->at, t->len);
@@ -426,17 +451,14 @@ void load_run(const struct load *what)
     signal(SIGTERM, stop);
     int ticks = -1;
     if (load->rate > 0) {
-        long interval = (long)(1e9 / load->rate);
-        struct itimerspec spec = {{0, interval > 200000 ? interval : 200000}, {0, 1}};
-        if (interval > 999999999)
-            spec.it_interval = (struct timespec){interval / 1000000000, interval % 1000000000};
         ticks = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK);
-        timerfd_settime(ticks, 0, &spec, NULL);
         struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
         epoll_ctl(poller, EPOLL_CTL_ADD, ticks, &event);
     }
 
     now = started = now_ns();
+    if (ticks >= 0)
+        arm(ticks);
     uint64_t begin = started + (uint64_t)(load->messages ? 0 : load->warmup * 1e9);
     uint64_t end = load->messages ? UINT64_MAX : begin + (uint64_t)(load->seconds * 1e9);
     int measuring = 0;
@@ -452,9 +474,11 @@ void load_run(const struct load *what)
             struct connection *c = events[i].data.ptr;
             if (c == NULL) {
                 uint64_t expirations;
-                if (read(ticks, &expirations, sizeof expirations) > 0)
+                if (read(ticks, &expirations, sizeof expirations) > 0) {
                     for (int p = 0; p < load->publishers; p++)
                         publish(&all[p]);
+                    arm(ticks);
+                }
                 continue;
             }
             if (events[i].events & EPOLLOUT) {
