@@ -76,9 +76,11 @@ def test_who_does_not_stop_is_not_read_any_more(tight: LeveretProcess) -> None:
     rude, polite = connect(tight).channel(), connect(tight).channel()
     fill(rude)
     rude.peer.socket.settimeout(3.0)
+    # The alarm may end once more when the allocator gives back what it kept, and is raised again with the next look.
     with pytest.raises(TimeoutError):
-        for _ in range(200):
+        for _ in range(1000):
             rude.publish(PIECE, "nowhere")
+            time.sleep(0.005)
     polite.quiet()
     assert tight.memory() < WATERMARK * 1.6
     # Nobody reads its socket, but its end is noticed, and what it held is given back.

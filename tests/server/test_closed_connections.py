@@ -5,9 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
+import ssl
+from asyncio.selector_events import _SelectorSocketTransport  # type: ignore[attr-defined]
+from asyncio.sslproto import SSLProtocol
 from collections.abc import Iterator
+from pathlib import Path
 
 import pika
+import pika.exceptions
 import pytest
 
 from leveret.broker.broker import Broker, VhostSettings
@@ -18,6 +23,7 @@ from leveret.security.users import UserStore
 from leveret.server.server import Server
 from leveret.server.transport import SocketProtocol
 from leveret.storage.memory import MemoryLog
+from tests.security.certificates import Authority
 
 TIMES = 5
 
@@ -35,9 +41,11 @@ def alive(*classes: type) -> dict[str, int]:
     return {one.__name__: sum(1 for item in objects if type(item) is one) for one in classes}
 
 
-def use(port: int, *, close: bool) -> None:
+def use(port: int, context: ssl.SSLContext | None, *, close: bool) -> None:
     """A client that declares, publishes and consumes, and then closes, or breaks off."""
-    connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port, heartbeat=30))
+    options = None if context is None else pika.SSLOptions(context, "localhost")
+    connection = pika.BlockingConnection(
+        pika.ConnectionParameters("127.0.0.1", port, heartbeat=30, ssl_options=options))
     channel = connection.channel()
     limits = {"x-message-ttl": 3_600_000, "x-expires": 3_600_000}
     queue = channel.queue_declare("", exclusive=True, arguments=limits).method.queue
@@ -52,22 +60,71 @@ def use(port: int, *, close: bool) -> None:
         connection._impl._transport._sock.shutdown(socket.SHUT_RDWR)
 
 
-@pytest.mark.parametrize("close", [True, False], ids=["close", "break"])
-def test_nothing_is_left_of_closed_connections(no_collector: None, close: bool) -> None:
+def be_closed(port: int) -> None:
+    """A client whose connection the broker closes, perhaps before the client is done with opening it."""
+    with pytest.raises(pika.exceptions.AMQPConnectionError):
+        connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port))
+        while True:
+            connection.process_data_events(time_limit=10)
+
+
+def test_nothing_is_left_of_connections_that_the_broker_closed(no_collector: None) -> None:
     async def scenario() -> dict[str, int]:
-        broker = Broker(MemoryLog())
-        broker.recover(broker.log.open())
-        broker.add_vhost("/", VhostSettings())
-        server = Server(Services(broker, UserStore(), SessionSettings()))
-        await server.start()
+        server = await started()
         _, port = await server.listen("127.0.0.1", 0)
         for _ in range(TIMES):
-            await asyncio.to_thread(use, port, close=close)
-        while server.services.sessions or server.accepted:
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0)
-        left = alive(Connection, Channel, SocketProtocol)
-        await server.stop()
-        return left
+            client = asyncio.create_task(asyncio.to_thread(be_closed, port))
+            while not client.done():
+                for session in list(server.services.sessions):
+                    if isinstance(session, Connection) and session.opened:
+                        session.shut_down("an operator wants it")
+                session = None  # type: ignore[assignment]
+                await asyncio.sleep(0.01)
+            await client
+        return await what_is_left(server)
 
-    assert asyncio.run(scenario()) == {"Connection": 0, "Channel": 0, "SocketProtocol": 0}
+    left = asyncio.run(scenario())
+    assert left == dict.fromkeys(left, 0)
+
+
+async def started() -> Server:
+    broker = Broker(MemoryLog())
+    broker.recover(broker.log.open())
+    broker.add_vhost("/", VhostSettings())
+    server = Server(Services(broker, UserStore(), SessionSettings()))
+    await server.start()
+    return server
+
+
+async def what_is_left(server: Server) -> dict[str, int]:
+    while server.services.sessions or server.accepted:
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0)
+    left = alive(Connection, Channel, SocketProtocol, _SelectorSocketTransport, SSLProtocol)
+    await server.stop()
+    return left
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "tls"])
+def contexts(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
+    """The server's, and the client's."""
+    if not request.param:
+        return None, None
+    authority = Authority(tmp_path)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(*authority.issue("server"))
+    return server, ssl.create_default_context(cafile=str(authority.path))
+
+
+@pytest.mark.parametrize("close", [True, False], ids=["close", "break"])
+def test_nothing_is_left_of_closed_connections(
+        no_collector: None, close: bool, contexts: tuple[ssl.SSLContext | None, ssl.SSLContext | None]) -> None:
+    async def scenario() -> dict[str, int]:
+        server = await started()
+        _, port = await server.listen("127.0.0.1", 0, contexts[0])
+        for _ in range(TIMES):
+            await asyncio.to_thread(use, port, contexts[1], close=close)
+        return await what_is_left(server)
+
+    left = asyncio.run(scenario())
+    assert left == dict.fromkeys(left, 0)
