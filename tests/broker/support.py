@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Callable
 from typing import Any
 
+from leveret.broker.bodies import whole
 from leveret.broker.broker import Broker, HeaderReader, Holder, VhostSettings
 from leveret.broker.consumer import Consumer
 from leveret.broker.log import CommitWaiter, Loaded, RecoveredQueue, Recovery
@@ -254,7 +255,7 @@ class Keeper(Holder):
 
 
 def body_of(message: Message) -> bytes:
-    return message.body if isinstance(message.body, bytes) else b"".join(message.body)
+    return whole(message.body)
 
 
 def text_of(entry: Entry) -> str:
@@ -298,7 +299,7 @@ class World:
                                         arguments=named)
 
     def message(self, body: str = "m", *, exchange: str = "", key: str = "", persistent: bool = False,
-                priority: int = -1, ttl: int | None = None, headers: dict[str, Any] | None = None,
+                priority: int = -1, ttl: int | None = None, headers: dict[str, Any] | None = None, publisher: int = 0,
                 **properties: str) -> Message:
         encoded = body.encode()
         more: dict[str, Any] = {"headers": headers} if headers else {}
@@ -307,7 +308,7 @@ class World:
         more.update(properties)
         expires_at = 0 if ttl is None else self.clock.now() + ttl if ttl else AT_ONCE
         return Message(make_address(exchange, key), json.dumps(more).encode(), encoded, len(encoded), persistent, priority,
-                       expires_at, 0 if headers else -1)
+                       expires_at, 0 if headers else -1, publisher)
 
     def push(self, queue: Queue, *bodies: str, **options: Any) -> bool:
         """Push messages in this turn; whether the queue took all of them."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from leveret.broker.message import Entry
 from leveret.broker.queues.base import Queue
 from tests.broker.support import Taker, World, figures
 
@@ -397,3 +400,33 @@ def test_draining_in_the_middle_of_a_turn_keeps_the_figures_right(world: World) 
     assert figures(queue) == (3, 3, 2)
     world.run()
     assert world.contents(queue) == ["d", "e", "f"]
+
+
+class TestMistakes:
+    """An exception while a queue hands out: there should be none."""
+
+    def test_costs_neither_other_queues_nor_the_figures(self, world: World, caplog: pytest.LogCaptureFixture) -> None:
+        broken, sound = world.queue("broken"), world.queue("sound")
+        clumsy, other = Clumsy(broken), Taker(sound)
+        world.push(broken, *"ab")
+        world.push(sound, "c")
+        world.run()
+        assert other.bodies() == ["c"]
+        assert "'broken' failed" in caplog.text
+        assert clumsy.bodies() == ["a"]
+        clumsy.broken = False
+        broken.activate()
+        world.run()
+        assert clumsy.bodies() == ["a", "b"]
+        assert figures(broken) == (0, 0, 2) and broken.memory == 0
+
+
+class Clumsy(Taker):
+    """A consumer that fails after it took an entry."""
+
+    broken = True
+
+    def deliver(self, entry: Entry) -> None:
+        super().deliver(entry)
+        if self.broken:
+            raise RuntimeError("a mistake")

@@ -156,6 +156,74 @@ def test_page_down_spares_what_is_below_the_share(world: World) -> None:
     assert len(queue.backlog.head) == 1
 
 
+@pytest.mark.parametrize("persistent", [True, False])
+def test_page_down_shortens_the_head_of_a_queue_that_pages_already(persistent: bool) -> None:
+    world = World(page_above=30_000, overflow=True)
+    queue = world.queue(durable=True)
+    fill(world, queue, persistent=persistent)
+    world.run()
+    world.broker.page_down()
+    paged = queue.backlog.paged
+    assert paged > 10 and queue.memory > 10_000
+    world.broker.page_above = 4_000
+    for _ in range(2):
+        world.broker.page_down()
+        world.run()
+    assert queue.backlog.paged > paged and queue.memory <= 4_000
+    assert figures(queue) == (60, 240, 0)
+    assert world.contents(queue) == BODIES
+    assert queue.memory == 0
+
+
+def test_the_head_stays_while_what_follows_it_is_being_read(small: World) -> None:
+    queue = small.queue(durable=True)
+    fill(small, queue)
+    consumer = Taker(queue, credit=len(queue.backlog.head) - 3)
+    small.end_turn()
+    assert queue.backlog.loading and len(queue.backlog.head) == 3
+    small.broker.page_above = 1000
+    small.broker.page_down()
+    consumer.give(-1)
+    small.run()
+    assert consumer.history == BODIES
+
+
+def test_who_published_it_is_known_after_paging(small: World) -> None:
+    queue = small.queue(durable=True)
+    publishers = [7, 7, *(number % 3 for number in range(58))]
+    for body, publisher in zip(BODIES, publishers, strict=True):
+        small.push(queue, body, persistent=True, publisher=publisher)
+    small.run()
+    small.broker.page_down()
+    assert queue.backlog.paged > 40
+    consumer = Taker(queue)
+    small.run()
+    assert [entry.message.publisher for entry in consumer.taken] == publishers
+
+
+def test_who_refused_it_does_not_get_it_after_paging() -> None:
+    world = World(strict=True)
+    queue = world.queue(durable=True)
+    consumer = Taker(queue, credit=10)
+    world.push(queue, *BODIES, persistent=True)
+    world.run()
+    for entry in reversed(consumer.taken[:10]):
+        queue.requeue_elsewhere(entry, consumer.scope)
+    world.broker.page_above = 2000
+    world.broker.page_down()
+    world.run()
+    world.broker.page_down()
+    assert queue.backlog.paged > 55
+    world.broker.page_above = 64 << 20
+    consumer.give(-1)
+    world.run()
+    assert consumer.history == BODIES
+    assert queue.ready_count == 10
+    Taker(queue, "other", credit=0).give(-1)
+    world.run()
+    assert queue.ready_count == 0 and queue.refusals == {}
+
+
 def test_expiry_reaches_what_is_paged(small: World) -> None:
     queue = small.queue(durable=True, message_ttl=1000)
     fill(small, queue)

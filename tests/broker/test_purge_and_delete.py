@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from leveret.broker.queues.base import Queue
 from leveret.broker.queues.paging import Waiting
-from tests.broker.support import Keeper, Taker, World, figures
+from tests.broker.support import Keeper, Taker, World, figures, text_of
 
 
 def paged(world: World, count: int = 40, **arguments: object) -> Queue:
@@ -169,3 +171,96 @@ def test_purge_of_priorities(world: World) -> None:
     world.push(queue, "a", priority=1)
     world.push(queue, "b", priority=2)
     assert world.contents(queue) == ["b", "a"]
+
+
+class TestStrictDeletion:
+    """0-9-1 queue.delete.01: what was pending goes to the dead letters, wherever it was."""
+
+    BODIES = [f"{number:03}" for number in range(100)]
+
+    @pytest.fixture
+    def strict(self) -> World:
+        return World(strict=True, page_above=10_000, overflow=True)
+
+    def fill(self, world: World, *, persistent: bool = True, durable: bool = True) -> Queue:
+        queue = world.queue(durable=durable)
+        world.push(queue, *self.BODIES, persistent=persistent)
+        for _ in range(2):
+            world.run()
+            world.broker.page_down()
+        assert queue.backlog.paged > 80
+        world.push(queue, "young", persistent=persistent)
+        return queue
+
+    @pytest.mark.parametrize("persistent", [True, False])
+    def test_what_is_paged_out_is_read_back_for_it(self, strict: World, persistent: bool) -> None:
+        queue = self.fill(strict, persistent=persistent)
+        assert strict.vhost.delete_queue("q", None) == 101
+        assert "q" not in strict.vhost.queues
+        strict.run()
+        assert strict.contents(strict.vhost.queues["amq.dead"]) == [*self.BODIES, "young"]
+        strict.run()
+        assert queue.memory == 0 and strict.vhost.remains == {} and queue.id not in strict.broker.paging
+        assert strict.log.rows == {} and strict.held_log.kept == {}
+        assert strict.overflow is not None and strict.overflow.rows == {}
+        assert not any(kind == "remains" for kind, _ in strict.held_log.metadata)
+
+    def test_of_each_priority(self, strict: World) -> None:
+        queue = strict.queue(durable=True)
+        for body in self.BODIES:
+            strict.push(queue, body, persistent=True, priority=int(body) % 2)
+        strict.run()
+        strict.broker.page_down()
+        strict.vhost.delete_queue("q", None)
+        strict.run()
+        assert sorted(strict.contents(strict.vhost.queues["amq.dead"])) == self.BODIES
+
+    def test_a_queue_of_the_same_name_is_another_one(self, strict: World) -> None:
+        self.fill(strict)
+        strict.vhost.delete_queue("q", None)
+        queue = strict.queue(durable=True)
+        strict.push(queue, "new", persistent=True)
+        strict.run()
+        assert strict.contents(queue) == ["new"]
+        assert strict.vhost.queues["amq.dead"].ready_count == 101
+
+    def test_a_crash_in_the_middle_loses_nothing(self, strict: World) -> None:
+        self.fill(strict)
+        strict.run()
+        strict.vhost.delete_queue("q", None)
+        strict.end_turn()
+        assert strict.vhost.remains
+        log, recovery = strict.held_log.recovery()
+        after = World(log=log, recovery=recovery, strict=True)
+        assert list(after.vhost.queues) == ["amq.dead"]
+        after.run()
+        dead = after.vhost.queues["amq.dead"]
+        entry = dead.get(False)
+        assert entry is not None and entry.overlay is not None
+        death = entry.overlay.headers["x-death"][0]
+        assert (death["queue"], death["reason"]) == ("q", "deleted")
+        assert [text_of(entry), *after.contents(dead)] == [*self.BODIES, "young"]
+        after.run()
+        assert after.vhost.remains == {} and not any(kind == "remains" for kind, _ in after.held_log.metadata)
+
+    def test_its_vhost_may_go_meanwhile(self, strict: World) -> None:
+        self.fill(strict)
+        strict.vhost.delete_queue("q", None)
+        strict.end_turn()
+        vhost = strict.vhost
+        strict.broker.remove_vhost("/")
+        strict.run()
+        assert vhost.remains == {} and strict.log.rows == {} and strict.held_log.metadata.keys() == {
+            ("counter", "queue-id")}
+
+    def test_a_get_that_waits_is_answered(self, strict: World) -> None:
+        queue = self.fill(strict)
+        while queue.get(True) is not None:
+            pass
+        waiter = Waiter(queue)
+        queue.wait_loaded(waiter)
+        strict.vhost.delete_queue("q", None)
+        assert waiter.calls == 1
+        assert queue.get(True) is None and not queue.needs_loading()
+        strict.run()
+        assert strict.vhost.queues["amq.dead"].ready_count > 50 and strict.vhost.remains == {}

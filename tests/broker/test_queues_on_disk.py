@@ -78,6 +78,42 @@ class DiskWorld(World):
         self.paging.close()
 
 
+def test_what_was_paged_out_is_the_message_that_was_published(tmp_path: Path) -> None:
+    """Persistent or not, and who published it: a dead letter or a no-local consumer depends on it."""
+    world = DiskWorld(tmp_path)
+    queue = world.queue()
+    world.broker.page_above = 1
+    sent = [(f"{number}", number % 2 == 0, number % 3) for number in range(20)]
+    for body, persistent, publisher in sent:
+        world.push(queue, body, persistent=persistent, publisher=publisher, headers={"n": 1} if publisher == 2 else None)
+    for _ in range(3):
+        world.run()
+        world.broker.page_down()
+    assert queue.backlog.paged >= 18
+    found = []
+    while (entry := world.acquire(queue)) is not None:
+        found.append((text_of(entry), entry.message.persistent, entry.message.publisher))
+    assert found == sent
+    world.close()
+
+
+def test_the_logs_remember_nothing_of_deleted_queues(tmp_path: Path) -> None:
+    world = DiskWorld(tmp_path)
+    world.broker.page_above = 1
+    for number in range(10):
+        queue = world.queue(f"q{number}", durable=number % 2 == 0)
+        world.push(queue, *"abcdef", persistent=number % 4 == 0)
+        for _ in range(3):
+            world.run()
+            world.broker.page_down()
+        assert queue.backlog.paged
+        world.vhost.delete_queue(queue.name, None)
+    world.run()
+    for log in (world.disk, world.paging):
+        assert log._last == log._marks == {}
+    world.close()
+
+
 class DiskMachine(RuleBasedStateMachine):
     """Two durable queues and one for their dead letters. `kept` is by queue what should be in it: body to priority."""
 

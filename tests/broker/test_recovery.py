@@ -205,6 +205,16 @@ class TestMessages:
         after.run()
         assert [entry.acquired_count > 1 for entry in consumer.taken] == [True, False]
 
+    def test_a_clean_stop_after_a_crash_forgets_nothing_of_it(self, world: World) -> None:
+        world.push(world.queue(durable=True), "a", persistent=True)
+        after = restart(world)
+        after.push(queue_of(after), "new", persistent=True)
+        for _ in range(2):
+            after = restart(after, clean=True)
+        consumer = Taker(queue_of(after))
+        after.run()
+        assert [entry.acquired_count > 1 for entry in consumer.taken] == [True, False]
+
     def test_after_a_clean_stop_only_what_was(self, world: World) -> None:
         queue = world.queue(durable=True)
         consumer = Taker(queue, credit=1)

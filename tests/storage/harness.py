@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from leveret.broker.arguments import QueueSettings
+from leveret.broker.bodies import whole
 from leveret.broker.broker import Broker, VhostSettings
 from leveret.broker.log import Loaded, Log, Recovery
 from leveret.broker.message import Entry, Message, make_address
@@ -87,7 +88,7 @@ def message(body: bytes | list[bytes] = b"body", **kwargs: Any) -> Message:
 
 
 def content(item: Message) -> bytes:
-    return item.body if isinstance(item.body, bytes) else b"".join(item.body)
+    return whole(item.body)
 
 
 class Harness:

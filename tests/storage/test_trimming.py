@@ -334,6 +334,23 @@ def test_sequence_numbers_are_remembered_when_the_queue_is_empty(harness: Harnes
     harness.log.close()
 
 
+def test_nothing_is_remembered_of_queues_that_come_and_go(harness: Harness) -> None:
+    log: Any = harness.log
+    for number in range(1, 20):
+        queue = FakeQueue(number)
+        settle(harness, *harness.publish(queue, b"a"))
+        entries = harness.publish(queue, b"b")
+        harness.commit()
+        settle(harness, *entries)
+        harness.log.forget(number)
+    assert log._marks == log._last == {}
+    harness.commit()
+    harness.log.forget(100)  # which never had a message
+    assert not log.pending()
+    assert harness.reopen().last_seq == {}
+    harness.log.close()
+
+
 def test_a_message_a_commit_does_not_stay_a_row_a_message(harness: Harness) -> None:
     queue = FakeQueue(1)
     log: Any = harness.log

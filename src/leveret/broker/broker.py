@@ -6,6 +6,7 @@ A turn is what happens between bytes in and bytes out: commands publish and sett
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -18,10 +19,12 @@ from leveret.broker.consumer import Output
 from leveret.broker.errors import NotFound, PreconditionFailed, ResourceError
 from leveret.broker.log import CommitWaiter, Log, Recovery
 from leveret.broker.message import Entry, Message
-from leveret.broker.queues import paging
+from leveret.broker.queues import paging, remains, shares
 from leveret.broker.queues.base import Queue
 from leveret.broker.timers import Timers
 from leveret.broker.vhost import Vhost
+
+logger = logging.getLogger("leveret.broker")
 
 DEFAULT_PAGE_ABOVE: Final = 64 << 20
 ID_BLOCK: Final = 1000
@@ -73,7 +76,7 @@ class Broker:
 
     log          keeps what is durable
     overflow     keeps what a deep queue pages out and nobody asked to keep; None: such messages stay in memory
-    page_above   octets that a queue may hold in memory before it pages out; the memory watch moves it
+    page_above   octets that a queue may hold in memory before it pages out; `share_memory` moves it
     active       queues to drain at the end of the turn; outputs: connections to flush
     """
 
@@ -110,7 +113,10 @@ class Broker:
                 while active:
                     queue = active.popleft()
                     queue.active = False
-                    queue.drain()
+                    try:
+                        queue.drain()
+                    except Exception:  # a mistake in here concerns one queue, and must not cost the others their turn
+                        logger.exception("handing out of queue '%s' failed", queue.name)
                 self._flush()
                 outputs = self.outputs
                 if outputs:
@@ -139,13 +145,17 @@ class Broker:
             if overflow is not None:
                 overflow.flush()
 
+    def share_memory(self, budget: int, most: int) -> None:
+        """Set the share of each queue, at most `most` octets, so that all of them keep about `budget` in memory."""
+        self.page_above = shares.share(self, budget, most)
+
     def page_down(self) -> None:
         """Page out what deep queues hold in memory beyond their share, as far as it is committed."""
         if self.page_above < DEFAULT_PAGE_ABOVE:
             for vhost in self.vhosts.values():
                 for queue in vhost.queues.values():
                     if queue.memory > self.page_above:
-                        paging.page_down(queue, self.page_above // 2)
+                        paging.page_down(queue, self.page_above)
         for queue in list(self.paging.values()):
             if not paging.page_more(queue):
                 del self.paging[queue.id]
@@ -215,7 +225,7 @@ class Broker:
                 name = metadata.split_key(key)[0]
                 if name not in self.vhosts:
                     self.vhosts[name] = Vhost(self, name, VhostSettings())
-        for wanted in (metadata.EXCHANGE, metadata.QUEUE, metadata.BINDING):
+        for wanted in (metadata.EXCHANGE, metadata.QUEUE, metadata.BINDING, metadata.REMAINS):
             for (kind, key), value in stored.items():
                 if kind != wanted:
                     continue
@@ -229,12 +239,16 @@ class Broker:
         for vhost in self.vhosts.values():
             for queue in vhost.queues.values():
                 paging.start(queue)
+            for queue in list(vhost.remains.values()):
+                remains.move(queue)
 
     def check_queue_limit(self, vhost: Vhost) -> None:
+        """Raise PreconditionFailed where a vhost has its most queues, as RabbitMQ does; ResourceError in strict mode."""
         limit = vhost.settings.max_queues
         if 0 <= limit <= len(vhost.queues):
-            raise ResourceError(f"vhost '{vhost.name}' has its most queues, {limit}; the settings are"
-                                f" vhosts.{vhost.name}.limits.max_queues and limits.queues_per_vhost")
+            text = (f"vhost '{vhost.name}' has its most queues, {limit}; the settings are"
+                    f" vhosts.{vhost.name}.limits.max_queues and limits.queues_per_vhost")
+            raise ResourceError(text) if vhost.strict else PreconditionFailed(text)
 
     def vhost(self, name: str) -> Vhost:
         """The vhost of that name; NotFound where there is none."""

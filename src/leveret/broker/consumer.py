@@ -68,6 +68,10 @@ class Consumer:
         """Whether a selective consumer takes this message at all."""
         return True
 
+    def wants_of(self, publisher: int) -> bool:
+        """Whether a selective consumer may want messages of this publisher: all that is known of what is paged out."""
+        return True
+
     def deliver(self, entry: Entry) -> None:
         """Take an entry that the queue has acquired for this consumer."""
         raise NotImplementedError

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.message import Entry, Overlay, make_address
+from leveret.broker.queues import limits
 from leveret.broker.routing import resolve
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class DeadLetters:
         for target in resolve(self.vhost, exchange, keys, merged, message):
             if _is_cycle(deaths, target.name):
                 continue
-            if target.refuses_publish(message.size):
+            if limits.refuses_publish(target, message.size):
                 continue
             overlay = Overlay(address, dict(changes), True, 0)
             target.insert_new(target.prepare(message, overlay))

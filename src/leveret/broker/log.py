@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 from mypy_extensions import mypyc_attr
 
+from leveret.broker.bodies import Spool
+
 if TYPE_CHECKING:
     from leveret.broker.message import Entry, Message, Overlay
 
@@ -113,7 +115,9 @@ class Log:
     state      OK, FULL (no space: publishers must stop, settling goes on) or FAILED (nothing will commit any more)
     reason     why, in words, where the state is not OK
     pending_bytes  octets accepted and not yet on disk: the measure for back pressure
+    pending_spooled  those of them that are in the spool: no measure for back pressure on those who have none there
     rows       the rows in memory by id
+    spool      where large bodies go instead of memory, None where there is no such place
     """
 
     def __init__(self, shard: int = 0) -> None:
@@ -123,7 +127,9 @@ class Log:
         self.state = OK
         self.reason = ""
         self.pending_bytes = 0
+        self.pending_spooled = 0
         self.rows: dict[int, Row] = {}
+        self.spool: Spool | None = None
         # Called on the event loop whenever `state` changes.
         self.on_state: Callable[[], None] | None = None
 
@@ -174,7 +180,8 @@ class Log:
         raise NotImplementedError
 
     def forget(self, queue_id: int) -> None:
-        """A queue was deleted and its id will not be used again: the log need not remember its sequence numbers."""
+        """A queue was deleted and its id will not be used again: the log need not remember its sequence numbers, if it
+        has seen any."""
         raise NotImplementedError
 
     # The end of the turn

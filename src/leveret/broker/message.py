@@ -6,15 +6,14 @@ queue. Both are plain slotted objects without cycles among themselves: there may
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Union
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.broker.bodies import Body
 
 if TYPE_CHECKING:
     from leveret.broker.consumer import Consumer
     from leveret.broker.log import Row
     from leveret.broker.queues.base import Queue
-
-# One piece, or chunks in order. Nothing may assume that a body fits in one piece of memory.
-Body = Union[bytes, list[bytes]]
 
 # The format of `Message.header`, by the protocol that received the message.
 FORMAT_AMQP0: Final = 0
@@ -41,8 +40,8 @@ class Message:
     persistent  whether durable queues keep it on disk
     priority    -1 where the publisher gave none
     expires_at  milliseconds of the broker's clock (Unix time), 0 for never, AT_ONCE for a TTL of 0
-    headers_at  a hint for whoever decodes `header`: offset of the headers, -1 for none
-    publisher   the connection that published it (for no-local), or None
+    headers_at  a hint for whoever decodes `header`: offset of the headers (AMQP 1.0: of the footer), -1 for none
+    publisher   the number of the connection that published it (for no-local), 0 for none of this process's life
     row, slot   where the log holds the message record; None while it is in memory only
     """
 
@@ -50,7 +49,7 @@ class Message:
                  "row", "size", "slot")
 
     def __init__(self, address: bytes, header: bytes, body: Body, size: int, persistent: bool, priority: int = -1,
-                 expires_at: int = 0, headers_at: int = -1, publisher: object | None = None,
+                 expires_at: int = 0, headers_at: int = -1, publisher: int = 0,
                  format: int = FORMAT_AMQP0) -> None:
         self.address = address
         self.header = header

@@ -16,6 +16,7 @@ import msgspec
 VHOST: Final = "vhost"
 EXCHANGE: Final = "exchange"
 QUEUE: Final = "queue"
+REMAINS: Final = "remains"  # of a deleted queue: entries that have yet to become dead letters
 BINDING: Final = "binding"
 COUNTER: Final = "counter"
 

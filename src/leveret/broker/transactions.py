@@ -12,6 +12,7 @@ from typing import Final
 
 from leveret.broker.log import CommitWaiter, Log
 from leveret.broker.message import Entry, Message
+from leveret.broker.queues import limits
 from leveret.broker.queues.base import Queue
 
 ACCEPT: Final = 0
@@ -45,7 +46,7 @@ class Transaction(CommitWaiter):
         durable = False
         for message, queues in self.publishes:
             for queue in queues:
-                if queue.deleted or queue.turns_away(message):
+                if queue.deleted or limits.turns_away(queue, message):
                     continue
                 entry = queue.prepare(message)
                 queue.hidden[entry.seq] = message.size

@@ -33,7 +33,7 @@ from leveret.broker.exchanges.base import Binding, Exchange
 from leveret.broker.exchanges.direct import DirectExchange
 from leveret.broker.exchanges.registry import exchange_class, make_exchange
 from leveret.broker.message import Message
-from leveret.broker.queues import paging
+from leveret.broker.queues import paging, remains
 from leveret.broker.queues.base import Queue
 from leveret.broker.routing import Route, depends_on_message, resolve
 
@@ -51,6 +51,8 @@ MAX_ROUTES: Final = 65536
 STRICT_NAME: Final = re.compile(r"[A-Za-z0-9\-_.:]*", re.ASCII)
 STRICT_DELIVERY_LIMIT: Final = 5
 DEAD_QUEUE: Final = "amq.dead"
+# Names of unknown arguments that are remembered as logged.
+MAX_NOTED: Final = 1000
 
 
 class Vhost:
@@ -63,6 +65,8 @@ class Vhost:
         self.strict = settings.strict
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
+        # Deleted queues of which something has yet to become dead letters, by id.
+        self.remains: dict[int, Queue] = {}
         self.routes: dict[bytes, Route] = {}
         self.topology = 0
         self.dead_letters = DeadLetters(self)
@@ -104,6 +108,8 @@ class Vhost:
         self.removed = True
         for queue in list(self.queues.values()):
             self.remove_queue(queue)
+        for queue in list(self.remains.values()):
+            remains.drop(queue)
         for exchange in list(self.exchanges.values()):
             if exchange.name and not exchange.name.startswith("amq."):
                 self._remove_exchange(exchange)
@@ -266,7 +272,7 @@ class Vhost:
         """Write the definition of a queue to the log."""
         self.broker.log.put(metadata.QUEUE, metadata.make_key(self.name, queue.name), metadata.pack({
             "id": queue.id, "auto_delete": queue.auto_delete, "arguments": queue.arguments,
-            "has_expiring": queue.has_expiring}))
+            "has_expiring": queue.has_expiring, "handed_out_until": queue.handed_out_until}))
 
     def add_reply_queue(self, name: str, settings: QueueSettings) -> Queue:
         """A queue for direct replies to one channel: transient, gone with its consumer."""
@@ -282,19 +288,10 @@ class Vhost:
         # What consumers hold counts as messages in the queue only by the specification.
         if if_empty and (queue.ready_count or (self.strict and queue.unacked)):
             raise PreconditionFailed(f"queue '{name}' in vhost '{self.name}' is not empty")
-        if self.strict and queue.settings.dead_letter_exchange is not None:
-            self._keep_pending(queue)
-        return self.remove_queue(queue)
+        return self.remove_queue(queue, self.strict and queue.settings.dead_letter_exchange is not None)
 
-    def _keep_pending(self, queue: Queue) -> None:
-        """Strict mode: what was pending on a deleted queue goes to its dead letters (0-9-1 queue.delete.01), as far as
-        it is in memory."""
-        for backlog in queue.all_levels():
-            for entry in (*backlog.head, *(backlog.young or ())):
-                self.dead_letters.publish(entry, "deleted")
-
-    def remove_queue(self, queue: Queue) -> int:
-        """Take a queue away, with its bindings and messages."""
+    def remove_queue(self, queue: Queue, keep_pending: bool = False) -> int:
+        """Take a queue away, with its bindings and messages; with `keep_pending` these go to its dead letters."""
         if self.queues.get(queue.name) is not queue:
             return 0
         del self.queues[queue.name]
@@ -308,7 +305,7 @@ class Vhost:
         self.topology_changed()
         if queue.stored:
             self.broker.log.put(metadata.QUEUE, metadata.make_key(self.name, queue.name), None)
-        return queue.delete()
+        return remains.delete(queue) if keep_pending else queue.delete()
 
     def remove_exclusive(self, owner: object) -> None:
         """A connection is gone, and with it its exclusive queues."""
@@ -341,6 +338,12 @@ class Vhost:
             return False
         self._auto_delete(exchange)
         return True
+
+    def is_bound(self, queue: str, exchange: str, routing_key: str, arguments: dict[str, Any]) -> bool:
+        """Whether this binding of a queue exists; False also where one of its ends does not."""
+        destination = self.queues.get(queue)
+        source = self.exchanges.get(exchange)
+        return destination is not None and source is not None and source.has(destination, routing_key, arguments)
 
     def _bindable(self, name: str) -> Exchange:
         """The exchange to bind to; the default one only in strict mode (0-9-1 queue.bind.exchange.default-exchange)."""
@@ -429,11 +432,20 @@ class Vhost:
             queue = Queue(self, value["id"], names[0], True, None, value["auto_delete"], value["arguments"], settings)
             queue.stored = True
             queue.has_expiring = value.get("has_expiring", False)
-            queue.next_seq = recovery.last_seq.get(queue.id, 0) + 1
-            recovered = recovery.queues.get(queue.id)
-            if recovered is not None:
-                paging.recover(queue, recovered, not recovery.clean)
+            queue.handed_out_until = value.get("handed_out_until", 0)
+            self._restore_entries(queue, recovery)
+            if queue.handed_out_until != value.get("handed_out_until", 0):
+                self.keep_queue(queue)  # the next stop may be a clean one, and these still be there
             self.queues[names[0]] = queue
+        elif kind == metadata.REMAINS:
+            settings = parse_queue_arguments(value["arguments"], durable=True, exclusive=False, auto_delete=False,
+                                             strict=False)
+            settings.dead_letter_exchange = value["exchange"]
+            settings.dead_letter_routing_key = value["routing_key"]
+            queue = Queue(self, value["id"], value["name"], True, None, False, value["arguments"], settings)
+            queue.stored = queue.deleted = True
+            self._restore_entries(queue, recovery)
+            self.remains[queue.id] = queue
         else:
             exchange_name, destination_kind, destination_name, routing_key = names[:4]
             source = self.exchanges.get(exchange_name)
@@ -446,13 +458,22 @@ class Vhost:
                 source.bind(destination, routing_key, value["arguments"])
                 self._note_binding(source, destination)
 
+    def _restore_entries(self, queue: Queue, recovery: Recovery) -> None:
+        queue.next_seq = recovery.last_seq.get(queue.id, 0) + 1
+        recovered = recovery.queues.get(queue.id)
+        if recovered is not None:
+            paging.recover(queue, recovered, not recovery.clean)
+
     # Checks
 
     def _note_unknown(self, arguments: dict[str, Any]) -> None:
         """Log once each argument that nobody here knows: it is kept and compared, and has no effect."""
+        noted = self.broker.unknown_arguments
         for name in arguments:
-            if name not in self.broker.unknown_arguments:
-                self.broker.unknown_arguments.add(name)
+            if name not in noted:
+                if len(noted) >= MAX_NOTED:
+                    noted.clear()
+                noted.add(name)
                 # Names may hold what is no Unicode text, which not every log can take.
                 log.warning("argument %r is not known: it is kept, and has no effect (compat.strict refuses it)", name)
 

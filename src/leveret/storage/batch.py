@@ -9,8 +9,9 @@ from __future__ import annotations
 import sys
 from array import array
 from itertools import compress
-from typing import Final
+from typing import Final, Union
 
+from leveret.broker.bodies import StoredBody
 from leveret.storage.records import EMPTY_INDEX, INDEX, INDEX_SIZE, MESSAGE
 from leveret.storage.rows import BARE, DEAD, LIVE, STORED, Links, StoredRow, element, set_element
 
@@ -62,6 +63,28 @@ class Draft:
         flags = fields[4] & 0xFF00
         self.index[slot] = INDEX.pack(0, 0, fields[2], fields[3], MESSAGE | flags, fields[5])
         self.bare.add(slot)
+
+
+class BodyPart:
+    """A piece of a body that is not in memory."""
+
+    __slots__ = ("at", "body", "length")
+
+    def __init__(self, body: StoredBody, at: int, length: int) -> None:
+        self.body = body
+        self.at = at
+        self.length = length
+
+    def read(self) -> bytes:
+        """Its octets; `OSError` where they cannot be read. For the engine's thread."""
+        data = self.body.read(self.at, self.length)
+        if len(data) != self.length:
+            raise OSError("a large body is shorter than it should be")
+        return data
+
+
+# A chunk row is made of these.
+ChunkPart = Union[memoryview, BodyPart]
 
 
 class RowImage:
@@ -118,22 +141,24 @@ class Commit:
     puts         metadata to set, or to delete where the value is None
     marks        (queue id, sequence number): no entry of the queue has a higher one
     next_row     where the row ids go on after a start, 0 to leave that as it is
-    octets       that stop pending when the commit has returned
+    octets       that stop pending when the commit has returned; `spooled`: those of them that are in the spool
     """
 
-    __slots__ = ("chunks", "copies", "dead_chunks", "deletes", "images", "marks", "next_row", "number", "octets", "puts")
+    __slots__ = ("chunks", "copies", "dead_chunks", "deletes", "images", "marks", "next_row", "number", "octets", "puts",
+                 "spooled")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.images: list[RowImage] = []
         self.copies: list[CopyPlan] = []
         self.deletes: list[int] = []
-        self.chunks: list[tuple[int, list[bytes | memoryview]]] = []
+        self.chunks: list[tuple[int, list[ChunkPart]]] = []
         self.dead_chunks: list[tuple[int, int]] = []
         self.puts: dict[tuple[str, str], bytes | None] = {}
         self.marks: dict[int, int] = {}
         self.next_row = 0
         self.octets = 0
+        self.spooled = 0
 
     def empty(self) -> bool:
         return not (self.images or self.copies or self.deletes or self.chunks or self.dead_chunks or self.puts

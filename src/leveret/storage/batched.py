@@ -10,12 +10,15 @@ from array import array
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from leveret.broker.bodies import StoredBody, whole
 from leveret.broker.log import FAILED, OK, CommitWaiter, Loaded, Log, Recovery
 from leveret.broker.message import Entry, Message
 from leveret.storage.batch import (
     CHUNK_OCTETS,
     ROW_OCTETS,
     SETTLED_WORDS,
+    BodyPart,
+    ChunkPart,
     Commit,
     CopyPlan,
     Draft,
@@ -31,9 +34,11 @@ from leveret.storage.records import (
     INDEX_SIZE,
     MAX_SIZE,
     PLAIN,
+    PLAIN_TRANSIENT,
     PREFIXED,
     SPILL,
     SPILLED,
+    TRANSIENT,
     UPDATE,
     encode_prefix,
 )
@@ -66,7 +71,7 @@ class BatchedLog(Log):
         self._waiters: list[CommitWaiter] = []
         self._puts: dict[tuple[str, str], bytes | None] = {}
         self._new_marks: dict[int, int] = {}
-        self._chunks: list[tuple[int, list[bytes | memoryview]]] = []
+        self._chunks: list[tuple[int, list[ChunkPart]]] = []
         self._full_drafts: list[Draft] = []
         self._flying: Commit | None = None
         self._flying_waiters: list[CommitWaiter] = []
@@ -97,7 +102,8 @@ class BatchedLog(Log):
         index = self._index
         row = self._row
         slot = len(index)
-        index.append(_pack_index(entry.seq, entry.queue.id, size, length, PLAIN, message.priority))
+        kind = PLAIN if message.persistent else PLAIN_TRANSIENT
+        index.append(_pack_index(entry.seq, entry.queue.id, size, length, kind, message.priority))
         pieces = self._pieces
         pieces.append(address)
         pieces.append(header)
@@ -178,9 +184,9 @@ class BatchedLog(Log):
         self._puts[kind, key] = value
 
     def forget(self, queue_id: int) -> None:
-        self._marks.pop(queue_id, None)
-        self._last.pop(queue_id, None)
-        self._new_marks[queue_id] = 0
+        if self._marks.pop(queue_id, None) is not None:
+            self._last.pop(queue_id, None)
+            self._new_marks[queue_id] = 0
 
     # The end of the turn
 
@@ -236,6 +242,7 @@ class BatchedLog(Log):
         self._flying = None
         self.committed = commit.number
         self.pending_bytes -= commit.octets
+        self.pending_spooled -= commit.spooled
         self._flying_octets = 0
         waiters = self._flying_waiters
         self._flying_waiters = []
@@ -311,6 +318,8 @@ class BatchedLog(Log):
                 return
             row = None
         flags = message.format << FORMAT_SHIFT
+        if not message.persistent:
+            flags |= TRANSIENT
         first = message.address
         if counted or message.expires_at or message.headers_at >= 0:
             flags |= PREFIXED
@@ -326,7 +335,7 @@ class BatchedLog(Log):
             header = b""
             body = b""
         elif not isinstance(body, bytes):
-            body = b"".join(body)
+            body = whole(body)
         slot = self._append(DELIVERY | flags << 8, entry.seq, entry.queue.id, min(message.size, MAX_SIZE),
                             message.priority, first, header, body)
         if chunks is not None:
@@ -369,21 +378,25 @@ class BatchedLog(Log):
     def _spill(self, message: Message) -> tuple[int, int]:
         """Put header and body into chunks; returns the ids of the first and the last."""
         body = message.body
-        sources = [message.header]
-        if isinstance(body, bytes):
-            sources.append(body)
-        else:
+        sources: list[bytes | StoredBody] = [message.header]
+        if isinstance(body, list):
             sources.extend(body)
+        else:
+            sources.append(body)
         first = self._next_chunk
-        chunk: list[bytes | memoryview] = []
+        chunk: list[ChunkPart] = []
         room = CHUNK_OCTETS
         for source in sources:
-            view = memoryview(source)
-            while len(view):
-                part = view[:room]
-                chunk.append(part)
-                room -= len(part)
-                view = view[len(part) :]
+            size = len(source) if isinstance(source, bytes) else source.size
+            at = 0
+            while at < size:
+                length = min(room, size - at)
+                if isinstance(source, bytes):
+                    chunk.append(memoryview(source)[at : at + length])
+                else:
+                    chunk.append(BodyPart(source, at, length))
+                at += length
+                room -= length
                 if not room:
                     self._chunks.append((self._next_chunk, chunk))
                     self._next_chunk += 1
@@ -393,6 +406,8 @@ class BatchedLog(Log):
             self._chunks.append((self._next_chunk, chunk))
             self._next_chunk += 1
         self.pending_bytes += len(message.header) + message.size
+        if isinstance(body, StoredBody):
+            self.pending_spooled += message.size
         return first, self._next_chunk - 1
 
     def _settle_elsewhere(self, row: StoredRow, slot: int) -> None:
@@ -475,6 +490,7 @@ class BatchedLog(Log):
             commit.marks.setdefault(queue_id, 0)
         self._new_marks = {}
         commit.octets = self.pending_bytes
+        commit.spooled = self.pending_spooled
         self._flying = commit
         self._flying_waiters = self._waiters
         self._waiters = []

@@ -5,7 +5,10 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from itertools import accumulate
+from typing import Final
 
+from leveret.broker.bodies import Body, Spool
+from leveret.broker.errors import ContentTooLarge
 from leveret.broker.log import Loaded
 from leveret.broker.message import Message, Overlay
 from leveret.storage.batch import IndexReader, to_words
@@ -19,11 +22,15 @@ from leveret.storage.records import (
     PREFIXED,
     SPILL,
     SPILLED,
+    TRANSIENT,
     UPDATE,
     Prefix,
 )
 from leveret.storage.rows import SLOT_BITS, SLOT_MASK, Links, StoredRow, element
 from leveret.storage.trimming import Trimmer
+
+# Bodies larger than this go to the spool when they are read back; who delivers need not expect smaller ones there.
+SPOOLED_OCTETS: Final = 512 << 10
 
 
 class Piece:
@@ -109,15 +116,18 @@ class RowReader:
     """The records of one row. ValueError, IndexError or struct.error where the row is damaged.
 
     chunks  reads the chunk rows from a first id, so many of them
+    spool   takes what they hold; None keeps it in memory
     """
 
-    __slots__ = ("chunks", "data", "entries", "offsets", "row")
+    __slots__ = ("chunks", "data", "entries", "offsets", "row", "spool")
 
-    def __init__(self, row: StoredRow, index: bytes, data: bytes, chunks: Callable[[int, int], list[bytes]]) -> None:
+    def __init__(self, row: StoredRow, index: bytes, data: bytes, chunks: Callable[[int, int], list[bytes]],
+                 spool: Spool | None) -> None:
         self.row = row
         self.entries = IndexReader(index).entries
         self.data = data
         self.chunks = chunks
+        self.spool = spool
         lengths = to_words("I", self.entries)[4::6]
         self.offsets = array("Q", accumulate(lengths, initial=0))
 
@@ -151,12 +161,13 @@ class RowReader:
         middle = at + 1 + data[at]
         begin = middle + 1 + data[middle]
         address = data[at:begin]
+        persistent = not flags & TRANSIENT
         if flags & SPILLED:
             first, count, header_size = SPILL.unpack_from(data, begin)
-            header, body = self._spilled(first, count, header_size)
-            message = Message(address, header, body, size, True)
+            header, body = self._spilled(first, count, header_size, size)
+            message = Message(address, header, body, size, persistent)
         else:
-            message = Message(address, data[begin : end - size], data[end - size : end], size, True)
+            message = Message(address, data[begin : end - size], data[end - size : end], size, persistent)
         message.priority = fields[5]
         message.expires_at = expires_at
         message.headers_at = headers_at
@@ -165,7 +176,13 @@ class RowReader:
         message.slot = slot
         return message
 
-    def _spilled(self, first: int, count: int, header_size: int) -> tuple[bytes, list[bytes]]:
+    def _spilled(self, first: int, count: int, header_size: int, size: int) -> tuple[bytes, Body]:
+        """Header and body from chunk rows, the body without passing through memory as a whole where that can be helped."""
+        if self.spool is not None and size > SPOOLED_OCTETS:
+            try:
+                return self._spooled(self.spool, first, count, header_size, size)
+            except ContentTooLarge:
+                pass  # no room on the disk, of all places: it has to be in memory
         chunks = self.chunks(first, count)
         header = b""
         while len(header) < header_size:
@@ -177,6 +194,18 @@ class RowReader:
             else:
                 del chunks[0]
         return header, chunks
+
+    def _spooled(self, spool: Spool, first: int, count: int, header_size: int, size: int) -> tuple[bytes, Body]:
+        header = b""
+        body = spool.begin(size, False)
+        for number in range(first, first + count):
+            chunk = self.chunks(number, 1)[0]
+            missing = header_size - len(header)
+            if missing:
+                header += chunk[:missing]
+                chunk = chunk[missing:]
+            body.append(chunk)
+        return header, body
 
 
 def read_piece(plan: LoadPlan, piece: Piece, reader_of: Callable[[StoredRow], RowReader]) -> None:

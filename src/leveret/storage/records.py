@@ -79,6 +79,7 @@ KINDS: Final = (
 # Flags of an index entry.
 PREFIXED: Final = 1  # the data begins with a prefix: expiry, counts, overlay
 SPILLED: Final = 2  # header and body are in chunk rows
+TRANSIENT: Final = 4  # the publisher did not ask to keep the message (only in the log that deep queues page out to)
 FORMAT_SHIFT: Final = 4  # two bits: the format of the message's header
 
 # An index entry: sequence number in the queue, queue id, octets of the body, octets of the record's data, kind in the
@@ -87,6 +88,7 @@ INDEX_SIZE: Final = 24
 INDEX: Final = struct.Struct("<QIIIHh")
 EMPTY_INDEX: Final = INDEX.pack(0, 0, 0, 0, NONE, 0)
 PLAIN: Final = DELIVERY
+PLAIN_TRANSIENT: Final = DELIVERY | TRANSIENT << 8
 
 # expires_at, headers_at, acquired_count, delivery_count, octets of the overlay that follows
 _PREFIX: Final = struct.Struct("<qiIII")

@@ -8,20 +8,30 @@ from pathlib import Path
 from leveret.broker.errors import StorageFailed
 from leveret.broker.log import Log
 from leveret.storage.memory import MemoryLog
+from leveret.storage.spool import FileSpool
 from leveret.storage.sqlite import RESERVE_OCTETS, SqliteLog
 
 # The log of what is durable, and the one that deep queues page out to, or None where that would free no memory. Both
-# from the data directory, `storage.synchronous` in upper case, and `storage.reserve` in octets.
+# from the data directory, `storage.synchronous` in upper case, and octets: `storage.reserve` and `limits.disk_free`.
 Logs = tuple[Log, Log | None]
 
-ENGINES: dict[str, Callable[[Path, str, int], Logs]] = {
-    "sqlite": lambda path, synchronous, reserve: (
-        SqliteLog(path, synchronous=synchronous, reserve_bytes=reserve), SqliteLog(path, durable=False)),
-    "memory": lambda path, synchronous, reserve: (MemoryLog(), None),
+
+def _make_sqlite(path: Path, synchronous: str, reserve: int, disk_free: int) -> Logs:
+    log = SqliteLog(path, synchronous=synchronous, reserve_bytes=reserve)
+    overflow = SqliteLog(path, durable=False)
+    # Large bodies on their way in are refused before the disk is so full that everybody has to wait.
+    log.spool = overflow.spool = FileSpool(path, disk_free, 2 * reserve)
+    return log, overflow
+
+
+ENGINES: dict[str, Callable[[Path, str, int, int], Logs]] = {
+    "sqlite": _make_sqlite,
+    "memory": lambda path, synchronous, reserve, disk_free: (MemoryLog(), None),
 }
 
 
-def make_logs(engine: str, path: Path, *, synchronous: str = "FULL", reserve: int = RESERVE_OCTETS) -> Logs:
+def make_logs(engine: str, path: Path, *, synchronous: str = "FULL", reserve: int = RESERVE_OCTETS,
+              disk_free: int = 0) -> Logs:
     """The logs of the named engine that keeps its data in the directory `path`.
 
     Raises `StorageFailed` for a name that is not an engine's.
@@ -29,4 +39,4 @@ def make_logs(engine: str, path: Path, *, synchronous: str = "FULL", reserve: in
     make = ENGINES.get(engine)
     if make is None:
         raise StorageFailed(f"there is no storage engine {engine!r}; known are {', '.join(sorted(ENGINES))}")
-    return make(path, synchronous, reserve)
+    return make(path, synchronous, reserve, disk_free)

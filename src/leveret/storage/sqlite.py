@@ -116,6 +116,8 @@ class SqliteLog(BatchedLog):
         if self._lock is not None:
             self._lock.release()
             self._lock = None
+        if self.spool is not None:
+            self.spool.close()
 
     def _remove_file(self) -> None:
         for suffix in ("", "-wal", "-shm"):

@@ -18,7 +18,7 @@ from typing import Final
 
 from leveret.broker.errors import StorageFailed
 from leveret.broker.log import Log
-from leveret.storage.batch import Commit, CopyPlan, RowImage, copy_rows
+from leveret.storage.batch import BodyPart, ChunkPart, Commit, CopyPlan, RowImage, copy_rows
 from leveret.storage.checkpointer import Checkpointer
 from leveret.storage.data_directory import LOCKS, Reserve
 from leveret.storage.recovery import Rebuilder, Rebuilt
@@ -74,6 +74,14 @@ def _translated(error: sqlite3.Error) -> Exception:
     if code == sqlite3.SQLITE_FULL:
         return StoreFull("no space is left for the log")
     return StoreBroken(_explain(error))
+
+
+def _joined(parts: list[ChunkPart]) -> bytes:
+    """The octets of a chunk row. Raises `StoreBroken` where a body cannot be read."""
+    try:
+        return b"".join([part.read() if isinstance(part, BodyPart) else part for part in parts])
+    except OSError as error:
+        raise StoreBroken(f"a large body cannot be read back: {error}") from None
 
 
 class SqliteStore:
@@ -234,10 +242,16 @@ class SqliteStore:
         try:
             self._write(commit)
         except sqlite3.Error as error:
-            with contextlib.suppress(sqlite3.Error):
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
+            self._roll_back()
             raise _translated(error) from None
+        except StoreBroken:
+            self._roll_back()
+            raise
+
+    def _roll_back(self) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
 
     def _write(self, commit: Commit) -> None:
         execute = self._connection.execute
@@ -264,7 +278,7 @@ class SqliteStore:
         for plan in commit.copies:
             self._copy(plan)
         for chunk_id, pieces in commit.chunks:
-            execute("INSERT INTO chunk VALUES (?, ?)", (chunk_id, b"".join(pieces)))
+            execute("INSERT INTO chunk VALUES (?, ?)", (chunk_id, _joined(pieces)))
             self._wal_pages += 260
         for first, last in commit.dead_chunks:
             execute("DELETE FROM chunk WHERE id BETWEEN ? AND ?", (first, last))

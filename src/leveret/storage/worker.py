@@ -236,7 +236,7 @@ class Worker:
             columns = self._store.read_row(row.id)
             if columns is None:
                 raise KeyError(row.id)
-            reader = RowReader(row, columns[0], columns[1], self._store.read_chunks)
+            reader = RowReader(row, columns[0], columns[1], self._store.read_chunks, self._log.spool)
             self._readers[row.id] = reader
             if len(self._readers) > _KEPT_READERS:
                 self._readers.popitem(last=False)

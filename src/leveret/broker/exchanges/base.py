@@ -79,6 +79,11 @@ class Exchange:
         self.added(binding)
         return True
 
+    def has(self, destination: Any, routing_key: str, arguments: dict[str, Any]) -> bool:
+        """Whether there is such a binding."""
+        own = self.by_destination.get(destination)
+        return own is not None and (routing_key, freeze(arguments)) in own
+
     def unbind(self, destination: Any, routing_key: str, arguments: dict[str, Any]) -> bool:
         """Remove a binding; False where there is none."""
         own = self.by_destination.get(destination)

@@ -2,6 +2,7 @@
 
     head    entries in memory, what consumers get next
     chunks  entries that are on disk only: positions in compact arrays, tens of octets each
+            (usually in order; what selective consumers look for may be read first)
     young   entries newer than the chunks, in memory until they are committed; None while nothing is paged out
     passed  entries of the head up to this sequence number were offered to all consumers, and none of them wants one;
             0 while that is not known (selective consumers only)
@@ -19,7 +20,7 @@ from collections import deque
 from operator import attrgetter
 from typing import Final
 
-from leveret.broker.log import RecoveredQueue
+from leveret.broker.log import Log, RecoveredQueue
 from leveret.broker.message import Entry
 
 CHUNK_ENTRIES: Final = 4096
@@ -29,17 +30,45 @@ _SEQ: Final = attrgetter("seq")
 
 
 class Chunk:
-    """Positions of consecutive entries: sequence numbers, row ids, slots and body sizes in parallel arrays."""
+    """Positions of consecutive entries: sequence numbers, row ids, slots and body sizes in parallel arrays.
 
-    __slots__ = ("bytes", "overflow", "rows", "seqs", "sizes", "slots")
+    publisher, publishers  who published all of them; where that is not one connection, `publishers` says it one by one.
+                           0 for what a start found: no connection of before exists any more
+    """
 
-    def __init__(self, overflow: bool) -> None:
+    __slots__ = ("bytes", "overflow", "publisher", "publishers", "rows", "seqs", "sizes", "slots")
+
+    def __init__(self, overflow: bool, publisher: int = 0) -> None:
         self.overflow = overflow
+        self.publisher = publisher
+        self.publishers: array[int] | None = None
         self.seqs: array[int] = array("Q")
         self.rows: array[int] = array("Q")
         self.slots: array[int] = array("I")
         self.sizes: array[int] = array("I")
         self.bytes = 0
+
+    def add(self, row_id: int, slot: int, seq: int, size: int, publisher: int) -> None:
+        """Add a position at the end."""
+        publishers = self.publishers
+        if publishers is not None:
+            publishers.append(publisher)
+        elif publisher != self.publisher:
+            publishers = array("Q", (self.publisher,)) * len(self.seqs)
+            publishers.append(publisher)
+            self.publishers = publishers
+        self.seqs.append(seq)
+        self.rows.append(row_id)
+        self.slots.append(slot)
+        self.sizes.append(size)
+        self.bytes += size
+
+    def is_full(self) -> bool:
+        return len(self.seqs) >= CHUNK_ENTRIES or self.bytes >= CHUNK_BYTES
+
+    def publisher_of(self, index: int) -> int:
+        publishers = self.publishers
+        return self.publisher if publishers is None else publishers[index]
 
 
 class Backlog:
@@ -89,22 +118,77 @@ class Backlog:
             return
         head.insert(bisect_left(head, seq, key=_SEQ), entry)
 
-    def page(self, row_id: int, slot: int, seq: int, size: int, overflow: bool) -> None:
+    def page(self, row_id: int, slot: int, seq: int, size: int, overflow: bool, publisher: int) -> None:
         """Add a position at the end of the chunks."""
         chunks = self.chunks
         chunk: Chunk | None = chunks[len(chunks) - 1] if chunks else None
         # A chunk that is being loaded is not appended to: the load has seen only what was in it before.
-        if (chunk is None or chunk.overflow != overflow or len(chunk.seqs) >= CHUNK_ENTRIES
-                or chunk.bytes >= CHUNK_BYTES or (self.loading and len(chunks) == 1)):
-            chunk = Chunk(overflow)
+        if (chunk is None or chunk.overflow != overflow or chunk.is_full()
+                or (self.loading and len(chunks) == 1)):
+            chunk = Chunk(overflow, publisher)
             chunks.append(chunk)
-        chunk.seqs.append(seq)
-        chunk.rows.append(row_id)
-        chunk.slots.append(slot)
-        chunk.sizes.append(size)
-        chunk.bytes += size
+        chunk.add(row_id, slot, seq, size, publisher)
         self.paged += 1
         self.paged_bytes += size
+
+    def page_tail(self, keep: int, overflow: Log | None) -> list[Entry]:
+        """Turn the end of the head, beyond the first `keep` entries, into positions before the chunks, as far as it is
+        committed from the end on. Returns the entries. Not while a chunk is loading: it belongs right behind the head."""
+        head = self.head
+        tail: list[Entry] = []
+        while len(head) > keep:
+            row = head[len(head) - 1].row
+            if row is None or row.batch > row.log.committed:
+                break
+            tail.append(head.pop())
+        tail.reverse()
+        chunks: list[Chunk] = []
+        chunk = Chunk(False)
+        for entry in tail:
+            row = entry.row
+            assert row is not None
+            message = entry.message
+            outside = row.log is overflow
+            if not chunks or chunk.overflow != outside or chunk.is_full():
+                chunk = Chunk(outside, message.publisher)
+                chunks.append(chunk)
+            chunk.add(row.id, entry.slot, entry.seq, message.size, message.publisher)
+            self.paged_bytes += message.size
+        self.paged += len(tail)
+        self.chunks.extendleft(reversed(chunks))
+        return tail
+
+    def take_out(self, index: int, wanted: list[int]) -> None:
+        """Put some positions of a chunk, by ascending indices, into a chunk of their own, which is the next to be read."""
+        chunk = self.chunks[index]
+        picked = Chunk(chunk.overflow, chunk.publisher_of(wanted[0]))
+        rest: Chunk | None = None
+        at = 0
+        for position, seq in enumerate(chunk.seqs):
+            publisher = chunk.publisher_of(position)
+            if at < len(wanted) and wanted[at] == position:
+                at += 1
+                target = picked
+            else:
+                if rest is None:
+                    rest = Chunk(chunk.overflow, publisher)
+                target = rest
+            target.add(chunk.rows[position], chunk.slots[position], seq, chunk.sizes[position], publisher)
+        if rest is None:
+            del self.chunks[index]
+        else:
+            self.chunks[index] = rest
+        self.chunks.appendleft(picked)
+
+    def add_loaded(self, entries: list[Entry]) -> None:
+        """Add what was read back: it follows the head, but for entries that were read ahead of their turn."""
+        head = self.head
+        if head and entries and head[len(head) - 1].seq > entries[0].seq:
+            merged = sorted([*head, *entries], key=_SEQ)
+            head.clear()
+            head.extend(merged)
+        else:
+            head.extend(entries)
 
     def take_chunk(self) -> Chunk:
         """Remove the oldest chunk, whose entries are back in memory."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.broker.arguments import DROP_HEAD, QUORUM, REJECT_PUBLISH_DLX, QueueSettings
+from leveret.broker.arguments import DROP_HEAD, QUORUM, QueueSettings
 from leveret.broker.consumer import Consumer
 from leveret.broker.message import (
     ACQUIRED,
@@ -28,14 +28,13 @@ from leveret.broker.message import (
     Message,
     Overlay,
 )
-from leveret.broker.queues import expiry, paging, removal, selective
+from leveret.broker.queues import expiry, limits, paging, removal, rings, selective
 from leveret.broker.queues.backlog import Backlog
 
 if TYPE_CHECKING:
     from leveret.broker.log import Log
     from leveret.broker.vhost import Vhost
 
-MAXLEN: Final = "maxlen"
 REJECTED: Final = "rejected"
 DELIVERY_LIMIT: Final = "delivery_limit"
 
@@ -77,6 +76,8 @@ class Queue:
         # Entries below this have been offered to consumers once: what expires AT_ONCE does so now.
         self.offered_until = 0
         self.waiting: list[paging.Waiting] = []
+        # Who refused an entry of which only the position is in memory (strict mode), by sequence number.
+        self.refusals: dict[int, list[object]] = {}
         # Sequence numbers and octets of entries that wait for the commit of their transaction.
         self.hidden: dict[int, int] = {}
         self.expiry: expiry.Expiry | None = None
@@ -152,18 +153,10 @@ class Queue:
         return True
 
     def _push_guarded(self, message: Message) -> bool:
-        if self.rejects_publish and self.turns_away(message):
+        if self.rejects_publish and limits.turns_away(self, message):
             return False
         entry = self.prepare(message)
         self.insert_new(entry)
-        return True
-
-    def turns_away(self, message: Message) -> bool:
-        """Whether the queue refuses a publish now; where its arguments say so, the message becomes a dead letter."""
-        if not self.refuses_publish(message.size):
-            return False
-        if self.settings.overflow == REJECT_PUBLISH_DLX:
-            self.vhost.dead_letters.publish(Entry(self, message, 0), MAXLEN)
         return True
 
     def prepare(self, message: Message, overlay: Overlay | None = None) -> Entry:
@@ -216,59 +209,8 @@ class Queue:
         if message.expires_at or entry.overlay is not None:
             self.expiring = True
         if self.max_length >= 0 or self.max_bytes >= 0:
-            self.shorten()
+            limits.shorten(self)
         self.activate()
-
-    def refuses_publish(self, size: int) -> bool:
-        """Whether the queue would refuse a message of `size` octets now."""
-        return self.rejects_publish and self._is_full(size)
-
-    def _is_full(self, size: int) -> bool:
-        """Whether one more message of `size` octets would exceed a limit, even after consumers had their share."""
-        if not self._exceeds(size):
-            return False
-        self.drain()
-        return self._exceeds(size)
-
-    def _exceeds(self, size: int) -> bool:
-        hidden = self.hidden
-        return ((0 <= self.max_length <= self.ready_count + len(hidden))
-                or (0 <= self.max_bytes < self.ready_bytes + sum(hidden.values()) + size))
-
-    def shorten(self) -> None:
-        """Drop from the head until the limits hold again; consumers with credit come first. A queue that refuses what
-        is too much drops nothing."""
-        if self.rejects_publish:
-            return
-        drained = False
-        while ((0 <= self.max_length < self.ready_count) or (0 <= self.max_bytes < self.ready_bytes)):
-            if not drained:
-                drained = True
-                if self.ring:
-                    self.drain()
-                    continue
-            backlog = self._next_level()
-            if not backlog.head:
-                if backlog.chunks:
-                    if not backlog.loading:
-                        paging.load(self, backlog)  # dropped once it is in memory
-                    return
-                backlog.settle_young()
-                if not backlog.head:
-                    return
-            entry = backlog.head.popleft()
-            self.memory -= entry.message.size + ENTRY_OVERHEAD
-            self.dead_letter(entry, MAXLEN)
-
-    def _next_level(self) -> Backlog:
-        """The backlog that overflow drops from: as in RabbitMQ the one whose head is next to be delivered."""
-        levels = self.levels
-        if levels is None:
-            return self.backlog
-        for priority in sorted(levels, reverse=True):
-            if len(levels[priority]):
-                return levels[priority]
-        return self.backlog
 
     def priority_of(self, raw: int) -> int:
         """The effective level of a raw priority (-1 for none); DESIGN of priorities: see docs/queues.md."""
@@ -341,55 +283,57 @@ class Queue:
         ring = self.ring
         delivered = 0
         freed = 0
-        while ring:
-            if not head:
-                if backlog.chunks:
-                    break
-                young = backlog.young
-                if young is None or not young:
-                    break
-                backlog.settle_young()
-            entry = head[0]
-            message = entry.message
-            if message.expires_at or entry.overlay is not None:
-                # A dead letter may lead back here: the figures must be right.
-                self.memory -= freed
-                freed = 0
-                if expiry.drop_expired(self, backlog, entry):
-                    continue
-            consumer = ring[0]
-            if entry.acquired_count and entry.holder is consumer and len(ring) > 1:
-                ring.rotate(-1)  # a requeued message prefers another consumer
+        try:
+            while ring:
+                if not head:
+                    if backlog.chunks:
+                        break
+                    young = backlog.young
+                    if young is None or not young:
+                        break
+                    backlog.settle_young()
+                entry = head[0]
+                message = entry.message
+                if message.expires_at or entry.overlay is not None:
+                    # A dead letter may lead back here: the figures must be right.
+                    self.memory -= freed
+                    freed = 0
+                    if expiry.drop_expired(self, backlog, entry):
+                        continue
                 consumer = ring[0]
-            if not consumer.can_take(message.size):
-                consumer.parked = True
-                ring.popleft()
-                if not ring and len(self.rings) > 1:
-                    self.choose_ring()
-                    ring = self.ring
-                continue
-            if len(ring) > 1:
-                ring.rotate(-1)
-            head.popleft()
-            freed += message.size + ENTRY_OVERHEAD
-            delivered += 1
-            entry.state = ACQUIRED
-            entry.holder = consumer
-            entry.acquired_count += 1
-            if not consumer.no_ack:
-                consumer.unacked += 1
-                self.unacked += 1
-                consumer.deliver(entry)
-            else:
-                consumer.deliver(entry)
-                entry.state = ARCHIVED
-                entry.holder = None
-                row = entry.row
-                if row is not None:
-                    row.log.settle(entry)
-                self.settled += 1
-        self.memory -= freed
-        self.delivered += delivered
+                if entry.acquired_count and entry.holder is consumer and len(ring) > 1:
+                    ring.rotate(-1)  # a requeued message prefers another consumer
+                    consumer = ring[0]
+                if not consumer.can_take(message.size):
+                    consumer.parked = True
+                    ring.popleft()
+                    if not ring and len(self.rings) > 1:
+                        rings.choose(self)
+                        ring = self.ring
+                    continue
+                if len(ring) > 1:
+                    ring.rotate(-1)
+                head.popleft()
+                freed += message.size + ENTRY_OVERHEAD
+                delivered += 1
+                entry.state = ACQUIRED
+                entry.holder = consumer
+                entry.acquired_count += 1
+                if not consumer.no_ack:
+                    consumer.unacked += 1
+                    self.unacked += 1
+                    consumer.deliver(entry)
+                else:
+                    consumer.deliver(entry)
+                    entry.state = ARCHIVED
+                    entry.holder = None
+                    row = entry.row
+                    if row is not None:
+                        row.log.settle(entry)
+                    self.settled += 1
+        finally:
+            self.memory -= freed
+            self.delivered += delivered
         if backlog.chunks and not backlog.loading:
             paging.load_more(self, backlog)
 
@@ -449,6 +393,8 @@ class Queue:
 
     def needs_loading(self) -> bool:
         """Whether the next entry exists but is not in memory: `wait_loaded`, then ask again."""
+        if self.deleted:
+            return False
         for backlog in self.all_levels():
             if backlog.head:
                 return False
@@ -523,7 +469,7 @@ class Queue:
         if message.expires_at or entry.overlay is not None:
             self.expiring = True
         if self.max_length >= 0 or self.max_bytes >= 0:
-            self.shorten()
+            limits.shorten(self)
         self.activate()
 
     def _show_deliveries(self, entry: Entry) -> None:
@@ -573,85 +519,29 @@ class Queue:
 
     def add_consumer(self, consumer: Consumer) -> None:
         """A consumer joins; with a single active consumer it may have to wait for its turn."""
-        self.consumers.append(consumer)
-        self.had_consumer = True
-        if self.unused is not None:
-            self.broker.timers.cancel(self.unused)
-        if consumer.selective:
-            self.selective = True
-        if self.settings.single_active_consumer and len(self.consumers) > 1:
-            consumer.active = False
-            consumer.parked = True
-            return
-        self._enter_ring(consumer)
+        rings.add(self, consumer)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """A consumer leaves; its unsettled entries stay with its channel."""
-        if consumer not in self.consumers:
-            return
-        self.consumers.remove(consumer)
-        self.leave_ring(consumer)
-        self.selective = self.selective and (self.vhost.strict or any(other.selective for other in self.consumers))
-        if (self.settings.single_active_consumer and self.consumers
-                and not any(other.active for other in self.consumers)):
-            successor = max(self.consumers, key=lambda other: other.priority)
-            successor.active = True
-            successor.parked = False
-            self._enter_ring(successor)
-        consumer.active = False
-        priority = consumer.priority
-        if not any(other.priority == priority for other in self.consumers):
-            self.rings = [item for item in self.rings if item[0] != priority]
-            self.ring = deque()
-            self.choose_ring()
-        if not self.consumers:
-            expiry.touch(self)
-            if self.auto_delete and not self.deleted:
-                self.vhost.remove_queue(self)
+        rings.remove(self, consumer)
 
     def leave_ring(self, consumer: Consumer) -> None:
         """Hand nothing more to this consumer, which is about to be removed."""
-        for _, ring in self.rings:
-            if consumer in ring:
-                ring.remove(consumer)
-        consumer.parked = True
-        self.choose_ring()
-
-    def _enter_ring(self, consumer: Consumer) -> None:
-        for priority, ring in self.rings:
-            if priority == consumer.priority:
-                ring.append(consumer)
-                break
-        else:
-            self.rings.append((consumer.priority, deque((consumer,))))
-            self.rings.sort(key=lambda item: -item[0])
-        self.choose_ring()
-        if self.selective:
-            selective.offer_again(self)
-        self.activate()
-
-    def choose_ring(self) -> None:
-        """The ring of the highest priority in which somebody takes entries."""
-        for _, ring in self.rings:
-            if ring:
-                self.ring = ring
-                return
-        if self.rings:
-            self.ring = self.rings[0][1]
+        rings.leave(self, consumer)
 
     def unpark(self, consumer: Consumer) -> None:
         """A parked consumer has credit again."""
         if not consumer.active:
             consumer.parked = True
             return
-        rings = self.rings
-        if len(rings) == 1:
+        by_priority = self.rings
+        if len(by_priority) == 1:
             self.ring.append(consumer)
         else:
-            for priority, ring in rings:
+            for priority, ring in by_priority:
                 if priority == consumer.priority:
                     ring.append(consumer)
-            self.choose_ring()
+            rings.choose(self)
         if self.selective:
             selective.offer_again(self)
         if not self.active:

@@ -7,13 +7,15 @@ their subject.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import mypyc_attr
 
 from leveret.broker.log import Loaded, RecoveredQueue
-from leveret.broker.message import ENTRY_OVERHEAD, Entry
-from leveret.broker.queues import expiry
+from leveret.broker.message import ENTRY_OVERHEAD, Entry, Overlay
+from leveret.broker.queues import expiry, limits, remains
 from leveret.broker.queues.backlog import Backlog, Chunk
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 # A head shorter than this asks for the next chunk, if the queue's share of memory allows.
 LOW_HEAD: Final = 2048
+# So many young entries may gather before they are paged out at a push, and not only by the watch.
+YOUNG_ENTRIES: Final = 64
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -50,7 +54,7 @@ def page_out(queue: Queue, backlog: Backlog) -> None:
     if backlog.young is None:
         backlog.young = deque()
         broker.paging[queue.id] = queue
-    elif len(backlog.young) > 1024:
+    elif len(backlog.young) > YOUNG_ENTRIES:
         page_young(queue, backlog)
 
 
@@ -64,20 +68,36 @@ def page_young(queue: Queue, backlog: Backlog) -> None:
         entry = young[0]
         row = entry.row
         if row is None:
-            if overflow is None:
-                break
-            for other in young:
-                if other.row is None:
-                    overflow.store(other)
+            _store(queue, young)
             break
         if row.batch > row.log.committed:
             break
         young.popleft()
-        size = entry.message.size
+        message = entry.message
+        size = message.size
         queue.memory -= size + ENTRY_OVERHEAD
-        backlog.page(row.id, entry.slot, entry.seq, size, row.log is overflow)
+        if entry.overlay is not None:
+            _note_refusals(queue, entry)
+        backlog.page(row.id, entry.slot, entry.seq, size, row.log is overflow, message.publisher)
     if not young and not backlog.chunks and not backlog.loading:
         backlog.young = None
+
+
+def _store(queue: Queue, entries: Iterable[Entry]) -> None:
+    """Have the overflow log keep what no log keeps yet."""
+    overflow = queue.broker.overflow
+    if overflow is None:
+        return
+    for entry in entries:
+        if entry.row is None:
+            overflow.store(entry)
+
+
+def _note_refusals(queue: Queue, entry: Entry) -> None:
+    """Who refused an entry is not for the log: it does not survive a restart. So it stays in memory."""
+    overlay = entry.overlay
+    if overlay is not None and overlay.refused:
+        queue.refusals[entry.seq] = overlay.refused
 
 
 def page_more(queue: Queue) -> bool:
@@ -90,12 +110,13 @@ def page_more(queue: Queue) -> bool:
     return paging
 
 
-def page_down(queue: Queue, keep: int) -> None:
-    """Page out what stands in memory beyond `keep` octets, from the end of the lowest level."""
+def page_down(queue: Queue, share: int) -> None:
+    """The queue has more than `share` octets in memory: page out what is beyond half of it in each level, from its end."""
+    keep = share // 2
     overflow = queue.broker.overflow
     for backlog in reversed(queue.all_levels()):
-        if backlog.chunks or backlog.young:
-            page_young(queue, backlog)
+        page_young(queue, backlog)
+        if queue.memory <= share:
             continue
         head = backlog.head
         kept = 0
@@ -105,7 +126,15 @@ def page_down(queue: Queue, keep: int) -> None:
             if kept > keep and count:
                 break  # the head itself stays, for its expiry is what the timer knows
             count += 1
-        if count < len(head):
+        if count >= len(head) or backlog.loading:
+            continue
+        if backlog.chunks or backlog.young:
+            for entry in backlog.page_tail(count, overflow):
+                queue.memory -= entry.message.size + ENTRY_OVERHEAD
+                _note_refusals(queue, entry)
+            if len(head) > count:
+                _store(queue, islice(head, count, None))  # what no log has kept goes the next time
+        else:
             young: deque[Entry] = deque()
             while len(head) > count:
                 young.appendleft(head.pop())
@@ -140,12 +169,14 @@ def chunk_loaded(queue: Queue, backlog: Backlog, loaded: list[Loaded], epoch: in
     if epoch != queue.epoch:
         return
     backlog.loading = False
-    backlog.take_chunk()
+    chunk = backlog.take_chunk()
     backlog.passed = 0
-    head = backlog.head
+    entries: list[Entry] = []
     memory = 0
     suspects = queue.handed_out_until
-    for item in loaded:
+    refusals = queue.refusals
+    for index, item in enumerate(loaded):
+        item.message.publisher = chunk.publisher_of(index)
         entry = Entry(queue, item.message, item.seq)
         entry.row = item.row
         entry.slot = item.slot
@@ -156,13 +187,23 @@ def chunk_loaded(queue: Queue, backlog: Backlog, loaded: list[Loaded], epoch: in
         entry.delivery_count = item.delivery_count
         if item.message.expires_at or item.overlay is not None:
             queue.expiring = True
+        if refusals:
+            refused = refusals.pop(item.seq, None)
+            if refused is not None:
+                entry.overlay = entry.overlay or Overlay()
+                entry.overlay.refused = refused
         memory += item.message.size + ENTRY_OVERHEAD
-        head.append(entry)
+        entries.append(entry)
+    backlog.add_loaded(entries)
     queue.memory += memory
+    if queue.deleted:
+        remains.move(queue)
+        queue.broker.end_turn()
+        return
     if not backlog.chunks:
         backlog.settle_young()
     if queue.max_length >= 0 or queue.max_bytes >= 0:
-        queue.shorten()
+        limits.shorten(queue)
     tell_waiting(queue)
     queue.activate()
     queue.broker.end_turn()
@@ -199,7 +240,7 @@ def recover(queue: Queue, recovered: RecoveredQueue, handed_out: bool) -> None:
             if level is None:
                 level = Backlog(priority)
                 levels[priority] = level
-            level.page(recovered.rows[index], recovered.slots[index], seqs[index], recovered.sizes[index], False)
+            level.page(recovered.rows[index], recovered.slots[index], seqs[index], recovered.sizes[index], False, 0)
         queue.levels = levels
     for level in queue.all_levels():
         if level.chunks:

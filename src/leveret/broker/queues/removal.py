@@ -48,6 +48,7 @@ def purge(queue: Queue) -> int:
     queue.levels = None
     queue.backlog = Backlog(-1)
     queue.memory = 0
+    queue.refusals = {}
     paging.tell_waiting(queue)
     return count
 
@@ -60,6 +61,13 @@ def held(queue: Queue) -> list[int]:
 def delete(queue: Queue) -> int:
     """The queue is gone, with everything in it. Returns how many ready entries it had."""
     count = purge(queue)
+    detach(queue)
+    forget(queue)
+    return count
+
+
+def detach(queue: Queue) -> None:
+    """Nobody has to do with the queue any more: who held its entries, its consumers, its timers."""
     queue.deleted = True
     queue.exclusive_owner = None  # what still refers to the queue shall not keep the connection
     for entry in queue.broker.held_entries(queue):
@@ -67,8 +75,6 @@ def delete(queue: Queue) -> int:
         if row is not None:
             row.log.settle(entry)
             entry.row = None
-    if queue.stored:
-        queue.log.forget(queue.id)
     consumers = queue.consumers
     queue.consumers = []
     queue.ring = deque()
@@ -84,5 +90,13 @@ def delete(queue: Queue) -> int:
         queue.broker.timers.cancel(queue.unused)
         queue.unused.queue = None
         queue.unused = None
+
+
+def forget(queue: Queue) -> None:
+    """Nothing is left of the queue."""
+    if queue.stored:
+        queue.log.forget(queue.id)
+    overflow = queue.broker.overflow
+    if overflow is not None:
+        overflow.forget(queue.id)
     queue.broker.paging.pop(queue.id, None)
-    return count

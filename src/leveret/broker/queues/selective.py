@@ -1,17 +1,19 @@
 """Handing out where some consumers do not take every entry: no-local, and entries refused once in strict mode.
 
 The queue looks further than its head here, so an entry that nobody takes stops nothing. That costs a pass over the head
-whenever a consumer has new credit, but not for each message that comes.
+whenever a consumer has new credit, but not for each message that comes. Of what is paged out the positions say enough,
+who published it and who refused it: entries that somebody wants are read ahead of those that nobody does.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from leveret.broker.consumer import Consumer
 from leveret.broker.message import AT_ONCE, Entry
-from leveret.broker.queues import expiry, paging
-from leveret.broker.queues.backlog import Backlog
+from leveret.broker.queues import expiry, paging, rings
+from leveret.broker.queues.backlog import CHUNK_BYTES, Backlog
 
 if TYPE_CHECKING:
     from leveret.broker.queues.base import Queue
@@ -21,12 +23,15 @@ def drain(queue: Queue) -> None:
     """Hand ready entries to consumers: each entry is offered to each consumer that has credit."""
     now = queue.broker.timers.now()
     for backlog in queue.all_levels():
-        position = _first_to_offer(backlog)
+        passed = backlog.passed
+        position = _first_to_offer(backlog.head, passed)
+        offered = False
         while queue.ring:
             if position == len(backlog.head):
                 backlog.settle_young()
                 if position == len(backlog.head):
                     backlog.passed = queue.next_seq - 1
+                    offered = True
                     break
             entry = backlog.head[position]
             if position == 0 and expiry.drop_expired(queue, backlog, entry):
@@ -42,20 +47,65 @@ def drain(queue: Queue) -> None:
             queue.hand_out(entry, taker)
         if backlog.chunks and not backlog.loading:
             paging.load_more(queue, backlog)
+            if offered and not backlog.loading and not _read_ahead(queue, backlog):
+                _offer_young(queue, backlog, passed, now)
         elif not backlog.head:
             backlog.settle_young()
 
 
-def _first_to_offer(backlog: Backlog) -> int:
-    """Where the entries begin that have come since all of the head was offered to everybody."""
-    passed = backlog.passed
+def _first_to_offer(entries: deque[Entry], passed: int) -> int:
+    """Where the entries begin that have come since everything up to the sequence number `passed` was offered."""
     if not passed:
         return 0
-    head = backlog.head
-    position = len(head)
-    while position > 0 and head[position - 1].seq > passed:
+    position = len(entries)
+    while position > 0 and entries[position - 1].seq > passed:
         position -= 1
     return position
+
+
+def _read_ahead(queue: Queue, backlog: Backlog) -> bool:
+    """All of the head was offered and there is still credit: read what somebody would take from behind it. False where
+    there is nothing."""
+    takers = [consumer for _, ring in queue.rings for consumer in ring]
+    refusals = queue.refusals
+    for index, chunk in enumerate(backlog.chunks):
+        if chunk.publishers is None and not _any_wants(takers, chunk.publisher, None):
+            continue
+        wanted: list[int] = []
+        size = 0
+        for position, seq in enumerate(chunk.seqs):
+            refused = refusals.get(seq) if refusals else None
+            if _any_wants(takers, chunk.publisher_of(position), refused):
+                wanted.append(position)
+                size += chunk.sizes[position]
+                if size >= CHUNK_BYTES:
+                    break
+        if wanted:
+            backlog.take_out(index, wanted)
+            paging.load(queue, backlog)
+            return True
+    return False
+
+
+def _offer_young(queue: Queue, backlog: Backlog, passed: int, now: int) -> None:
+    """Nobody wants anything of what is paged out: hand out from what follows it."""
+    young = backlog.young
+    if young is None:
+        return
+    position = _first_to_offer(young, passed)
+    while queue.ring and position < len(young):
+        entry = young[position]
+        taker = None if AT_ONCE < expiry.expires_at(entry) <= now else taker_of(queue, entry)
+        if taker is None:
+            position += 1
+        else:
+            del young[position]
+            queue.hand_out(entry, taker)
+
+
+def _any_wants(takers: list[Consumer], publisher: int, refused: list[object] | None) -> bool:
+    return any(consumer.wants_of(publisher) and (refused is None or consumer.scope not in refused)
+               for consumer in takers)
 
 
 def offer_again(queue: Queue) -> None:
@@ -75,7 +125,7 @@ def taker_of(queue: Queue, entry: Entry) -> Consumer | None:
             if not consumer.can_take(message.size):
                 consumer.parked = True
                 ring.popleft()
-                queue.choose_ring()
+                rings.choose(queue)
                 continue
             ring.rotate(-1)
             if not consumer.wants(message) or (overlay is not None and consumer.scope in overlay.refused):

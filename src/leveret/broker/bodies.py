@@ -1,0 +1,59 @@
+"""Bodies of messages: in one piece, in pieces, or outside of memory.
+
+Nothing may assume that a body fits in memory. What an engine of the log offers to keep large ones elsewhere is a `Spool`.
+"""
+
+from __future__ import annotations
+
+from typing import Union
+
+
+class StoredBody:
+    """A body outside of memory, written once from beginning to end. Its octets stay for as long as the object does.
+
+    size  octets so far
+    Any thread may read it.
+    """
+
+    __slots__ = ("size",)
+
+    def __init__(self) -> None:
+        self.size = 0
+
+    def append(self, data: bytes) -> None:
+        """Write on. Raises `ContentTooLarge` where there is no room any more."""
+        raise NotImplementedError
+
+    def read(self, at: int, length: int) -> bytes:
+        """So many octets from there on, fewer at the end. Raises `OSError`."""
+        raise NotImplementedError
+
+
+# In one piece, in pieces in order, or elsewhere.
+Body = Union[bytes, list[bytes], StoredBody]
+
+
+class Spool:
+    """Where contents go while they come in, and while nobody needs them in memory."""
+
+    def begin(self, size: int, persistent: bool) -> StoredBody:
+        """A body that will have `size` octets. Raises `ContentTooLarge` where there is no room for it at present; one that
+        is `persistent` needs more of it, for the log writes it once more."""
+        raise NotImplementedError
+
+    def leave_free(self, octets: int) -> None:
+        """From now on bodies leave so much free space to everybody else, or more if the spool must (`limits.disk_free`)."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """The process needs no more of it; what is there can still be read."""
+        raise NotImplementedError
+
+
+def whole(body: Body) -> bytes:
+    """All of a body that is small enough."""
+    if isinstance(body, bytes):
+        return body
+    if isinstance(body, list):
+        return b"".join(body)
+    return body.read(0, body.size)

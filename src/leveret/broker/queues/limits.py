@@ -1,0 +1,80 @@
+"""The limits of a queue: what a full one refuses, what it drops (`x-max-length`, `x-max-length-bytes`, `x-overflow`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker.arguments import REJECT_PUBLISH_DLX
+from leveret.broker.message import ENTRY_OVERHEAD, Entry, Message
+from leveret.broker.queues import paging
+from leveret.broker.queues.backlog import Backlog
+
+if TYPE_CHECKING:
+    from leveret.broker.queues.base import Queue
+
+MAXLEN: Final = "maxlen"
+
+
+def turns_away(queue: Queue, message: Message) -> bool:
+    """Whether the queue refuses a publish now; where its arguments say so, the message becomes a dead letter."""
+    if not refuses_publish(queue, message.size):
+        return False
+    if queue.settings.overflow == REJECT_PUBLISH_DLX:
+        queue.vhost.dead_letters.publish(Entry(queue, message, 0), MAXLEN)
+    return True
+
+
+def refuses_publish(queue: Queue, size: int) -> bool:
+    """Whether the queue would refuse a message of `size` octets now."""
+    return queue.rejects_publish and _is_full(queue, size)
+
+
+def _is_full(queue: Queue, size: int) -> bool:
+    """Whether one more message of `size` octets would exceed a limit, even after consumers had their share."""
+    if not _exceeds(queue, size):
+        return False
+    queue.drain()
+    return _exceeds(queue, size)
+
+
+def _exceeds(queue: Queue, size: int) -> bool:
+    hidden = queue.hidden
+    return ((0 <= queue.max_length <= queue.ready_count + len(hidden))
+            or (0 <= queue.max_bytes < queue.ready_bytes + sum(hidden.values()) + size))
+
+
+def shorten(queue: Queue) -> None:
+    """Drop from the head until the limits hold again; consumers with credit come first. A queue that refuses what is too
+    much drops nothing."""
+    if queue.rejects_publish:
+        return
+    drained = False
+    while ((0 <= queue.max_length < queue.ready_count) or (0 <= queue.max_bytes < queue.ready_bytes)):
+        if not drained:
+            drained = True
+            if queue.ring:
+                queue.drain()
+                continue
+        backlog = _next_level(queue)
+        if not backlog.head:
+            if backlog.chunks:
+                if not backlog.loading:
+                    paging.load(queue, backlog)  # dropped once it is in memory
+                return
+            backlog.settle_young()
+            if not backlog.head:
+                return
+        entry = backlog.head.popleft()
+        queue.memory -= entry.message.size + ENTRY_OVERHEAD
+        queue.dead_letter(entry, MAXLEN)
+
+
+def _next_level(queue: Queue) -> Backlog:
+    """The backlog that overflow drops from: as in RabbitMQ the one whose head is next to be delivered."""
+    levels = queue.levels
+    if levels is None:
+        return queue.backlog
+    for priority in sorted(levels, reverse=True):
+        if len(levels[priority]):
+            return levels[priority]
+    return queue.backlog

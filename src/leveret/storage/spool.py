@@ -1,0 +1,219 @@
+"""Large bodies outside of memory: one file of blocks in the data directory, which has no name.
+
+The file is unlinked from the start, so nothing of it outlives the process. A body has whole blocks, and gives them back
+when its last reference goes: a message that is settled, a channel or connection that is closed before the content was
+complete. A thread returns the space of such blocks to the file system, for that can take long. Octets go to the page cache
+and are never synced.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import queue
+import shutil
+import sys
+import tempfile
+import threading
+from collections import deque
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from leveret.broker.bodies import Spool, StoredBody
+from leveret.broker.errors import ContentTooLarge
+
+log = logging.getLogger("leveret.storage")
+
+BLOCK_OCTETS: Final = 256 << 10
+# A persistent body is spooled, then written to the write-ahead log, then to the file.
+PERSISTENT_COPIES: Final = 3
+
+# What a block is: free, part of a body, or about to be free.
+_FREE: Final = 0
+_USED: Final = 1
+_LEAVING: Final = 2
+
+_PUNCH_HOLE_KEEP_SIZE: Final = 3
+
+
+def _find_fallocate() -> Any:
+    """Linux's call that returns a part of a file to the file system; None elsewhere, where the file keeps its space."""
+    if sys.platform != "linux":
+        return None
+    library = ctypes.CDLL(None)
+    function = getattr(library, "fallocate64", None) or getattr(library, "fallocate", None)
+    if function is not None:
+        function.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    return function
+
+
+_fallocate: Final = _find_fallocate()
+
+
+class FileSpool(Spool):
+    """A spool in a data directory.
+
+    keep_free  octets of free space that bodies must leave to everybody else; at_least: whatever `leave_free` says
+    """
+
+    def __init__(self, directory: Path, keep_free: int, at_least: int = 0) -> None:
+        self._directory = directory
+        self._at_least = at_least
+        self._keep_free = max(keep_free, at_least)
+        self._file: BinaryIO | None = None
+        self._lock = threading.Lock()
+        # By block, what it is; the free ones.
+        self._states = bytearray()
+        self._free: deque[int] = deque()
+        # What bodies that went away had: blocks, and octets of `_expected`. None ends the thread.
+        self._returned: queue.SimpleQueue[tuple[list[int], int] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        # Octets that contents in arrival have been promised and not yet written.
+        self._expected = 0
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks bodies have, the returned ones included whose space is not free yet."""
+        return len(self._states) - self._states.count(_FREE)
+
+    def leave_free(self, octets: int) -> None:
+        self._keep_free = max(octets, self._at_least)
+
+    def begin(self, size: int, persistent: bool) -> StoredBody:
+        needed = size * PERSISTENT_COPIES if persistent else size
+        with self._lock:
+            try:
+                if self._file is None:
+                    self._file = tempfile.TemporaryFile(dir=self._directory, buffering=0)  # noqa: SIM115
+                descriptor = self._file.fileno()
+                room = self._room()
+            except OSError as error:
+                raise self.refusal(size, str(error.strerror)) from None
+            if room < self._expected + needed:
+                raise self.refusal(size, "too little space is free on the disk")
+            self._expected += needed
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._take_back, name="leveret-spool", daemon=True)
+                self._thread.start()
+        return SpooledBody(self, descriptor, size, needed)
+
+    def close(self) -> None:
+        """End the thread, once everything that was given back is free. Bodies can be read for as long as they are there."""
+        thread = self._thread
+        self._thread = None
+        self._returned.put(None)
+        if thread is None:
+            self._take_back()
+        else:
+            thread.join()
+
+    def refusal(self, size: int, why: str) -> ContentTooLarge:
+        """What the publisher is told; the log has it too."""
+        log.warning("a body of %d octets is refused: %s (%s)", size, why, self._directory)
+        return ContentTooLarge(f"the broker has no room for a body of {size} octets at present: {why}; the settings are"
+                               " limits.disk_free and storage.reserve")
+
+    def _room(self) -> int:
+        """Octets that may be written: what is free on the disk or about to be, without what must stay free."""
+        leaving = self._states.count(_LEAVING)
+        return shutil.disk_usage(self._directory).free + leaving * BLOCK_OCTETS - self._keep_free
+
+    def take(self) -> int:
+        """The number of a block to write to. Raises `OSError` where the disk has no space for another."""
+        if shutil.disk_usage(self._directory).free < self._keep_free + BLOCK_OCTETS:
+            raise OSError(0, "too little space is free on the disk")
+        with self._lock:
+            if self._free:
+                block = self._free.popleft()
+                self._states[block] = _USED
+            else:
+                block = len(self._states)
+                self._states.append(_USED)
+        return block
+
+    def arrived(self, octets: int) -> None:
+        """So much of what was promised has been written, or is not needed any more."""
+        with self._lock:
+            self._expected -= octets
+
+    def give_back(self, blocks: list[int], expected: int) -> None:
+        """A body went away. May be called anywhere, for it takes no lock."""
+        for block in blocks:
+            self._states[block] = _LEAVING
+        self._returned.put((blocks, expected))
+
+    def _take_back(self) -> None:
+        """The thread: make free what was given back."""
+        while True:
+            returned = self._returned.get()
+            if returned is None:
+                return
+            blocks, expected = returned
+            with self._lock:
+                self._expected -= expected
+            self._release_space(blocks)
+            with self._lock:
+                for block in blocks:
+                    self._states[block] = _FREE
+                self._free.extend(blocks)
+
+    def _release_space(self, blocks: list[int]) -> None:
+        """Give the space of blocks to the file system, runs of them at once. Where that cannot be done it is used again."""
+        file = self._file
+        if _fallocate is None or file is None:
+            return
+        at = 0
+        while at < len(blocks):
+            end = at + 1
+            while end < len(blocks) and blocks[end] == blocks[end - 1] + 1:
+                end += 1
+            _fallocate(file.fileno(), _PUNCH_HOLE_KEEP_SIZE, blocks[at] * BLOCK_OCTETS, (end - at) * BLOCK_OCTETS)
+            at = end
+
+
+class SpooledBody(StoredBody):
+    """A body in the blocks of a spool."""
+
+    __slots__ = ("_blocks", "_descriptor", "_expected", "_size", "_spool")
+
+    def __init__(self, spool: FileSpool, descriptor: int, size: int, expected: int) -> None:
+        super().__init__()
+        self._spool = spool
+        self._descriptor = descriptor
+        self._size = size
+        self._expected = expected
+        self._blocks: list[int] = []
+
+    def append(self, data: bytes) -> None:
+        view = memoryview(data)
+        try:
+            while len(view):
+                within = self.size % BLOCK_OCTETS
+                if not within:
+                    self._blocks.append(self._spool.take())
+                written = os.pwrite(self._descriptor, view[: BLOCK_OCTETS - within],
+                                    self._blocks[-1] * BLOCK_OCTETS + within)
+                self.size += written
+                view = view[written:]
+        except OSError as error:
+            raise self._spool.refusal(self._size, str(error.strerror)) from None
+        arrived = min(len(data), self._expected) if self.size < self._size else self._expected
+        self._expected -= arrived
+        self._spool.arrived(arrived)
+
+    def read(self, at: int, length: int) -> bytes:
+        pieces: list[bytes] = []
+        end = min(at + length, self.size)
+        while at < end:
+            number, within = divmod(at, BLOCK_OCTETS)
+            data = os.pread(self._descriptor, min(BLOCK_OCTETS - within, end - at),
+                            self._blocks[number] * BLOCK_OCTETS + within)
+            if not data:
+                raise OSError(0, "the file of large bodies is shorter than it should be")
+            pieces.append(data)
+            at += len(data)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def __del__(self) -> None:
+        self._spool.give_back(self._blocks, self._expected)

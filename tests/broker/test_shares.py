@@ -1,0 +1,107 @@
+"""The share of memory that each queue may use: all of them together stay within a budget."""
+
+from __future__ import annotations
+
+import pytest
+
+from leveret.broker.queues.shares import LEAST_SHARE
+from tests.broker.support import Taker, World
+
+MOST = 1 << 20
+BUDGET = 4 << 20
+
+
+@pytest.fixture
+def world() -> World:
+    return World(overflow=True)
+
+
+def look(world: World) -> None:
+    """What the watch does now and then; twice, for what has to be written first is paged the next time."""
+    world.broker.share_memory(BUDGET, MOST)
+    for _ in range(2):
+        world.broker.page_down()
+        world.run()
+
+
+def in_memory(world: World) -> int:
+    return sum(queue.memory for queue in world.vhost.queues.values())
+
+
+def flood(world: World, queues: int, messages: int, size: int = 5000) -> None:
+    """Messages to all of so many queues, without consumers."""
+    for number in range(queues):
+        if f"q{number}" not in world.vhost.queues:
+            world.vhost.bind(world.queue(f"q{number}"), "amq.fanout", "", {})
+    for number in range(messages):
+        world.publish("amq.fanout", "", f"{number:06}".ljust(size))
+        world.run()
+
+
+def test_what_fits_has_the_full_share(world: World) -> None:
+    flood(world, 3, 100)
+    look(world)
+    assert world.broker.page_above == MOST
+    assert all(not queue.backlog.paged for queue in world.vhost.queues.values())
+
+
+def test_many_queues_share_the_budget(world: World) -> None:
+    flood(world, 40, 100)
+    assert in_memory(world) > 5 * BUDGET
+    look(world)
+    assert in_memory(world) <= BUDGET
+    assert world.broker.page_above <= BUDGET // 40
+    before = world.broker.page_above
+    flood(world, 40, 100)
+    look(world)
+    assert in_memory(world) <= BUDGET and world.broker.page_above == before
+
+
+def test_a_push_pages_without_the_watch(world: World) -> None:
+    flood(world, 40, 20)
+    look(world)
+    flood(world, 40, 200)
+    assert in_memory(world) < 4 * BUDGET
+    look(world)
+    queue = world.vhost.queues["q7"]
+    assert [body[:6] for body in world.contents(queue)] == [f"{n:06}" for n in (*range(20), *range(200))]
+
+
+def test_small_queues_keep_what_they_have(world: World) -> None:
+    flood(world, 5, 4)
+    for number in range(10):
+        queue = world.queue(f"deep{number}")
+        for _ in range(20):
+            world.push(queue, "x" * 50_000)
+        world.run()
+    look(world)
+    assert in_memory(world) <= BUDGET
+    assert all((queue.backlog.paged > 0) == name.startswith("deep") for name, queue in world.vhost.queues.items())
+
+
+def test_shares_grow_again_when_queues_are_empty(world: World) -> None:
+    flood(world, 40, 100)
+    look(world)
+    for number in range(30):
+        Taker(world.vhost.queues[f"q{number}"], no_ack=True)
+    world.run()
+    small = world.broker.page_above
+    look(world)
+    assert small < world.broker.page_above < MOST
+    for number in range(30, 40):
+        world.vhost.queues[f"q{number}"].purge()
+    look(world)
+    assert world.broker.page_above == MOST
+
+
+def test_no_share_is_less_than_what_paging_is_good_for(world: World) -> None:
+    flood(world, 300, 10)
+    look(world)
+    assert world.broker.page_above == LEAST_SHARE
+
+
+def test_without_a_place_to_page_to_nothing_is_shared() -> None:
+    world = World()
+    flood(world, 40, 100)
+    look(world)
+    assert world.broker.page_above == MOST
