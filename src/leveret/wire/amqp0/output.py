@@ -136,6 +136,11 @@ class Output:
         self._pieces.append(_PACK_FRAME(type, channel, len(payload)) + payload + _END)
         self.pending += FRAME_OVERHEAD + len(payload)
 
+    def send_body(self, channel: int, part: bytes) -> None:
+        """The next octets of a body, after a content that was sent with less of its body than its header states. Nothing
+        else may go out on the channel in between."""
+        self._body_frames(channel, part)
+
     def _body(self, channel: int, body: Body) -> None:
         """A body in frames; none at all when it is empty (0-9-1 section 4.2.6.2)."""
         if isinstance(body, bytes):

@@ -15,7 +15,7 @@ from leveret.wire.amqp0.commands import Publish
 from leveret.wire.amqp0.constants import SYNTAX_ERROR
 from leveret.wire.amqp0.dialects import RABBITMQ, Dialect
 from leveret.wire.amqp0.errors import EncodeError, WireError
-from leveret.wire.amqp0.fieldtable import check_table, decode_table, encode_table, value_end
+from leveret.wire.amqp0.fieldtable import check_table, decode_table, encode_short_string, encode_table, value_end
 from leveret.wire.amqp0.methods import decode_field, encode_field, field_end
 from leveret.wire.amqp0.model import FieldSpec, Version
 from leveret.wire.amqp0.table_0_9_1 import V0_9_1
@@ -23,11 +23,14 @@ from leveret.wire.amqp0.table_0_9_1 import V0_9_1
 _U32: Final = struct.Struct(">I").unpack_from
 _FIXED: Final = struct.Struct(">HHQ")
 _PACK_U16: Final = struct.Struct(">H").pack
+_PACK_U64: Final = struct.Struct(">Q").pack
 
 # Where the property flags are, and the least octets of a header.
 FLAGS_AT: Final = 12
 HEADER_MIN_SIZE: Final = 14
 _BASIC: Final = 60
+
+_Text = str | bytes | None
 
 _MALFORMED: Final = "the content header's properties are malformed"
 
@@ -185,6 +188,63 @@ def encode_header(class_id: int, body_size: int, properties: dict[str, Any], dia
         words[index] |= 1
     flags = b"".join([_PACK_U16(word) for word in words])
     return _FIXED.pack(class_id, 0, body_size) + flags + b"".join(pieces)
+
+
+def encode_basic(content_type: _Text, content_encoding: _Text, headers: dict[str, Any] | None, delivery_mode: int | None,
+                 priority: int | None, correlation_id: _Text, reply_to: _Text, expiration: _Text, message_id: _Text,
+                 timestamp: int | None, type: _Text, user_id: _Text, app_id: _Text, cluster_id: _Text,
+                 dialect: Dialect = RABBITMQ) -> bytes:
+    """What `encode_header` puts behind the body's size for class basic, flags and properties, for whoever encodes one for
+    each message. `timestamp` is in seconds.
+
+    EncodeError, ValueError or struct.error for a value that does not fit; `encode_header` says which.
+    """
+    flags = 0
+    pieces: list[bytes] = [b""]
+    if content_type is not None:
+        flags |= 0x8000
+        pieces.append(encode_short_string(content_type))
+    if content_encoding is not None:
+        flags |= 0x4000
+        pieces.append(encode_short_string(content_encoding))
+    if headers is not None:
+        flags |= 0x2000
+        pieces.append(encode_table(headers, dialect))
+    if delivery_mode is not None:
+        flags |= 0x1000
+        pieces.append(bytes((delivery_mode,)))
+    if priority is not None:
+        flags |= 0x0800
+        pieces.append(bytes((priority,)))
+    if correlation_id is not None:
+        flags |= 0x0400
+        pieces.append(encode_short_string(correlation_id))
+    if reply_to is not None:
+        flags |= 0x0200
+        pieces.append(encode_short_string(reply_to))
+    if expiration is not None:
+        flags |= 0x0100
+        pieces.append(encode_short_string(expiration))
+    if message_id is not None:
+        flags |= 0x0080
+        pieces.append(encode_short_string(message_id))
+    if timestamp is not None:
+        flags |= 0x0040
+        pieces.append(_PACK_U64(timestamp))
+    if type is not None:
+        flags |= 0x0020
+        pieces.append(encode_short_string(type))
+    if user_id is not None:
+        flags |= 0x0010
+        pieces.append(encode_short_string(user_id))
+    if app_id is not None:
+        flags |= 0x0008
+        pieces.append(encode_short_string(app_id))
+    if cluster_id is not None:
+        flags |= 0x0004
+        pieces.append(encode_short_string(cluster_id))
+    pieces[0] = _PACK_U16(flags)
+    return b"".join(pieces)
 
 
 def decode_headers_table(header: bytes, headers_at: int, dialect: Dialect = RABBITMQ) -> dict[str, Any]:

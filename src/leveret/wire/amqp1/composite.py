@@ -1,0 +1,22 @@
+"""The bases of the classes that stand for composite types."""
+
+from __future__ import annotations
+
+
+class Composite:
+    """A value of a composite type. `kind` is its numeric descriptor, for dispatch without `isinstance`."""
+
+    __slots__ = ("kind",)
+
+    def __init__(self, kind: int) -> None:
+        self.kind = kind
+
+
+class Performative(Composite):
+    """What may be the body of a frame. SASL frames have the channel 0."""
+
+    __slots__ = ("channel",)
+
+    def __init__(self, kind: int, channel: int) -> None:
+        self.kind = kind
+        self.channel = channel

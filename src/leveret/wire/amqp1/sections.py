@@ -1,0 +1,322 @@
+"""The sections of a message (messaging 3.2): where each is, and the few facts that queueing needs, without decoding the
+rest.
+
+The bare message stays as it came, octet for octet. A node that passes a message on writes `header` and
+`delivery-annotations` anew and puts them before the untouched rest, which begins at `Sections.rest`, or at
+`Sections.bare` when it writes the message annotations anew, too.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from leveret.wire.amqp1 import codes
+from leveret.wire.amqp1.codes import TYPES
+from leveret.wire.amqp1.composites import decode_composite
+from leveret.wire.amqp1.constants import DECODE_ERROR
+from leveret.wire.amqp1.decode import Decoder, value_end
+from leveret.wire.amqp1.descriptors import (
+    AMQP_SEQUENCE,
+    AMQP_VALUE,
+    APPLICATION_PROPERTIES,
+    DATA,
+    DELIVERY_ANNOTATIONS,
+    FOOTER,
+    HEADER,
+    MESSAGE_ANNOTATIONS,
+    PROPERTIES,
+)
+from leveret.wire.amqp1.errors import DecodeError
+from leveret.wire.amqp1.messaging import Header
+from leveret.wire.amqp1.specs import SECTIONS
+from leveret.wire.amqp1.specs import TYPES as SPECS
+from leveret.wire.amqp1.values import Symbol, ULong
+
+ABSENT: Final = -1
+
+# By descriptor: the name of the section, and the primitive type that it is made of.
+_NAMES: Final[dict[int, str]] = {HEADER: "header", PROPERTIES: "properties",
+                                 **{code: spec.name for code, spec in SECTIONS.items()}}
+_TYPES: Final[dict[int, str]] = {HEADER: "list", PROPERTIES: "list",
+                                 **{code: spec.base for code, spec in SECTIONS.items()}}
+_PROPERTIES_COUNT: Final = 13
+
+
+class Sections:
+    """Where the sections of a message begin and end, as offsets in `data`; ABSENT (-1) where there is none.
+
+    header, ..., footer  where each section begins, at the `0x00` of its descriptor, and `..._end` behind it. `body` is
+                where the first section with application data begins, and `body_end` where the last one ends
+    body_kind   the descriptor of those: DATA, AMQP_SEQUENCE, AMQP_VALUE; 0 without any
+    rest        where the message annotations begin, or the bare message without them
+    bare        where the bare message begins: properties, application properties or body
+    end         how far `data` was understood: all of it, or to the section in which it is cut off
+
+    durable, priority, ttl, first_acquirer, delivery_count: of the header; False, -1, -1 (ms), False, 0 where absent
+    user_id, to, subject: the octets of these properties, None where absent
+    absolute_expiry_time: in ms since 1970, -1 where absent
+    """
+
+    __slots__ = ("absolute_expiry_time", "application_properties", "application_properties_end", "bare", "body",
+                 "body_end", "body_kind", "data", "delivery_annotations", "delivery_annotations_end", "delivery_count",
+                 "durable", "end", "first_acquirer", "footer", "footer_end", "header", "header_end",
+                 "message_annotations", "message_annotations_end", "priority", "properties", "properties_end", "rest",
+                 "subject", "to", "ttl", "user_id")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.header = ABSENT
+        self.header_end = ABSENT
+        self.delivery_annotations = ABSENT
+        self.delivery_annotations_end = ABSENT
+        self.message_annotations = ABSENT
+        self.message_annotations_end = ABSENT
+        self.properties = ABSENT
+        self.properties_end = ABSENT
+        self.application_properties = ABSENT
+        self.application_properties_end = ABSENT
+        self.body = ABSENT
+        self.body_end = ABSENT
+        self.footer = ABSENT
+        self.footer_end = ABSENT
+        self.body_kind = 0
+        self.rest = ABSENT
+        self.bare = ABSENT
+        self.end = 0
+        self.durable = False
+        self.priority = -1
+        self.ttl = -1
+        self.first_acquirer = False
+        self.delivery_count = 0
+        self.user_id: bytes | None = None
+        self.to: bytes | None = None
+        self.subject: bytes | None = None
+        self.absolute_expiry_time = -1
+
+
+def split(data: bytes, whole: bool = True) -> Sections:
+    """Finds the sections of a message. With `whole` false, `data` may be cut off anywhere: the section in which it is
+    cut is left out.
+
+    DecodeError for what is no section, for sections out of order, and for malformed fields that are looked at. What else
+    is in the sections is not looked at. A message without a body is taken, as some clients send it.
+    """
+    sections = Sections(data)
+    pos = 0
+    end = len(data)
+    last = 0
+    while pos < end:
+        start = pos
+        try:
+            if end - pos > 3 and data[pos] == codes.DESCRIBED and data[pos + 1] == codes.SMALL_ULONG:
+                kind = data[pos + 2]
+                pos += 3
+                if kind < HEADER or kind > FOOTER:
+                    raise DecodeError(start, f"expected a section, not 0x{kind:02x}")
+            else:
+                kind = _descriptor(data, pos, end)
+                pos = value_end(data, pos + 1, end)
+            stop = value_end(data, pos, end)
+        except DecodeError as error:
+            if whole or not error.short:
+                raise
+            pos = start
+            break
+        if kind <= last:
+            if kind != last or (kind != DATA and kind != AMQP_SEQUENCE):
+                raise DecodeError(start, f"{_NAMES[kind]} cannot follow {_NAMES[last]}")
+        elif last >= DATA and kind != FOOTER:
+            raise DecodeError(start, f"{_NAMES[kind]} cannot follow {_NAMES[last]}")
+        last = kind
+        _note(sections, kind, start, pos, stop)
+        pos = stop
+    sections.end = pos
+    if sections.bare == ABSENT:
+        sections.bare = sections.footer if sections.footer >= 0 else pos
+    if sections.rest == ABSENT:
+        sections.rest = sections.bare
+    return sections
+
+
+def section_ranges(data: bytes) -> list[tuple[int, int, int]]:
+    """Descriptor, begin and end of each section in the order of their numbers, which a `received` state counts (messaging
+    3.4.1): each `data` and `amqp-sequence` is one. The last may be cut off, and has the descriptor 0 when even that is not
+    whole. DecodeError for what is no section."""
+    ranges: list[tuple[int, int, int]] = []
+    pos = 0
+    end = len(data)
+    while pos < end:
+        start = pos
+        kind = 0
+        try:
+            kind = _descriptor(data, pos, end)
+            pos = value_end(data, pos, end)
+        except DecodeError as error:
+            if not error.short:
+                raise
+            pos = end
+        ranges.append((kind, start, pos))
+    return ranges
+
+
+def _descriptor(data: bytes, pos: int, end: int) -> int:
+    """The numeric descriptor of the section at `pos`."""
+    if data[pos] != codes.DESCRIBED:
+        raise DecodeError(pos, f"expected a section, not a value with the format code 0x{data[pos]:02x}")
+    stop = value_end(data, pos + 1, end)
+    value = Decoder(data, pos + 1, stop).value(0)
+    number = 0
+    if isinstance(value, ULong):
+        number = int(value)
+    elif isinstance(value, Symbol):
+        number = SPECS.descriptors.get(value, 0)
+    if number not in _NAMES:
+        raise DecodeError(pos, f"expected a section, not {value!r}")
+    return number
+
+
+def _note(sections: Sections, kind: int, start: int, pos: int, stop: int) -> None:
+    """Keeps the section `kind` between `start` and `stop`, whose value begins at `pos`."""
+    data = sections.data
+    if kind == DATA:
+        code = data[pos]
+        if code != codes.BINARY_8 and code != codes.BINARY_32:
+            raise _wrong_type(kind, pos, code)
+    elif kind != AMQP_VALUE and TYPES.get(data[pos], "described value") != _TYPES[kind]:
+        raise _wrong_type(kind, pos, data[pos])
+    if kind == HEADER:
+        sections.header = start
+        sections.header_end = stop
+        _note_header(sections, start, pos, stop)
+        return
+    if kind == DELIVERY_ANNOTATIONS:
+        sections.delivery_annotations = start
+        sections.delivery_annotations_end = stop
+        return
+    if kind == FOOTER:
+        sections.footer = start
+        sections.footer_end = stop
+        return
+    if sections.rest == ABSENT:
+        sections.rest = start
+    if kind == MESSAGE_ANNOTATIONS:
+        sections.message_annotations = start
+        sections.message_annotations_end = stop
+        return
+    if sections.bare == ABSENT:
+        sections.bare = start
+    if kind == PROPERTIES:
+        sections.properties = start
+        sections.properties_end = stop
+        _note_properties(sections, pos, stop)
+    elif kind == APPLICATION_PROPERTIES:
+        sections.application_properties = start
+        sections.application_properties_end = stop
+    else:
+        if sections.body == ABSENT:
+            sections.body = start
+            sections.body_kind = kind
+        sections.body_end = stop
+
+
+def _wrong_type(kind: int, pos: int, code: int) -> DecodeError:
+    return DecodeError(pos, f"{_NAMES[kind]}: expected a {_TYPES[kind]}, not {TYPES.get(code, 'a described value')}")
+
+
+def _note_header(sections: Sections, start: int, pos: int, stop: int) -> None:
+    """Takes the fields out of the header whose list is at `pos`."""
+    if _scan_header(sections, pos, stop):
+        return
+    header = decode_composite(sections.data, start, stop)[0]
+    if isinstance(header, Header):
+        sections.durable = bool(header.durable)
+        sections.priority = -1 if header.priority is None else header.priority
+        sections.ttl = -1 if header.ttl is None else header.ttl
+        sections.first_acquirer = bool(header.first_acquirer)
+        sections.delivery_count = header.delivery_count or 0
+
+
+def _scan_header(sections: Sections, pos: int, stop: int) -> bool:
+    """The same for a header in one of its usual forms; False for others, some fields may have been set then."""
+    data = sections.data
+    if data[pos] == codes.LIST_0:
+        return True
+    if data[pos] != codes.LIST_8 or stop - pos < 3:
+        return False
+    count = data[pos + 2]
+    pos += 3
+    if count > 5:
+        return False
+    for index in range(count):
+        if pos >= stop:
+            return False
+        code = data[pos]
+        pos += 1
+        if index == 0 or index == 3:
+            if code == codes.TRUE:
+                if index == 0:
+                    sections.durable = True
+                else:
+                    sections.first_acquirer = True
+            elif code != codes.FALSE and code != codes.NULL:
+                return False
+            continue
+        if code == codes.NULL:
+            continue
+        if code == codes.UINT_0 and index != 1:
+            number = 0
+        elif pos >= stop:
+            return False
+        elif code == (codes.UBYTE if index == 1 else codes.SMALL_UINT):
+            number = data[pos]
+            pos += 1
+        elif code == codes.UINT and index != 1 and pos + 4 <= stop:
+            number = data[pos] << 24 | data[pos + 1] << 16 | data[pos + 2] << 8 | data[pos + 3]
+            pos += 4
+        else:
+            return False
+        if index == 1:
+            sections.priority = number
+        elif index == 2:
+            sections.ttl = number
+        else:
+            sections.delivery_count = number
+    return pos == stop
+
+
+def _note_properties(sections: Sections, pos: int, stop: int) -> None:
+    """Takes `user-id`, `to`, `subject` and `absolute-expiry-time` out of the properties whose list is at `pos`."""
+    data = sections.data
+    decoder = Decoder(data, pos, stop)
+    count = decoder.enter_list()
+    if count > _PROPERTIES_COUNT:
+        raise DecodeError(pos, f"properties has {_PROPERTIES_COUNT} fields, not {count}")
+    pos = decoder.pos
+    for index in range(min(count, 9)):
+        start = pos
+        pos = value_end(data, pos, stop)
+        code = data[start]
+        if code == codes.NULL:
+            continue
+        if index == 2 or index == 3:
+            octets = _sized(data, start, pos, codes.STRING_8, codes.STRING_32, "to" if index == 2 else "subject")
+            if index == 2:
+                sections.to = octets
+            else:
+                sections.subject = octets
+        elif index == 1:
+            sections.user_id = _sized(data, start, pos, codes.BINARY_8, codes.BINARY_32, "user-id")
+        elif index == 8:
+            if code != codes.TIMESTAMP:
+                raise DecodeError(start, "properties: absolute-expiry-time: expected a timestamp", DECODE_ERROR)
+            sections.absolute_expiry_time = int.from_bytes(data[start + 1 : pos], "big", signed=True)
+
+
+def _sized(data: bytes, start: int, stop: int, short: int, long: int, name: str) -> bytes:
+    """The octets of a value with a size, whose format code is `short` or `long`."""
+    code = data[start]
+    if code == short:
+        return data[start + 2 : stop]
+    if code == long:
+        return data[start + 5 : stop]
+    raise DecodeError(start, f"properties: {name}: expected a {TYPES[short]}", DECODE_ERROR)
