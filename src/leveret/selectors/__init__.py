@@ -1,0 +1,40 @@
+"""Filters of messages: pure functions from a text or a map, and a message, to whether it is wanted.
+
+`jms_selector` is the selector language of JMS, `sql_filter` is `amqp:sql-filter`, and `properties_filter` and
+`application_properties_filter` are the filters of the same names. Each gives a `Filter` or raises `SelectorError`; what
+a filter looks at is a `MessageView`.
+"""
+
+from __future__ import annotations
+
+from leveret.selectors.compilation import jms_selector, sql_filter
+from leveret.selectors.errors import DEFAULT_LIMITS, EntryError, Limits, SelectorError
+from leveret.selectors.evaluate import Selector
+from leveret.selectors.fields import FieldsFilter, application_properties_filter, properties_filter
+from leveret.selectors.message import (
+    APPLICATION_PROPERTIES,
+    HEADER,
+    MESSAGE_ANNOTATIONS,
+    PROPERTIES,
+    Filter,
+    MessageView,
+)
+
+__all__ = [
+    "APPLICATION_PROPERTIES",
+    "DEFAULT_LIMITS",
+    "HEADER",
+    "MESSAGE_ANNOTATIONS",
+    "PROPERTIES",
+    "EntryError",
+    "FieldsFilter",
+    "Filter",
+    "Limits",
+    "MessageView",
+    "Selector",
+    "SelectorError",
+    "application_properties_filter",
+    "jms_selector",
+    "properties_filter",
+    "sql_filter",
+]
