@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.protocols.detect import NEED_MORE, UNKNOWN, V0_9_1, detect
+from leveret.protocols.detect import NEED_MORE, UNKNOWN, V0_9_1, V1_0, V1_0_SASL, detect
+from leveret.security.permissions import Permission
 from tests.protocols.support import Channel, Site, bytes_of, properties_of
 
 
@@ -292,6 +293,38 @@ class TestOddNames:
         channel.run()
         assert channel.client.refusal()[0] == 406
 
+    def test_line_ends_are_taken_out_of_names_of_queues(self, site: Site) -> None:
+        channel = site.channel()
+        assert channel.declare("\rline\n end\r\n") == "line end"
+        assert channel.call("queue.declare", "queue.declare-ok", queue="line\n end", passive=True)["queue"] == "line end"
+        assert channel.declare("\n").startswith("amq.gen-")
+        channel.call("queue.delete", "queue.delete-ok", queue="line end\n")
+        assert "line end" not in site.vhost.queues
+
+    def test_line_ends_are_taken_out_of_names_of_exchanges(self, site: Site) -> None:
+        channel = site.channel()
+        channel.call("exchange.declare", "exchange.declare-ok", exchange="line\r\nend", type="fanout")
+        channel.call("exchange.declare", "exchange.declare-ok", exchange="\nlineend", type="fanout", passive=True)
+        assert "lineend" in site.vhost.exchanges
+        channel.call("exchange.delete", "exchange.delete-ok", exchange="lineend\r")
+        assert "lineend" not in site.vhost.exchanges
+
+    def test_permissions_are_about_the_name_without_them(self, site: Site) -> None:
+        site.allow("limited", "/", Permission("^mine$", "", ""))
+        channel = site.channel(user="limited")
+        assert channel.declare("mi\nne") == "mine"
+        channel.send("queue.declare", queue="oth\ner")
+        channel.run()
+        code, text = channel.client.refusal()
+        assert code == 403 and "'other'" in text
+
+    @pytest.mark.parametrize("name", ["queue", "exchange"])
+    def test_strict_mode_refuses_them(self, name: str) -> None:
+        channel = Site(strict=True).channel()
+        channel.send(f"{name}.declare", **{name: "line\nend"}, **({"type": "fanout"} if name == "exchange" else {}))
+        channel.run()
+        assert channel.client.refusal()[0] == 406
+
     def test_arguments_that_are_not_utf8(self, site: Site, caplog: pytest.LogCaptureFixture) -> None:
         channel = site.channel()
         channel.declare(durable=True, arguments={"x-\udcff": "\udcfe"})
@@ -302,7 +335,9 @@ class TestOddNames:
 
 @pytest.mark.parametrize(("data", "found"), [
     (b"", NEED_MORE), (b"A", NEED_MORE), (b"AMQP", NEED_MORE), (b"AMQP\0\0\x09", NEED_MORE), (b"AMQP\0\0\x09\x01", V0_9_1),
-    (b"AMQP\0\0\x09\x01more", V0_9_1), (b"AMQP\x01\x01\0\x09", UNKNOWN), (b"AMQP\0\x01\0\0", UNKNOWN), (b"GET ", UNKNOWN),
+    (b"AMQP\0\0\x09\x01more", V0_9_1), (b"AMQP\x01\x01\0\x09", UNKNOWN), (b"GET ", UNKNOWN),
+    (b"AMQP\0\x01\0\0", V1_0), (b"AMQP\x03\x01\0\0more", V1_0_SASL), (b"AMQP\x02\x01\0\0", UNKNOWN),
+    (b"AMQP\0\x01\0\x01", UNKNOWN),
     (b"\x16\x03\x01", UNKNOWN), (b"AMQX", UNKNOWN),
 ])
 def test_detection(data: bytes, found: int) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from leveret.broker.timers import Timed
+from leveret.broker.vhost import MAX_NOTED
+from leveret.protocols.v0_9_1.channel import MAX_GONE_TAGS
 from tests.protocols.support import Channel, Site
 
 KINDS = ("Connection", "Channel", "ChannelConsumer", "Engine", "Queue", "Entry", "Message", "Route", "Binding",
@@ -191,3 +193,27 @@ def test_consumer_priorities_that_come_and_go(site: Site) -> None:
         tag = channel.consume("shared", arguments={"x-priority": priority})
         channel.call("basic.cancel", "basic.cancel-ok", consumer_tag=tag)
     assert len(site.vhost.queues["shared"].rings) <= 1
+
+
+def test_consumers_whose_queue_goes_and_that_are_never_cancelled(site: Site) -> None:
+    channel = site.channel()
+    for number in range(MAX_GONE_TAGS + 10):
+        channel.declare("x")
+        channel.consume("x", tag=f"tag-{number}")
+        channel.call("queue.delete", "queue.delete-ok", queue="x")
+    channel.client.received.clear()
+    session = channel.client.session
+    remembered = session.channels[channel.number].gone_tags
+    assert len(remembered) == (MAX_GONE_TAGS if site.vhost.strict else 0)
+    # The last of them are known all the same.
+    channel.call("basic.cancel", "basic.cancel-ok", consumer_tag=f"tag-{MAX_GONE_TAGS + 9}")
+    assert channel.client.is_open
+
+
+def test_arguments_that_nobody_knows() -> None:
+    site = Site()
+    channel = site.channel()
+    for number in range(MAX_NOTED + 10):
+        channel.declare("x", arguments={f"x-{number}": 1})
+        channel.call("queue.delete", "queue.delete-ok", queue="x")
+    assert 0 < len(site.broker.unknown_arguments) <= MAX_NOTED

@@ -82,7 +82,18 @@ def test_limits_of_a_vhost(site: Site) -> None:
     channel.send("queue.declare", queue="three")
     channel.run()
     code, text = channel.client.refusal()
-    assert code == 506 and "max_queues" in text
+    assert code == 406 and "max_queues" in text
+    assert channel.client.is_open
+
+
+def test_strict_mode_closes_the_connection_that_wants_too_many_queues() -> None:
+    site = Site(strict=True)
+    site.broker.add_vhost("/", VhostSettings(strict=True, max_queues=1))
+    channel = site.channel()  # amq.dead is the one
+    channel.send("queue.declare", queue="another")
+    channel.run()
+    assert channel.client.refusal()[0] == 506
+    assert not channel.client.is_open
 
 
 def test_limits_of_channels_and_consumers() -> None:

@@ -129,6 +129,31 @@ class TestByChannel:
         channel.consume(tag="b")
         assert len(channel.deliveries()) == 3
 
+    def test_a_full_one_stops_no_ack_consumers_too_which_it_does_not_count(self) -> None:
+        channel = Site().channel()
+        fill(channel, 3, "counted")
+        fill(channel, 5, "free")
+        channel.qos(2, everywhere=True)
+        channel.consume("free", tag="free", no_ack=True)
+        assert len(channel.deliveries()) == 5
+        channel.consume("counted", tag="counted")
+        assert len(channel.deliveries()) == 2
+        fill(channel, 4, "free")
+        assert channel.deliveries() == []
+        channel.ack(7, multiple=True)
+        assert [item.consumer_tag for item in channel.deliveries()].count(b"free") == 4
+
+    def test_a_full_one_does_not_keep_direct_replies(self) -> None:
+        channel = Site().channel()
+        channel.qos(1, everywhere=True)
+        channel.consume("amq.rabbitmq.reply-to", no_ack=True)
+        reply_to = channel.declare("amq.rabbitmq.reply-to")
+        fill(channel, 1)
+        channel.consume()
+        assert len(channel.deliveries()) == 1
+        channel.publish(reply_to, b"an answer")
+        assert channel.delivered() == [b"an answer"]
+
     def test_acks_of_a_transaction_count_when_it_commits(self) -> None:
         channel = Site().channel()
         fill(channel, 10)
@@ -157,6 +182,16 @@ class TestAsTheSpecificationSays:
         channel.qos(12)
         channel.consume("two", tag="b")
         assert len(channel.deliveries()) == 2
+
+    def test_no_ack_knows_no_window(self) -> None:
+        channel = Site(qos_spec=True).channel()
+        fill(channel, 3, "counted")
+        fill(channel, 5, "free")
+        channel.qos(1)
+        channel.consume("counted")
+        assert len(channel.deliveries()) == 1
+        channel.consume("free", no_ack=True)
+        assert len(channel.deliveries()) == 5
 
     def test_true_is_the_connection(self) -> None:
         one = Site(qos_spec=True).channel()

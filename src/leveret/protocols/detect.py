@@ -1,7 +1,8 @@
 """Which protocol a new connection speaks, by its first octets.
 
-`AMQP 0 0 9 1` is 0-9-1. Everything else is answered with that header and a close (0-9-1 section 2.2.4,
-connection.start.protocol-name); a header that cannot be one any more is not waited for.
+`AMQP 0 0 9 1` is 0-9-1, `AMQP 0 1 0 0` is AMQP 1.0 without SASL and `AMQP 3 1 0 0` with it. Other versions of AMQP 1 are
+answered with the header of the version that is spoken (transport section 2.2), everything else with that of 0-9-1
+(connection.start.protocol-name), and a close; a header that cannot be one any more is not waited for.
 """
 
 from __future__ import annotations
@@ -9,18 +10,36 @@ from __future__ import annotations
 from typing import Final
 
 HEADER_0_9_1: Final = b"AMQP\x00\x00\x09\x01"
+HEADER_1_0: Final = b"AMQP\x00\x01\x00\x00"
+HEADER_1_0_SASL: Final = b"AMQP\x03\x01\x00\x00"
 HEADER_SIZE: Final = 8
 
 NEED_MORE: Final = 0
 V0_9_1: Final = 1
 UNKNOWN: Final = 2
+V1_0: Final = 3
+V1_0_SASL: Final = 4
 
 
 def detect(data: bytes) -> int:
-    """V0_9_1 where `data` begins with its header, NEED_MORE while it may, UNKNOWN where it cannot."""
+    """The protocol whose header `data` begins with, NEED_MORE while it may be one, UNKNOWN where it cannot."""
     start = data[:HEADER_SIZE]
     if len(start) == HEADER_SIZE:
-        return V0_9_1 if start == HEADER_0_9_1 else UNKNOWN
+        if start == HEADER_0_9_1:
+            return V0_9_1
+        if start == HEADER_1_0:
+            return V1_0
+        return V1_0_SASL if start == HEADER_1_0_SASL else UNKNOWN
     if start[:4] == b"AMQP"[: len(start)]:
         return NEED_MORE
     return UNKNOWN
+
+
+def supported_header(data: bytes) -> bytes:
+    """What answers a header that is UNKNOWN: the nearest of those that are known."""
+    if len(data) >= HEADER_SIZE and data[:4] == b"AMQP":
+        if data[4] == 0 and data[5] >= 1:
+            return HEADER_1_0
+        if data[4] in (2, 3):
+            return HEADER_1_0_SASL
+    return HEADER_0_9_1

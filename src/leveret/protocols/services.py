@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from leveret.broker.broker import Broker
+from leveret.broker.errors import BrokerError, NotAllowed, ResourceError
 from leveret.security.users import UserStore
 
 if TYPE_CHECKING:
@@ -40,6 +41,31 @@ class SessionSettings:
         self.unacked_per_channel = unacked_per_channel
 
 
+class Amqp10Settings:
+    """What the configuration decides for AMQP 1.0. Octets and seconds.
+
+    anonymous_user  who clients without credentials act as, "" for none
+    auto_create     whether a link to an unknown name creates a durable queue
+    sessions, links  the most of a connection, and of a session
+    idle_timeout    how long a client may send nothing at all, 0 for ever
+    link_credit     messages that a sender may send ahead
+    product, version  what open says of the broker
+    """
+
+    def __init__(self, *, anonymous_user: str = "guest", auto_create: bool = True, max_frame_size: int = 131072,
+                 sessions: int = 256, links: int = 1024, idle_timeout: float = 120.0, link_credit: int = 1000,
+                 product: str = "RabbitMQ", version: str = "4.3.0") -> None:
+        self.anonymous_user = anonymous_user
+        self.auto_create = auto_create
+        self.max_frame_size = max_frame_size
+        self.sessions = sessions
+        self.links = links
+        self.idle_timeout = idle_timeout
+        self.link_credit = link_credit
+        self.product = product
+        self.version = version
+
+
 class VhostSessionSettings:
     """What a vhost's configuration decides in the protocols."""
 
@@ -58,12 +84,14 @@ class Services:
 
     def __init__(self, broker: Broker, users: UserStore, settings: SessionSettings, *,
                  mechanisms: list[str] | None = None, anonymous_user: str | None = None,
-                 external_name: str = "common-name", server_properties: dict[str, Any] | None = None) -> None:
+                 external_name: str = "common-name", server_properties: dict[str, Any] | None = None,
+                 amqp10: Amqp10Settings | None = None) -> None:
         self.broker = broker
         self.users = users
         users.on_change = self._users_changed
         broker.on_vhost_removed = self._vhost_removed
         self.settings = settings
+        self.amqp10 = amqp10 or Amqp10Settings()
         self.vhost_settings: dict[str, VhostSessionSettings] = {}
         self.mechanisms = mechanisms or ["PLAIN", "AMQPLAIN"]
         self.anonymous_user = anonymous_user
@@ -71,6 +99,8 @@ class Services:
         self.server_properties = server_properties or {}
         self.sessions: dict[Session, None] = {}
         self.by_user: dict[str, int] = {}
+        # The links of AMQP 1.0 that are attached, by what identifies them.
+        self.links: dict[Any, Any] = {}
         self.alarm = ""
         self.next_number = 1
         self.stopping = False
@@ -105,10 +135,34 @@ class Services:
         for session in list(self.sessions):
             session.vhost_removed(vhost)
 
+    def check_limits(self, user: str, vhost: Vhost, refused: type[BrokerError]) -> None:
+        """Whether one more connection of this user may enter the vhost. Raises `refused`, or ResourceError where it is the
+        broker that has its most."""
+        limit = vhost.settings.max_connections
+        if 0 <= limit <= vhost.connections:
+            raise refused(f"vhost '{vhost.name}' has its most connections, {limit}; the setting is"
+                          f" vhosts.{vhost.name}.limits.max_connections")
+        known = self.users.get(user)
+        limit = self.settings.connections_per_user
+        if known is not None and known.limits.max_connections:
+            limit = known.limits.max_connections
+        if limit and self.by_user.get(user, 0) >= limit:
+            raise refused(f"user '{user}' has its most connections, {limit}; the setting is"
+                          " limits.connections_per_user")
+        limit = self.settings.connections
+        if limit and len(self.sessions) > limit:
+            raise ResourceError(f"the broker has its most connections, {limit}; the setting is limits.connections")
+
     def new_number(self) -> int:
         number = self.next_number
         self.next_number = number + 1
         return number
+
+    def check_channel_limit(self, user: str, limit: int) -> None:
+        """Raise NotAllowed where the user's connections have as many channels as they may, of whatever protocol."""
+        if sum(session.channel_count() for session in self.sessions if session.user == user) >= limit:
+            raise NotAllowed(f"user '{user}' has its most channels, {limit}; the setting is"
+                             f" users.{user}.limits.max_channels")
 
     def set_alarm(self, reason: str) -> None:
         """Stop or release the publishers of all sessions."""

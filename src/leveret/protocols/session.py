@@ -11,9 +11,16 @@ if TYPE_CHECKING:
 
 
 class Session(Output):
-    """One connection of one protocol. `number` identifies it within the process."""
+    """One connection of one protocol.
+
+    number  identifies it within the process
+    user    who has logged in, "" for nobody yet
+    opened  the handshake is over: the client has a vhost
+    """
 
     number: int
+    user: str
+    opened: bool
 
     def data_received(self, data: bytes) -> None:
         raise NotImplementedError
@@ -50,6 +57,10 @@ class Session(Output):
 
     def alarm(self, reason: str) -> None:
         """Publishers must stop ("" when they may go on)."""
+        raise NotImplementedError
+
+    def channel_count(self) -> int:
+        """How many channels (sessions) are open."""
         raise NotImplementedError
 
     def describe(self) -> dict[str, Any]:

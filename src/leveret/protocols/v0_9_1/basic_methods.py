@@ -10,9 +10,10 @@ from typing import Any, Final
 from leveret.broker.arguments import QueueSettings, parse_consumer_arguments
 from leveret.broker.dead_letter import split_address
 from leveret.broker.errors import AccessRefused, NotAllowed, PreconditionFailed, ResourceError
-from leveret.broker.message import Entry
+from leveret.broker.message import FORMAT_AMQP0, Entry
 from leveret.broker.queues.base import Queue
 from leveret.broker.queues.paging import Waiting
+from leveret.protocols.convert import to_amqp0
 from leveret.protocols.v0_9_1 import content
 from leveret.protocols.v0_9_1.channel import REPLY_TO, Channel, ChannelConsumer
 from leveret.protocols.v0_9_1.queue_methods import find, name_of
@@ -92,7 +93,7 @@ def cancel(channel: Channel, consumer_tag: str, no_wait: bool) -> None:
     if channel.vhost.strict and consumer_tag not in channel.consumers and consumer_tag not in channel.gone_tags:
         raise NotAllowed(f"consumer tag '{consumer_tag}' is not one of this channel")
     channel.cancel(consumer_tag)
-    channel.gone_tags.discard(consumer_tag)
+    channel.gone_tags.pop(consumer_tag, None)
     if not no_wait:
         channel.connection.engine.send(channel.number, "basic.cancel-ok", {"consumer_tag": consumer_tag})
 
@@ -151,14 +152,19 @@ def _answer_get(channel: Channel, queue: Queue, no_ack: bool) -> bool:
         if channel.sized:
             channel.unacked_size += message.size
     overlay = entry.overlay
+    header = message.header
+    if message.format != FORMAT_AMQP0:
+        message = to_amqp0.convert(entry)
+        header = message.header
+    elif overlay is not None:
+        header = content.header_of(entry)
     exchange = message.exchange
     routing_key = message.routing_key
     if overlay is not None and overlay.address is not None:
         exchange, routing_key = split_address(overlay.address)
-    connection.engine.send_content(channel.number, "basic.get-ok", {
+    channel.send_content("basic.get-ok", {
         "delivery_tag": tag, "redelivered": entry.acquired_count > 1, "exchange": exchange, "routing_key": routing_key,
-        "message_count": min(queue.ready_count, 0xFFFFFFFF)}, content.header_of(entry), message.body)
-    connection.mark()
+        "message_count": min(queue.ready_count, 0xFFFFFFFF)}, header, message)
     return True
 
 

@@ -6,19 +6,21 @@ This is the hot path of the protocol; methods that are not hot stand in the modu
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from leveret.broker.bodies import Body, StoredBody, whole
 from leveret.broker.broker import Holder
 from leveret.broker.consumer import Consumer
 from leveret.broker.errors import ContentTooLarge, PreconditionFailed
-from leveret.broker.message import AT_ONCE, Entry, Message
+from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, Entry, Message
 from leveret.broker.queues.base import Queue
 from leveret.broker.routing import Route
 from leveret.broker.transactions import ACCEPT, REJECT, REQUEUE
 from leveret.broker.vhost import Vhost
+from leveret.protocols.convert import to_amqp0
 from leveret.protocols.v0_9_1 import content
 from leveret.protocols.v0_9_1.timeouts import ConsumerTimeout
-from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY, Body, Command, Publish
+from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY, Command, Publish
 
 if TYPE_CHECKING:
     from leveret.protocols.v0_9_1.connection import Connection
@@ -32,6 +34,8 @@ MAY_HOLD: Final = 1000
 FLOW_GRACE: Final = 5000
 # Messages to more queues than this count as work, of which only so much is done in a turn.
 WIDE: Final = 16
+# Tags of consumers whose queue went away that a channel remembers.
+MAX_GONE_TAGS: Final = 1000
 NO_CONSUMERS: Final = 313
 NO_ROUTE: Final = 312
 
@@ -75,6 +79,9 @@ class ChannelConsumer(Consumer):
                 return False
             if self.prefetch_size and self.unacked and self.unacked_size + size > self.prefetch_size:
                 return False
+        elif channel.counted and channel.is_full() and self.queue is not channel.reply_queue \
+                and not channel.connection.qos_spec:
+            return False  # as RabbitMQ has it: a full window of the channel stops also those that it does not count
         if not channel.active:
             return False
         connection = channel.connection
@@ -85,6 +92,9 @@ class ChannelConsumer(Consumer):
 
     def wants(self, message: Message) -> bool:
         return not (self.no_local and message.publisher == self.on_channel.connection.number)
+
+    def wants_of(self, publisher: int) -> bool:
+        return not (self.no_local and publisher == self.on_channel.connection.number)
 
     def deliver(self, entry: Entry) -> None:
         channel = self.on_channel
@@ -102,12 +112,20 @@ class ChannelConsumer(Consumer):
         overlay = entry.overlay
         address = message.address
         header = message.header
-        if overlay is not None:
+        if message.format != FORMAT_AMQP0:
+            message = to_amqp0.convert(entry)
+            header = message.header
+        elif overlay is not None:
             header = content.header_of(entry)
-            if overlay.address is not None:
-                address = overlay.address
+        if overlay is not None and overlay.address is not None:
+            address = overlay.address
+        if message.size > connection.most_encoded:
+            connection.engine.send_deliver(channel.number, self.tag_octets, tag, entry.acquired_count > 1, address, header,
+                                           [], message.size)
+            connection.send_body(channel.number, message)
+            return
         connection.engine.send_deliver(channel.number, self.tag_octets, tag, entry.acquired_count > 1, address, header,
-                                       message.body, message.size)
+                                       message.body, message.size)  # type: ignore[arg-type]  # StoredBody is larger
         if not connection.dirty:
             connection.dirty = True
             connection.broker.outputs.append(connection)
@@ -143,8 +161,9 @@ class Channel(Holder):
         self.low_tag = 1
         self.unacked: dict[int, Entry] = {}
         self.consumers: dict[str, ChannelConsumer] = {}
-        # Consumers whose queue went away: their cancel is answered all the same (basic.cancel.01).
-        self.gone_tags: set[str] = set()
+        # Consumers whose queue went away: their cancel is answered in strict mode, too (basic.cancel.01). The last ones, in
+        # this order, for not every client cancels what it was told is gone.
+        self.gone_tags: dict[str, None] = {}
         self.default_prefetch = 0
         self.default_prefetch_size = 0
         self.prefetch = 0
@@ -167,7 +186,8 @@ class Channel(Holder):
         self.marked_batch = 0
         self.marks: deque[tuple[int, int]] = deque()
         self.nacks: deque[int] = deque()
-        self.parts: list[bytes] = []
+        # The body that is coming in pieces.
+        self.incoming: list[bytes] | StoredBody = []
         # Transactions
         self.transacted = False
         self.tx_publishes: list[PendingPublish] = []
@@ -198,8 +218,8 @@ class Channel(Holder):
             header = self._with_reply_address(header)
         body: Body = command.body
         if command.spooled:
-            body = self.parts
-            self.parts = []
+            body = self.incoming
+            self.incoming = []
         message = Message(address, header, body, command.size, command.delivery_mode == 2, command.priority, expires_at,
                           command.headers_at, connection.number)
         self.publish_count += 1
@@ -234,6 +254,16 @@ class Channel(Holder):
             if not self.listed:
                 self.listed = True
                 connection.confirming.append(self)
+
+    def begin_content(self, publish: Publish) -> None:
+        """A large body will come in pieces: out of memory with them, where there is a place. ContentTooLarge where that
+        has no room."""
+        spool = self.log.spool
+        if spool is None:
+            self.incoming = []
+            return
+        self.incoming = spool.begin(publish.size, publish.delivery_mode == 2)
+        self.connection.spools = True
 
     def route_message(self, route: Route, message: Message) -> list[Queue]:
         """The queues where headers matter: CC and BCC, headers exchanges."""
@@ -272,12 +302,20 @@ class Channel(Holder):
             self.connection.engine.send(self.number, "channel.flow", {"active": True})
 
     def send_return(self, message: Message, code: int, text: str) -> None:
+        self.send_content("basic.return", {
+            "reply_code": code, "reply_text": text, "exchange": message.exchange, "routing_key": message.routing_key},
+            message.header, message)
+
+    def send_content(self, name: str, arguments: dict[str, Any], header: bytes, message: Message) -> None:
+        """Send a method with a message, other than `basic.deliver`."""
         connection = self.connection
-        connection.engine.send_content(
-            self.number, "basic.return",
-            {"reply_code": code, "reply_text": text, "exchange": message.exchange, "routing_key": message.routing_key},
-            message.header, message.body)
-        connection.mark()
+        engine = connection.engine
+        if message.size <= connection.most_encoded:
+            engine.send_content(self.number, name, arguments, header, whole(message.body))
+            connection.mark()
+        elif engine.is_open(self.number):
+            engine.send_content(self.number, name, arguments, header, [])
+            connection.send_body(self.number, message)
 
     def _expiry(self, expiration: bytes) -> int:
         try:
@@ -343,9 +381,13 @@ class Channel(Holder):
 
     # Deliveries
 
+    def is_full(self) -> bool:
+        """Whether the channel holds as many deliveries as its own window takes."""
+        return 0 < self.prefetch <= len(self.unacked) + len(self.tx_settlements) - self.gets
+
     def has_credit(self, size: int) -> bool:
         """The channel's own window, shared by its consumers, and the connection's."""
-        if self.prefetch and len(self.unacked) + len(self.tx_settlements) - self.gets >= self.prefetch:
+        if self.is_full():
             return False
         if self.prefetch_size and self.unacked and self.unacked_size + size > self.prefetch_size:
             return False
@@ -524,7 +566,11 @@ class Channel(Holder):
         """The queue of a consumer was deleted: RabbitMQ's consumer cancel notification."""
         if self.consumers.pop(consumer.tag, None) is None:
             return
-        self.gone_tags.add(consumer.tag)
+        if self.vhost.strict:
+            gone_tags = self.gone_tags
+            gone_tags[consumer.tag] = None
+            if len(gone_tags) > MAX_GONE_TAGS:
+                del gone_tags[next(iter(gone_tags))]
         held_notices = self.connection.held_notices
         if held_notices is None:
             self.notify_cancel(consumer.tag)
@@ -570,6 +616,7 @@ class Channel(Holder):
             consumer.queue.remove_consumer(consumer)
         self.consumers.clear()
         self.tx_publishes.clear()
+        self.incoming = []
         self.backlog.clear()
         self.reply_queue = None
 

@@ -18,7 +18,7 @@ def open_channel(connection: Connection, number: int) -> None:
         return
     user = connection.services.users.get(connection.user)
     if user is not None and user.limits.max_channels:
-        connection.check_channel_limit(user.limits.max_channels)
+        connection.services.check_channel_limit(connection.user, user.limits.max_channels)
     channel = Channel(connection, number)
     connection.channels[number] = channel
     channel.set_counted()

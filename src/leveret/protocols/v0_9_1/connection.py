@@ -9,17 +9,18 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
-from leveret.broker.errors import AccessRefused, BrokerError, NotAllowed
+from leveret.broker.errors import BrokerError
 from leveret.broker.log import CommitWaiter
-from leveret.broker.routing import Route
+from leveret.broker.message import Message
 from leveret.broker.vhost import Vhost
 from leveret.protocols.peer import Peer
 from leveret.protocols.services import Services
-from leveret.protocols.session import Session
 from leveret.protocols.v0_9_1 import handshake, methods
-from leveret.protocols.v0_9_1.channel import Channel
+from leveret.protocols.v0_9_1.channel import QUANTUM, Channel
 from leveret.protocols.v0_9_1.heartbeat import Heartbeat
+from leveret.protocols.v0_9_1.outgoing import Outgoing, Sending
 from leveret.protocols.v0_9_1.reply_codes import CODES, HARD_ERRORS, reply_text
+from leveret.protocols.vhost_session import VhostSession
 from leveret.wire.amqp0.commands import (
     CHANNEL_SCOPE,
     SOCKET_SCOPE,
@@ -37,7 +38,6 @@ from leveret.wire.amqp0.specs import V0_9_1
 
 log = logging.getLogger("leveret.connection")
 
-MAX_ROUTES: Final = 4096
 # Octets of answers that a client may leave unread before its own socket is not read any more.
 MAX_UNWRITTEN: Final = 4 << 20
 # Seconds that a client gets to answer connection.close, and to read it where it cannot answer.
@@ -65,15 +65,20 @@ class ReadOn(CommitWaiter):
         self.connection.release_input("commit")
 
 
-class Connection(Session):
+class Connection(VhostSession):
     """One 0-9-1 connection.
 
     number     identifies it within the process
-    paused     the socket's buffer is full; starved: some consumer was parked because of that or of the quantum
+    paused     no more deliveries: the socket's buffer is `full`, or a large content is going out;
+               starved: some consumer was parked because of that or of the quantum
+    outgoing   what goes out from a large content on, None while there is none
+    spools     has published a body that went to the spool
+    most_encoded  octets of the largest body that is encoded as a whole
     routes     routes whose permissions were checked, valid for `topology` of the vhost and `generation` of the users
     """
 
     def __init__(self, peer: Peer, services: Services) -> None:
+        super().__init__()
         self.peer = peer
         self.services = services
         self.broker = services.broker
@@ -83,7 +88,7 @@ class Connection(Session):
         self.engine = Engine(SERVER, V0_9_1, frame_max=settings.frame_max, channel_max=settings.channel_max,
                              heartbeat=settings.heartbeat, max_body_size=settings.max_message_size,
                              spool_threshold=settings.spool_threshold)
-        self.vhost: Any = None
+        self.vhost = None
         self.vhost_name = ""
         self.qos_spec = settings.qos_spec
         self.consumer_timeout = 0
@@ -105,6 +110,9 @@ class Connection(Session):
         # Output
         self.dirty = False
         self.paused = False
+        self.full = False
+        self.outgoing: Outgoing | None = None
+        self.most_encoded = min(QUANTUM, settings.spool_threshold)
         self.starved = False
         self.sent_any = False
         self.unread_answers = 0
@@ -113,14 +121,10 @@ class Connection(Session):
         self.reading_paused = False
         self.blocked = False
         self.published_any = False
+        self.spools = False
         self.held_back: set[str] = set()
         # The commands that the turn before had to leave.
         self.rest: list[Command] = []
-        # Routes and permissions
-        self.routes: dict[bytes, Route] = {}
-        self.topology = -1
-        self.generation = -1
-        self.allowed: set[tuple[str, str]] = set()
         # The spec's global window (qos_spec)
         self.prefetch = 0
         self.prefetch_size = 0
@@ -173,9 +177,11 @@ class Connection(Session):
             self.mark()
         if self.services.alarm and not self.published_any and self.engine.is_receiving_content():
             self._block(self.services.alarm)  # a publisher that has not finished its first message is one, too
-        if self.broker.log.pending_bytes > MAX_UNCOMMITTED and "commit" not in self.held_back and self.published_any:
+        store = self.broker.log
+        if store.pending_bytes > MAX_UNCOMMITTED and "commit" not in self.held_back and self.published_any and (
+                self.spools or store.pending_bytes - store.pending_spooled > MAX_UNCOMMITTED):
             self.hold_back("commit")
-            self.broker.log.wait(ReadOn(self))
+            store.wait(ReadOn(self))
         self.services.end_turn_soon()
 
     def _go_on(self) -> None:
@@ -192,7 +198,9 @@ class Connection(Session):
 
     def _hold(self, channel: Channel, command: Command) -> None:
         channel.backlog.append(command)
-        if isinstance(command, Publish):
+        if isinstance(command, ContentPart):
+            channel.backlog_size += len(command.data)
+        elif isinstance(command, Publish) and not command.spooled:
             channel.backlog_size += command.size
         if len(channel.backlog) > MAX_BACKLOG or channel.backlog_size > MAX_BACKLOG_SIZE:
             self.hold_back("backlog")
@@ -212,9 +220,9 @@ class Connection(Session):
                 methods.perform(channel, command)
                 self.mark()
             elif isinstance(command, ContentPart):
-                channel.parts.append(command.data)
+                channel.incoming.append(command.data)
             elif isinstance(command, ContentStart):
-                channel.parts = []
+                channel.begin_content(command.publish)
             elif isinstance(command, Error):
                 self._protocol_error(command)
         except BrokerError as error:
@@ -288,6 +296,7 @@ class Connection(Session):
         log.info("%s: connection closed with %d: %s", self.peer.name, code, said)
         self.closing = True
         self.awaits_close_ok = True
+        self.drop_output()
         self.engine.send(0, "connection.close", {
             "reply_code": code, "reply_text": said, "class_id": class_id, "method_id": method_id})
         self._release()
@@ -325,6 +334,7 @@ class Connection(Session):
             self.broker.timers.cancel(self.heartbeat)
             self.heartbeat.connection = None  # the timers may remember it for a while
             self.heartbeat = None
+        self.drop_output()
         self._release()
         self.broker.end_turn()
 
@@ -342,46 +352,6 @@ class Connection(Session):
             return
         self.close(320, reason)
         self.broker.end_turn()
-
-    # Routes
-
-    def find_route(self, address: bytes) -> Route:
-        """The route of a publish, with the user's permission to write to the exchange."""
-        vhost = self.vhost
-        users = self.services.users
-        if self.topology != vhost.topology or self.generation != users.generation or len(self.routes) > MAX_ROUTES:
-            self.routes.clear()
-            self.topology = vhost.topology
-            if self.generation != users.generation:
-                self.allowed.clear()
-                self.generation = users.generation
-            found = self.routes.get(address)
-            if found is not None:
-                return found
-        route: Route = vhost.route(address)
-        if route.exchange.internal:
-            raise AccessRefused(f"cannot publish to internal exchange '{route.exchange_name}' in vhost"
-                                f" '{self.vhost_name}'")
-        self.check("write", route.exchange_name)
-        self.routes[address] = route
-        return route
-
-    def check(self, operation: str, resource: str) -> None:
-        """Raise AccessRefused unless the user may configure, write or read the exchange or queue."""
-        users = self.services.users
-        if self.generation != users.generation:
-            self.allowed.clear()
-            self.routes.clear()
-            self.generation = users.generation
-        key = (operation, resource)
-        if key in self.allowed:
-            return
-        if not users.may(self.user, self.vhost_name, operation, resource):
-            raise AccessRefused(f"{operation} access to '{resource or 'amq.default'}' in vhost '{self.vhost_name}'"
-                                f" refused for user '{self.user}'")
-        if len(self.allowed) >= MAX_ROUTES:
-            self.allowed.clear()
-        self.allowed.add(key)
 
     # Output
 
@@ -415,7 +385,12 @@ class Connection(Session):
                 self.unread_answers += len(data)
                 if self.unread_answers > MAX_UNWRITTEN:
                     self.hold_back("output")
-            self.peer.write(data)
+            if self.outgoing is None:
+                self.peer.write(data)
+            else:
+                self.outgoing.items.append(data)
+        if self.outgoing is not None:
+            self.outgoing.write()
         if self.starved and not self.paused:
             self.starved = False
             self.peer.call_soon(self.wake)
@@ -428,10 +403,44 @@ class Connection(Session):
             channel.wake_own()
         self.broker.end_turn()
 
+    def send_body(self, number: int, message: Message) -> None:
+        """The header that the engine encoded last is that of a message too large to be encoded as a whole: its body
+        follows as the socket takes it, then everything else."""
+        outgoing = self.outgoing
+        if outgoing is None:
+            outgoing = Outgoing(self)
+            self.outgoing = outgoing
+        data = self.engine.to_send()
+        self.octets_out += len(data)
+        outgoing.items.append(data)
+        outgoing.items.append(Sending(number, message.body, message.size))
+        self.paused = True
+        self.mark()
+
+    def everything_written(self) -> None:
+        """The last large content has gone out, with all that waited behind it."""
+        self.outgoing = None
+        if not self.full:
+            self.paused = False
+            self.unread_answers = 0
+            self.release_input("output")
+
+    def drop_output(self) -> None:
+        """The connection ends: what waits behind a large content, and the rest of that, is not sent any more."""
+        if self.outgoing is not None:
+            self.outgoing = None
+            self.paused = self.full
+            self.engine.to_send()
+
     def pause_writing(self) -> None:
         self.paused = True
+        self.full = True
 
     def resume_writing(self) -> None:
+        self.full = False
+        if self.outgoing is not None:
+            self.flush()
+            return
         self.paused = False
         self.starved = False
         self.unread_answers = 0
@@ -448,15 +457,8 @@ class Connection(Session):
         self.confirming.clear()
         self.mark()
 
-    def check_channel_limit(self, limit: int) -> None:
-        """Raise NotAllowed where the user's connections have as many channels as they may."""
-        count = 0
-        for session in self.services.sessions:
-            if isinstance(session, Connection) and session.user == self.user:
-                count += len(session.channels)
-        if count >= limit:
-            raise NotAllowed(f"user '{self.user}' has its most channels, {limit}; the setting is"
-                             f" users.{self.user}.limits.max_channels")
+    def channel_count(self) -> int:
+        return len(self.channels)
 
     # Back pressure
 

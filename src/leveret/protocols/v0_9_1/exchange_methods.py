@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from leveret.broker.errors import AccessRefused
 from leveret.protocols.v0_9_1.channel import Channel
+from leveret.protocols.v0_9_1.names import without_line_ends
 from leveret.protocols.v0_9_1.replies import reply_when_kept
 
 
@@ -14,6 +15,7 @@ def declare(channel: Channel, exchange: str, type: str, passive: bool, durable: 
             no_wait: bool, arguments: dict[str, Any]) -> None:
     """exchange.declare"""
     vhost = channel.vhost
+    exchange = without_line_ends(vhost, exchange)
     if passive:
         if not exchange:
             raise AccessRefused("the default exchange cannot be declared, not even passively")
@@ -32,6 +34,7 @@ def declare(channel: Channel, exchange: str, type: str, passive: bool, durable: 
 
 def delete(channel: Channel, exchange: str, if_unused: bool, no_wait: bool) -> None:
     """exchange.delete"""
+    exchange = without_line_ends(channel.vhost, exchange)
     if exchange:
         channel.connection.check("configure", exchange)
     channel.vhost.delete_exchange(exchange, if_unused=if_unused)

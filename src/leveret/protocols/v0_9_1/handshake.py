@@ -7,7 +7,7 @@ import platform
 import socket
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.broker.errors import NotAllowed, ResourceError
+from leveret.broker.errors import NotAllowed
 from leveret.protocols.v0_9_1.heartbeat import Heartbeat
 from leveret.security.mechanisms.base import Challenge, Context, NeedsPassword, Success
 from leveret.security.mechanisms.registry import create, offered
@@ -72,6 +72,7 @@ def perform(connection: Connection, command: Method) -> None:
     elif name == "connection.close":
         connection.closing = True
         connection._release()
+        connection.drop_output()
         connection.engine.send(0, "connection.close-ok", {})
         connection.flush()
         connection.peer.close()
@@ -169,7 +170,7 @@ def _open(connection: Connection, virtual_host: str) -> None:
         raise NotAllowed(f"vhost {virtual_host} not found")
     if not services.users.may_open(connection.user, virtual_host):
         raise NotAllowed(f"access to vhost '{virtual_host}' refused for user '{connection.user}'")
-    _check_limits(connection, vhost)
+    connection.services.check_limits(connection.user, vhost, NotAllowed)
     connection.vhost = vhost
     connection.vhost_name = virtual_host
     settings = services.vhost_settings.get(virtual_host)
@@ -188,24 +189,6 @@ def _open(connection: Connection, virtual_host: str) -> None:
         timers.at(timers.now() + interval * 500, connection.heartbeat)
     if services.alarm:
         connection.alarm(services.alarm)
-
-
-def _check_limits(connection: Connection, vhost: Any) -> None:
-    services = connection.services
-    limit = vhost.settings.max_connections
-    if 0 <= limit <= vhost.connections:
-        raise NotAllowed(f"vhost '{vhost.name}' has its most connections, {limit}; the setting is"
-                         f" vhosts.{vhost.name}.limits.max_connections")
-    user = services.users.get(connection.user)
-    limit = services.settings.connections_per_user
-    if user is not None and user.limits.max_connections:
-        limit = user.limits.max_connections
-    if limit and services.by_user.get(connection.user, 0) >= limit:
-        raise NotAllowed(f"user '{connection.user}' has its most connections, {limit}; the setting is"
-                         " limits.connections_per_user")
-    limit = services.settings.connections
-    if limit and len(services.sessions) > limit:
-        raise ResourceError(f"the broker has its most connections, {limit}; the setting is limits.connections")
 
 
 def release(connection: Connection) -> None:

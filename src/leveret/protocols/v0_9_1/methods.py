@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.errors import NotImplementedByBroker
 from leveret.protocols.v0_9_1 import basic_methods, channel_methods, exchange_methods, queue_methods, tx_methods
-from leveret.wire.amqp0.commands import Ack, Command, ContentStart, Error, Method, Nack, Publish
+from leveret.wire.amqp0.commands import Ack, Command, ContentPart, ContentStart, Error, Method, Nack, Publish
 
 if TYPE_CHECKING:
     from leveret.protocols.v0_9_1.channel import Channel
@@ -33,7 +33,7 @@ def open_channel(connection: Connection, number: int) -> None:
 
 def ids_of(command: Command) -> tuple[int, int]:
     """Class and method id, for a close method."""
-    if isinstance(command, (Publish, ContentStart)):
+    if isinstance(command, (Publish, ContentStart, ContentPart)):
         return 60, 40
     if isinstance(command, Ack):
         return 60, 80

@@ -8,6 +8,7 @@ from typing import Any, Final
 from leveret.broker.errors import NotFound
 from leveret.broker.queues.base import Queue
 from leveret.protocols.v0_9_1.channel import REPLY_TO, Channel
+from leveret.protocols.v0_9_1.names import without_line_ends
 from leveret.protocols.v0_9_1.replies import notify_after_reply, reply_when_kept
 
 REPLY_PREFIX: Final = REPLY_TO.decode()
@@ -35,9 +36,10 @@ def declare(channel: Channel, queue: str, passive: bool, durable: bool, exclusiv
     if passive or queue.startswith(REPLY_PREFIX):
         if queue == REPLY_PREFIX and channel.reply_queue is not None:
             queue = channel.reply_queue.name
-        found = vhost.queue(name_of(channel, queue), connection)
+        found = vhost.queue(without_line_ends(vhost, name_of(channel, queue)), connection)
         durable = False
     else:
+        queue = without_line_ends(vhost, queue)
         if not queue:
             queue = vhost.new_queue_name()
         connection.check("configure", queue)
@@ -71,7 +73,7 @@ def bind(channel: Channel, queue: str, exchange: str, routing_key: str, no_wait:
 
 
 def unbind(channel: Channel, queue: str, exchange: str, routing_key: str, arguments: dict[str, Any]) -> None:
-    """queue.unbind; what is not there is unbound already, except in strict mode."""
+    """queue.unbind; what is not bound is unbound already, whoever may use the queue, except in strict mode."""
     vhost = channel.vhost
     vhost.check_bindable(exchange)
     try:
@@ -80,7 +82,7 @@ def unbind(channel: Channel, queue: str, exchange: str, routing_key: str, argume
             routing_key = name
         channel.connection.check("write", name)
         channel.connection.check("read", exchange)
-        if (name in vhost.queues and exchange in vhost.exchanges) or vhost.strict:
+        if vhost.strict or vhost.is_bound(name, exchange, routing_key, arguments):
             vhost.unbind(vhost.queue(name, channel.connection), exchange, routing_key, arguments)
     except NotFound as error:
         error.closes_connection = vhost.strict  # rule queue.unbind.01
@@ -100,7 +102,7 @@ def purge(channel: Channel, queue: str, no_wait: bool) -> None:
 
 def delete(channel: Channel, queue: str, if_unused: bool, if_empty: bool, no_wait: bool) -> None:
     """queue.delete"""
-    name = name_of(channel, queue)
+    name = without_line_ends(channel.vhost, name_of(channel, queue))
     channel.connection.check("configure", name)
     found = channel.vhost.queues.get(name)
     if found is not None:

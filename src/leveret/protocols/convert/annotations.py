@@ -1,0 +1,59 @@
+"""Message annotations that stand for headers of 0-9-1 which the broker or an outcome has added to an entry."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from leveret.protocols.convert.values import text_of, typed
+from leveret.wire.amqp1.decode import decode_value
+from leveret.wire.amqp1.encode import encode_pairs
+from leveret.wire.amqp1.values import Described, Map, Symbol
+
+# Annotations of other names than x-opt-... would have to be understood by whoever gets them.
+DEATHS: Final = "x-opt-deaths"
+PREFIX: Final = "x-opt-"
+RENAMED: Final = {"x-death": DEATHS}
+# The header section says it.
+LEFT_OUT: Final = ("x-delivery-count",)
+_SECTION: Final = b"\x00\x53\x72"
+
+
+def annotation_of(header: str) -> str:
+    """The annotation that a header of 0-9-1 becomes."""
+    found = RENAMED.get(header)
+    if found is not None:
+        return found
+    return text_of(header) if header.startswith("x-") else PREFIX + text_of(header)
+
+
+def merged_annotations(section: bytes, headers: dict[str, Any]) -> bytes:
+    """The section with these headers set among its annotations, or removed where the value is None."""
+    pairs = _pairs(section)
+    changes = {annotation_of(name): typed(value) for name, value in headers.items() if name not in LEFT_OUT}
+    kept = [(key, value) for key, value in pairs if not (isinstance(key, str) and str(key) in changes)]
+    kept += [(Symbol(_ascii(name)), value) for name, value in changes.items() if value is not None]
+    return encode_annotations(kept)
+
+
+def encode_annotations(pairs: list[tuple[Any, Any]]) -> bytes:
+    """The section; nothing where there are none."""
+    return _SECTION + encode_pairs(pairs) if pairs else b""
+
+
+def _pairs(section: bytes) -> list[tuple[Any, Any]]:
+    if not section:
+        return []
+    value = decode_value(section)[0]
+    content = value.value if isinstance(value, Described) else value
+    if isinstance(content, Map):
+        return list(content.pairs)
+    return list(content.items())
+
+
+def _ascii(name: str) -> str:
+    """Symbols take ASCII only."""
+    return name.encode("ascii", "backslashreplace").decode("ascii")
+
+
+def symbol(name: str) -> Symbol:
+    return Symbol(_ascii(name))

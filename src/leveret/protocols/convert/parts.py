@@ -1,0 +1,23 @@
+"""Parts of bodies outside of memory. Not compiled, as what it extends is not."""
+
+from __future__ import annotations
+
+from leveret.broker.bodies import StoredBody
+
+
+class Part(StoredBody):
+    """A part of a body that is kept elsewhere."""
+
+    __slots__ = ("_begin", "_body")
+
+    def __init__(self, body: StoredBody, begin: int, size: int) -> None:
+        super().__init__()
+        self._body = body
+        self._begin = begin
+        self.size = size
+
+    def append(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def read(self, at: int, length: int) -> bytes:
+        return self._body.read(self._begin + at, max(min(length, self.size - at), 0))

@@ -1,0 +1,244 @@
+"""A message of AMQP 1.0 for a consumer of 0-9-1, and what exchanges and dead letters read of it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import unquote
+from uuid import UUID
+
+from leveret.broker.bodies import Body, StoredBody, whole
+from leveret.broker.broker import HeaderReader
+from leveret.broker.message import AT_ONCE, FORMAT_AMQP1, Entry, Message
+from leveret.protocols.convert.annotations import DEATHS, PREFIX
+from leveret.protocols.convert.names import AMQP_BODY, AMQP_ENCODED, FIELDS, NESTED, QUEUES, STRING_BODY
+from leveret.protocols.convert.parts import Part
+from leveret.protocols.convert.values import name_of, plain
+from leveret.wire.amqp0.errors import EncodeError
+from leveret.wire.amqp0.properties import encode_header
+from leveret.wire.amqp1 import codes, descriptors
+from leveret.wire.amqp1.composites import decode_composite
+from leveret.wire.amqp1.decode import decode_value
+from leveret.wire.amqp1.errors import DecodeError
+from leveret.wire.amqp1.messaging import Properties
+from leveret.wire.amqp1.sections import Sections, section_ranges, split
+from leveret.wire.amqp1.values import Described, Map, ULong
+
+BASIC: Final = 60
+LONGEST_NAME: Final = 255
+# Properties of 0-9-1 that annotations of these names become, where they are texts.
+ANNOTATED: Final = {"x-basic-type": "type", "x-opt-cluster-id": "cluster_id"}
+# What 0-9-1 says elsewhere.
+LEFT_OUT: Final = ("x-exchange", "x-routing-key")
+
+
+def convert(entry: Entry) -> Message:
+    """The message as one of 0-9-1, with the overlay of the entry in its headers."""
+    message = entry.message
+    body, kind = _body_of(message)
+    size = body.size if isinstance(body, StoredBody) else len(body)
+    properties = _properties_of(message)
+    headers = properties["headers"]
+    if kind == STRING_BODY:
+        headers[AMQP_BODY] = STRING_BODY
+    elif kind:
+        properties["type"] = kind
+    overlay = entry.overlay
+    if overlay is not None:
+        for name, value in overlay.headers.items():
+            if value is None:
+                headers.pop(name, None)
+            else:
+                headers[name] = value
+        if overlay.drop_expiration:
+            properties.pop("expiration", None)
+    if not headers:
+        del properties["headers"]
+    header = _encode(size, properties)
+    return Message(message.address, header, body, size, message.persistent, message.priority, message.expires_at)
+
+
+def _encode(size: int, properties: dict[str, Any]) -> bytes:
+    """The content header. What does not fit its type is left out rather than the message."""
+    try:
+        return encode_header(BASIC, size, properties)
+    except EncodeError:
+        headers = properties.get("headers", {})
+        kept: dict[str, Any] = {name: value for name, value in properties.items()
+                                if name != "headers" and _fits(size, {name: value})}
+        kept["headers"] = {name: value for name, value in headers.items() if _fits(size, {"headers": {name: value}})}
+        return encode_header(BASIC, size, kept)
+
+
+def _fits(size: int, properties: dict[str, Any]) -> bool:
+    try:
+        encode_header(BASIC, size, properties)
+    except EncodeError:
+        return False
+    return True
+
+
+def _body_of(message: Message) -> tuple[Body, str]:
+    """As `_content_of`; a body that cannot be read stays as it is."""
+    try:
+        return _content_of(message)
+    except DecodeError:
+        return whole(message.body), AMQP_ENCODED
+
+
+def _content_of(message: Message) -> tuple[Body, str]:
+    """The body as 0-9-1 has it: the content of data sections, or of a string, or the encoded sections; and what it was
+    where it was no data: STRING_BODY or AMQP_ENCODED."""
+    body = message.body
+    if isinstance(body, StoredBody):
+        begin, size = _data_at(body.read(0, 8))
+        if begin and begin + size == message.size:
+            return Part(body, begin, size), ""
+        body = whole(body)
+    octets = whole(body)
+    if not octets:
+        return b"", ""
+    begin, size = _data_at(octets)
+    if begin and begin + size == len(octets):
+        return octets[begin:], ""
+    pieces: list[bytes] = []
+    for kind, start, stop in section_ranges(octets):
+        if kind == descriptors.DATA:
+            value = decode_value(octets, start, stop)[0]
+            pieces.append(value.value if isinstance(value, Described) else b"")
+            continue
+        if kind == descriptors.AMQP_VALUE and not start and stop == len(octets):
+            value = decode_value(octets)[0]
+            content = value.value if isinstance(value, Described) else None
+            if type(content) is str:
+                return content.encode("utf-8"), STRING_BODY
+        return octets, AMQP_ENCODED
+    return b"".join(pieces), ""
+
+
+def _data_at(octets: bytes) -> tuple[int, int]:
+    """Where the content of a data section begins, and how long it is; (0, 0) where there is none in its usual form."""
+    if octets[:3] != b"\x00\x53\x75" or len(octets) < 5:
+        return 0, 0
+    if octets[3] == codes.BINARY_8:
+        return 5, octets[4]
+    if octets[3] == codes.BINARY_32 and len(octets) >= 8:
+        return 8, int.from_bytes(octets[4:8], "big")
+    return 0, 0
+
+
+def _sections_of(message: Message) -> Sections:
+    header = message.header if message.headers_at < 0 else message.header[: message.headers_at]
+    return split(header)
+
+
+def _headers_of(sections: Sections) -> dict[str, Any]:
+    """Application properties and annotations as headers."""
+    headers: dict[str, Any] = {}
+    for key, value in _map_at(sections.data, sections.message_annotations, sections.message_annotations_end):
+        name = name_of(key)
+        if name.startswith(NESTED):
+            headers[name[len(NESTED) :]] = plain(value)
+        elif name == DEATHS:
+            headers["x-death"] = plain(value)
+        elif name.startswith("x-") and name not in LEFT_OUT:
+            headers[name] = plain(value)
+    for key, value in _map_at(sections.data, sections.application_properties, sections.application_properties_end):
+        headers[name_of(key)] = plain(value)
+    return headers
+
+
+def _map_at(data: bytes, begin: int, end: int) -> list[tuple[Any, Any]]:
+    if begin < 0:
+        return []
+    value = decode_value(data, begin, end)[0]
+    content = value.value if isinstance(value, Described) else value
+    if isinstance(content, Map):
+        return list(content.pairs)
+    return list(content.items()) if isinstance(content, dict) else []
+
+
+def _properties_of(message: Message) -> dict[str, Any]:
+    """The content properties; `headers` is always among them."""
+    try:
+        sections = _sections_of(message)
+        headers = _headers_of(sections)
+        fields = Properties()
+        if sections.properties >= 0:
+            found = decode_composite(sections.data, sections.properties, sections.properties_end)[0]
+            if isinstance(found, Properties):
+                fields = found
+    except DecodeError:
+        return {"headers": {}, "delivery_mode": 2 if message.persistent else 1}
+    properties: dict[str, Any] = {"headers": headers, "delivery_mode": 2 if message.persistent else 1}
+    if message.priority >= 0:
+        properties["priority"] = message.priority
+    if sections.ttl >= 0:
+        properties["expiration"] = str(sections.ttl)
+    _take_id(properties, "message_id", fields.message_id)
+    _take_id(properties, "correlation_id", fields.correlation_id)
+    if fields.user_id is not None:
+        properties["user_id"] = fields.user_id.decode("utf-8", "surrogateescape")
+    if fields.reply_to is not None:
+        reply_to = str(fields.reply_to)
+        queue = reply_to[len(QUEUES) :] if reply_to.startswith(QUEUES) else "/"
+        properties["reply_to"] = unquote(queue, errors="surrogateescape") if "/" not in queue else reply_to
+    if fields.content_type is not None:
+        properties["content_type"] = str(fields.content_type)
+    if fields.content_encoding is not None:
+        properties["content_encoding"] = str(fields.content_encoding)
+    if fields.group_id is not None:
+        properties["app_id"] = fields.group_id
+    if fields.creation_time is not None and fields.creation_time >= 0:
+        properties["timestamp"] = int(fields.creation_time) // 1000
+    for header, field, kind in FIELDS:
+        value = getattr(fields, field)
+        if value is not None:
+            headers[header] = plain(kind(value))
+    for annotation, name in ANNOTATED.items():
+        value = headers.get(annotation)
+        if isinstance(value, str):
+            properties[name] = value
+            del headers[annotation]
+    return properties
+
+
+def _take_id(properties: dict[str, Any], name: str, value: Any) -> None:
+    """A message id is a text in 0-9-1; a header says what it was."""
+    if value is None:
+        return
+    kind = ""
+    if isinstance(value, UUID):
+        kind = "uuid"
+    elif isinstance(value, ULong):
+        kind = "ulong"
+    elif isinstance(value, bytes):
+        kind = "binary"
+        value = value.hex()
+    properties[name] = str(int(value)) if kind == "ulong" else str(value)
+    if kind:
+        properties["headers"][PREFIX + name.replace("_", "-") + "-type"] = kind
+
+
+class Amqp1HeaderReader(HeaderReader):
+    """Reads properties of messages that came over AMQP 1.0."""
+
+    def headers(self, message: Message) -> dict[str, Any]:
+        try:
+            return _headers_of(_sections_of(message))
+        except DecodeError:
+            return {}
+
+    def property(self, message: Message, name: str) -> str:
+        value = _properties_of(message).get(name.replace("-", "_"))
+        return "" if value is None else str(value)
+
+    def expiration(self, message: Message) -> str | None:
+        if message.expires_at <= AT_ONCE and not message.expires_at:
+            return None
+        value: str | None = _properties_of(message).get("expiration")
+        return value
+
+
+def make_header_reader() -> tuple[int, HeaderReader]:
+    """The reader and the message format that it is for."""
+    return FORMAT_AMQP1, Amqp1HeaderReader()

@@ -1,0 +1,215 @@
+"""A message of 0-9-1 for a consumer of AMQP 1.0."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final
+from urllib.parse import quote
+
+from leveret.broker.bodies import Body, whole
+from leveret.broker.message import Entry, Message
+from leveret.protocols.convert.annotations import PREFIX, annotation_of, encode_annotations, symbol
+from leveret.protocols.convert.names import (
+    AMQP_BODY,
+    AMQP_ENCODED,
+    FIELDS,
+    ID_TYPES,
+    NESTED,
+    QUEUES,
+    STRING_BODY,
+)
+from leveret.protocols.convert.values import is_simple, text_of, typed
+from leveret.wire.amqp0.errors import WireError
+from leveret.wire.amqp0.properties import decode_header
+from leveret.wire.amqp1.composites import encode_composite
+from leveret.wire.amqp1.encode import encode_pairs
+from leveret.wire.amqp1.errors import EncodeError
+from leveret.wire.amqp1.messaging import Properties
+from leveret.wire.amqp1.values import Symbol, Timestamp
+
+_APPLICATION_PROPERTIES: Final = b"\x00\x53\x74"
+_VALUE: Final = b"\x00\x53\x77"
+_DATA_8: Final = b"\x00\x53\x75\xa0"
+_DATA_32: Final = b"\x00\x53\x75\xb0"
+# Message annotations that say how the message was published, as RabbitMQ names them.
+EXCHANGE: Final = "x-exchange"
+ROUTING_KEY: Final = "x-routing-key"
+TYPE: Final = "x-basic-type"
+LOST: Final = "x-opt-headers-lost"
+CLUSTER: Final = "x-opt-cluster-id"
+# Where the properties of a content header begin: behind class, weight and body size.
+_PROPERTIES_AT: Final = 12
+_MOST_CACHED: Final = 1024
+
+_cache: dict[tuple[bytes, bytes], bytes] = {}
+
+
+def head_of(entry: Entry) -> bytes:
+    """The sections between header and body, and the beginning of the body's section."""
+    message = entry.message
+    overlay = entry.overlay
+    address = message.address
+    if overlay is not None and overlay.address is not None:
+        address = overlay.address
+    if overlay is not None and overlay.headers:
+        properties = _properties(message)
+        headers = dict(properties.get("headers") or {})
+        for name, value in overlay.headers.items():
+            if value is None:
+                headers.pop(name, None)
+            else:
+                headers[name] = value
+        properties["headers"] = headers
+        sections = _sections(address, properties)
+    else:
+        sections = _plain_sections(message, address)
+    marks = sections[:1]
+    if marks == _ENCODED:
+        return sections[1:]
+    if marks == _STRING:
+        return sections[1:] + _string_head(message)
+    size = message.size
+    if size < 256:
+        return sections[1:] + _DATA_8 + bytes((size,))
+    return sections[1:] + _DATA_32 + size.to_bytes(4, "big")
+
+
+def sections_of(message: Message) -> bytes:
+    """The sections between header and body, as the message was published."""
+    return _plain_sections(message, message.address)[1:]
+
+
+def _plain_sections(message: Message, address: bytes) -> bytes:
+    # Publishers write the same properties again and again.
+    key = (address, message.header[_PROPERTIES_AT:])
+    found = _cache.get(key)
+    if found is None:
+        found = _sections(address, _properties(message))
+        if len(_cache) >= _MOST_CACHED:
+            _cache.clear()
+        if len(found) < 4096:
+            _cache[key] = found
+    return found
+
+
+# What the body is, as the first octet of what is cached.
+_DATA: Final = b"d"
+_ENCODED: Final = b"e"
+_STRING: Final = b"s"
+
+
+def _string_head(message: Message) -> bytes:
+    size = message.size
+    if size < 256:
+        return _VALUE + b"\xa1" + bytes((size,))
+    return _VALUE + b"\xb1" + size.to_bytes(4, "big")
+
+
+def body_of(message: Message) -> Body:
+    """What follows `head_of`."""
+    body = message.body
+    return whole(body) if isinstance(body, list) else body
+
+
+def _properties(message: Message) -> dict[str, Any]:
+    try:
+        return dict(decode_header(message.header)[2])
+    except WireError:
+        return {}
+
+
+def _sections(address: bytes, properties: dict[str, Any]) -> bytes:
+    """Annotations, properties and application properties, behind an octet that says what the body is. Where they cannot
+    be expressed (tables that are nested too deep), the message comes without its headers, and an annotation says so."""
+    try:
+        return _encoded(address, properties)
+    except EncodeError:
+        kept = {name: value for name, value in properties.items() if name not in ("content_type", "content_encoding")}
+        kept["headers"] = {LOST: True}
+        return _encoded(address, kept)
+
+
+def _encoded(address: bytes, properties: dict[str, Any]) -> bytes:
+    headers: dict[str, Any] = dict(properties.get("headers") or {})
+    kind = _DATA
+    basic_type = properties.get("type")
+    if basic_type == AMQP_ENCODED:
+        kind = _ENCODED
+        basic_type = None
+    elif headers.get(AMQP_BODY) == STRING_BODY:
+        kind = _STRING
+    headers.pop(AMQP_BODY, None)
+    fields, restored = _fields(properties, headers)
+    length = address[0]
+    annotations: list[tuple[Any, Any]] = [
+        (Symbol(EXCHANGE), text_of(address[1 : 1 + length].decode("utf-8", "surrogateescape"))),
+        (Symbol(ROUTING_KEY), text_of(address[2 + length :].decode("utf-8", "surrogateescape"))),
+    ]
+    if basic_type is not None:
+        annotations.append((Symbol(TYPE), text_of(basic_type)))
+    if properties.get("cluster_id") is not None:
+        annotations.append((Symbol(CLUSTER), text_of(properties["cluster_id"])))
+    application: list[tuple[Any, Any]] = []
+    for name, value in headers.items():
+        if name in restored:
+            continue
+        if name.startswith("x-"):
+            if name != "x-delivery-count":
+                annotations.append((symbol(annotation_of(name)), typed(value)))
+        elif is_simple(value):
+            application.append((text_of(name), typed(value)))
+        else:
+            annotations.append((symbol(NESTED + text_of(name)), typed(value)))
+    octets = kind + encode_annotations(annotations)
+    if fields:
+        octets += encode_composite(Properties(**fields))
+    if application:
+        octets += _APPLICATION_PROPERTIES + encode_pairs(application)
+    return octets
+
+
+def _fields(properties: dict[str, Any], headers: dict[str, Any]) -> tuple[dict[str, Any], set[str]]:
+    """The fields of the properties section, and the headers that were made from fields on the way out of AMQP 1.0."""
+    fields: dict[str, Any] = {}
+    restored: set[str] = set()
+    for name, field in (("message_id", "message_id"), ("correlation_id", "correlation_id")):
+        value = properties.get(name)
+        if value is not None:
+            mark = PREFIX + name.replace("_", "-") + "-type"
+            restore = ID_TYPES.get(str(headers.get(mark)))
+            fields[field] = text_of(value)
+            if restore is not None:
+                try:
+                    fields[field] = restore(value)
+                except ValueError:
+                    continue
+                restored.add(mark)
+    user_id = properties.get("user_id")
+    if user_id is not None:
+        fields["user_id"] = user_id.encode("utf-8", "surrogateescape")
+    reply_to = properties.get("reply_to")
+    if reply_to is not None:
+        fields["reply_to"] = text_of(reply_to) if "/" in reply_to else QUEUES + _quoted(reply_to)
+    for name in ("content_type", "content_encoding"):
+        value = properties.get(name)
+        if value is not None and value.isascii():
+            fields[name] = value  # a symbol
+    if properties.get("app_id") is not None:
+        fields["group_id"] = text_of(properties["app_id"])
+    timestamp = properties.get("timestamp")
+    if timestamp is not None:
+        seconds = timestamp.timestamp() if isinstance(timestamp, datetime) else timestamp
+        fields["creation_time"] = Timestamp(min(int(seconds), (1 << 63) // 1000 - 1) * 1000)
+    for header, field, kind in FIELDS:
+        value = headers.get(header)
+        if value is None:
+            continue
+        value = typed(value)
+        if isinstance(value, kind) and not isinstance(value, bool):
+            fields[field] = value
+            restored.add(header)
+    return fields, restored
+
+
+def _quoted(name: str) -> str:
+    return quote(name, safe="", errors="surrogateescape")

@@ -1,0 +1,553 @@
+"""A connection of AMQP 1.0: headers, SASL, open and close, sessions, output (transport sections 2.2 to 2.4).
+
+Octets come in by `data_received`, which performs every whole frame in them. Once all sockets that are ready were read the
+broker ends the turn, which delivers, commits and calls `flush` here.
+"""
+
+from __future__ import annotations
+
+import logging
+import platform
+import socket
+from typing import Any, Final
+
+from leveret.broker.errors import BrokerError
+from leveret.broker.log import CommitWaiter
+from leveret.broker.vhost import Vhost
+from leveret.protocols.detect import HEADER_1_0, HEADER_1_0_SASL
+from leveret.protocols.peer import Peer
+from leveret.protocols.services import Services
+from leveret.protocols.v1_0 import opening
+from leveret.protocols.v1_0.endpoint import SessionEndpoint
+from leveret.protocols.v1_0.errors import ConnectionRefused, Refusal, SessionRefused, condition_of, make_error
+from leveret.protocols.v1_0.idle import Listening, Speaking
+from leveret.protocols.v1_0.incoming import IncomingLink
+from leveret.protocols.v1_0.login import Login, anonymous_user
+from leveret.protocols.v1_0.stages import HEADER_DUE, IN_SASL, OPEN_DUE, OPENED, OVER
+from leveret.protocols.v1_0.work import Work
+from leveret.protocols.vhost_session import VhostSession
+from leveret.wire.amqp1 import constants, descriptors
+from leveret.wire.amqp1.composite import Performative
+from leveret.wire.amqp1.errors import EncodeError
+from leveret.wire.amqp1.frames import AMQP, EMPTY, FAILURE, HEADER, SASL, Failure, FrameReader, Header
+from leveret.wire.amqp1.output import Output
+from leveret.wire.amqp1.transport import Begin, Close, Open
+
+log = logging.getLogger("leveret.connection")
+
+# A turn's deliveries to one connection: more waits until the socket has taken them.
+QUANTUM: Final = 256 << 10
+# Octets of answers that a client may leave unread before its own socket is not read any more.
+MAX_UNWRITTEN: Final = 4 << 20
+# Seconds that a client gets to answer close, and to read it where it cannot answer.
+CLOSE_LINGER: Final = 5.0
+LOST_LINGER: Final = 0.25
+# Octets that may wait for the disk before publishers are not read any more.
+MAX_UNCOMMITTED: Final = 64 << 20
+# Queues that the messages of all connections together may reach in one turn, as in 0-9-1.
+MAX_WORK: Final = 20_000
+HELD_AGAIN: Final = 0.02
+PRODUCT: Final = "Leveret"
+
+
+class ReadOn(CommitWaiter):
+    """Reads a publisher again once the disk has caught up."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    def committed(self, batch: int) -> None:
+        self.connection.release_input("commit")
+
+
+class Connection(VhostSession):
+    """One connection of AMQP 1.0.
+
+    number     identifies it within the process
+    sessions   by incoming channel; one that was ended here stays until the client's end has come
+    paused     no more deliveries, the socket's buffer is full; starved: somebody was refused because of that
+    granting   links whose senders may be due for more credit; draining: links that must use theirs up
+    routes     routes whose permissions were checked, valid for `topology` of the vhost and `generation` of the users
+    """
+
+    def __init__(self, peer: Peer, services: Services, sasl: bool) -> None:
+        super().__init__()
+        self.peer = peer
+        self.services = services
+        self.broker = services.broker
+        self.settings = services.settings
+        self.own = services.amqp10
+        self.number = services.new_number()
+        self.reader = FrameReader(self.own.max_frame_size)
+        self.output = Output()
+        self.vhost = None
+        self.vhost_name = ""
+        self.user = ""
+        self.user_octets = b""
+        self.may_impersonate = False
+        self.container_id = ""
+        self.client_properties: dict[str, Any] = {}
+        self.login: Login | None = None
+        self.sessions: dict[int, SessionEndpoint] = {}
+        self.channels_out: dict[int, SessionEndpoint] = {}
+        # Transactions that are not discharged, by id.
+        self.works: dict[bytes, Work] = {}
+        self.next_work = 1
+        self.remote_channel_max = 65535
+        self.stage = IN_SASL if sasl else OPEN_DUE
+        self.open_sent = False
+        self.opened = False
+        self.closing = False
+        self.lost = False
+        # Output
+        self.dirty = False
+        self.paused = False
+        self.starved = False
+        self.spoke = False
+        self.unread_answers = 0
+        self.touched: list[SessionEndpoint] = []
+        # Input
+        self.heard = True
+        self.reading_paused = False
+        self.published_any = False
+        # Octets of deliveries that are not complete.
+        self.partial = 0
+        self.held_back: set[str] = set()
+        self.waiting_login = False
+        self.unreadable = False
+        self.rest: list[Performative] = []
+        self.octets_in = 0
+        self.octets_out = 0
+        self.listening: Listening | None = None
+        self.speaking: Speaking | None = None
+        services.sessions[self] = None
+        # The header has been read to find out that this is AMQP 1.0; the reader has to know of it.
+        self.reader.receive(HEADER_1_0_SASL if sasl else HEADER_1_0)
+        if sasl:
+            self.output.send_header(SASL)
+            self.login = Login(self)
+            self.login.start()
+        else:
+            self.output.send_header(AMQP)
+        self.mark()
+        self.broker.end_turn()
+
+    # Input
+
+    def data_received(self, data: bytes) -> None:
+        self.octets_in += len(data)
+        self.heard = True
+        frames = self.reader.receive(data)
+        if self.rest or self.waiting_login:
+            self.rest.extend(frames)
+        else:
+            self._perform_all(frames)
+
+    def _perform_all(self, frames: list[Performative]) -> None:
+        """Carry out what came, or as much of it as one turn may do."""
+        services = self.services
+        done = 0
+        for frame in frames:
+            done += 1
+            self._perform(frame)
+            if services.work > MAX_WORK or self.waiting_login:
+                break
+        if done < len(frames):
+            self.rest = frames[done:]
+            if not self.waiting_login:
+                self.hold_back("turn")
+                self.peer.call_soon(self._go_on)
+        if self.touched:
+            self._resolve_touched()
+        store = self.broker.log
+        if store.pending_bytes > MAX_UNCOMMITTED and "commit" not in self.held_back and self.published_any:
+            self.hold_back("commit")
+            store.wait(ReadOn(self))
+        services.end_turn_soon()
+
+    def _go_on(self) -> None:
+        """Carry out what the turn before had to leave, unless something else holds the publisher back meanwhile."""
+        if len(self.held_back) > 1 and not self.lost:
+            self.peer.call_later(HELD_AGAIN, self._go_on)
+            return
+        frames = self.rest
+        self.rest = []
+        if not self.lost:
+            self._perform_all(frames)
+            if not self.rest:
+                self.release_input("turn")
+
+    def _resolve_touched(self) -> None:
+        touched = self.touched
+        self.touched = []
+        for session in touched:
+            session.listed = False
+            if not session.ended:
+                session.resolve()
+        self.mark()
+
+    def _perform(self, frame: Performative) -> None:
+        """Carry out one frame; what it breaks ends its link, its session or the connection."""
+        if self.closing:
+            if frame.kind == descriptors.CLOSE:
+                self.peer.close()
+            return
+        if frame.kind == FAILURE:
+            self.unreadable = True
+        try:
+            if self.stage == OPENED:
+                self._opened(frame)
+            else:
+                self._handshake(frame)
+        except Refusal as refused:
+            session = self.sessions.get(frame.channel) if isinstance(refused, SessionRefused) else None
+            if session is not None:
+                session.end(refused.error())
+            else:
+                self.close(refused.condition, refused.text, refused.info)
+        except BrokerError as error:
+            self.close(condition_of(error), str(error))
+        except EncodeError as failed:
+            self.close(constants.FRAME_SIZE_TOO_SMALL, str(failed))
+        except Exception:
+            log.exception("%s: internal error in a frame of kind 0x%02x", self.peer.name, frame.kind)
+            self.close(constants.INTERNAL_ERROR, "the broker failed; its log says how")
+
+    def _opened(self, frame: Performative) -> None:
+        kind = frame.kind
+        if descriptors.ATTACH <= kind <= descriptors.END:
+            session = self.sessions.get(frame.channel)
+            if session is None:
+                raise ConnectionRefused(constants.NOT_ALLOWED, f"channel {frame.channel} has no session")
+            session.receive(frame)
+        elif kind == EMPTY:
+            pass
+        elif kind == descriptors.BEGIN:
+            assert isinstance(frame, Begin)
+            self._begin(frame)
+        elif kind == descriptors.CLOSE:
+            assert isinstance(frame, Close)
+            self._closed(frame)
+        elif isinstance(frame, Failure):
+            raise ConnectionRefused(frame.condition, frame.text)
+        else:
+            raise ConnectionRefused(constants.ILLEGAL_STATE, "the connection has been opened already")
+
+    def _handshake(self, frame: Performative) -> None:
+        stage = self.stage
+        if stage == OVER:
+            return
+        if isinstance(frame, Failure):
+            if self.stage == OPEN_DUE:
+                raise ConnectionRefused(frame.condition, frame.text)
+            log.info("%s: %s", self.peer.name, frame.text)
+            self.flush()
+            self.peer.close()
+            self.stage = OVER
+        elif stage == IN_SASL:
+            assert self.login is not None
+            if frame.kind == HEADER:
+                self.stage = OVER
+                self.peer.close()
+            else:
+                self.login.receive(frame)
+                self.mark()
+        elif stage == HEADER_DUE:
+            self.output.send_header(AMQP)
+            self.mark()
+            if isinstance(frame, Header) and frame.protocol == AMQP and frame.is_supported():
+                self.stage = OPEN_DUE
+                return
+            self.stage = OVER
+            self.flush()
+            self.peer.close()
+        elif isinstance(frame, Open):
+            opening.open_connection(self, frame)
+        elif frame.kind != EMPTY:
+            raise ConnectionRefused(constants.ILLEGAL_STATE, "the first frame must be an open")
+
+    # Login
+
+    def logged_in(self, name: str) -> None:
+        """SASL has said who the client is."""
+        self.login = None
+        self.stage = HEADER_DUE
+        self.set_user(name)
+
+    def set_user(self, name: str) -> None:
+        self.user = name
+        self.user_octets = name.encode("utf-8", "surrogateescape")
+        user = self.services.users.get(name)
+        self.may_impersonate = user is not None and "impersonator" in user.tags
+
+    def login_waits(self, waiting: bool) -> None:
+        """A password is being checked: what comes meanwhile has to wait."""
+        self.waiting_login = waiting
+        if waiting:
+            self.hold_back("login")
+            return
+        frames = self.rest
+        self.rest = []
+        self._perform_all(frames)
+        self.release_input("login")
+        self.mark()
+
+    def end_login(self) -> None:
+        self.stage = OVER
+        self.login = None
+
+    def anonymous_user(self) -> str | None:
+        return anonymous_user(self)
+
+    # Open and close
+
+    def send_open(self) -> None:
+        """Our open; it comes before everything else, also before a close."""
+        own = self.own
+        name = socket.gethostname()
+        properties: dict[str, Any] = {
+            "product": own.product, "version": own.version,
+            "platform": f"{PRODUCT} {self.services.server_properties.get('version', '')}"
+                        f" (Python {platform.python_version()})",
+            "node": f"leveret@{name}", "cluster_name": f"leveret@{name}"}
+        timeout = int(own.idle_timeout * 500)
+        self.output.send(Open(f"leveret@{name}", None, own.max_frame_size, own.sessions - 1, timeout or None,
+                              offered_capabilities=("ANONYMOUS-RELAY",), properties=properties))
+        self.open_sent = True
+        self.mark()
+
+    def close(self, condition: str, text: str, info: dict[str, Any] | None = None) -> None:
+        """Send close with an error; everything but the client's close is discarded from now on."""
+        if self.closing or self.lost:
+            return
+        log.info("%s: connection closed with %s: %s", self.peer.name, condition, text)
+        if self.stage != OPENED and self.stage != OPEN_DUE:
+            self.peer.close()
+            return
+        if not self.open_sent:
+            self.send_open()
+        self._release()
+        self.closing = True
+        self.output.send(Close(make_error(condition, text, info)))
+        self.mark()
+        self.resume_reading()
+        # Without frame boundaries no close can be understood. Not at once all the same: what the client has sent and nobody
+        # has read would turn the end into a reset, which could overtake our close.
+        self.peer.call_later(LOST_LINGER if self.unreadable else CLOSE_LINGER, self._give_up)
+
+    def _give_up(self) -> None:
+        if not self.lost:
+            self.peer.close()
+
+    def _closed(self, frame: Close) -> None:
+        """The client closes."""
+        if frame.error is not None:
+            log.info("%s: the client closed with %s: %s", self.peer.name, frame.error.condition, frame.error.description)
+        self._release()
+        self.closing = True
+        self.output.send(Close())
+        self.flush()
+        self.peer.close()
+
+    def _release(self) -> None:
+        for session in list(self.sessions.values()):
+            session.release()
+        self.sessions.clear()
+        self.channels_out.clear()
+        if self.vhost is not None:
+            opening.release(self)
+
+    def connection_lost(self) -> None:
+        if self.lost:
+            return
+        self.lost = True
+        if self.opened and not self.closing:
+            log.warning("%s: connection lost without close", self.peer.name)
+        self.closing = True
+        self.services.sessions.pop(self, None)
+        for timer in (self.listening, self.speaking):
+            if timer is not None:
+                self.broker.timers.cancel(timer)
+                timer.connection = None  # the timers may remember it for a while
+        self.listening = None
+        self.speaking = None
+        self.login = None
+        self.rest = []
+        self._release()
+        self.broker.end_turn()
+
+    def vhost_removed(self, vhost: Vhost) -> None:
+        if self.vhost is vhost:
+            self.shut_down(f"vhost '{vhost.name}' was deleted")
+
+    def users_changed(self) -> None:
+        if self.user and self.services.users.get(self.user) is None:
+            self.shut_down(f"user '{self.user}' was deleted")
+
+    def shut_down(self, reason: str) -> None:
+        if not self.opened:
+            self.peer.close()
+            return
+        self.close(constants.CONNECTION_FORCED, reason)
+        self.broker.end_turn()
+
+    # Sessions
+
+    def _begin(self, frame: Begin) -> None:
+        channel = frame.channel
+        if frame.remote_channel is not None:
+            raise ConnectionRefused(constants.NOT_ALLOWED, "a begin names a remote channel, but no session was begun here")
+        if channel in self.sessions:
+            raise ConnectionRefused(constants.NOT_ALLOWED, f"channel {channel} has a session already")
+        if channel >= self.own.sessions:
+            raise ConnectionRefused(constants.CONNECTION_FRAMING_ERROR, f"channel {channel} is above channel-max,"
+                                    f" {self.own.sessions - 1}; the setting is amqp10.sessions")
+        user = self.services.users.get(self.user)
+        if user is not None and user.limits.max_channels:
+            self.services.check_channel_limit(self.user, user.limits.max_channels)
+        number = 0
+        while number in self.channels_out:
+            number += 1
+        if number > self.remote_channel_max:
+            raise ConnectionRefused(constants.RESOURCE_LIMIT_EXCEEDED, "there are as many sessions as the client takes")
+        session = SessionEndpoint(self, frame, number)
+        self.sessions[channel] = session
+        self.channels_out[number] = session
+        session.start()
+
+    def channel_count(self) -> int:
+        return len(self.channels_out)
+
+    def forget_session(self, session: SessionEndpoint) -> None:
+        """The client's end has come, or ours answered it."""
+        if self.sessions.get(session.channel_in) is session:
+            del self.sessions[session.channel_in]
+        if self.channels_out.get(session.channel) is session:
+            del self.channels_out[session.channel]
+
+    def end_work(self, work: Work) -> None:
+        """A transaction was used wrongly: its control link ends, and it is rolled back with that."""
+        link = work.link
+        link.session.refuse(link, make_error(constants.TRANSACTION_ROLLBACK, work.failed))
+
+    def has_partial(self, work: Work) -> bool:
+        """Whether a delivery of the transaction has begun and not ended."""
+        return any(isinstance(link, IncomingLink) and link.chunks is not None and link.work is work
+                   for session in self.sessions.values() for link in session.handles.values())
+
+    # Output
+
+    def send(self, frame: Performative) -> None:
+        self.output.send(frame)
+        self.mark()
+
+    def send_empty(self) -> None:
+        self.output.send_empty()
+        self.mark()
+
+    def mark(self) -> None:
+        """There is something to write at the end of the turn."""
+        if not self.dirty:
+            self.dirty = True
+            self.broker.outputs.append(self)
+
+    def is_full(self) -> bool:
+        """Whether deliveries must wait until the socket has taken more."""
+        if self.paused or self.output.pending > QUANTUM:
+            self.starved = True
+            return True
+        return False
+
+    def flush(self) -> None:
+        self.dirty = False
+        if not self.closing:
+            for session in self.sessions.values():
+                if session.draining:
+                    session.drain()
+        data = self.output.to_send()
+        if data and not self.lost:
+            self.spoke = True
+            self.octets_out += len(data)
+            if self.paused:
+                # There are no deliveries while the socket is full, so these are answers that the client does not read.
+                self.unread_answers += len(data)
+                if self.unread_answers > MAX_UNWRITTEN:
+                    self.hold_back("output")
+            self.peer.write(data)
+        if self.starved and not self.paused:
+            self.starved = False
+            self.peer.call_soon(self.wake)
+
+    def wake(self) -> None:
+        """The output has room again."""
+        if self.lost:
+            return
+        for session in list(self.sessions.values()):
+            session.wake()
+        self.broker.end_turn()
+
+    def pause_writing(self) -> None:
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        self.paused = False
+        self.starved = False
+        self.unread_answers = 0
+        self.release_input("output")
+        self.wake()
+
+    # Back pressure
+
+    def alarm(self, reason: str) -> None:
+        """Publishers lose their credit while there is an alarm; what is on its way comes in."""
+        if not self.opened or self.closing:
+            return
+        for session in self.sessions.values():
+            if not session.ended:
+                session.alarm(bool(reason))
+        self.mark()
+
+    def hold_back(self, why: str) -> None:
+        """Stop reading the socket until nothing holds it back any more."""
+        self.held_back.add(why)
+        if not self.reading_paused and not self.closing:
+            self.reading_paused = True
+            self.peer.pause_reading()
+
+    def is_spared(self) -> bool:
+        """Whether the silence of the client is our own doing: its socket is not read, and it has read what we sent."""
+        return self.reading_paused and "output" not in self.held_back
+
+    def release_input(self, why: str) -> None:
+        self.held_back.discard(why)
+        if not self.held_back:
+            self.resume_reading()
+
+    def resume_reading(self) -> None:
+        if self.reading_paused and not self.lost:
+            self.reading_paused = False
+            self.peer.resume_reading()
+
+    def check_peer(self) -> None:
+        if self.reading_paused and self.peer.hung_up():
+            log.warning("%s: the client hung up while it was held back", self.peer.name)
+            self.peer.abort()
+
+    # Statistics
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "number": self.number, "name": self.peer.name, "protocol": "AMQP 1.0", "user": self.user,
+            "vhost": self.vhost_name, "state": self._state(), "channels": len(self.sessions), "tls": self.peer.tls,
+            "octets_in": self.octets_in, "octets_out": self.octets_out, "client_properties": self.client_properties,
+            "frame_max": self.output.max_frame_size, "channel_max": min(self.own.sessions - 1, self.remote_channel_max),
+            "heartbeat": int(self.own.idle_timeout),
+        }
+
+    def describe_channels(self) -> list[dict[str, Any]]:
+        return [session.describe() for session in self.sessions.values() if not session.ended]
+
+    def _state(self) -> str:
+        if self.closing:
+            return "closing"
+        return "running" if self.opened else "opening"

@@ -1,0 +1,111 @@
+"""The coordinator: declares and discharges transactions (transactions sections 4.2 and 4.3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from leveret.protocols.v1_0.errors import LinkRefused, make_error
+from leveret.protocols.v1_0.incoming import IncomingLink
+from leveret.protocols.v1_0.work import Work
+from leveret.wire.amqp1 import constants, descriptors
+from leveret.wire.amqp1.composite import Composite
+from leveret.wire.amqp1.composites import decode_value, from_described
+from leveret.wire.amqp1.messaging import Accepted, Rejected
+from leveret.wire.amqp1.sections import split
+from leveret.wire.amqp1.transactions import Declare, Declared, Discharge
+from leveret.wire.amqp1.transport import Transfer
+from leveret.wire.amqp1.values import Described
+
+if TYPE_CHECKING:
+    from leveret.protocols.v1_0.endpoint import SessionEndpoint
+
+CAPABILITIES: Final = (
+    constants.TXN_CAPABILITY_LOCAL_TRANSACTIONS, constants.TXN_CAPABILITY_MULTI_TXNS_PER_SSN,
+    constants.TXN_CAPABILITY_MULTI_SSNS_PER_TXN,
+)
+# Transactions of one connection that are not discharged.
+MOST: Final = 1000
+
+
+class CoordinatorLink(IncomingLink):
+    """A link to the coordinator: its messages declare and discharge transactions."""
+
+    def __init__(self, session: SessionEndpoint, name: str, handle_in: int, handle: int) -> None:
+        super().__init__(session, name, handle_in, handle)
+        self.second_mode = False
+        self.works: dict[bytes, Work] = {}
+
+    def begun(self, frame: Transfer) -> None:
+        if self.settled:
+            raise LinkRefused(constants.NOT_ALLOWED, "a message to the coordinator must not be settled")
+
+    def complete(self, payload: bytes) -> None:
+        """A declare or a discharge."""
+        sections = split(payload)
+        if sections.body_kind != descriptors.AMQP_VALUE:
+            raise LinkRefused(constants.INVALID_FIELD, "the coordinator expects a declare or a discharge")
+        value = decode_value(payload, sections.body, sections.body_end)[0]
+        content = value.value if isinstance(value, Described) else value
+        if isinstance(content, Described):
+            content = from_described(content)
+        if isinstance(content, Declare):
+            self._declare(content)
+        elif isinstance(content, Discharge):
+            self._discharge(content)
+        else:
+            raise LinkRefused(constants.INVALID_FIELD, "the coordinator expects a declare or a discharge")
+
+    def answer(self, number: int, state: Composite) -> None:
+        """Tell the outcome of a declare or discharge. What cannot be rejected ends the link instead."""
+        if isinstance(state, Rejected) and not self.may_reject and state.error is not None:
+            self.session.refuse(self, state.error)
+            return
+        self.session.resolved(number, 0, state.kind, not self.second_mode, state)
+        self.session.resolve()
+
+    def _declare(self, declare: Declare) -> None:
+        connection = self.session.connection
+        if declare.global_id is not None:
+            self.answer(self.delivery_id, Rejected(make_error(
+                constants.NOT_IMPLEMENTED, "distributed transactions are not supported")))
+            return
+        if len(connection.works) >= MOST:
+            self.answer(self.delivery_id, Rejected(make_error(
+                constants.RESOURCE_LIMIT_EXCEEDED, f"the connection has {MOST} transactions already")))
+            return
+        number = connection.next_work
+        connection.next_work = number + 1
+        id = number.to_bytes(8, "big")
+        self.works[id] = connection.works[id] = Work(self, id)
+        self.answer(self.delivery_id, Declared(id))
+
+    def _discharge(self, discharge: Discharge) -> None:
+        connection = self.session.connection
+        id = discharge.txn_id
+        work = self.works.pop(id, None) if isinstance(id, bytes) else None
+        if work is None:
+            self.answer(self.delivery_id, Rejected(make_error(constants.TRANSACTION_UNKNOWN_ID,
+                                                              "there is no such transaction on this link")))
+            return
+        connection.works.pop(work.id, None)
+        if connection.has_partial(work):
+            work.failed = "a delivery of the transaction is not complete"
+            work.roll_back()
+            raise LinkRefused(constants.TRANSACTION_ROLLBACK, work.failed)
+        if discharge.fail:
+            work.roll_back()
+            self.answer(self.delivery_id, Accepted())
+        elif work.failed:
+            work.roll_back(self.delivery_id)
+        else:
+            work.commit(self.delivery_id)
+
+    def close(self) -> None:
+        """The controller is gone: what it has not discharged is rolled back."""
+        works = self.works
+        self.works = {}
+        for work in works.values():
+            self.session.connection.works.pop(work.id, None)
+            work.failed = "the control link was closed"
+            work.roll_back()
+        super().close()

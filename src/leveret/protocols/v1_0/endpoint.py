@@ -1,0 +1,482 @@
+"""A session: windows, links by handle, deliveries by id, dispositions (transport sections 2.5 and 2.6).
+
+Incoming deliveries are answered in their order: a `Run` is a range of them with the same outcome that waits for the same
+commit. Outgoing ones that are not settled stand in `unacked` by delivery-id.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.broker.broker import Holder
+from leveret.broker.errors import BrokerError
+from leveret.broker.message import Entry
+from leveret.broker.queues.base import Queue
+from leveret.protocols.v1_0 import attaching, outcomes
+from leveret.protocols.v1_0.errors import ConnectionRefused, LinkRefused, SessionRefused, condition_of, make_error
+from leveret.protocols.v1_0.incoming import IncomingLink
+from leveret.protocols.v1_0.link import Link
+from leveret.protocols.v1_0.outgoing import OutgoingLink, Sending
+from leveret.protocols.v1_0.serial import HALF, MODULUS, WINDOW
+from leveret.protocols.v1_0.work import Retirement
+from leveret.wire.amqp1 import constants, descriptors
+from leveret.wire.amqp1.composite import Composite, Performative
+from leveret.wire.amqp1.errors import DecodeError
+from leveret.wire.amqp1.transactions import TransactionalState
+from leveret.wire.amqp1.transport import Attach, Begin, Detach, Disposition, End, Error, Flow, Transfer
+
+if TYPE_CHECKING:
+    from leveret.protocols.v1_0.connection import Connection
+
+log = logging.getLogger("leveret.connection")
+
+# What a session may hold unsettled while memory is short.
+MAY_HOLD: Final = 1000
+
+
+class Run:
+    """Incoming deliveries from `first` to `last` with one outcome; it is sent once `batch` is committed (0: at once).
+
+    state    the descriptor of the outcome; answer: the outcome itself where it has fields
+    settled  whether we settle with it (receiver settle mode first)
+    """
+
+    __slots__ = ("answer", "batch", "first", "last", "settled", "state")
+
+    def __init__(self, number: int, batch: int, state: int, settled: bool, answer: Composite | None) -> None:
+        self.first = number
+        self.last = number
+        self.batch = batch
+        self.state = state
+        self.settled = settled
+        self.answer = answer
+
+
+class SessionEndpoint(Holder):
+    """One session of a connection.
+
+    channel_in, channel  the client's channel number and ours
+    ended       our end was sent: everything but the client's is discarded
+    links       by the client's handle; `handles` by ours; `errant`: the client's handles of links that we ended with an
+                error and that it has not detached yet
+    unacked     outgoing deliveries that are not settled, by delivery-id
+    retiring    those of which the outcome waits for the discharge of a transaction
+    unsettled   incoming deliveries of receiver settle mode second that the client has not settled
+    sending     what goes out in several frames, one delivery after the other; while there is any, links wait
+    """
+
+    def __init__(self, connection: Connection, begin: Begin, channel: int) -> None:
+        self.connection = connection
+        self.broker = connection.broker
+        self.log = connection.broker.log
+        self.channel_in = begin.channel
+        self.channel = channel
+        self.number = channel
+        self.ended = False
+        self.closing = False
+        self.next_incoming_id = begin.next_outgoing_id
+        self.incoming_window = WINDOW
+        self.next_outgoing_id = 0
+        self.remote_window = begin.incoming_window
+        self.remote_handle_max = begin.handle_max
+        self.next_delivery_id = 0
+        self.links: dict[int, Link] = {}
+        self.handles: dict[int, Link] = {}
+        self.names: dict[tuple[bool, str], Link] = {}
+        self.errant: set[int] = set()
+        self.unacked: dict[int, Entry] = {}
+        self.retiring: dict[int, Retirement] = {}
+        self.unsettled: dict[int, None] = {}
+        self.sending: deque[Sending] = deque()
+        self.draining: list[OutgoingLink] = []
+        self.runs: deque[Run] = deque()
+        self.awaited_batch = 0
+        self.listed = False
+        self.published = 0
+        # A link was refused a delivery because too much is unsettled.
+        self.held_up = False
+
+    def start(self) -> None:
+        """Answer the client's begin."""
+        self.broker.holders[self] = None
+        self.connection.send(Begin(self.next_outgoing_id, WINDOW, WINDOW, self.channel_in,
+                                   self.connection.own.links - 1, channel=self.channel))
+
+    # Input
+
+    def receive(self, frame: Performative) -> None:
+        """One frame of the client on this session's channel."""
+        kind = frame.kind
+        if self.ended:
+            if kind == descriptors.END:
+                self.connection.forget_session(self)
+            return
+        if kind == descriptors.TRANSFER:
+            assert isinstance(frame, Transfer)
+            self._transfer(frame)
+        elif kind == descriptors.DISPOSITION:
+            assert isinstance(frame, Disposition)
+            self._disposition(frame)
+        elif kind == descriptors.FLOW:
+            assert isinstance(frame, Flow)
+            self._flow(frame)
+        elif kind == descriptors.ATTACH:
+            assert isinstance(frame, Attach)
+            self._attach(frame)
+        elif kind == descriptors.DETACH:
+            assert isinstance(frame, Detach)
+            self._detach(frame)
+        else:
+            self.release()
+            self.ended = True
+            self.connection.send(End(channel=self.channel))
+            self.connection.forget_session(self)
+
+    def _transfer(self, frame: Transfer) -> None:
+        window = self.incoming_window
+        if window <= 0:
+            raise SessionRefused(constants.SESSION_WINDOW_VIOLATION, f"more than {WINDOW} transfers came at once")
+        self.incoming_window = window - 1
+        self.next_incoming_id = (self.next_incoming_id + 1) % MODULUS
+        if window - 1 <= WINDOW >> 1:
+            self.incoming_window = WINDOW
+            self.send_flow()
+        link = self.links.get(frame.handle)
+        if link is None:
+            self._unknown_handle(frame.handle, "transfer")
+            return
+        if not isinstance(link, IncomingLink):
+            raise SessionRefused(constants.NOT_ALLOWED, f"a transfer to link '{link.name}', whose sender is the broker")
+        try:
+            link.transfer(frame)
+        except LinkRefused as refused:
+            self.refuse(link, refused.error())
+        except BrokerError as error:
+            self.refuse(link, make_error(condition_of(error), str(error)))
+        except DecodeError as malformed:
+            self.refuse(link, make_error(malformed.condition, f"the message cannot be read: {malformed}"))
+
+    def _unknown_handle(self, handle: int, what: str) -> None:
+        """A frame for no link. What was on its way when we ended a link with an error is discarded; the specification
+        wants the session to end even then."""
+        if handle in self.errant:
+            if self.connection.vhost.strict:
+                raise SessionRefused(constants.SESSION_ERRANT_LINK, f"a {what} to a link that was detached with an error")
+            return
+        raise SessionRefused(constants.SESSION_UNATTACHED_HANDLE, f"a {what} to handle {handle}, which has no link")
+
+    def _flow(self, frame: Flow) -> None:
+        next_id = 0 if frame.next_incoming_id is None else frame.next_incoming_id
+        window = (next_id + frame.incoming_window - self.next_outgoing_id) % MODULUS
+        opened = self.remote_window <= 0
+        # What is under way may exceed a window that was made smaller: then there is none.
+        self.remote_window = window if window <= frame.incoming_window else 0
+        self.next_incoming_id = frame.next_outgoing_id
+        if frame.handle is None:
+            if frame.echo:
+                self.send_flow()
+        else:
+            link = self.links.get(frame.handle)
+            if link is None:
+                self._unknown_handle(frame.handle, "flow")
+                return
+            try:
+                link.flow(frame)
+            except LinkRefused as refused:
+                self.refuse(link, refused.error())
+        if opened and self.remote_window > 0:
+            self.wake()
+
+    def send_flow(self) -> None:
+        """Our state of the session."""
+        self.connection.send(Flow(self.incoming_window, self.next_outgoing_id, WINDOW, self.next_incoming_id,
+                                  channel=self.channel))
+
+    def _attach(self, frame: Attach) -> None:
+        handle = frame.handle
+        if handle >= self.connection.own.links:
+            raise ConnectionRefused(constants.CONNECTION_FRAMING_ERROR, f"handle {handle} is above handle-max,"
+                                    f" {self.connection.own.links - 1}; the setting is amqp10.links")
+        if handle in self.links or handle in self.errant:
+            raise SessionRefused(constants.SESSION_HANDLE_IN_USE, f"handle {handle} has a link already")
+        attaching.attach(self, frame)
+
+    def new_handle(self) -> int:
+        """Our handle for a new link: the lowest that is free."""
+        number = 0
+        while number in self.handles:
+            number += 1
+        if number > self.remote_handle_max:
+            raise SessionRefused(constants.RESOURCE_LIMIT_EXCEEDED, "there are as many links as the client takes")
+        return number
+
+    def _detach(self, frame: Detach) -> None:
+        handle = frame.handle
+        link = self.links.get(handle)
+        if link is None:
+            if handle in self.errant:
+                self.errant.discard(handle)
+                return
+            raise SessionRefused(constants.SESSION_UNATTACHED_HANDLE, f"a detach of handle {handle}, which has no link")
+        if frame.error is not None:
+            log.info("%s: link '%s' detached by the client with %s: %s", self.connection.peer.name, link.name,
+                     frame.error.condition, frame.error.description)
+        self.remove(link)
+        self.connection.send(Detach(link.handle, frame.closed, channel=self.channel))
+
+    def refuse(self, link: Link, error: Error) -> None:
+        """End a link with an error."""
+        if self.handles.get(link.handle) is not link:
+            return
+        log.info("%s: link '%s' detached with %s: %s", self.connection.peer.name, link.name, error.condition,
+                 error.description)
+        self.resolve()
+        self.remove(link)
+        self.errant.add(link.handle_in)
+        self.connection.send(Detach(link.handle, True, error, channel=self.channel))
+
+    def remove(self, link: Link) -> None:
+        """Forget a link; what it held goes back to its queue."""
+        self.links.pop(link.handle_in, None)
+        self.handles.pop(link.handle, None)
+        if self.names.get((link.receives, link.name)) is link:
+            del self.names[link.receives, link.name]
+        if isinstance(link, OutgoingLink):
+            self._drop_sending(link)
+        link.close()
+
+    def _drop_sending(self, link: OutgoingLink) -> None:
+        """What of a delivery has not gone out yet does not any more."""
+        if self.sending:
+            self.sending = deque(item for item in self.sending if item.link is not link)
+
+    # Incoming deliveries
+
+    def resolved(self, number: int, batch: int, state: int, settled: bool, answer: Composite | None = None) -> None:
+        """An incoming delivery has its outcome, which is told once `batch` is committed."""
+        runs = self.runs
+        if runs and answer is None:
+            run = runs[-1]
+            if run.batch == batch and run.state == state and run.settled == settled and run.last + 1 == number \
+                    and run.answer is None:
+                run.last = number
+                if not settled:
+                    self.unsettled[number] = None
+                return
+        runs.append(Run(number, batch, state, settled, answer))
+        if not settled:
+            self.unsettled[number] = None
+        if batch and batch != self.awaited_batch:
+            self.awaited_batch = batch
+            self.log.wait(self)
+        if not self.listed:
+            self.listed = True
+            self.connection.touched.append(self)
+
+    def committed(self, batch: int) -> None:
+        if not self.ended:
+            self.resolve()
+
+    def resolve(self) -> None:
+        """Tell the outcomes of the prefix of the deliveries that have one."""
+        runs = self.runs
+        committed = self.log.committed
+        output = self.connection.output
+        sent = False
+        while runs and runs[0].batch <= committed:
+            run = runs.popleft()
+            last = run.last
+            if run.answer is None:
+                while runs and runs[0].batch <= committed and runs[0].state == run.state and runs[0].answer is None \
+                        and runs[0].settled == run.settled and runs[0].first == last + 1:
+                    last = runs.popleft().last
+                output.send_disposition(self.channel, True, run.first, last, run.settled, run.state)
+            else:
+                output.send(Disposition(True, run.first, last, run.settled, run.answer, channel=self.channel))
+            sent = True
+        if sent:
+            self.connection.mark()
+
+    # Outgoing deliveries
+
+    def _disposition(self, frame: Disposition) -> None:
+        first = frame.first
+        last = first if frame.last is None else frame.last
+        span = (last - first) % MODULUS
+        if span >= HALF:
+            raise SessionRefused(constants.INVALID_FIELD, f"a disposition from {first} to {last}")
+        if not frame.role:
+            if frame.settled and self.unsettled:
+                for number in _within(self.unsettled, first, span):
+                    del self.unsettled[number]
+                self.alarm(bool(self.connection.services.alarm))
+            return
+        state = frame.state
+        if state is None:
+            if not frame.settled:
+                return
+        elif isinstance(state, TransactionalState):
+            self._retire(first, span, state, frame.settled)
+            return
+        elif not isinstance(state, Composite):
+            raise SessionRefused(constants.NOT_IMPLEMENTED, "a disposition with a state that is not known")
+        elif state.kind == descriptors.RECEIVED and not frame.settled:
+            return
+        if self.retiring and frame.settled:
+            for number in _within(self.retiring, first, span):
+                self.retiring[number].settled = True
+        numbers = _within(self.unacked, first, span)
+        if not numbers:
+            return
+        outcomes.apply(self, numbers, state)
+        if not frame.settled:
+            self._settle_too(numbers, state)
+        if self.held_up:
+            self.held_up = False
+            self.wake()
+
+    def _retire(self, first: int, span: int, state: TransactionalState, settled: bool) -> None:
+        """Outcomes that take place when their transaction is discharged."""
+        work = self.connection.works.get(state.txn_id) if isinstance(state.txn_id, bytes) else None
+        if work is None:
+            raise SessionRefused(constants.TRANSACTION_UNKNOWN_ID, "a disposition under an unknown transaction")
+        for number in _within(self.retiring, first, span):
+            retirement = self.retiring[number]
+            if retirement.work is not work:
+                work.failed = f"delivery {number} has an outcome under another transaction"
+                self.connection.end_work(work)
+                return
+            retirement.outcome = state.outcome
+            retirement.settled = retirement.settled or settled
+        for number in _within(self.unacked, first, span):
+            retirement = Retirement(self, number, self.unacked.pop(number), state.outcome, settled, work)
+            self.retiring[number] = retirement
+            work.retirements.append(retirement)
+
+    def _settle_too(self, numbers: list[int], state: Any) -> None:
+        """Tell the client, who settles second, that its outcomes have taken place."""
+        begin = numbers[0]
+        before = begin
+        for number in [*numbers[1:], -1]:
+            if number != before + 1:
+                self.connection.send(Disposition(False, begin, before, True, state, channel=self.channel))
+                begin = number
+            before = number
+
+    def may_hold_more(self) -> bool:
+        """Whether the session may get one more delivery that it has to settle."""
+        held = len(self.unacked) + len(self.retiring)
+        most = self.connection.settings.unacked_per_channel
+        if (held >= MAY_HOLD and self.broker.tight) or 0 < most <= held:
+            self.held_up = True
+            return False
+        return True
+
+    def pump(self) -> None:
+        """Send on what goes out in several frames, as far as the window and the socket allow."""
+        sending = self.sending
+        connection = self.connection
+        try:
+            while sending and self.remote_window > 0 and not connection.is_full():
+                if sending[0].send(self):
+                    sending.popleft()
+        except OSError as error:
+            log.error("%s: closed, a body cannot be read back: %s", connection.peer.name, error)
+            sending.clear()
+            connection.peer.abort()
+        connection.mark()
+
+    def wake(self) -> None:
+        """The window or the socket has room again."""
+        if self.ended:
+            return
+        if self.sending:
+            self.pump()
+            if self.sending:
+                return
+        for link in self.handles.values():
+            if isinstance(link, OutgoingLink):
+                link.consumer.wake()
+
+    def drain(self) -> None:
+        """At the end of a turn: links that must use up their credit have got all that there was."""
+        draining = self.draining
+        self.draining = []
+        for link in draining:
+            link.drain()
+
+    def alarm(self, on: bool) -> None:
+        """Publishers must stop, or may go on."""
+        for link in self.handles.values():
+            if isinstance(link, IncomingLink):
+                if on:
+                    link.withhold()
+                else:
+                    link.grant()
+
+    def held(self, queue: Queue) -> list[Entry]:
+        held = [entry for entry in self.unacked.values() if entry.queue is queue]
+        held.extend(item.entry for item in self.retiring.values() if item.entry.queue is queue)
+        return held
+
+    # The end
+
+    def end(self, error: Error) -> None:
+        """End the session because of an error; the client's end is still to come."""
+        if self.ended:
+            return
+        log.info("%s: session %d ended with %s: %s", self.connection.peer.name, self.channel, error.condition,
+                 error.description)
+        self.resolve()
+        self.release()
+        self.ended = True
+        self.connection.send(End(error, channel=self.channel))
+
+    def release(self) -> None:
+        """The session is gone: its links leave, what it held goes back."""
+        if self.closing:
+            return
+        self.closing = True
+        self.broker.holders.pop(self, None)
+        self.sending.clear()
+        links = list(self.handles.values())
+        # First out of the rings, then back into the queues: else the entries would come right back here.
+        for link in links:
+            link.leave()
+        unacked = self.unacked
+        self.unacked = {}
+        for number, retirement in self.retiring.items():
+            unacked[number] = retirement.entry
+            retirement.work.failed = "a session with deliveries of the transaction has ended"
+        self.retiring.clear()
+        for number in sorted(unacked, reverse=True):
+            outcomes.give_back(unacked[number])
+        for link in links:
+            link.close()
+        self.links.clear()
+        self.handles.clear()
+        self.names.clear()
+        self.draining.clear()
+        self.runs.clear()
+        self.unsettled.clear()
+
+    def describe(self) -> dict[str, Any]:
+        outgoing = [link for link in self.handles.values() if isinstance(link, OutgoingLink)]
+        return {
+            "number": self.channel, "consumers": len(outgoing), "unacked": len(self.unacked),
+            "prefetch": sum(link.credit for link in outgoing), "published": self.published,
+            "unconfirmed": sum(run.last - run.first + 1 for run in self.runs), "mode": "", "state": "running",
+        }
+
+
+def _within(numbers: dict[int, Any], first: int, span: int) -> list[int]:
+    """Those of the delivery-ids that are in the range, in its order. The range may be as large as clients like."""
+    if span == 0:
+        return [first] if first in numbers else []
+    if span >= len(numbers):
+        found = [number for number in numbers if (number - first) % MODULUS <= span]
+        found.sort(key=lambda number: (number - first) % MODULUS)
+        return found
+    return [number for offset in range(span + 1) if (number := (first + offset) % MODULUS) in numbers]

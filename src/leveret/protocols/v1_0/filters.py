@@ -1,0 +1,228 @@
+"""Filters of sources (messaging section 3.5.8): from the map of an attach to what a consumer asks of each message.
+
+The keys of the map are free, the descriptor of a value says what filter it is. What is not known is left out of the map
+that the client gets back.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any, Final
+
+from leveret.broker.message import AT_ONCE, FORMAT_AMQP1, Message
+from leveret.protocols.convert import to_amqp1
+from leveret.protocols.convert.values import plain
+from leveret.protocols.v1_0.errors import LinkRefused
+from leveret.selectors import (
+    APPLICATION_PROPERTIES,
+    HEADER,
+    MESSAGE_ANNOTATIONS,
+    Filter,
+    MessageView,
+    SelectorError,
+    application_properties_filter,
+    jms_selector,
+    properties_filter,
+    sql_filter,
+)
+from leveret.wire.amqp1 import constants
+from leveret.wire.amqp1.composites import decode_composite
+from leveret.wire.amqp1.decode import decode_value
+from leveret.wire.amqp1.errors import DecodeError
+from leveret.wire.amqp1.messaging import Properties
+from leveret.wire.amqp1.sections import Sections, split
+from leveret.wire.amqp1.values import Decimal32, Decimal64, Decimal128, Described, Map
+
+DIRECT_BINDING: Final = "apache.org:legacy-amqp-direct-binding:string"
+TOPIC_BINDING: Final = "apache.org:legacy-amqp-topic-binding:string"
+HEADERS_BINDING: Final = "apache.org:legacy-amqp-headers-binding:map"
+NO_LOCAL: Final = "apache.org:no-local-filter:list"
+SELECTOR: Final = "apache.org:selector-filter:string"
+SQL: Final = "amqp:sql-filter"
+PROPERTIES_FILTER: Final = "amqp:properties-filter"
+APPLICATION_PROPERTIES_FILTER: Final = "amqp:application-properties-filter"
+DESCRIPTORS: Final = {
+    0x0000468C00000000: DIRECT_BINDING, 0x0000468C00000001: TOPIC_BINDING, 0x0000468C00000002: HEADERS_BINDING,
+    0x0000468C00000003: NO_LOCAL, 0x0000468C00000004: SELECTOR, 0x120: SQL, 0x173: PROPERTIES_FILTER,
+    0x174: APPLICATION_PROPERTIES_FILTER,
+}
+
+
+class Wanted:
+    """What a source asks for.
+
+    filters    that every message must pass
+    no_local   nothing that this connection has published
+    binding    of a subscription: its key, None where no filter says it; arguments of the binding
+    in_place   the map for the answer
+    """
+
+    __slots__ = ("arguments", "binding", "filters", "in_place", "no_local")
+
+    def __init__(self) -> None:
+        self.filters: list[Filter] = []
+        self.no_local = False
+        self.binding: str | None = None
+        self.arguments: dict[str, Any] = {}
+        self.in_place: dict[Any, Any] = {}
+
+
+def parse(filters: Any, is_exchange: bool) -> Wanted:
+    """What the filter map of a source asks for. Bindings are for exchanges only.
+
+    LinkRefused with `amqp:invalid-field` for a filter that is known and cannot be understood.
+    """
+    wanted = Wanted()
+    pairs = filters.pairs if isinstance(filters, Map) else list((filters or {}).items())
+    for key, value in pairs:
+        if not isinstance(value, Described):
+            continue
+        name = value.descriptor
+        if isinstance(name, int):
+            name = DESCRIPTORS.get(int(name))
+        try:
+            known = _add(wanted, str(name), value.value, is_exchange)
+        except SelectorError as error:
+            raise LinkRefused(constants.INVALID_FIELD, f"filter '{key}': {error}",
+                              {"invalid-field": "filter", "position": error.position}) from None
+        if known:
+            wanted.in_place[key] = value
+    return wanted
+
+
+def _add(wanted: Wanted, name: str, value: Any, is_exchange: bool) -> bool:
+    """Take one filter; whether it is known."""
+    if name in (SELECTOR, SQL):
+        text = _text(name, value)
+        wanted.filters.append(jms_selector(text) if name == SELECTOR else sql_filter(text))
+    elif name == PROPERTIES_FILTER:
+        wanted.filters.append(properties_filter(_map(name, value)))
+    elif name == APPLICATION_PROPERTIES_FILTER:
+        wanted.filters.append(application_properties_filter(_map(name, value)))
+    elif name == NO_LOCAL:
+        wanted.no_local = True
+    elif name in (DIRECT_BINDING, TOPIC_BINDING) and is_exchange:
+        wanted.binding = _text(name, value)
+    elif name == HEADERS_BINDING and is_exchange:
+        wanted.binding = ""
+        wanted.arguments = {str(key): plain(item) for key, item in _map(name, value).items()}
+    else:
+        return False
+    return True
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise LinkRefused(constants.INVALID_FIELD, f"{name}: a string is expected")
+    return str(value)
+
+
+def _map(name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise LinkRefused(constants.INVALID_FIELD, f"{name}: a map is expected")
+    return {str(key): item for key, item in value.items()}
+
+
+class View(MessageView):
+    """A message as filters see it. What the broker has added to it since it came is not part of that."""
+
+    __slots__ = ("_annotations", "_application", "_message", "_properties", "_sections")
+
+    def __init__(self) -> None:
+        self._message: Message | None = None
+        self._sections: Sections | None = None
+        self._annotations: dict[str, Any] | None = None
+        self._application: dict[str, Any] | None = None
+        self._properties: Properties | None = None
+
+    def look_at(self, message: Message) -> None:
+        if message is not self._message:
+            self._message = message
+            self._sections = None
+            self._annotations = None
+            self._application = None
+            self._properties = None
+
+    def get(self, section: int, name: str) -> object:
+        if section == HEADER:
+            return self._header(name)
+        if section == MESSAGE_ANNOTATIONS:
+            annotations = self._annotations
+            if annotations is None:
+                sections = self._split()
+                annotations = _map_at(sections, sections.message_annotations, sections.message_annotations_end)
+                self._annotations = annotations
+            return annotations.get(name)
+        if section == APPLICATION_PROPERTIES:
+            application = self._application
+            if application is None:
+                sections = self._split()
+                application = _map_at(sections, sections.application_properties, sections.application_properties_end)
+                self._application = application
+            return application.get(name)
+        properties = self._properties
+        if properties is None:
+            properties = _properties_at(self._split())
+            self._properties = properties
+        return getattr(properties, name.replace("-", "_"), None)
+
+    def _header(self, name: str) -> object:
+        message = self._message
+        assert message is not None
+        if name == "durable":
+            return message.persistent
+        if name == "priority":
+            return message.priority if message.priority >= 0 else None
+        if name == "ttl" and message.expires_at:
+            return max(message.expires_at - self.now(), 0) if message.expires_at > AT_ONCE else 0
+        return None
+
+    def _split(self) -> Sections:
+        sections = self._sections
+        if sections is None:
+            message = self._message
+            assert message is not None
+            if message.format == FORMAT_AMQP1:
+                octets = message.header if message.headers_at < 0 else message.header[: message.headers_at]
+            else:
+                octets = to_amqp1.sections_of(message)
+            try:
+                sections = split(octets)
+            except DecodeError:
+                sections = split(b"")
+            self._sections = sections
+        return sections
+
+
+def _map_at(sections: Sections, begin: int, end: int) -> dict[str, Any]:
+    if begin < 0:
+        return {}
+    try:
+        value = decode_value(sections.data, begin, end)[0]
+    except DecodeError:
+        return {}
+    content = value.value if isinstance(value, Described) else None
+    pairs = content.pairs if isinstance(content, Map) else list((content or {}).items())
+    return {str(key): _number(item) for key, item in pairs if isinstance(key, str)}
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, (Decimal32, Decimal64, Decimal128)):
+        number: Decimal = value.decimal()
+        return number
+    return value
+
+
+def _properties_at(sections: Sections) -> Properties:
+    if sections.properties >= 0:
+        try:
+            found = decode_composite(sections.data, sections.properties, sections.properties_end)[0]
+        except DecodeError:
+            return Properties()
+        if isinstance(found, Properties):
+            return found
+    return Properties()
+
+
+# Consumers ask of the same message one after the other.
+VIEW: Final = View()

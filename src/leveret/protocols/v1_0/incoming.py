@@ -1,0 +1,356 @@
+"""A link on which the client sends: transfers in, messages to exchanges, credit (transport section 2.6)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker.bodies import Body
+from leveret.broker.errors import BrokerError
+from leveret.broker.message import make_address
+from leveret.broker.routing import Route
+from leveret.protocols.v1_0 import addresses
+from leveret.protocols.v1_0.errors import LinkRefused, Refusal, condition_of, make_error
+from leveret.protocols.v1_0.link import Link
+from leveret.protocols.v1_0.messages import make_message
+from leveret.protocols.v1_0.serial import HALF, MODULUS, WINDOW
+from leveret.protocols.v1_0.work import Posting, Work, presumed, state_of
+from leveret.wire.amqp1 import constants, descriptors
+from leveret.wire.amqp1.composite import Composite
+from leveret.wire.amqp1.messaging import Rejected
+from leveret.wire.amqp1.sections import split
+from leveret.wire.amqp1.transactions import TransactionalState
+from leveret.wire.amqp1.transport import Flow
+
+if TYPE_CHECKING:
+    from leveret.broker.message import Message
+    from leveret.protocols.v1_0.endpoint import SessionEndpoint
+    from leveret.wire.amqp1.sections import Sections
+    from leveret.wire.amqp1.transport import Transfer
+
+# Messages to more queues than this count as work, of which only so much is done in a turn.
+WIDE: Final = 16
+# What deliveries that are not complete may hold together, however small messages must be.
+LEAST_PARTIAL: Final = 1 << 20
+# Deliveries of a session that the client may leave unsettled (receiver settle mode second) before it gets no more credit.
+MOST_UNSETTLED: Final = 20_000
+
+
+class IncomingLink(Link):
+    """A link whose receiver is the broker.
+
+    exchange, routing_key  where messages go; key None: the message's subject. Both None: where its `to` says
+    accepts_all  what nobody gets is accepted all the same (topics)
+    most         credit that the client has at most
+    chunks       of the delivery that is coming in several frames, None while there is none
+    """
+
+    receives = True
+
+    def __init__(self, session: SessionEndpoint, name: str, handle_in: int, handle: int) -> None:
+        super().__init__(session, name, handle_in, handle)
+        self.exchange: str | None = None
+        self.routing_key: str | None = None
+        self.accepts_all = False
+        self.most = session.connection.own.link_credit
+        self.max_size = session.connection.settings.max_message_size
+        self.may_reject = True
+        self.address = b""
+        self.route: Route | None = None
+        self.topology = -1
+        self.generation = -1
+        self.chunks: list[bytes] | None = None
+        self.size = 0
+        self.delivery_id = 0
+        self.settled = False
+        self.second = False
+        self.ignored = False
+        self.work: Work | None = None
+        self.withheld = False
+
+    def set_target(self, exchange: str | None, routing_key: str | None) -> None:
+        self.exchange = exchange
+        self.routing_key = routing_key
+        if exchange is not None and routing_key is not None:
+            self.address = _address(exchange, routing_key)
+
+    # Credit
+
+    def flow(self, frame: Flow) -> None:
+        if frame.delivery_count is not None:
+            # The sender may skip deliveries: the limit stays where it was.
+            skipped = (frame.delivery_count - self.delivery_count) % MODULUS
+            if skipped < HALF:
+                self.credit -= skipped
+                self.delivery_count = frame.delivery_count
+        if frame.echo:
+            self.send_flow()
+        self.grant()
+
+    def grant(self) -> None:
+        """Give the client credit again where it has used up half of it, unless publishers must stop."""
+        if (self.credit <= self.most >> 1 or self.withheld) and not self.session.connection.services.alarm \
+                and not self.closed and len(self.session.unsettled) < MOST_UNSETTLED:
+            self.withheld = False
+            self.credit = self.most
+            self.send_flow()
+
+    def withhold(self) -> None:
+        """Take the client's credit back: publishers must stop. What it has sent before it knows of it is still taken."""
+        if not self.withheld:
+            self.withheld = True
+            self.send_flow()
+
+    def send_flow(self) -> None:
+        session = self.session
+        session.connection.send(_flow(session, self.handle, self.delivery_count,
+                                      0 if self.withheld else max(self.credit, 0)))
+
+    # Transfers
+
+    def transfer(self, frame: Transfer) -> None:
+        """One frame of a delivery."""
+        chunks = self.chunks
+        if chunks is None:
+            self._begin(frame)
+            if not frame.more and not frame.aborted:
+                self._finish(frame.payload)
+                return
+            chunks = self.chunks = []
+            self.size = 0
+        elif frame.delivery_id is not None and frame.delivery_id != self.delivery_id:
+            raise LinkRefused(constants.INVALID_FIELD, f"a transfer of delivery {frame.delivery_id} while delivery"
+                              f" {self.delivery_id} is not complete")
+        else:
+            if frame.settled:
+                self.settled = True
+            if isinstance(frame.state, TransactionalState) and self._find_work(frame.state) is not self.work:
+                raise LinkRefused(constants.INVALID_FIELD, "the frames of a delivery belong to several transactions")
+        if frame.aborted:
+            self._forget_chunks()
+            self._used()
+            return
+        octets = len(frame.payload)
+        self.size += octets
+        if self.max_size and self.size > self.max_size:
+            raise LinkRefused(constants.LINK_MESSAGE_SIZE_EXCEEDED, f"a message of more than {self.max_size} octets; the"
+                              " setting is amqp.max_message_size")
+        if not self.ignored:
+            connection = self.session.connection
+            connection.partial += octets
+            chunks.append(frame.payload)
+            # Many links must not hold in pieces what one could not.
+            if self.max_size and connection.partial > max(self.max_size, LEAST_PARTIAL):
+                raise LinkRefused(constants.RESOURCE_LIMIT_EXCEEDED, "deliveries of the connection that are not complete"
+                                  f" hold more than {self.max_size} octets; the setting is amqp.max_message_size")
+        if not frame.more:
+            self._forget_chunks()
+            self._finish(b"".join(chunks))
+
+    def _forget_chunks(self) -> None:
+        if self.chunks is not None:
+            if not self.ignored:
+                self.session.connection.partial -= self.size
+            self.chunks = None
+
+    def _begin(self, frame: Transfer) -> None:
+        """The first frame of a delivery."""
+        if self.credit <= 0:
+            raise LinkRefused(constants.LINK_TRANSFER_LIMIT_EXCEEDED, "a message came for which there was no credit")
+        if frame.delivery_id is None or frame.delivery_tag is None:
+            raise LinkRefused(constants.INVALID_FIELD, "the first transfer of a delivery needs a delivery-id and -tag")
+        if len(frame.delivery_tag) > 32:
+            raise LinkRefused(constants.INVALID_FIELD, f"a delivery-tag of {len(frame.delivery_tag)} octets, at most 32 are"
+                              " allowed")
+        if frame.message_format:
+            raise LinkRefused(constants.NOT_IMPLEMENTED, f"message format {frame.message_format} is not known")
+        self.work = None
+        if isinstance(frame.state, TransactionalState):
+            self.work = self._find_work(frame.state)
+        self.delivery_id = frame.delivery_id
+        settled = bool(frame.settled)
+        if settled and self.snd_settle_mode == 0 and not frame.aborted:
+            raise LinkRefused(constants.NOT_ALLOWED, "the sender settles no delivery, and this one is settled")
+        self.settled = settled
+        mode = frame.rcv_settle_mode
+        self.second = (self.rcv_settle_mode if mode is None else mode) == 1
+        if self.second and self.rcv_settle_mode != 1 and not settled:
+            raise LinkRefused(constants.INVALID_FIELD, "rcv-settle-mode second on a link of mode first")
+        # Nothing is remembered of links that were detached: there is no delivery that could be resumed.
+        self.ignored = frame.resume
+        self.begun(frame)
+
+    def begun(self, frame: Transfer) -> None:
+        """The first frame of a delivery is in order."""
+
+    def _find_work(self, state: TransactionalState) -> Work:
+        work = self.session.connection.works.get(state.txn_id) if isinstance(state.txn_id, bytes) else None
+        if work is None:
+            raise LinkRefused(constants.TRANSACTION_UNKNOWN_ID, "a transfer under an unknown transaction")
+        return work
+
+    def _used(self) -> None:
+        """One message less may come."""
+        self.delivery_count = (self.delivery_count + 1) % MODULUS
+        self.credit -= 1
+        if self.credit <= self.most >> 1:
+            self.grant()
+
+    def _finish(self, payload: bytes) -> None:
+        """A delivery is complete."""
+        self._used()
+        if self.ignored:
+            return
+        if not self.settled and self.snd_settle_mode == 1:
+            raise LinkRefused(constants.NOT_ALLOWED, "the sender settles all deliveries, and this one is not settled")
+        if self.max_size and len(payload) > self.max_size:
+            raise LinkRefused(constants.LINK_MESSAGE_SIZE_EXCEEDED, f"a message of {len(payload)} octets, at most"
+                              f" {self.max_size} are allowed; the setting is amqp.max_message_size")
+        self.complete(payload)
+
+    def complete(self, payload: bytes) -> None:
+        """Do what the message is for: publish it."""
+        sections = split(payload)
+        session = self.session
+        session.published += 1
+        if self.exchange is None:
+            self._publish_relayed(sections)
+            return
+        key = self.routing_key
+        address = self.address
+        if key is None:
+            subject = sections.subject
+            address = _address(self.exchange, "" if subject is None else _text(subject))
+        if sections.user_id is not None and not self._check_user(sections.user_id):
+            return
+        self._publish(sections, address, self.accepts_all)
+
+    def _publish(self, sections: Sections, address: bytes, accepts_all: bool) -> None:
+        session = self.session
+        connection = session.connection
+        connection.published_any = True
+        vhost = connection.vhost
+        route = self.route
+        if route is None or address is not self.address or self.topology != vhost.topology \
+                or self.generation != connection.services.users.generation:
+            route = connection.find_route(address)
+            if address is self.address:
+                self.route = route
+                self.topology = vhost.topology
+                self.generation = connection.services.users.generation
+        message = make_message(sections, address, connection.broker.timers, connection.number)
+        if message.size > connection.settings.spool_threshold:
+            self._spool(message)
+        queues = route.queues
+        if route.dynamic:
+            queues = vhost.route_message(route, message, [])
+        work = self.work
+        if work is not None:
+            self._post(work, message, route, bool(queues) or accepts_all)
+            return
+        accepted = True
+        for queue in queues:
+            if not queue.push(message):
+                accepted = False
+        if len(queues) > WIDE:
+            connection.services.work += len(queues)
+        if self.settled:
+            return
+        if not accepted:
+            self._reject("amqp:resource-limit-exceeded", "a queue is full")
+            return
+        state = descriptors.ACCEPTED if queues or accepts_all else descriptors.RELEASED
+        session.resolved(self.delivery_id, 0 if message.row is None else session.log.filling, state, not self.second)
+
+    def _post(self, work: Work, message: Message, route: Route, accepted: bool) -> None:
+        """A message of a transaction: it is told what outcome it will have (transactions section 4.4.1)."""
+        session = self.session
+        work.post(Posting(session, message, route, self.delivery_id, self.second and not self.settled,
+                          session.broker.timers.now()))
+        if not self.settled:
+            session.resolved(self.delivery_id, 0, descriptors.TRANSACTIONAL_STATE, not self.second,
+                             state_of(work, presumed(accepted)))
+
+    def _publish_relayed(self, sections: Sections) -> None:
+        """A message to an anonymous terminus: it says itself where it goes. What it says may be wrong, which is no reason
+        to end the link where its deliveries can be rejected."""
+        try:
+            if sections.to is None:
+                raise LinkRefused(constants.PRECONDITION_FAILED, "a message to the anonymous terminus has no 'to'")
+            connection = self.session.connection
+            node = addresses.parse(_text(sections.to), connection.vhost)
+            if node.queue is not None and node.queue not in connection.vhost.queues:
+                raise LinkRefused(constants.NOT_FOUND, f"no queue '{node.queue}' in vhost '{connection.vhost_name}'")
+            if node.exchange not in connection.vhost.exchanges:
+                raise LinkRefused(constants.NOT_FOUND, f"no exchange '{node.exchange}' in vhost"
+                                  f" '{connection.vhost_name}'")
+            key = node.key
+            if key is None:
+                key = "" if sections.subject is None else _text(sections.subject)
+            if sections.user_id is not None and not self._check_user(sections.user_id):
+                return
+            self._publish(sections, _address(node.exchange, key), node.topic)
+        except Refusal as refused:
+            if self.settled and self.work is not None:
+                self.work.failed = refused.text
+            if self.settled or not self.may_reject:
+                raise
+            self._reject(refused.condition, refused.text)
+        except BrokerError as error:
+            if self.settled and self.work is not None:
+                self.work.failed = str(error)
+            if self.settled or not self.may_reject:
+                raise
+            self._reject(condition_of(error), str(error))
+
+    def _reject(self, condition: str, text: str) -> None:
+        self.session.resolved(self.delivery_id, 0, descriptors.REJECTED, not self.second, self._rejected(condition, text))
+
+    def _rejected(self, condition: str, text: str) -> Composite:
+        outcome = Rejected(make_error(condition, text))
+        work = self.work
+        return outcome if work is None else TransactionalState(work.id, outcome)
+
+    def _check_user(self, user_id: bytes) -> bool:
+        connection = self.session.connection
+        if user_id == connection.user_octets or connection.may_impersonate:
+            return True
+        text = (f"user-id is '{user_id.decode('utf-8', 'replace')}', but the user that has logged in is"
+                f" '{connection.user}'")
+        if self.settled or not self.may_reject:
+            raise LinkRefused(constants.UNAUTHORIZED_ACCESS, text)
+        self._reject(constants.UNAUTHORIZED_ACCESS, text)
+        return False
+
+    def _spool(self, message: Message) -> None:
+        """A large body leaves memory, where there is a place for it."""
+        spool = self.session.log.spool
+        body: Body = message.body
+        if spool is None or not isinstance(body, bytes):
+            return
+        stored = spool.begin(message.size, message.persistent)
+        stored.append(body)
+        message.body = stored
+
+    def close(self) -> None:
+        self._forget_chunks()
+        self.route = None
+        self.forget()
+
+
+def _address(exchange: str, key: str) -> bytes:
+    try:
+        return make_address(exchange, key)
+    except ValueError as error:
+        raise LinkRefused(constants.INVALID_FIELD, str(error)) from None
+
+
+def _text(octets: bytes) -> str:
+    try:
+        return octets.decode("utf-8")
+    except UnicodeDecodeError:
+        raise LinkRefused(constants.DECODE_ERROR, "expected UTF-8 in the properties of a message") from None
+
+
+def _flow(session: SessionEndpoint, handle: int, delivery_count: int, credit: int) -> Flow:
+    return Flow(session.incoming_window, session.next_outgoing_id, WINDOW, session.next_incoming_id, handle, delivery_count,
+                credit, channel=session.channel)

@@ -1,0 +1,138 @@
+"""Messages of AMQP 1.0 between frames and the broker.
+
+`Message.header` holds the sections before the body as they came, and the footer behind them, which begins at
+`headers_at`; `Message.body` the encoded sections of the body. On the way out the header is written anew, delivery
+annotations of the hop before are left out, and message annotations are merged with what the overlay has; the bare
+message stays as it came, octet for octet.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.broker.bodies import Body
+from leveret.broker.message import AT_ONCE, FORMAT_AMQP1, Entry, Message
+from leveret.broker.queues import expiry
+from leveret.protocols.convert import to_amqp1
+from leveret.protocols.convert.annotations import merged_annotations
+from leveret.wire.amqp1 import codes
+from leveret.wire.amqp1.composites import encode_composite
+from leveret.wire.amqp1.decode import value_end
+from leveret.wire.amqp1.errors import DecodeError, EncodeError
+from leveret.wire.amqp1.messaging import Header
+from leveret.wire.amqp1.sections import split
+
+if TYPE_CHECKING:
+    from leveret.broker.timers import Timers
+    from leveret.wire.amqp1.sections import Sections
+
+# The descriptors of header and delivery annotations, as almost everybody writes them.
+_HEADER: Final = b"\x00\x53\x70"
+_DELIVERY_ANNOTATIONS: Final = b"\x00\x53\x71"
+LONGEST: Final = 3653 * 24 * 3600 * 1000
+
+
+def make_message(sections: Sections, address: bytes, timers: Timers, publisher: int) -> Message:
+    """The message whose sections were found in the payload of a delivery."""
+    data = sections.data
+    at = sections.body
+    headers_at = -1
+    if at < 0:
+        at = sections.footer if sections.footer >= 0 else len(data)
+        body = b""
+    elif at == 0 and sections.body_end == len(data):
+        body = data
+    else:
+        body = data[at : sections.body_end]
+    header = data[:at]
+    if sections.footer >= 0:
+        headers_at = len(header)
+        header += data[sections.footer : sections.footer_end]
+    expires_at = 0
+    if sections.ttl >= 0:
+        expires_at = timers.now() + min(sections.ttl, LONGEST) if sections.ttl else AT_ONCE
+    absolute = sections.absolute_expiry_time
+    if absolute > 0 and (not expires_at or absolute < expires_at):
+        expires_at = max(absolute, AT_ONCE)
+    return Message(address, header, body, len(body), sections.durable, sections.priority, expires_at, headers_at, publisher,
+                   FORMAT_AMQP1)
+
+
+def head_of(entry: Entry, timers: Timers) -> bytes:
+    """What precedes the body of a delivery: its header, then annotations, properties and application properties."""
+    message = entry.message
+    overlay = entry.overlay
+    header = header_section(entry, timers)
+    if message.format != FORMAT_AMQP1:
+        return header + to_amqp1.head_of(entry)
+    octets = message.header if message.headers_at < 0 else message.header[: message.headers_at]
+    if overlay is not None and overlay.headers:
+        if overlay.rendered is None:
+            try:
+                overlay.rendered = _merged(octets, overlay.headers)
+            except (DecodeError, EncodeError):
+                overlay.rendered = octets[_rest(octets) :]  # annotations that nobody can read
+        return header + overlay.rendered
+    at = _rest(octets)
+    return header + (octets[at:] if at else octets)
+
+
+def _merged(octets: bytes, headers: dict[str, Any]) -> bytes:
+    """The sections behind the delivery annotations, with the overlay's headers among the message annotations."""
+    sections = split(octets)
+    annotations = b""
+    if sections.message_annotations >= 0:
+        annotations = octets[sections.message_annotations : sections.message_annotations_end]
+    return merged_annotations(annotations, headers) + octets[sections.bare :]
+
+
+def _rest(octets: bytes) -> int:
+    """Where header and delivery annotations end."""
+    at = 0
+    if octets.startswith(_HEADER):
+        at = value_end(octets, 0, len(octets))
+    if octets.startswith(_DELIVERY_ANNOTATIONS, at):
+        at = value_end(octets, at, len(octets))
+    if at < len(octets) and octets[at] == codes.DESCRIBED and octets[at + 1] != codes.SMALL_ULONG:
+        return split(octets).rest  # descriptors in another form
+    return at
+
+
+def body_of(message: Message) -> Body:
+    """The sections of the body, encoded."""
+    if message.format == FORMAT_AMQP1:
+        return message.body
+    return to_amqp1.body_of(message)
+
+
+def tail_of(message: Message) -> bytes:
+    """The footer, encoded; nothing where there is none."""
+    if message.format == FORMAT_AMQP1 and message.headers_at >= 0:
+        return message.header[message.headers_at :]
+    return b""
+
+
+def header_section(entry: Entry, timers: Timers) -> bytes:
+    """The header of a delivery, with what is left of its time to live."""
+    message = entry.message
+    due = 0
+    if message.expires_at or entry.overlay is not None:
+        due = expiry.expires_at(entry)
+    first = entry.acquired_count <= 1
+    priority = message.priority
+    if not due and not entry.delivery_count and priority < 10:
+        return _SHORT[(priority + 1) << 2 | message.persistent << 1 | first]
+    ttl = None
+    if due:
+        ttl = max(due - timers.now(), 0) if due > AT_ONCE else 0
+    return encode_composite(Header(message.persistent or None, None if priority < 0 else priority, ttl, first or None,
+                                   entry.delivery_count or None))
+
+
+def _short_header(durable: bool, priority: int, first: bool) -> bytes:
+    return encode_composite(Header(durable or None, None if priority < 0 else priority, None, first or None, None))
+
+
+# The headers of messages that do not expire and have not failed: by priority, -1 first; durable; first acquirer.
+_SHORT: Final[list[bytes]] = [_short_header(durable, priority, first) for priority in range(-1, 10)
+                              for durable in (False, True) for first in (False, True)]

@@ -1,0 +1,106 @@
+"""Open: who the client is, which vhost it wants, what both sides can take (transport section 2.7.1)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
+
+from leveret.broker.errors import NotAllowed, ResourceError
+from leveret.protocols.v1_0.errors import ConnectionRefused
+from leveret.protocols.v1_0.idle import SHORTEST, Listening, Speaking
+from leveret.protocols.v1_0.stages import OPENED
+from leveret.wire.amqp1 import constants
+
+if TYPE_CHECKING:
+    from leveret.protocols.v1_0.connection import Connection
+    from leveret.wire.amqp1.transport import Open
+
+DEFAULT_VHOST: Final = "/"
+VHOST_PREFIX: Final = "vhost:"
+
+
+def open_connection(connection: Connection, frame: Open) -> None:
+    """The client's open; ours is sent in any case, and a close behind it where the client cannot be served."""
+    connection.container_id = frame.container_id
+    if frame.max_frame_size < constants.MIN_MAX_FRAME_SIZE:
+        raise ConnectionRefused(constants.INVALID_FIELD, f"max-frame-size is {frame.max_frame_size}, at least"
+                                f" {constants.MIN_MAX_FRAME_SIZE} are expected")
+    connection.output.max_frame_size = frame.max_frame_size
+    connection.remote_channel_max = frame.channel_max
+    if isinstance(frame.properties, dict):
+        connection.client_properties = {str(key): value for key, value in frame.properties.items()}
+    connection.send_open()
+    if not connection.user:
+        name = connection.anonymous_user()
+        if name is None:
+            raise ConnectionRefused(constants.UNAUTHORIZED_ACCESS, "clients must log in with SASL; the setting is"
+                                    " amqp10.anonymous_user")
+        connection.set_user(name)
+    try:
+        _enter(connection, _vhost_name(connection, frame.hostname))
+    except ResourceError as error:
+        raise ConnectionRefused(constants.RESOURCE_LIMIT_EXCEEDED, str(error)) from None
+    except NotAllowed as error:
+        raise ConnectionRefused(constants.UNAUTHORIZED_ACCESS, str(error)) from None
+    _watch(connection, frame.idle_time_out or 0)
+
+
+def _vhost_name(connection: Connection, hostname: str | None) -> str:
+    """`vhost:NAME` names a vhost, as it stands or percent-decoded; every other host name means the default one."""
+    if hostname is None or not hostname.startswith(VHOST_PREFIX):
+        return DEFAULT_VHOST
+    name = hostname[len(VHOST_PREFIX) :]
+    vhosts = connection.broker.vhosts
+    if name not in vhosts:
+        decoded = unquote(name)
+        if decoded not in vhosts:
+            raise ConnectionRefused(constants.NOT_FOUND, f"no vhost '{name}'")
+        name = decoded
+    return name
+
+
+def _enter(connection: Connection, name: str) -> None:
+    services = connection.services
+    vhost = services.broker.vhosts.get(name)
+    if vhost is None:
+        raise ConnectionRefused(constants.NOT_FOUND, f"no vhost '{name}'")
+    if not services.users.may_open(connection.user, name):
+        raise NotAllowed(f"access to vhost '{name}' refused for user '{connection.user}'")
+    connection.services.check_limits(connection.user, vhost, ResourceError)
+    connection.vhost = vhost
+    connection.vhost_name = name
+    vhost.connections += 1
+    services.by_user[connection.user] = services.by_user.get(connection.user, 0) + 1
+    connection.opened = True
+    connection.stage = OPENED
+
+
+def _watch(connection: Connection, remote_timeout: int) -> None:
+    """Begin to count the time that either side may be silent."""
+    if 0 < remote_timeout < SHORTEST:
+        raise ConnectionRefused(constants.NOT_ALLOWED, f"idle-time-out is {remote_timeout} ms, at least {SHORTEST} are"
+                                " supported")
+    timers = connection.broker.timers
+    timeout = int(connection.own.idle_timeout * 1000)
+    if timeout:
+        connection.listening = Listening(connection, timeout)
+        timers.at(timers.now() + connection.listening.part, connection.listening)
+    if remote_timeout:
+        connection.speaking = Speaking(connection, remote_timeout)
+        timers.at(timers.now() + connection.speaking.part, connection.speaking)
+
+
+def release(connection: Connection) -> None:
+    """The connection leaves its vhost, and its exclusive queues go."""
+    vhost = connection.vhost
+    connection.vhost = None
+    vhost.connections -= 1
+    by_user = connection.services.by_user
+    count = by_user.get(connection.user, 0) - 1
+    if count > 0:
+        by_user[connection.user] = count
+    else:
+        by_user.pop(connection.user, None)
+    vhost.remove_exclusive(connection)
+
+

@@ -1,0 +1,270 @@
+"""A link on which the client receives: a consumer of a queue, credit and transfers out (transport section 2.6)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.broker.bodies import Body, whole
+from leveret.broker.consumer import Consumer
+from leveret.broker.message import Entry, Message
+from leveret.broker.queues.base import Queue
+from leveret.broker.queues.paging import Waiting
+from leveret.protocols.v1_0 import outcomes
+from leveret.protocols.v1_0.errors import LinkRefused, make_error
+from leveret.protocols.v1_0.filters import VIEW, Wanted
+from leveret.protocols.v1_0.link import Link
+from leveret.protocols.v1_0.messages import body_of, head_of, tail_of
+from leveret.protocols.v1_0.serial import HALF, MODULUS, WINDOW
+from leveret.selectors import Filter
+from leveret.wire.amqp1 import constants
+from leveret.wire.amqp1.transport import Flow, Transfer
+
+if TYPE_CHECKING:
+    from leveret.protocols.v1_0.endpoint import SessionEndpoint
+
+TXN_ID: Final = "txn-id"
+# Octets of a frame that are not its payload, generously.
+AROUND: Final = 64
+# Octets of one frame of a large message.
+PIECE: Final = 64 << 10
+
+
+class LinkConsumer(Consumer):
+    """The consumer of an outgoing link. `default_outcome`: what happens to deliveries of which the client says nothing."""
+
+    def __init__(self, link: OutgoingLink, queue: Queue, no_ack: bool, exclusive: bool) -> None:
+        super().__init__(queue, link.name, link.session.connection, link.session, no_ack, exclusive, 0, {}, object())
+        self.link = link
+        self.default_outcome: Any = None
+        self.no_local = False
+        self.filters: list[Filter] = []
+
+    def filter(self, wanted: Wanted) -> None:
+        """Take those messages only that pass the filters of the source."""
+        self.no_local = wanted.no_local
+        self.filters = wanted.filters
+        self.selective = wanted.no_local or bool(wanted.filters)
+
+    def wants(self, message: Message) -> bool:
+        if self.no_local and message.publisher == self.link.session.connection.number:
+            return False
+        if self.filters:
+            VIEW.look_at(message)
+            for filter in self.filters:
+                if not filter.matches(VIEW):
+                    return False
+        return True
+
+    def wants_of(self, publisher: int) -> bool:
+        return not (self.no_local and publisher == self.link.session.connection.number)
+
+    def can_take(self, size: int) -> bool:
+        link = self.link
+        if link.credit <= 0:
+            return False
+        session = link.session
+        if session.remote_window <= 0 or session.sending:
+            return False
+        if session.connection.is_full():
+            return False
+        return self.no_ack or session.may_hold_more()
+
+    def deliver(self, entry: Entry) -> None:
+        link = self.link
+        session = link.session
+        connection = session.connection
+        number = session.next_delivery_id
+        session.next_delivery_id = (number + 1) % MODULUS
+        link.credit -= 1
+        link.delivery_count = (link.delivery_count + 1) % MODULUS
+        if not self.no_ack:
+            session.unacked[number] = entry
+        message = entry.message
+        head = head_of(entry, connection.broker.timers)
+        body = body_of(message)
+        tail = tail_of(message) if message.headers_at >= 0 else b""
+        tag = number.to_bytes(4, "big")
+        size = len(head) + len(tail)
+        if isinstance(body, bytes):
+            size += len(body)
+            if size + AROUND <= connection.output.max_frame_size and size <= PIECE:
+                payload = head + body
+                if tail:
+                    payload += tail
+                connection.output.send_transfer(session.channel, link.handle, number, tag, self.no_ack, payload, size)
+                session.next_outgoing_id = (session.next_outgoing_id + 1) % MODULUS
+                session.remote_window -= 1
+                if not connection.dirty:
+                    connection.mark()
+                return
+        session.sending.append(Sending(link, number, tag, self.no_ack, head, body, tail))
+        session.pump()
+
+    def queue_gone(self) -> None:
+        self.link.queue_gone()
+
+
+class Sending:
+    """A delivery that goes out in several frames."""
+
+    __slots__ = ("at", "body", "delivery_id", "first", "head", "link", "settled", "size", "tag", "tail")
+
+    def __init__(self, link: OutgoingLink, delivery_id: int, tag: bytes, settled: bool, head: bytes, body: Body,
+                 tail: bytes) -> None:
+        self.link = link
+        self.delivery_id = delivery_id
+        self.tag = tag
+        self.settled = settled
+        self.head = head
+        self.body: Body = whole(body) if isinstance(body, list) else body
+        self.size = len(self.body) if isinstance(self.body, bytes) else body.size  # type: ignore[union-attr]
+        self.tail = tail
+        self.at = 0
+        self.first = True
+
+    def send(self, session: SessionEndpoint) -> bool:
+        """Send frames while the window and the socket allow; whether that was all of it."""
+        connection = session.connection
+        output = connection.output
+        room = min(output.max_frame_size, PIECE) - AROUND
+        total = len(self.head) + self.size + len(self.tail)
+        while session.remote_window > 0 and not connection.is_full():
+            payload = self._take(room)
+            more = self.at < total
+            if self.first:
+                frame = Transfer(self.link.handle, self.delivery_id, self.tag, 0, self.settled, more, payload=payload,
+                                 channel=session.channel)
+                self.first = False
+            else:
+                frame = Transfer(self.link.handle, more=more, payload=payload, channel=session.channel)
+            output.send(frame)
+            session.next_outgoing_id = (session.next_outgoing_id + 1) % MODULUS
+            session.remote_window -= 1
+            if not more:
+                return True
+        return False
+
+    def _take(self, most: int) -> bytes:
+        """The next octets of head, body and tail. Raises `OSError` where the body cannot be read."""
+        at = self.at
+        head = len(self.head)
+        pieces: list[bytes] = []
+        left = most
+        if at < head:
+            piece = self.head[at : at + left]
+            pieces.append(piece)
+            at += len(piece)
+            left -= len(piece)
+        if left and at < head + self.size:
+            body = self.body
+            start = at - head
+            count = min(left, self.size - start)
+            if isinstance(body, bytes):
+                pieces.append(body[start : start + count])
+            else:
+                pieces.append(body.read(start, count))  # type: ignore[union-attr]
+            at += count
+            left -= count
+        if left and self.tail and at >= head + self.size:
+            start = at - head - self.size
+            piece = self.tail[start : start + left]
+            pieces.append(piece)
+            at += len(piece)
+        self.at = at
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+class _Drained(Waiting):
+    """A link that must use up its credit, while the queue reads what it has from disk."""
+
+    def __init__(self, link: OutgoingLink) -> None:
+        self.link = link
+
+    def loaded(self) -> None:
+        link = self.link
+        if not link.closed and link.draining:
+            link.session.draining.append(link)
+            link.session.connection.mark()
+
+
+class OutgoingLink(Link):
+    """A link whose sender is the broker."""
+
+    consumer: LinkConsumer
+
+    def __init__(self, session: SessionEndpoint, name: str, handle_in: int, handle: int) -> None:
+        super().__init__(session, name, handle_in, handle)
+        self.draining = False
+
+    def flow(self, frame: Flow) -> None:
+        """The client gives credit (transport section 2.6.7)."""
+        if isinstance(frame.properties, dict) and frame.properties.get(TXN_ID) is not None:
+            raise LinkRefused(constants.NOT_IMPLEMENTED, "transactional acquisition is not implemented")
+        if frame.link_credit is not None:
+            counted = 0 if frame.delivery_count is None else frame.delivery_count
+            credit = (counted + frame.link_credit - self.delivery_count) % MODULUS
+            self.credit = credit if credit < HALF else 0
+        self.draining = frame.drain
+        if self.credit > 0:
+            self.consumer.wake()
+        if frame.drain:
+            # At the end of the turn the queue has given what it has.
+            self.consumer.queue.activate()
+            self.session.draining.append(self)
+            self.session.connection.mark()
+        elif frame.echo:
+            self.send_flow()
+
+    def send_flow(self) -> None:
+        session = self.session
+        session.connection.send(Flow(
+            session.incoming_window, session.next_outgoing_id, WINDOW, session.next_incoming_id, self.handle,
+            self.delivery_count, self.credit, min(self.consumer.queue.ready_count, 0xFFFFFFFF), self.draining,
+            channel=session.channel))
+
+    def drain(self) -> None:
+        """Use up the credit that the queue has no messages for, and say so."""
+        if self.closed or not self.draining:
+            return
+        session = self.session
+        if self.credit > 0:
+            if session.remote_window <= 0 or session.sending or session.connection.paused or session.connection.starved:
+                session.draining.append(self)  # it would have got more, and will
+                return
+            if self._is_reading():
+                self.consumer.queue.wait_loaded(_Drained(self))
+                return
+            self.delivery_count = (self.delivery_count + self.credit) % MODULUS
+            self.credit = 0
+        self.send_flow()
+        self.draining = False
+
+    def _is_reading(self) -> bool:
+        """Whether the queue is reading from disk what this link may want."""
+        queue = self.consumer.queue
+        if self.consumer.selective and not queue.deleted and any(level.loading for level in queue.all_levels()):
+            return True
+        return queue.needs_loading()
+
+    def queue_gone(self) -> None:
+        """The queue was deleted: its deliveries have nowhere to go back to."""
+        session = self.session
+        if not self.closed and not session.closing:
+            session.refuse(self, make_error(constants.RESOURCE_DELETED, f"queue '{self.consumer.queue.name}' was deleted"))
+
+    def leave(self) -> None:
+        self.consumer.active = False
+        self.consumer.queue.leave_ring(self.consumer)
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        consumer = self.consumer
+        session = self.session
+        self.leave()
+        numbers = [number for number, entry in session.unacked.items() if entry.holder is consumer]
+        for number in reversed(numbers):
+            outcomes.give_back(session.unacked.pop(number))
+        consumer.queue.remove_consumer(consumer)
+        self.forget()

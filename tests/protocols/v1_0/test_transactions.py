@@ -1,0 +1,344 @@
+"""Transactions (transactions chapter): what is done under one takes place with its discharge, or not at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from leveret.wire.amqp1.composite import Composite
+from leveret.wire.amqp1.composites import encode_composite
+from leveret.wire.amqp1.messaging import Accepted, Modified, Rejected, Released, Source
+from leveret.wire.amqp1.transactions import Coordinator, Declare, Declared, Discharge, TransactionalState
+from leveret.wire.amqp1.transport import Detach, Disposition, End
+from leveret.wire.amqp1.values import Symbol
+from tests.broker.support import HeldLog
+from tests.protocols.support import Site
+from tests.protocols.v1_0.support import Receiver, Sender, Session, connect, make_site, message
+
+
+@pytest.fixture
+def site() -> Site:
+    site = make_site()
+    site.vhost.declare_queue("q", None, durable=True)
+    return site
+
+
+@pytest.fixture
+def session(site: Site) -> Session:
+    return connect(site).begin()
+
+
+class Controller:
+    """A control link."""
+
+    def __init__(self, session: Session, **options: Any) -> None:
+        self.session = session
+        self.link: Sender = session.sender(target=Coordinator(("amqp:local-transactions",)), **options)
+
+    def send(self, body: Composite, **options: Any) -> Composite | None:
+        """The outcome of a message to the coordinator, None where there is none (yet)."""
+        number = self.link.send(b"\x00\x53\x77" + encode_composite(body), **options)
+        for frame in self.session.client.all(Disposition):
+            if frame.role and frame.first <= number <= (frame.first if frame.last is None else frame.last):
+                state: Composite = frame.state
+                return state
+            self.session.client.received.append(frame)
+        return None
+
+    def declare(self) -> bytes:
+        state = self.send(Declare())
+        assert isinstance(state, Declared)
+        id: bytes = state.txn_id
+        return id
+
+    def discharge(self, id: bytes, fail: bool | None = None) -> Composite | None:
+        return self.send(Discharge(id, fail))
+
+
+def ready(site: Site, name: str = "q") -> int:
+    return site.vhost.queues[name].ready_count
+
+
+def post(sender: Sender, id: bytes, body: bytes = b"m", **options: Any) -> Disposition | None:
+    sender.send(message(body), state=TransactionalState(id), **options)
+    return sender.client.find(Disposition)
+
+
+def test_the_coordinator(session: Session) -> None:
+    controller = Controller(session)
+    target = controller.link.attached.target
+    assert isinstance(target, Coordinator)
+    assert set(target.capabilities) == {
+        "amqp:local-transactions", "amqp:multi-txns-per-ssn", "amqp:multi-ssns-per-txn"}
+    assert controller.declare() != controller.declare()
+
+
+def test_posting(site: Site, session: Session) -> None:
+    controller = Controller(session)
+    sender = session.sender()
+    id = controller.declare()
+    answer = post(sender, id)
+    assert answer is not None
+    assert answer.settled
+    assert isinstance(answer.state, TransactionalState)
+    assert answer.state.txn_id == id
+    assert isinstance(answer.state.outcome, Accepted)
+    assert ready(site) == 0
+    assert isinstance(controller.discharge(id), Accepted)
+    assert ready(site) == 1
+
+
+def test_roll_back_of_a_posting(site: Site, session: Session) -> None:
+    controller = Controller(session)
+    id = controller.declare()
+    post(session.sender(), id)
+    assert isinstance(controller.discharge(id, True), Accepted)
+    assert ready(site) == 0
+
+
+def test_settled_postings(site: Site, session: Session) -> None:
+    controller = Controller(session)
+    id = controller.declare()
+    assert post(session.sender(), id, settled=True) is None
+    assert ready(site) == 0
+    assert isinstance(controller.discharge(id), Accepted)
+    assert ready(site) == 1
+
+
+def test_what_nobody_gets_will_be_released(session: Session) -> None:
+    controller = Controller(session)
+    answer = post(session.sender("/exchanges/amq.direct/nowhere"), controller.declare())
+    assert answer is not None
+    assert isinstance(answer.state.outcome, Released)
+
+
+def test_the_discharge_waits_for_the_commit() -> None:
+    held = HeldLog()
+    site = make_site(log=held)
+    site.vhost.declare_queue("q", None, durable=True)
+    session = connect(site).begin()
+    controller = Controller(session)
+    sender = session.sender()
+    id = controller.declare()
+    sender.send(message(durable=True), state=TransactionalState(id))
+    session.client.all(Disposition)
+    held.held = True
+    assert controller.discharge(id) is None
+    assert ready(site) == 0
+    held.release()
+    session.client.run()
+    assert isinstance(session.client.take(Disposition).state, Accepted)
+    assert ready(site) == 1
+
+
+def filled(session: Session, count: int, credit: int = 10) -> Receiver:
+    sender = session.sender(name="filling")
+    for number in range(count):
+        sender.send(message(b"%d" % number))
+    sender.detach()
+    session.client.all(Disposition)
+    receiver = session.receiver(credit=credit)
+    assert len(receiver.deliveries()) == min(count, credit)
+    return receiver
+
+
+def test_retirement(site: Site, session: Session) -> None:
+    filled(session, 3)
+    controller = Controller(session)
+    id = controller.declare()
+    session.dispose(0, 1, TransactionalState(id, Accepted()), settled=False)
+    session.dispose(2, None, TransactionalState(id, Rejected()), settled=False)
+    queue = site.vhost.queues["q"]
+    assert queue.unacked == 3
+    assert session.client.find(Disposition) is None
+    assert isinstance(controller.discharge(id), Accepted)
+    assert (queue.unacked, queue.ready_count) == (0, 0)
+    # The broker settles what the controller has not (Proton never does).
+    answers = session.client.all(Disposition)
+    assert sorted(frame.first for frame in answers) == [0, 1, 2]
+    assert all(not frame.role and frame.settled for frame in answers)
+
+
+def test_a_link_that_goes_before_the_discharge(site: Site, session: Session) -> None:
+    receiver = filled(session, 2)
+    controller = Controller(session)
+    id = controller.declare()
+    session.dispose(0, None, TransactionalState(id, Accepted()), settled=True)
+    receiver.detach()
+    assert isinstance(controller.discharge(id), Accepted)
+    queue = site.vhost.queues["q"]
+    assert (queue.unacked, queue.ready_count) == (0, 1)
+
+
+def test_roll_back_of_a_retirement(site: Site, session: Session) -> None:
+    """Deliveries stay acquired and await another outcome, but for those that were settled."""
+    receiver = filled(session, 3)
+    controller = Controller(session)
+    id = controller.declare()
+    session.dispose(0, 1, TransactionalState(id, Accepted()), settled=False)
+    session.dispose(2, None, TransactionalState(id, Accepted()), settled=True)
+    controller.discharge(id, True)
+    queue = site.vhost.queues["q"]
+    assert receiver.bodies() == [b"2"]  # again: a failed attempt
+    assert queue.unacked == 3
+    again = controller.declare()
+    session.dispose(0, None, TransactionalState(again, Accepted()), settled=False)
+    controller.discharge(again)
+    receiver.accept(1)
+    assert queue.unacked == 1
+
+
+def test_several_at_once(site: Site, session: Session) -> None:
+    controller = Controller(session)
+    sender = session.sender()
+    one, two = controller.declare(), controller.declare()
+    post(sender, one, b"1")
+    post(sender, two, b"2")
+    post(sender, one, b"3")
+    controller.discharge(two, True)
+    controller.discharge(one)
+    assert session.receiver(credit=10).bodies() == [b"1", b"3"]
+
+
+def test_in_another_session(site: Site, session: Session) -> None:
+    controller = Controller(session)
+    id = controller.declare()
+    other = session.client.begin(1)
+    post(other.sender(name="other"), id)
+    assert isinstance(controller.discharge(id), Accepted)
+    assert ready(site) == 1
+
+
+@pytest.mark.parametrize("how", ["detach", "end", "drop"])
+def test_controllers_that_vanish(site: Site, session: Session, how: str) -> None:
+    filled(session, 2)
+    controller = Controller(session)
+    id = controller.declare()
+    post(session.sender(), id)
+    session.dispose(0, None, TransactionalState(id, Accepted()), settled=False)
+    if how == "detach":
+        controller.link.detach()
+        session.dispose(0, 1, Accepted())
+        assert ready(site) == 0
+    elif how == "end":
+        session.end()
+        assert ready(site) == 2
+    else:
+        session.client.drop()
+        assert ready(site) == 2
+    assert site.vhost.queues["q"].unacked == 0
+    assert not session.client.session.works
+
+
+def test_unknown_transactions(session: Session) -> None:
+    controller = Controller(session)
+    state = controller.discharge(b"none")
+    assert isinstance(state, Rejected)
+    assert state.error is not None
+    assert state.error.condition == "amqp:transaction:unknown-id"
+    session.sender().send(state=TransactionalState(b"none"))
+    assert session.client.error(Detach)[0] == "amqp:transaction:unknown-id"
+    filled(session, 1)
+    session.dispose(0, None, TransactionalState(b"none", Accepted()))
+    assert session.client.error(End)[0] == "amqp:transaction:unknown-id"
+
+
+def test_a_queue_that_is_full(site: Site, session: Session) -> None:
+    site.vhost.declare_queue("full", None, arguments={"x-max-length": 2, "x-overflow": "reject-publish"})
+    controller = Controller(session)
+    sender = session.sender("full")
+    id = controller.declare()
+    for _ in range(3):
+        post(sender, id)
+    state = controller.discharge(id)
+    assert isinstance(state, Rejected)
+    assert state.error is not None
+    assert state.error.condition == "amqp:transaction:rollback"
+    assert ready(site, "full") == 0
+
+
+def test_a_transaction_that_is_too_large() -> None:
+    site = make_site(max_transaction=5000)
+    session = connect(site).begin()
+    controller = Controller(session)
+    sender = session.sender()
+    id = controller.declare()
+    for _ in range(6):
+        post(sender, id)
+    assert isinstance(controller.discharge(id), Rejected)
+    assert ready(site) == 0
+
+
+def test_a_settled_declare(session: Session) -> None:
+    controller = Controller(session)
+    controller.send(Declare(), settled=True)
+    assert session.client.error(Detach)[0] == "amqp:not-allowed"
+
+
+def test_distributed_transactions(session: Session) -> None:
+    state = Controller(session).send(Declare(b"global"))
+    assert isinstance(state, Rejected)
+
+
+def test_a_controller_that_takes_no_rejections(session: Session) -> None:
+    controller = Controller(session, source=Source(outcomes=("amqp:accepted:list",)))
+    controller.discharge(b"none")
+    assert session.client.error(Detach)[0] == "amqp:transaction:unknown-id"
+
+
+def test_a_delivery_that_is_not_complete(session: Session) -> None:
+    controller = Controller(session)
+    sender = session.sender()
+    id = controller.declare()
+    sender.part(b"\x00", delivery_id=session.next_id, delivery_tag=b"t", state=TransactionalState(id), more=True)
+    session.next_id += 1
+    controller.discharge(id)
+    assert session.client.error(Detach)[0] == "amqp:transaction:rollback"
+
+
+def test_outcomes_of_two_transactions(site: Site, session: Session) -> None:
+    filled(session, 1)
+    controller = Controller(session)
+    one, two = controller.declare(), controller.declare()
+    session.dispose(0, None, TransactionalState(one, Accepted()), settled=False)
+    session.dispose(0, None, TransactionalState(two, Accepted()), settled=False)
+    assert session.client.error(Detach)[0] == "amqp:transaction:rollback"
+    assert site.vhost.queues["q"].unacked == 1
+
+
+def test_all_outcomes(site: Site, session: Session) -> None:
+    receiver = filled(session, 4)
+    controller = Controller(session)
+    id = controller.declare()
+    for number, outcome in enumerate((Accepted(), Released(), Modified(True), Rejected())):
+        session.dispose(number, None, TransactionalState(id, outcome), settled=False)
+    controller.discharge(id)
+    assert sorted(receiver.bodies()) == [b"1", b"2"]
+
+
+def test_receiver_settle_mode_second(session: Session) -> None:
+    controller = Controller(session)
+    sender = session.sender(rcv_settle_mode=1)
+    id = controller.declare()
+    answer = post(sender, id)
+    assert answer is not None
+    assert not answer.settled
+    number = session.next_id
+    controller.link.send(b"\x00\x53\x77" + encode_composite(Discharge(id)))
+    found = {frame.first: frame for frame in session.client.all(Disposition)}
+    assert isinstance(found[number].state, Accepted)
+    applied = found[answer.first]
+    assert isinstance(applied.state, Accepted)
+    assert not applied.settled
+
+
+def test_garbage_for_the_coordinator(session: Session) -> None:
+    controller = Controller(session)
+    controller.link.send(message(b"declare, please"))
+    assert session.client.error(Detach)[0] == "amqp:invalid-field"
+
+
+def test_acquisition_is_refused(session: Session) -> None:
+    session.receiver().flow(1, properties={Symbol("txn-id"): b"1"})
+    assert session.client.error(Detach)[0] == "amqp:not-implemented"
