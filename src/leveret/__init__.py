@@ -1,11 +1,63 @@
-"""Leveret: a durable message broker that speaks AMQP."""
+"""Leveret: a durable message broker that speaks AMQP, and a client library."""
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from leveret._compiled import BuildInfo, install
 
+if TYPE_CHECKING:
+    from leveret import aio as aio
+    from leveret import blocking as blocking
+    from leveret import client as client
+    from leveret.client.aio.connection import connect as connect
+    from leveret.client.errors import Error as Error
+    from leveret.client.message import Message as Message
+    from leveret.client.properties import Properties as Properties
+    from leveret.config.errors import ConfigError as ConfigError
+    from leveret.node.embedded import AsyncBroker as AsyncBroker
+    from leveret.node.embedded import BlockingBroker as BlockingBroker
+    from leveret.node.embedded import Broker as Broker
+    from leveret.node.errors import CallRefused as CallRefused
+    from leveret.node.errors import StartFailed as StartFailed
+
 __version__ = "0.1.0"
-__all__ = ["BuildInfo", "__version__", "build_info"]
+
+# What is imported when it is first asked for: a broker needs no client, and a client no broker. "" is the module itself.
+_LAZY = {
+    "AsyncBroker": ("leveret.node.embedded", "AsyncBroker"),
+    "BlockingBroker": ("leveret.node.embedded", "BlockingBroker"),
+    "Broker": ("leveret.node.embedded", "Broker"),
+    "CallRefused": ("leveret.node.errors", "CallRefused"),
+    "ConfigError": ("leveret.config.errors", "ConfigError"),
+    "Error": ("leveret.client.errors", "Error"),
+    "Message": ("leveret.client.message", "Message"),
+    "Properties": ("leveret.client.properties", "Properties"),
+    "StartFailed": ("leveret.node.errors", "StartFailed"),
+    "aio": ("leveret.aio", ""),
+    "blocking": ("leveret.blocking", ""),
+    "client": ("leveret.client", ""),
+    "connect": ("leveret.client.aio.connection", "connect"),
+}
+__all__ = [
+    "AsyncBroker",
+    "BlockingBroker",
+    "Broker",
+    "BuildInfo",
+    "CallRefused",
+    "ConfigError",
+    "Error",
+    "Message",
+    "Properties",
+    "StartFailed",
+    "__version__",
+    "aio",
+    "blocking",
+    "build_info",
+    "client",
+    "connect",
+]
 
 _BUILD = install()
 
@@ -13,3 +65,17 @@ _BUILD = install()
 def build_info() -> BuildInfo:
     """Whether this process runs the compiled hot modules or the plain ones, and why."""
     return _BUILD
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+if not TYPE_CHECKING:
+    # Out of sight of type checkers: to them a name that is not imported above is a mistake.
+    def __getattr__(name: str) -> Any:
+        if name not in _LAZY:
+            raise AttributeError(f"module 'leveret' has no attribute '{name}'")
+        module, attribute = _LAZY[name]
+        found = import_module(module)
+        return getattr(found, attribute) if attribute else found

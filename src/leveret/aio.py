@@ -1,0 +1,11 @@
+"""The types of the client for asyncio, whose way in is `leveret.connect`."""
+
+from __future__ import annotations
+
+from leveret.client.aio.channel import Channel
+from leveret.client.aio.connection import Connection, connect
+from leveret.client.aio.consumer import Consumer
+from leveret.client.aio.publisher import Publisher
+from leveret.client.aio.queue import Exchange, Queue
+
+__all__ = ["Channel", "Connection", "Consumer", "Exchange", "Publisher", "Queue", "connect"]

@@ -1,0 +1,83 @@
+"""The client library: asyncio and blocking faces over one engine without I/O.
+
+`leveret.connect` and `leveret.blocking.connect` open connections; here are the types that both share.
+"""
+
+from __future__ import annotations
+
+from leveret.client.errors import (
+    AccessRefused,
+    AuthenticationFailed,
+    ChannelClosed,
+    ConnectionClosed,
+    ConnectionFailed,
+    ConnectionLost,
+    ConsumerCancelled,
+    Error,
+    InvalidMessage,
+    InvalidUrl,
+    Nacked,
+    NotFound,
+    PreconditionFailed,
+    ProtocolMismatch,
+    PublishFailed,
+    ResourceLocked,
+    Returned,
+    Timeout,
+    TlsFailed,
+    TransactionLost,
+    Unpublished,
+    VhostRefused,
+)
+from leveret.client.events import (
+    Blocked,
+    Closed,
+    Connected,
+    Disconnected,
+    Event,
+    Reconnecting,
+    Recovered,
+    RecoveryFailed,
+    Unblocked,
+)
+from leveret.client.parameters import Parameters
+from leveret.client.properties import Properties
+from leveret.client.url import parse_url, parse_urls
+
+__all__ = [
+    "AccessRefused",
+    "AuthenticationFailed",
+    "Blocked",
+    "ChannelClosed",
+    "Closed",
+    "Connected",
+    "ConnectionClosed",
+    "ConnectionFailed",
+    "ConnectionLost",
+    "ConsumerCancelled",
+    "Disconnected",
+    "Error",
+    "Event",
+    "InvalidMessage",
+    "InvalidUrl",
+    "Nacked",
+    "NotFound",
+    "Parameters",
+    "PreconditionFailed",
+    "Properties",
+    "ProtocolMismatch",
+    "PublishFailed",
+    "Reconnecting",
+    "Recovered",
+    "RecoveryFailed",
+    "ResourceLocked",
+    "Returned",
+    "Timeout",
+    "TlsFailed",
+    "TransactionLost",
+    "Unblocked",
+    "Unpublished",
+    "VhostRefused",
+    "parse_url",
+    "parse_urls",
+]

@@ -1,0 +1,411 @@
+"""A connection for asyncio: `leveret.connect`."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+import weakref
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from leveret.client.aio.channel import Channel
+from leveret.client.aio.opening import Opening
+from leveret.client.aio.stream import Stream, open_stream
+from leveret.client.core.backoff import Backoff
+from leveret.client.core.connection import ConnectionCore, describe
+from leveret.client.core.host import Host, Procedure
+from leveret.client.core.recovery import recover
+from leveret.client.core.socket_errors import lost_error
+from leveret.client.errors import ConnectionClosed, ConnectionFailed, ConnectionLost, Error, Timeout, TlsFailed
+from leveret.client.events import Closed, Connected, Event, Reconnecting
+from leveret.client.limit import DEFAULT, Default, Limit
+from leveret.client.parameters import Parameters
+from leveret.client.url import parse_urls
+
+# Octets that are sent before the loop's iteration ends.
+FLUSH_AT: Final = 32768
+
+
+def connect(url: str | Sequence[str] = "amqp://", **options: Any) -> Opening[Connection]:
+    """Connect to a server, or to the first of several that answers; without a URL to the one on this machine, as guest.
+
+        async with leveret.connect("amqp://localhost") as connection:
+            ...
+
+    The options are those of `leveret.client.parameters.Parameters`; they may also stand in the query part of the URL.
+    Raises `InvalidUrl` at once, and one of `ConnectionFailed` when it is awaited.
+    """
+    hosts = parse_urls(url, **options)
+
+    async def open() -> Connection:
+        connection = Connection(hosts)
+        await connection.open()
+        return connection
+
+    return Opening(open)
+
+
+class Connection(Host):
+    """A connection that comes back when it is lost, with everything that was on it; see docs/client/reconnecting.md.
+
+    parameters   of the host that it is connected to
+    stream       its socket
+    """
+
+    def __init__(self, hosts: Sequence[Parameters]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._hosts = list(hosts)
+        self.core = ConnectionCore(self, self._hosts[0])
+        self.stream: Stream | None = None
+        self._flushing = False
+        self._callbacks: list[Callable[[Event], object]] = []
+        for parameters in self._hosts[:1]:
+            if parameters.on_event is not None:
+                self._callbacks.append(parameters.on_event)
+        self._reconnecting: asyncio.Task[None] | None = None
+        self._ticking: asyncio.TimerHandle | None = None
+        self._heard = 0.0
+        self._sent = 0.0
+        self._closed = self._loop.create_future()
+
+    # For the application
+
+    @property
+    def parameters(self) -> Parameters:
+        return self.core.parameters
+
+    @property
+    def is_open(self) -> bool:
+        """It is connected now."""
+        return self.core.opened
+
+    @property
+    def is_closed(self) -> bool:
+        """It is closed for good."""
+        return self.core.is_closed
+
+    @property
+    def blocked(self) -> str:
+        """The server's reason not to take publishes; "" while it takes them."""
+        return self.core.blocked
+
+    @property
+    def server_properties(self) -> dict[str, Any]:
+        """What the server says of itself (`connection.start`)."""
+        return self.core.server_properties
+
+    def channel(self, *, confirms: bool = True, prefetch: int = 0, transactional: bool = False) -> Opening[Channel]:
+        """A new channel, to be awaited or entered.
+
+        confirms       publishes wait for the server's confirm; not on a transactional channel
+        prefetch       messages that all of its consumers together may hold (`basic.qos` with global); 0: each its own
+        transactional  publishes and acknowledgements count when they are committed
+        """
+
+        async def open() -> Channel:
+            await self.until_open()
+            core = self.core.new_channel(confirms and not transactional, transactional)
+            channel = Channel(self, core)
+            try:
+                if prefetch:
+                    core.qos = {"prefetch_count": prefetch, "prefetch_size": 0, "global": True}
+                await self.run(core.open(), DEFAULT, "channel.open")
+            except BaseException:
+                # Whatever comes of it, the number is free again once the server has closed it.
+                core.abandon()
+                raise
+            return channel
+
+        return Opening(open)
+
+    async def update_secret(self, secret: str, reason: str = "") -> None:
+        """Give the server a new secret, such as a token, before the one that it has expires (RabbitMQ)."""
+        # The old one would not open another connection.
+        hosts = [replace(host, password=secret) for host in self._hosts]
+        await self.until_open()
+        self.core.send("connection.update-secret", {"new_secret": secret, "reason": reason})
+        await self.wait(self.core.expect(), DEFAULT, "connection.update-secret")
+        self._hosts = hosts
+        self.core.parameters = replace(self.core.parameters, password=secret)
+
+    def on_event(self, callback: Callable[[Event], object]) -> None:
+        """Call it with every event, from the loop."""
+        self._callbacks.append(callback)
+
+    def events(self) -> AsyncIterator[Event]:
+        """All events from now on, until the connection is closed for good."""
+        waiting: asyncio.Queue[Event] = asyncio.Queue()
+        if self.is_closed:
+            waiting.put_nowait(Closed(self.core.ended_by))
+        # Whoever lets go of the iterator lets go of the queue.
+        queue = weakref.ref(waiting)
+
+        def put(event: Event) -> None:
+            found = queue()
+            if found is not None:
+                found.put_nowait(event)
+
+        self._callbacks.append(put)
+        weakref.finalize(waiting, self._callbacks.remove, put).atexit = False
+        return _events(waiting)
+
+    async def wait_closed(self) -> None:
+        """Until it is closed for good. Raises the error that ended it, if it was not the application."""
+        await asyncio.shield(self._closed)
+
+    async def close(self) -> None:
+        """Close it in order. What waits on it fails; unconfirmed publishes are unknown."""
+        reconnecting, self._reconnecting = self._reconnecting, None
+        if reconnecting is not None:
+            reconnecting.cancel()
+        stream = self.stream
+        try:
+            async with asyncio.timeout(self.parameters.connect_timeout):
+                await self.run(self.core.close(), None, "connection.close")
+        except (Error, TimeoutError):
+            pass
+        finally:
+            if stream is not None:
+                self._flush()
+                if stream.transport is not None:
+                    stream.transport.close()
+        if stream is not None:
+            try:
+                async with asyncio.timeout(1):
+                    await stream.wait_closed()
+            except TimeoutError:
+                stream.abort()
+        if reconnecting is not None:
+            await asyncio.wait([reconnecting])
+
+    async def __aenter__(self) -> Connection:
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return describe(self.core)
+
+    # Opening
+
+    async def open(self) -> None:
+        """The first time: every host once. Raises the error of the last."""
+        for number, parameters in enumerate(self._hosts, 1):
+            try:
+                await self._connect(parameters)
+                self.core.ready()
+            except Error:
+                if number == len(self._hosts):
+                    raise
+                continue
+            self.emit(Connected(parameters.host, parameters.port, number, True))
+            return
+
+    async def _connect(self, parameters: Parameters) -> None:
+        """A socket and the handshake. Raises an `Error`, and leaves no socket behind then."""
+        stream = None
+        try:
+            async with asyncio.timeout(parameters.connect_timeout):
+                stream = await open_stream(self, parameters)
+                self.stream = stream
+                self._heard = self._sent = self._loop.time()
+                self._loop.call_soon(stream.begin)
+                await self.run(self.core.connected(parameters), None, "the handshake")
+            self._tick()
+        except TimeoutError:
+            self._drop(stream)
+            raise ConnectionFailed(
+                f"no connection to {parameters.host}:{parameters.port} within {parameters.connect_timeout:g} s"
+                " (connect_timeout)", host=parameters.host, port=parameters.port) from None
+        except ConnectionClosed as error:
+            self._drop(stream)
+            kind = TlsFailed if isinstance(error.__cause__, ssl.SSLError) else ConnectionFailed
+            raise kind(f"{parameters.host}:{parameters.port} ended the connection before it was open: {error}",
+                       host=parameters.host, port=parameters.port, reply_code=error.reply_code,
+                       reply_text=error.reply_text) from None
+        except BaseException:
+            self._drop(stream)
+            raise
+
+    def _drop(self, stream: Stream | None) -> None:
+        if stream is not None:
+            if self.stream is stream:
+                self.stream = None
+            stream.abort()
+
+    def reconnect(self) -> None:
+        if self._reconnecting is None:
+            self._reconnecting = self._loop.create_task(self._reconnect(), name="leveret reconnect")
+
+    async def _reconnect(self) -> None:
+        """Until it is connected again and everything is as it was, or the attempts are used up."""
+        error: Error = self.core.last_error
+        try:
+            for attempt in Backoff(self._hosts, self.parameters, random.random):
+                parameters = attempt.parameters
+                self.emit(Reconnecting(parameters.host, parameters.port, attempt.number, attempt.delay))
+                await asyncio.sleep(attempt.delay)
+                try:
+                    await self._connect(parameters)
+                    stream = self.stream
+                    try:
+                        await self.run(recover(self.core), DEFAULT, "recovering the connection")
+                    except BaseException:
+                        self._drop(stream)
+                        raise
+                except Error as failed:
+                    error = failed
+                    self.core.lost(ConnectionLost(f"the connection is lost: {failed}"))
+                    if self.core.is_closed:
+                        return
+                    continue
+                self.emit(Connected(parameters.host, parameters.port, attempt.number, False))
+                return
+            self.core.end(error)
+        finally:
+            if self._reconnecting is asyncio.current_task():
+                self._reconnecting = None
+                if self.core.is_lost:
+                    self.reconnect()
+
+    # Waiting
+
+    async def run(self, procedure: Procedure, limit: Limit, what: str) -> None:
+        """Await what a procedure of the engine waits for, one after the other, each for so many seconds at most. Raises
+        `Timeout`."""
+        try:
+            waiter = next(procedure)
+            while True:
+                try:
+                    result = await self.wait(waiter, limit, what)
+                except BaseException as error:
+                    waiter = procedure.throw(error)
+                else:
+                    waiter = procedure.send(result)
+        except StopIteration:
+            return
+
+    async def wait(self, waiter: Any, limit: Limit, what: str, left: float | None = None) -> Any:
+        """Await it for so many seconds at most, or as many as are `left` of them. Raises `Timeout`."""
+        seconds = self.core.parameters.timeout if isinstance(limit, Default) else limit
+        handle = None
+        if seconds is not None:
+            handle = self._loop.call_later(seconds if left is None else left, _expire, waiter, what, seconds)
+        try:
+            return await waiter
+        finally:
+            if handle is not None:
+                handle.cancel()
+
+    async def until_open(self, limit: Limit = DEFAULT) -> None:
+        """Until there is a connection. Raises the error of one that is closed for good, and `Timeout`."""
+        while not self.core.opened:
+            await self.wait(self.core.until_ready(), limit, f"a connection ({self.core.last_error})")
+
+    # Host
+
+    def new_waiter(self) -> asyncio.Future[Any]:
+        return self._loop.create_future()
+
+    def flush_soon(self) -> None:
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+        elif self.core.engine.pending > FLUSH_AT:
+            self._write()
+
+    def _flush(self) -> None:
+        self._flushing = False
+        self._write()
+
+    def _write(self) -> None:
+        stream = self.stream
+        if stream is not None and stream.transport is not None:
+            data = self.core.to_send()
+            if data:
+                self._sent = self._loop.time()
+                stream.transport.write(data)
+
+    def emit(self, event: Event) -> None:
+        for callback in list(self._callbacks):
+            self._loop.call_soon(callback, event)
+        if isinstance(event, Closed):
+            self._stop_ticking()
+            if not self._closed.done():
+                if event.error is None:
+                    self._closed.set_result(None)
+                else:
+                    self._closed.set_exception(event.error)
+                    # Nobody needs to ask.
+                    self._closed.exception()
+
+    def pause_reading(self) -> None:
+        if self.stream is not None and self.stream.transport is not None:
+            self.stream.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self.stream is not None and self.stream.transport is not None and not self.stream.transport.is_closing():
+            # It was not the server that was silent.
+            self._heard = self._loop.time()
+            self.stream.transport.resume_reading()
+
+    def hang_up(self) -> None:
+        stream, self.stream = self.stream, None
+        if stream is not None and stream.transport is not None:
+            data = self.core.to_send()
+            if data:
+                stream.transport.write(data)
+            stream.transport.close()
+
+    # The socket
+
+    def received(self, data: bytes) -> None:
+        self._heard = self._loop.time()
+        self.core.receive(data)
+
+    def socket_lost(self, error: Exception | None) -> None:
+        self.stream = None
+        self._stop_ticking()
+        self.core.lost(lost_error(error))
+
+    # Heartbeats
+
+    def _tick(self) -> None:
+        """Send a heartbeat where nothing else was sent for half of the interval; give the server up after two."""
+        self._stop_ticking()
+        heartbeat = self.core.engine.heartbeat
+        if not heartbeat or self.stream is None:
+            return
+        now = self._loop.time()
+        if now - self._sent >= heartbeat / 2:
+            self.core.engine.send_heartbeat()
+            self._write()
+        if now - self._heard > 2 * heartbeat and not self.core.reading_paused:
+            stream = self.stream
+            self.stream = None
+            stream.abort()
+            self.core.lost(ConnectionLost(f"the connection is lost: the server was silent for {now - self._heard:.0f} s,"
+                                          f" at a heartbeat of {heartbeat} s"))
+            return
+        self._ticking = self._loop.call_later(heartbeat / 4, self._tick)
+
+    def _stop_ticking(self) -> None:
+        if self._ticking is not None:
+            self._ticking.cancel()
+            self._ticking = None
+
+
+async def _events(waiting: asyncio.Queue[Event]) -> AsyncIterator[Event]:
+    while True:
+        event = await waiting.get()
+        yield event
+        if isinstance(event, Closed):
+            return
+
+
+def _expire(waiter: asyncio.Future[Any], what: str, seconds: float) -> None:
+    if not waiter.done():
+        waiter.set_exception(Timeout(f"{what}: nothing came within {seconds:g} s (timeout)"))

@@ -1,0 +1,34 @@
+"""What can be awaited, and also entered with `async with`, which closes it at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator
+from types import TracebackType
+from typing import Any, Generic, Protocol, TypeVar
+
+
+class Closable(Protocol):
+    def close(self) -> Awaitable[None]: ...
+
+
+T = TypeVar("T", bound=Closable)
+
+
+class Opening(Generic[T]):
+    """Nothing happens before it is awaited or entered."""
+
+    def __init__(self, open: Callable[[], Awaitable[T]]) -> None:
+        self._open = open
+        self._opened: T | None = None
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> T:
+        self._opened = await self._open()
+        return self._opened
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                        traceback: TracebackType | None) -> None:
+        if self._opened is not None:
+            await self._opened.close()

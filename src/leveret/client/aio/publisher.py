@@ -1,0 +1,74 @@
+"""Publishing many messages with few waits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from leveret.client.core.encoding import Body, Encoder, encode_flags, merge
+from leveret.client.core.publisher import PublisherCore
+from leveret.client.limit import DEFAULT, Limit
+from leveret.client.properties import Properties, from_keywords
+
+if TYPE_CHECKING:
+    from leveret.client.aio.channel import Channel
+
+
+class Publisher:
+    """Publishes while the server confirms what came before, up to a window.
+
+    A message that is refused or returned is known later: the next `publish`, or `flush`, raises one exception with all
+    that failed in its `messages`.
+    """
+
+    def __init__(self, channel: Channel, core: PublisherCore, encoder: Encoder, exchange: str, routing_key: str,
+                 mandatory: bool, properties: Properties | None, keywords: dict[str, Any]) -> None:
+        self._channel = channel
+        self._core = core
+        self._encoder = encoder
+        self._exchange = exchange
+        self._routing_key = routing_key
+        self._flags = encode_flags(mandatory, False)
+        self._encoded = merge(properties, keywords)
+        self._properties = from_keywords(properties, keywords)
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many publishes the server has not confirmed."""
+        return self._core.in_flight
+
+    async def publish(self, body: Body, routing_key: str | None = None, *, properties: Properties | None = None,
+                      **keywords: Any) -> None:
+        """Publish; waits only while the window is full, or the server takes no messages.
+
+        Raises `InvalidMessage` before anything is sent, and `Nacked` or `Returned` for messages before this one, which is
+        then not published.
+        """
+        core = self._core
+        if core.error is not None:
+            raise core.take_error()
+        encoded = self._encoded
+        if properties is not None or keywords:
+            encoded = merge(properties or self._properties, keywords)
+        outgoing = self._encoder.encode(body, self._exchange, self._routing_key if routing_key is None else routing_key,
+                                        self._flags, encoded)
+        while core.in_flight >= core.window or not core.channel.flowing:
+            if core.channel.flowing:
+                await self._channel.connection.wait(core.room(), DEFAULT, "room in the publisher's window")
+            else:
+                await self._channel.until_flowing()
+        core.publish(outgoing)
+
+    async def flush(self, timeout: Limit = DEFAULT) -> None:
+        """Wait until everything is confirmed. Raises `Nacked` or `Returned` with the messages that failed."""
+        core = self._core
+        while core.in_flight:
+            await self._channel.connection.wait(core.idle(), timeout, "the publisher's confirms")
+        if core.error is not None:
+            raise core.take_error()
+
+    async def __aenter__(self) -> Publisher:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *raised: object) -> None:
+        if kind is None:
+            await self.flush()

@@ -1,0 +1,81 @@
+"""A socket of asyncio's under the engine."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from leveret.client.core.socket_errors import socket_error
+from leveret.client.parameters import Parameters
+
+if TYPE_CHECKING:
+    from leveret.client.aio.connection import Connection
+
+# The socket's buffer holds at most this much before publishers wait.
+HIGH_WATER = 1 << 20
+
+
+class Stream(asyncio.Protocol):
+    """One socket. One that was replaced by another says nothing any more, and one that has just been opened says nothing
+    before `begin`: the server may be quicker than the task that connects."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.transport: asyncio.Transport | None = None
+        self._lost = asyncio.get_running_loop().create_future()
+        self._error: Exception | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.set_write_buffer_limits(high=HIGH_WATER)
+        transport.pause_reading()
+        self.transport = transport
+
+    def begin(self) -> None:
+        """The connection is ready for what comes."""
+        if self._connection.stream is not self or self.transport is None:
+            return
+        if self._lost.done():
+            self._connection.socket_lost(self._error)
+        elif not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        if self._connection.stream is self:
+            self._connection.received(data)
+
+    def pause_writing(self) -> None:
+        if self._connection.stream is self:
+            self._connection.core.socket_full(True)
+
+    def resume_writing(self) -> None:
+        if self._connection.stream is self:
+            self._connection.core.socket_full(False)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._error = exc
+        if not self._lost.done():
+            self._lost.set_result(None)
+        if self._connection.stream is self:
+            self._connection.socket_lost(exc)
+
+    async def wait_closed(self) -> None:
+        """Until the socket is closed."""
+        await asyncio.shield(self._lost)
+
+    def abort(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+
+
+async def open_stream(connection: Connection, parameters: Parameters) -> Stream:
+    """Raises `ConnectionFailed` or `TlsFailed`."""
+    loop = asyncio.get_running_loop()
+    context = parameters.tls_context()
+    try:
+        _, stream = await loop.create_connection(
+            lambda: Stream(connection), parameters.host, parameters.port, ssl=context,
+            server_hostname=parameters.tls_name if context is not None else None)
+    except OSError as error:
+        raise socket_error(parameters, error) from error
+    return stream

@@ -1,0 +1,170 @@
+"""A connection, blocking: `leveret.blocking.connect`."""
+
+from __future__ import annotations
+
+import queue
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from leveret.client.blocking.channel import Channel
+from leveret.client.blocking.driver import Driver
+from leveret.client.core.connection import describe
+from leveret.client.errors import Error, Timeout, anew
+from leveret.client.events import Closed, Event
+from leveret.client.limit import DEFAULT
+from leveret.client.parameters import Parameters
+from leveret.client.url import parse_urls
+
+
+def connect(url: str | Sequence[str] = "amqp://", **options: Any) -> Connection:
+    """Connect to a server, or to the first of several that answers; without a URL to the one on this machine, as guest.
+
+        with leveret.blocking.connect("amqp://localhost") as connection:
+            ...
+
+    The options are those of `leveret.client.parameters.Parameters`; they may also stand in the query part of the URL.
+    Raises `InvalidUrl` and one of `ConnectionFailed`.
+    """
+    connection = Connection(parse_urls(url, **options))
+    connection.driver.open()
+    return connection
+
+
+class Connection:
+    """A connection that comes back when it is lost, with everything that was on it; see docs/client/reconnecting.md.
+
+    Threads may share it, and its channels. It answers heartbeats while the program does something else.
+    """
+
+    def __init__(self, hosts: Sequence[Parameters]) -> None:
+        self._callbacks: list[Callable[[Event], object]] = []
+        if hosts[0].on_event is not None:
+            self._callbacks.append(hosts[0].on_event)
+        self.driver = Driver(hosts, self._callbacks)
+        self._core = self.driver.core
+
+    @property
+    def parameters(self) -> Parameters:
+        """Of the host that it is connected to."""
+        return self._core.parameters
+
+    @property
+    def is_open(self) -> bool:
+        """It is connected now."""
+        return self._core.opened
+
+    @property
+    def is_closed(self) -> bool:
+        """It is closed for good."""
+        return self._core.is_closed
+
+    @property
+    def blocked(self) -> str:
+        """The server's reason not to take publishes; "" while it takes them."""
+        return self._core.blocked
+
+    @property
+    def server_properties(self) -> dict[str, Any]:
+        """What the server says of itself (`connection.start`)."""
+        return self._core.server_properties
+
+    def channel(self, *, confirms: bool = True, prefetch: int = 0, transactional: bool = False) -> Channel:
+        """A new channel.
+
+        confirms       publishes wait for the server's confirm; not on a transactional channel
+        prefetch       messages that all of its consumers together may hold (`basic.qos` with global); 0: each its own
+        transactional  publishes and acknowledgements count when they are committed
+        """
+        driver = self.driver
+        driver.until_open(DEFAULT)
+        with driver.lock:
+            core = self._core.new_channel(confirms and not transactional, transactional)
+        channel = Channel(self, core)
+        try:
+            if prefetch:
+                core.qos = {"prefetch_count": prefetch, "prefetch_size": 0, "global": True}
+            driver.run(core.open(), DEFAULT, "channel.open")
+        except BaseException:
+            # Whatever comes of it, the number is free again once the server has closed it.
+            with driver.lock:
+                core.abandon()
+            raise
+        return channel
+
+    def update_secret(self, secret: str, reason: str = "") -> None:
+        """Give the server a new secret, such as a token, before the one that it has expires (RabbitMQ)."""
+        driver = self.driver
+        # The old one would not open another connection.
+        hosts = [replace(host, password=secret) for host in driver.hosts]
+        driver.until_open(DEFAULT)
+        with driver.lock:
+            self._core.send("connection.update-secret", {"new_secret": secret, "reason": reason})
+            waiter = self._core.expect()
+        driver.wait(waiter, DEFAULT, "connection.update-secret")
+        with driver.lock:
+            driver.hosts = hosts
+            self._core.parameters = replace(self._core.parameters, password=secret)
+
+    def on_event(self, callback: Callable[[Event], object]) -> None:
+        """Call it with every event, from the connection's own thread."""
+        self._callbacks.append(callback)
+
+    def events(self) -> Iterator[Event]:
+        """All events from now on, until the connection is closed for good."""
+        waiting = _Waiting()
+        with self.driver.lock:
+            if self.is_closed:
+                waiting.put(Closed(self._core.ended_by))
+            # Whoever lets go of the iterator lets go of the queue.
+            queue = weakref.ref(waiting)
+
+            def put(event: Event) -> None:
+                found = queue()
+                if found is not None:
+                    found.put(event)
+
+            self._callbacks.append(put)
+            weakref.finalize(waiting, _remove, self._callbacks, put).atexit = False
+        return _events(waiting)
+
+    def wait_closed(self, timeout: float | None = None) -> None:
+        """Until it is closed for good. Raises the error that ended it, if it was not the application, and `Timeout`."""
+        if not self.driver.closed.wait(timeout):
+            raise Timeout(f"the connection was not closed within {timeout:g} s")
+        error: Error | None = self._core.ended_by
+        if error is not None:
+            raise anew(error)
+
+    def close(self) -> None:
+        """Close it in order. What waits on it fails; unconfirmed publishes are unknown."""
+        self.driver.close()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return describe(self._core)
+
+
+class _Waiting(queue.SimpleQueue[Event]):
+    """Events that were not taken; it can be referred to weakly."""
+
+
+def _events(waiting: _Waiting) -> Iterator[Event]:
+    while True:
+        event = waiting.get()
+        yield event
+        if isinstance(event, Closed):
+            return
+
+
+def _remove(callbacks: list[Callable[[Event], object]], callback: Callable[[Event], object]) -> None:
+    try:
+        callbacks.remove(callback)
+    except ValueError:
+        pass  # a process that was forked has none

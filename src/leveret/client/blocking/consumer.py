@@ -1,0 +1,136 @@
+"""A consumer, blocking: an iterator over messages."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from leveret.client.core.consumer import ConsumerCore
+from leveret.client.core.encoding import name_of
+from leveret.client.core.host import Waiter
+from leveret.client.errors import ChannelClosed, ConnectionClosed, Error, anew
+from leveret.client.limit import DEFAULT
+from leveret.client.message import Message
+
+if TYPE_CHECKING:
+    from leveret.client.blocking.channel import Channel
+    from leveret.client.blocking.queue import Queue
+
+
+class Consumer:
+    """Begins with its first message, or when it is entered with `with`, which cancels it at the end. Ends when it is
+    cancelled; raises when the server ends it, after the messages that were here. Threads may share it."""
+
+    def __init__(self, channel: Channel, core: ConsumerCore, queue: str | Queue) -> None:
+        self._channel = channel
+        self._driver = channel.connection.driver
+        self._core = core
+        self._queue = queue
+        self._begun = False
+        self._beginning = threading.Lock()
+        self._given_tag = core.tag
+        # One before it whose start was given up, and that the server may have to end first.
+        self._before: ConsumerCore | None = None
+
+    @property
+    def tag(self) -> str:
+        """Its consumer tag, "" before it has begun where none was given."""
+        return self._core.tag
+
+    @property
+    def queue(self) -> str:
+        return self._core.queue
+
+    def start(self) -> Consumer:
+        """Begin to consume, once."""
+        with self._beginning:
+            if not self._begun:
+                self._start()
+        return self
+
+    def _start(self) -> None:
+        core = self._core
+        sent: list[Waiter] = []
+
+        def send() -> Waiter:
+            # A server-named queue may have another name by now.
+            core.queue = name_of(self._queue)
+            sent.append(core.channel.consume(core))
+            return sent[0]
+
+        try:
+            if self._given_tag and self._before is not None:
+                self._until_ended(self._before)
+            self._channel._call("basic.consume", send)
+        except BaseException as error:
+            # It can be begun again: as another one, as the server may begin with this one yet.
+            with self._driver.lock:
+                self._core = core.again()
+                self._core.tag = self._given_tag
+                if sent:
+                    core.channel.give_up(core)
+                    self._before = core
+                else:
+                    core.end(error if isinstance(error, Error) else None)
+            raise
+        self._begun = True
+
+    def _until_ended(self, core: ConsumerCore) -> None:
+        while True:
+            with self._driver.lock:
+                if core.ended:
+                    return
+                waiter = core.more()
+            self._driver.wait(waiter, DEFAULT, "basic.cancel")
+
+    def cancel(self) -> None:
+        """End it; messages that were not taken go back to the queue."""
+        core = self._core
+        with self._driver.lock:
+            if not self._begun or core.ended:
+                return
+            there = core.channel.opened and core.active
+            if not there:
+                core.channel.give_up(core)
+        if not there:
+            self._until_ended(core)
+            return
+        try:
+            self._channel._call("basic.cancel", lambda: core.channel.cancel(core))
+        except (ChannelClosed, ConnectionClosed):
+            with self._driver.lock:
+                core.end(None)
+
+    def __enter__(self) -> Consumer:
+        return self.start()
+
+    def __exit__(self, *raised: object) -> None:
+        self.cancel()
+
+    def __iter__(self) -> Consumer:
+        return self
+
+    def __next__(self) -> Message:
+        return self._next(None)
+
+    def next(self, timeout: float | None = None) -> Message:
+        """The next message. Raises `Timeout` when none comes within so many seconds, and StopIteration at the end."""
+        return self._next(timeout)
+
+    def _next(self, timeout: float | None) -> Message:
+        driver = self._driver
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if not self._begun:
+            self.start()
+        while True:
+            with driver.lock:
+                core = self._core
+                if core.messages:
+                    return core.take()
+                if core.ended:
+                    if core.error is not None:
+                        raise anew(core.error)
+                    raise StopIteration
+                waiter = core.more()
+            driver.wait(waiter, None, "a message", deadline=deadline)

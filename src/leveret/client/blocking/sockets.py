@@ -1,0 +1,192 @@
+"""Sockets, plain and of TLS, for threads: one may read while another writes, and writing never blocks."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from leveret.client.core.socket_errors import socket_error
+from leveret.client.errors import ConnectionFailed
+from leveret.client.parameters import Parameters
+
+READ_SIZE: Final = 1 << 18
+# A read without an end comes back this often, to see whether it is still wanted. Seconds.
+READ_TIME: Final = 0.5
+# A processor that falls asleep needs longer to wake up than a server needs to answer. Where the last wait was shorter than
+# QUICK, the next one looks at the socket for up to SPIN seconds before it sleeps; not where the server needs the only
+# processor.
+QUICK: Final = 0.0003
+SPIN: Final = 0.00008 if (os.cpu_count() or 1) > 1 else 0.0
+
+
+class PlainSocket:
+    """A TCP socket in blocking mode. The kernel limits how long a read blocks, which costs no system call of its own."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        connected.settimeout(None)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, int(READ_TIME * 1e6)))
+        self._socket = connected
+        self._quick = False
+        self._readable = select.poll()
+        self._readable.register(connected, select.POLLIN)
+        self._either = select.poll()
+        self._either.register(connected, select.POLLIN | select.POLLOUT)
+
+    def receive(self, into: list[bytes], seconds: float | None, writing: bool) -> None:
+        """Append what has come: b"" at the end of the stream, and nothing where nothing came in time, or where the socket
+        can be written and that is waited for (`writing`). Raises OSError.
+
+        What was read is in the list whatever is raised then, by the handler of a signal: hence `extend`, which leaves no
+        moment between the one and the other.
+        """
+        try:
+            if writing:
+                self._either.poll(READ_TIME * 1000 if seconds is None else seconds * 1000)
+            elif seconds is None or seconds >= READ_TIME:
+                began = time.perf_counter()
+                if self._quick:
+                    until = began + SPIN
+                    while not self._readable.poll(0) and time.perf_counter() < until:
+                        pass
+                into.extend(map(self._socket.recv, (READ_SIZE,)))
+                self._quick = time.perf_counter() - began < QUICK
+                return
+            elif not self._readable.poll(seconds * 1000):
+                return
+            into.extend(map(self._socket.recv, (READ_SIZE,), (socket.MSG_DONTWAIT,)))
+        except BlockingIOError:
+            return
+
+    def send(self, data: bytes | memoryview) -> int:
+        """How many octets the socket has taken. Raises OSError."""
+        try:
+            return self._socket.send(data, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return 0
+
+    def shut_down(self) -> None:
+        """Nothing comes or goes any more; a read that blocks ends."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class TlsSocket:
+    """A socket of TLS, never blocking. OpenSSL's state is one for both directions, hence the lock."""
+
+    def __init__(self, connected: ssl.SSLSocket) -> None:
+        connected.setblocking(False)
+        self._socket = connected
+        self._lock = threading.Lock()
+        self._readable = select.poll()
+        self._readable.register(connected, select.POLLIN)
+        self._either = select.poll()
+        self._either.register(connected, select.POLLIN | select.POLLOUT)
+
+    def receive(self, into: list[bytes], seconds: float | None, writing: bool) -> None:
+        """As `PlainSocket.receive`."""
+        self._read(into)
+        if not into:
+            limit = READ_TIME if seconds is None else min(seconds, READ_TIME)
+            (self._either if writing else self._readable).poll(limit * 1000)
+            self._read(into)
+
+    def _read(self, into: list[bytes]) -> None:
+        with self._lock:
+            try:
+                into.append(self._socket.recv(READ_SIZE))
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return
+            except ssl.SSLEOFError:
+                into.append(b"")
+            except OSError:
+                raise
+            except BaseException:
+                # The handler of a signal: what was read may be lost, and the rest has no meaning without it.
+                self.shut_down()
+                raise
+
+    def send(self, data: bytes | memoryview) -> int:
+        """As `PlainSocket.send`."""
+        with self._lock:
+            try:
+                return self._socket.send(data)
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return 0
+
+    def shut_down(self) -> None:
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+AnySocket = PlainSocket | TlsSocket
+
+
+def open_socket(parameters: Parameters, deadline: float, begun: Callable[[socket.socket], None]) -> AnySocket:
+    """Until the deadline, on the monotonic clock; `begun` is told of each socket that is tried. Raises `ConnectionFailed`
+    or `TlsFailed`, and what `begun` raises."""
+    context = parameters.tls_context()
+    try:
+        connected = _connect(parameters, deadline, begun)
+        if context is None:
+            return PlainSocket(connected)
+        try:
+            # From here on the socket is of another object.
+            secured = context.wrap_socket(connected, server_hostname=parameters.tls_name, do_handshake_on_connect=False)
+        except BaseException:
+            connected.close()
+            raise
+        try:
+            secured.settimeout(_left(deadline))
+            begun(secured)
+            secured.do_handshake()
+            return TlsSocket(secured)
+        except BaseException:
+            secured.close()
+            raise
+    except TimeoutError:
+        raise ConnectionFailed(f"no connection to {parameters.host}:{parameters.port} within"
+                               f" {parameters.connect_timeout:g} s (connect_timeout)",
+                               host=parameters.host, port=parameters.port) from None
+    except OSError as error:
+        raise socket_error(parameters, error) from error
+
+
+def _connect(parameters: Parameters, deadline: float, begun: Callable[[socket.socket], None]) -> socket.socket:
+    """To the first of the host's addresses that answers. Raises OSError."""
+    refused: OSError | None = None
+    for family, kind, protocol, _, address in socket.getaddrinfo(parameters.host, parameters.port, 0, socket.SOCK_STREAM):
+        connecting = socket.socket(family, kind, protocol)
+        try:
+            connecting.settimeout(_left(deadline))
+            begun(connecting)
+            connecting.connect(address)
+            connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return connecting
+        except OSError as error:
+            connecting.close()
+            refused = error
+        except BaseException:
+            connecting.close()
+            raise
+    raise refused or OSError("the name has no address")
+
+
+def _left(deadline: float) -> float:
+    return max(0.001, deadline - time.monotonic())

@@ -1,0 +1,615 @@
+"""A channel of the client: calls and their replies in order, confirms, consumers (0-9-1 classes channel, basic, tx)."""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.client.core.consumer import ConsumerCore
+from leveret.client.core.host import Procedure, Waiter
+from leveret.client.core.requests import Replies
+from leveret.client.core.unconfirmed import Outgoing, Unconfirmed
+from leveret.client.core.waiters import Waiters
+from leveret.client.errors import (
+    ChannelClosed,
+    ConsumerCancelled,
+    Error,
+    InvalidMessage,
+    Returned,
+    TransactionLost,
+    anew,
+    breach_error,
+    closed_error,
+)
+from leveret.client.message import Message
+from leveret.client.properties import Properties, decode_properties
+from leveret.wire.amqp0.commands import ContentMethod, Deliver, Method
+from leveret.wire.amqp0.methods import encode_arguments
+from leveret.wire.amqp0.table_0_9_1 import V0_9_1
+
+if TYPE_CHECKING:
+    from leveret.client.core.connection import ConnectionCore
+
+# What a reply becomes: the method, and whether the caller has given up.
+OnReply = Callable[[Method, bool], Any]
+
+GET_EMPTY: Final = "basic.get-empty"
+# How many consumers that were cancelled are remembered.
+PAST_CONSUMERS: Final = 64
+
+
+class _Nobody:
+    """The waiter of a reply that nobody waits for."""
+
+    def done(self) -> bool:
+        return True
+
+    def set_result(self, result: Any, /) -> None:
+        raise AssertionError("nobody waits")
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        raise AssertionError("nobody waits")
+
+
+NOBODY: Final = _Nobody()
+
+
+class Call:
+    """A method that was sent and whose reply has not come. `tag` is the consumer tag that the reply will name, if any."""
+
+    __slots__ = ("name", "on_reply", "tag", "waiter")
+
+    def __init__(self, name: str, waiter: Waiter, on_reply: OnReply | None, tag: str = "") -> None:
+        self.name = name
+        self.waiter = waiter
+        self.on_reply = on_reply
+        self.tag = tag
+
+    def is_answered_by(self, reply: Method) -> bool:
+        return reply.name.startswith(self.name) and (not self.tag or self.tag == reply.arguments.get("consumer_tag"))
+
+
+class ChannelCore:
+    """One channel; it survives the loss of its connection, under the same number.
+
+    face         the application's channel
+    opened       it is open on the wire now
+    flowing      publishes may be sent now
+    error        why it is closed for good
+    generation   counts what ends the life of delivery tags: a lost connection, and `basic.recover`
+    recovering   how many `basic.recover` were sent and not answered: what comes to be acknowledged comes once more
+    """
+
+    __slots__ = ("_calls", "_flow", "_given_up", "_held", "_past", "_stopped", "_transaction",
+                 "confirms", "connection", "consumers", "error", "face", "flowing", "generation", "number", "opened",
+                 "qos", "recovering", "replies", "transactional", "unconfirmed")
+
+    def __init__(self, connection: ConnectionCore, number: int, confirms: bool, transactional: bool) -> None:
+        self.connection = connection
+        self.number = number
+        self.confirms = confirms
+        self.transactional = transactional
+        self.face: Any = None
+        self.opened = False
+        self.flowing = False
+        self.error: Error | None = None
+        self.generation = 0
+        self.consumers: dict[bytes, ConsumerCore] = {}
+        # Those that were cancelled: RabbitMQ delivers behind cancel-ok what was on its way.
+        self._past: dict[bytes, ConsumerCore] = {}
+        # Those that are to be cancelled once they have begun.
+        self._given_up: list[ConsumerCore] = []
+        # What is to be sent once the transaction is committed; None while none is being.
+        self._held: list[Callable[[], None]] | None = None
+        self.unconfirmed = Unconfirmed()
+        self.replies: Replies | None = None
+        # The `basic.qos` that hold for the whole channel (`global` is true), by name of the field.
+        self.qos: dict[str, Any] | None = None
+        self._calls: deque[Call] = deque()
+        self._flow = Waiters(connection.host)
+        self._stopped = False
+        self.recovering = 0
+        # "": nothing was published or settled since the last commit; "begun"; or "lost" with its connection.
+        self._transaction = ""
+
+    # Calls
+
+    def call(self, name: str, arguments: dict[str, Any] | None = None, on_reply: OnReply | None = None) -> Waiter:
+        """Send a method and wait for its reply, whose `arguments`, or what `on_reply` makes of it, are the result.
+
+        Raises the error of a channel that is not open, and `InvalidMessage` for arguments that cannot be encoded.
+        """
+        self._check_open()
+        self.send(name, arguments)
+        waiter: Waiter = self.connection.host.new_waiter()
+        self._calls.append(Call(name, waiter, on_reply, (arguments or {}).get("consumer_tag", "")))
+        self.connection.listen()
+        return waiter
+
+    @property
+    def expecting(self) -> bool:
+        """Somebody waits for what the server has to say."""
+        return bool(self._calls) or len(self.unconfirmed) > 0 or (self.replies is not None and self.replies.expecting)
+
+    def cast(self, name: str, arguments: dict[str, Any] | None = None, on_reply: OnReply | None = None) -> None:
+        """As `call`, where nobody waits for the reply."""
+        self._check_open()
+        self.send(name, arguments)
+        self._calls.append(Call(name, NOBODY, on_reply, (arguments or {}).get("consumer_tag", "")))
+
+    def send(self, name: str, arguments: dict[str, Any] | None = None) -> None:
+        """A method without a reply."""
+        engine = self.connection.engine
+        try:
+            if self._held is not None and not name.startswith("channel.close"):
+                encode_arguments(V0_9_1.by_name[name], arguments or {}, engine.dialect)
+                self._held.append(partial(self.send, name, arguments))
+                return
+            engine.send(self.number, name, arguments)
+            if name == "tx.commit":
+                # RabbitMQ closes the connection over whatever comes before it has answered.
+                self._held = []
+        except (ValueError, TypeError, AttributeError, OverflowError, struct.error) as error:
+            raise InvalidMessage(f"{name}: {error}") from error
+        self.connection.host.flush_soon()
+
+    def _check_open(self) -> None:
+        if not self.opened:
+            raise anew(self.why_closed())
+
+    def why_closed(self) -> Error:
+        """What a call on a channel that is not open gets."""
+        return self.error or self.connection.why_closed()
+
+    def open(self) -> Procedure:
+        """Procedure: open it on the wire, for the first time or again. Raises the error of a connection that is lost, as it
+        may be between two steps of a procedure."""
+        if self.connection.is_lost or self.connection.is_closed:
+            raise anew(self.connection.last_error)
+        self.opened = True
+        self._held = None
+        self.generation += 1
+        self.recovering = 0
+        self._stopped = False
+        yield self.call("channel.open")
+        if self.transactional:
+            yield self.call("tx.select")
+        elif self.confirms:
+            yield self.call("confirm.select")
+        if self.qos is not None:
+            yield self.call("basic.qos", self.qos)
+        self.update_flow()
+
+    def close(self) -> Procedure:
+        """Procedure: close it; what waits on it fails."""
+        if not self.opened:
+            if self.error is None:
+                self.ended(ChannelClosed("the channel was closed by the application"), consumers_error=False)
+            if not self.connection.engine.is_closing(self.number):
+                self.connection.forget_channel(self)
+            return
+        waiter = self.connection.host.new_waiter()
+        self.send("channel.close", {"reply_code": 200, "reply_text": "closed by the application"})
+        self.ended(ChannelClosed("the channel was closed by the application"), consumers_error=False)
+        self._calls.append(Call("channel.close", waiter, None))
+        self.connection.listen()
+        yield waiter
+
+    def abandon(self) -> None:
+        """Who opened it does not want it any more."""
+        if not self.opened:
+            if not self.connection.engine.is_closing(self.number):
+                self.connection.forget_channel(self)
+            return
+        self.send("channel.close", {"reply_code": 200, "reply_text": "abandoned by the application"})
+        self.ended(ChannelClosed("the channel was abandoned by the application"))
+        self._calls.append(Call("channel.close", NOBODY, None))
+
+    # What comes
+
+    def method(self, command: Method) -> None:
+        """Any method that is not of the hot path."""
+        name = command.name
+        if name == "channel.close-ok":
+            self.connection.forget_channel(self)
+            for call in self._calls:
+                if not call.waiter.done():
+                    call.waiter.set_result(None)
+            self._calls.clear()
+        elif name.endswith("-ok") or name == GET_EMPTY:
+            self._reply(command)
+        elif name == "channel.close":
+            arguments = command.arguments
+            if self.connection.engine.is_closing(self.number):
+                # Both have closed it at once: the engine has answered, and it is over when the server has answered ours.
+                self.connection.host.flush_soon()
+                return
+            self.send("channel.close-ok")
+            self.connection.forget_channel(self)
+            self.ended(closed_error(arguments["reply_code"], arguments["reply_text"], arguments["class_id"],
+                                    arguments["method_id"], channel=True))
+        elif name == "channel.flow":
+            self._stopped = not command.arguments["active"]
+            self.send("channel.flow-ok", {"active": command.arguments["active"]})
+            self.update_flow()
+        elif name == "basic.cancel":
+            self._cancelled(command.arguments)
+
+    def _reply(self, command: Method) -> None:
+        calls = self._calls
+        # In the order of the calls, but that RabbitMQ's basic.consume-ok may be overtaken by what came later.
+        for index, call in enumerate(calls):
+            if call.is_answered_by(command):
+                del calls[index]
+                break
+        else:
+            self.connection.fail(breach_error(503, f"{command.name} came, for which nobody has asked"))
+            return
+        abandoned = call.waiter.done()
+        result = command.arguments if call.on_reply is None else call.on_reply(command, abandoned)
+        if not abandoned:
+            call.waiter.set_result(result)
+
+    def content(self, command: ContentMethod) -> None:
+        """`basic.return` and `basic.get-ok`."""
+        if command.name != "basic.return":
+            self._reply(command)
+            return
+        arguments = command.arguments
+        exchange, routing_key = arguments["exchange"], arguments["routing_key"]
+        body = command.body if isinstance(command.body, bytes) else b"".join(command.body)
+        error = Returned(
+            f"{arguments['reply_text']}: no queue of exchange '{exchange}' takes routing key '{routing_key}'"
+            if arguments["reply_code"] == 312 else
+            f"{arguments['reply_text']}: exchange '{exchange}', routing key '{routing_key}'",
+            messages=[(exchange, routing_key, _properties(command.header), body)],
+            reply_code=arguments["reply_code"], reply_text=arguments["reply_text"])
+        found = self.unconfirmed.returned(encode_address(exchange, routing_key), command.header, body, error)
+        if not found and self.replies is not None and error.message is not None and error.message.properties is not None:
+            # A request on a channel without confirms.
+            self.replies.refused(error.message.properties.correlation_id or "", error)
+
+    def _cancelled(self, arguments: dict[str, Any]) -> None:
+        tag = arguments["consumer_tag"]
+        if not arguments["no_wait"]:
+            self.send("basic.cancel-ok", {"consumer_tag": tag})
+        consumer = self.consumers.pop(tag.encode("utf-8", "surrogateescape"), None)
+        if consumer is not None:
+            consumer.end(ConsumerCancelled(
+                f"the server cancelled the consumer '{tag}' of queue '{consumer.queue}': the queue was deleted, or is not"
+                " available", consumer_tag=tag))
+            self.connection.unused(consumer.queue)
+
+    # The end
+
+    def lost(self, error: Error, recoverable: bool) -> None:
+        """The connection is lost. Calls fail at once; publishes and consumers wait for the next one, if there is one."""
+        self.opened = self.flowing = False
+        self._fail_calls(error)
+        if not recoverable:
+            self.ended(error)
+            return
+        if self.error is not None:
+            # It was about to be closed.
+            self.connection.forget_channel(self)
+            return
+        self.unconfirmed.fail_once(error)
+        if self.replies is not None:
+            self.replies.fail(error)
+        if self._transaction:
+            self._transaction = "lost"
+        self._end_given_up()
+        for tag, consumer in list(self.consumers.items()):
+            consumer.lost()
+            if consumer.cancelling:
+                del self.consumers[tag]
+                consumer.end(None)
+                self.connection.unused(consumer.queue)
+        # What stopped them is another thing now.
+        self._flow.wake()
+
+    def ended(self, error: Error, consumers_error: bool = True) -> None:
+        """It is closed for good. Messages that consumers hold go back to their queues; those that need no acknowledgement
+        can still be taken."""
+        self.opened = self.flowing = False
+        if self.error is None:
+            self.error = anew(error)
+        self._fail_calls(error)
+        for outgoing in self.unconfirmed.take():
+            outgoing.settle(error)
+        self._flow.wake(error)
+        self._held = None
+        self._end_given_up()
+        consumers, self.consumers = self.consumers, {}
+        for consumer in consumers.values():
+            consumer.lost()
+            consumer.end(anew(error) if consumers_error else None)
+            self.connection.unused(consumer.queue)
+        if self.replies is not None:
+            self.replies.fail(error)
+
+    def _end_given_up(self) -> None:
+        for consumer in self._given_up:
+            consumer.end(None)
+        self._given_up.clear()
+
+    def _fail_calls(self, error: Error) -> None:
+        calls, self._calls = self._calls, deque()
+        for call in calls:
+            if not call.waiter.done():
+                call.waiter.set_exception(error)
+
+    # Publishing
+
+    def update_flow(self) -> None:
+        """Find out whether publishes may be sent now, and wake who waits for it."""
+        self.flowing = self.opened and self.connection.flowing and not self._stopped
+        if self.flowing:
+            self._flow.wake()
+
+    def until_flowing(self) -> Waiter:
+        """Until publishes may be sent. Raises the error of a channel that is closed for good."""
+        if self.error is not None:
+            raise anew(self.error)
+        return self._flow.new()
+
+    def why_stopped(self) -> str:
+        """Why publishes wait, for the message of a timeout."""
+        if not self.connection.opened:
+            return "there is no connection"
+        if self.connection.blocked:
+            return f"the server blocks publishers: {self.connection.blocked}"
+        return "the server has stopped the channel (channel.flow)" if self._stopped else "the socket is full"
+
+    def publish(self, outgoing: Outgoing) -> None:
+        """Send a publish; `flowing` must be true. Where the channel confirms it is settled by that, otherwise now.
+
+        Raises `InvalidMessage` for properties that are larger than the frames that were agreed.
+        """
+        body = outgoing.body
+        connection = self.connection
+        engine = connection.engine
+        if len(outgoing.header) > engine.payload_max:
+            raise InvalidMessage(f"the properties take {len(outgoing.header)} octets; a header frame holds"
+                                 f" {engine.payload_max} on this connection (option frame_max)")
+        if self._held is None:
+            engine.send_publish(self.number, outgoing.address, outgoing.flags, outgoing.header, body, len(body))
+        else:
+            self._held.append(partial(engine.send_publish, self.number, outgoing.address, outgoing.flags, outgoing.header,
+                                      body, len(body)))
+        if self.confirms:
+            self.unconfirmed.add(outgoing)
+            if connection.paused:
+                connection.listen()
+        else:
+            if self.transactional and not self._transaction:
+                self._transaction = "begun"
+            outgoing.settle(None)
+        connection.host.flush_soon()
+
+    def publish_again(self) -> int:
+        """Everything that the connection which was lost had not confirmed, in order; how many these are."""
+        waiting = self.unconfirmed.take()
+        again = 0
+        for outgoing in waiting:
+            if outgoing.waiter is not None and outgoing.waiter.done():
+                # Whoever published it was told that it may have failed.
+                continue
+            outgoing.returned = None
+            try:
+                self.publish(outgoing)
+                again += 1
+            except InvalidMessage as error:
+                # This server takes smaller frames than the one before.
+                outgoing.settle(error)
+        return again
+
+    # Consuming
+
+    def consume(self, consumer: ConsumerCore) -> Waiter:
+        """Send the `basic.qos` and `basic.consume` of a consumer; the result is None. A tag that it has is used again,
+        otherwise it is given one."""
+        self._check_open()
+        if not consumer.tag:
+            consumer.tag = self.connection.new_name()
+        if self.qos is None and consumer.queue != "":
+            # Without global it holds for the consumers that follow (RabbitMQ), so that each sets its own.
+            self.cast("basic.qos", {"prefetch_count": consumer.prefetch})
+        arguments = {**consumer.arguments, "queue": consumer.queue, "consumer_tag": consumer.tag}
+
+        def started(reply: Method, abandoned: bool) -> None:
+            consumer.tag = reply.arguments["consumer_tag"]
+            self.consumers[consumer.key] = consumer
+            consumer.active = True
+            if abandoned or consumer.cancelling:
+                consumer.cancelling = True
+                self.cast("basic.cancel", {"consumer_tag": consumer.tag}, partial(self._stopped_consuming, consumer))
+
+        return self.call("basic.consume", arguments, started)
+
+    def listen_for_replies(self, message_class: type[Message]) -> Replies:
+        """The consumer of answers. Nobody has to wait for it: it is there before what is published next."""
+        replies = self.replies
+        if replies is None or replies.ended or not (replies.active or replies.generation == self.generation):
+            replies = Replies(self, message_class)
+            replies.tag = self.connection.new_name()
+            self.cast("basic.consume", {**replies.arguments, "queue": replies.queue, "consumer_tag": replies.tag},
+                      partial(self._listening, replies))
+            self.replies = replies
+        return replies
+
+    def _listening(self, replies: Replies, reply: Method, abandoned: bool) -> None:
+        self.consumers[replies.key] = replies
+        replies.active = True
+
+    def cancel(self, consumer: ConsumerCore) -> Waiter:
+        """Send `basic.cancel`; messages that nobody has taken go back to the queue, also those that still come."""
+        waiter = self.call("basic.cancel", {"consumer_tag": consumer.tag}, partial(self._stopped_consuming, consumer))
+        self._give_back(consumer)
+        return waiter
+
+    def give_up(self, consumer: ConsumerCore) -> None:
+        """As `cancel`, where nobody waits for it; also for one that has not begun, or that is not there now."""
+        if not self.opened:
+            if self.consumers.get(consumer.key) is consumer:
+                del self.consumers[consumer.key]
+            consumer.forget()
+            consumer.end(None)
+            self.connection.unused(consumer.queue)
+        elif not consumer.cancelling and consumer.active:
+            self.cast("basic.cancel", {"consumer_tag": consumer.tag}, partial(self._stopped_consuming, consumer))
+            self._give_back(consumer)
+        elif not consumer.cancelling:
+            # It is cancelled once it has begun: a cancel that comes before makes RabbitMQ close the connection.
+            consumer.cancelling = True
+            self._given_up.append(consumer)
+
+    def _give_back(self, consumer: ConsumerCore) -> None:
+        consumer.cancelling = True
+        for message in consumer.forget():
+            if not message.settled:
+                message.nack(requeue=True)
+
+    def _stopped_consuming(self, consumer: ConsumerCore, reply: Method, abandoned: bool) -> None:
+        if consumer in self._given_up:
+            self._given_up.remove(consumer)
+        key = consumer.key
+        if self.consumers.get(key) is consumer:
+            del self.consumers[key]
+        consumer.end(None)
+        self.connection.unused(consumer.queue)
+        self._give_back(consumer)
+        self._past[key] = consumer
+        if len(self._past) > PAST_CONSUMERS:
+            del self._past[next(iter(self._past))]
+
+    def delivered(self, command: Deliver) -> None:
+        consumer = self.consumers.get(command.consumer_tag) or self._past.get(command.consumer_tag)
+        if consumer is not None:
+            consumer.delivered(command)
+
+    def get(self, queue: str, no_ack: bool, message_class: type[Message]) -> Waiter:
+        """`basic.get`: the result is a message or None."""
+        generation = self.generation
+
+        def answered(reply: Method, abandoned: bool) -> Message | None:
+            if not isinstance(reply, ContentMethod):
+                return None
+            arguments = reply.arguments
+            command = Deliver(self.number, b"", arguments["delivery_tag"], arguments["redelivered"],
+                              encode_address(arguments["exchange"], arguments["routing_key"]), reply.header, reply.size,
+                              reply.body)
+            message = message_class(self, command, no_ack)
+            message.generation = generation
+            message.message_count = arguments["message_count"]
+            if abandoned and not no_ack:
+                message.nack(requeue=True)
+            return message
+
+        return self.call("basic.get", {"queue": queue, "no_ack": no_ack}, answered)
+
+    def recover(self, requeue: bool) -> Waiter:
+        """`basic.recover`: every message that is not settled is delivered again, under another tag. What was delivered
+        before can not be settled any more."""
+
+        def recovered(reply: Method, abandoned: bool) -> None:
+            self.recovering -= 1
+
+        waiter = self.call("basic.recover", {"requeue": requeue}, recovered)
+        self.recovering += 1
+        self.generation += 1
+        for consumer in self.consumers.values():
+            consumer.lost()
+        return waiter
+
+    # Settling. A message of a connection that was lost is delivered again: there is nothing to settle.
+
+    def ack(self, message: Message, multiple: bool) -> None:
+        if self._may_settle(message):
+            if self._held is not None:
+                self._held.append(partial(self.ack, message, multiple))
+                return
+            self.connection.engine.send_ack(self.number, message.delivery_tag, multiple)
+            self.connection.host.flush_soon()
+
+    def nack(self, message: Message, multiple: bool, requeue: bool) -> None:
+        if self._may_settle(message):
+            if self._held is not None:
+                self._held.append(partial(self.nack, message, multiple, requeue))
+                return
+            self.connection.engine.send_nack(self.number, message.delivery_tag, multiple, requeue)
+            self.connection.host.flush_soon()
+
+    def reject(self, message: Message, requeue: bool) -> None:
+        if self._may_settle(message):
+            if self._held is not None:
+                self._held.append(partial(self.reject, message, requeue))
+                return
+            self.connection.engine.send_reject(self.number, message.delivery_tag, requeue)
+            self.connection.host.flush_soon()
+
+    def settle_tag(self, name: str, arguments: dict[str, Any]) -> None:
+        """`basic.ack`, `basic.nack` or `basic.reject` by delivery tag, of this connection's deliveries."""
+        self._check_open()
+        if self.transactional and not self._transaction:
+            self._transaction = "begun"
+        self.send(name, arguments)
+
+    def _may_settle(self, message: Message) -> bool:
+        if self.error is not None:
+            raise anew(self.error)
+        if self.transactional and not self._transaction:
+            self._transaction = "begun"
+        return self.opened and message.generation == self.generation
+
+    # Transactions
+
+    def transaction(self, name: str) -> Waiter:
+        """`tx.commit` or `tx.rollback`. Raises `TransactionLost` at the commit of what a lost connection took along."""
+        self._check_open()
+        lost = self._transaction == "lost"
+        self._transaction = ""
+        if lost and name == "tx.commit":
+            # What was published since then, on the new connection, is a part of it, too.
+            self.cast("tx.rollback")
+            raise TransactionLost("the connection was lost within the transaction: nothing of it has happened")
+        if name != "tx.commit":
+            return self.call(name)
+        return self.call(name, None, self._committed)
+
+    def _committed(self, reply: Method, abandoned: bool) -> None:
+        held, self._held = self._held or [], None
+        for number, send in enumerate(held, 1):
+            send()
+            if self._held is not None:
+                # That was another commit.
+                self._held.extend(held[number:])
+                return
+
+    def forget_transaction(self) -> None:
+        """It was rolled back with its connection, and that is what was asked for."""
+        self._transaction = ""
+
+
+def encode_address(exchange: str, routing_key: str) -> bytes:
+    """The two short strings of `basic.publish`. Raises `InvalidMessage`."""
+    try:
+        first = exchange.encode("utf-8", "surrogateescape")
+        second = routing_key.encode("utf-8", "surrogateescape")
+    except (AttributeError, UnicodeEncodeError) as error:
+        raise InvalidMessage(
+            f"exchange {exchange!r:.100}, routing key {routing_key!r:.100}: {error}; expected text") from None
+    if len(first) > 255 or len(second) > 255:
+        what, size = ("exchange name", len(first)) if len(first) > 255 else ("routing key", len(second))
+        raise InvalidMessage(f"a {what} has at most 255 octets of UTF-8, not {size}")
+    return bytes((len(first),)) + first + bytes((len(second),)) + second
+
+
+def _properties(header: bytes) -> Properties | None:
+    try:
+        return decode_properties(header)
+    except InvalidMessage:
+        return None

@@ -1,0 +1,98 @@
+"""The opening of a connection (0-9-1 sections 2.2.4 and 1.4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret import __version__
+from leveret.client.core.host import Procedure
+from leveret.client.errors import AuthenticationFailed, ConnectionClosed, ConnectionFailed, ConnectionLost, VhostRefused
+from leveret.wire.amqp0.commands import Method
+from leveret.wire.amqp0.constants import ACCESS_REFUSED, INVALID_PATH, NOT_ALLOWED, NOT_FOUND
+
+if TYPE_CHECKING:
+    from leveret.client.core.connection import ConnectionCore
+    from leveret.client.parameters import Parameters
+
+# Of connection.open these are about the vhost; a server that stops or has too many connections answers otherwise.
+_OF_VHOST: Final = (INVALID_PATH, ACCESS_REFUSED, NOT_FOUND, NOT_ALLOWED)
+CAPABILITIES: Final = {
+    "publisher_confirms": True,
+    "exchange_exchange_bindings": True,
+    "basic.nack": True,
+    "consumer_cancel_notify": True,
+    "connection.blocked": True,
+    "authentication_failure_close": True,
+}
+
+def handshake(connection: ConnectionCore) -> Procedure:
+    """Procedure: from the protocol header to `connection.open-ok`."""
+    parameters = connection.parameters
+    start: Method = yield connection.expect()
+    connection.server_properties = start.arguments["server_properties"]
+    offered = start.arguments["mechanisms"].split()
+    mechanism, response = parameters.sasl()
+    if mechanism not in offered:
+        raise AuthenticationFailed(f"the server offers the mechanisms {', '.join(offered)}, not {mechanism}; choose one by"
+                                   " the option mechanism", host=parameters.host, port=parameters.port)
+    connection.send("connection.start-ok", {
+        "client_properties": _client_properties(parameters), "mechanism": mechanism, "response": response,
+        "locale": parameters.locale,
+    })
+    try:
+        tune: Method = yield connection.expect()
+        while tune.name == "connection.secure":
+            connection.send("connection.secure-ok", {"response": response})
+            tune = yield connection.expect()
+    except ConnectionLost:
+        # Servers without authentication_failure_close hang up.
+        raise _refused(parameters, ACCESS_REFUSED, "it hung up without a word", False) from None
+    except ConnectionClosed as error:
+        raise _refused(parameters, error.reply_code, error.reply_text, False) from None
+    connection.send("connection.tune-ok", _tuned(parameters, tune.arguments))
+    connection.send("connection.open", {"virtual_host": parameters.vhost})
+    try:
+        yield connection.expect()
+    except ConnectionLost:
+        raise
+    except ConnectionClosed as error:
+        raise _refused(parameters, error.reply_code, error.reply_text, True) from None
+
+
+def _refused(parameters: Parameters, code: int, text: str, opening: bool) -> ConnectionFailed:
+    """What it means that the server closed the connection, `opening` the vhost or before."""
+    at = f"{parameters.host}:{parameters.port}"
+    kind = ConnectionFailed
+    message = f"{at} refused the connection: {code} {text}"
+    if opening and code in _OF_VHOST:
+        kind = VhostRefused
+        message = (f"{at} refused the vhost {parameters.vhost!r} to user {parameters.user!r}: {code} {text};"
+                   " expected one that exists and that the user may use (options vhost, user)")
+    elif code == ACCESS_REFUSED:
+        kind = AuthenticationFailed
+        message = (f"{at} refused user {parameters.user!r} by {parameters.mechanism}: {text};"
+                   " expected its name and password (options user, password, mechanism)")
+    return kind(message, host=parameters.host, port=parameters.port, reply_code=code, reply_text=text)
+
+
+def _client_properties(parameters: Parameters) -> dict[str, Any]:
+    properties: dict[str, Any] = {"product": "Leveret", "version": __version__, "platform": "Python",
+                                  "capabilities": dict(CAPABILITIES)}
+    if parameters.name:
+        properties["connection_name"] = parameters.name
+    properties.update(parameters.client_properties or {})
+    return properties
+
+
+def _tuned(parameters: Parameters, proposed: dict[str, Any]) -> dict[str, int]:
+    """The lesser of what both sides want, where 0 is no limit (0-9-1 `connection.tune-ok`)."""
+    return {
+        "channel_max": _lesser(parameters.channel_max, proposed["channel_max"]),
+        "frame_max": _lesser(parameters.frame_max, proposed["frame_max"]),
+        # The heartbeat that was asked for holds where the server has none in mind, and 0 turns it off.
+        "heartbeat": 0 if parameters.heartbeat == 0 else _lesser(parameters.heartbeat, proposed["heartbeat"]),
+    }
+
+
+def _lesser(ours: int, proposed: int) -> int:
+    return min(ours, proposed) if ours and proposed else ours or proposed

@@ -1,0 +1,97 @@
+"""Requests over direct reply-to: the pseudo-queue whose messages come straight back to the channel that asked."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.client.core.consumer import ConsumerCore
+from leveret.client.core.host import Waiter
+from leveret.client.errors import Error, InvalidMessage
+from leveret.client.message import Message
+from leveret.wire.amqp0.commands import Deliver
+
+if TYPE_CHECKING:
+    from leveret.client.core.channel import ChannelCore
+
+REPLY_TO: Final = "amq.rabbitmq.reply-to"
+
+
+class Asked:
+    """The waiter of a request's publish: that it was refused is the answer, that it was confirmed is not."""
+
+    __slots__ = ("_answer",)
+
+    def __init__(self, answer: Waiter) -> None:
+        self._answer = answer
+
+    def done(self) -> bool:
+        return self._answer.done()
+
+    def set_result(self, result: Any, /) -> None:
+        pass
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        self._answer.set_exception(exception)
+
+
+class Replies(ConsumerCore):
+    """The consumer of a channel's answers; each goes to the request with its correlation id, and what nobody waits for any
+    more is dropped."""
+
+    __slots__ = ("_prefix", "_requests", "_sent", "generation")
+
+    def __init__(self, channel: ChannelCore, message_class: type[Message]) -> None:
+        super().__init__(channel, REPLY_TO, 0, {"no_ack": True}, message_class)
+        # Of the channel, as it began.
+        self.generation = channel.generation
+        self._requests: dict[str, Waiter] = {}
+        self._prefix = uuid.uuid4().hex[:12]
+        self._sent = 0
+
+    @property
+    def expecting(self) -> bool:
+        return bool(self._requests)
+
+    def expect(self) -> tuple[str, Waiter]:
+        """A new correlation id and what waits for its answer."""
+        self._sent += 1
+        correlation_id = f"{self._prefix}.{self._sent}"
+        return correlation_id, self.await_answer(correlation_id)
+
+    def await_answer(self, correlation_id: str) -> Waiter:
+        """What waits for the answer with that correlation id."""
+        waiter: Waiter = self.channel.connection.host.new_waiter()
+        self._requests[correlation_id] = waiter
+        return waiter
+
+    def give_up(self, correlation_id: str) -> None:
+        self._requests.pop(correlation_id, None)
+
+    def delivered(self, command: Deliver) -> None:
+        message = self._message_class(self.channel, command, True)
+        try:
+            correlation_id = message.properties.correlation_id or ""
+        except InvalidMessage:
+            return
+        waiter = self._requests.pop(correlation_id, None)
+        if waiter is not None and not waiter.done():
+            waiter.set_result(message)
+
+    def refused(self, correlation_id: str, error: Error) -> None:
+        """A request came back."""
+        waiter = self._requests.pop(correlation_id, None)
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(error)
+
+    def fail(self, error: Error) -> None:
+        """No answer can come: the address that it would be sent to is gone."""
+        requests, self._requests = self._requests, {}
+        for waiter in requests.values():
+            if not waiter.done():
+                waiter.set_exception(error)
+
+    def end(self, error: Error | None) -> None:
+        super().end(error)
+        if error is not None:
+            self.fail(error)

@@ -1,0 +1,33 @@
+"""What it means when a socket cannot be opened, or breaks."""
+
+from __future__ import annotations
+
+import ssl
+
+from leveret.client.errors import ConnectionFailed, ConnectionLost, Error, TlsFailed
+from leveret.client.parameters import Parameters
+
+
+def socket_error(parameters: Parameters, error: OSError) -> Error:
+    """What a socket that could not be opened means."""
+    at = f"{parameters.host}:{parameters.port}"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return TlsFailed(f"{at}: the certificate is not accepted: {error.verify_message} (options cafile, server_name,"
+                         " verify)", host=parameters.host, port=parameters.port)
+    if isinstance(error, ssl.SSLError) or (parameters.uses_tls and isinstance(error, ConnectionResetError)):
+        reason = getattr(error, "reason", "") or error
+        return TlsFailed(f"{at}: TLS failed: {reason}; does the port speak TLS?", host=parameters.host,
+                         port=parameters.port)
+    return ConnectionFailed(f"cannot connect to {at}: {error.strerror or error}", host=parameters.host,
+                            port=parameters.port)
+
+
+def lost_error(error: BaseException | None) -> ConnectionLost:
+    """What the end of a socket means."""
+    if error is None:
+        reason = "the server closed the socket"
+    else:
+        reason = f"the socket broke: {error}" if isinstance(error, OSError) else f"the client failed: {error!r}"
+    lost = ConnectionLost(f"the connection is lost: {reason}")
+    lost.__cause__ = error
+    return lost

@@ -1,0 +1,209 @@
+"""Options by name: those of `Parameters`, and what pika, RabbitMQ and aio-pika call them.
+
+Values are text in a URL's query part and have types as keywords; a keyword may be text, too. What a number means
+differs: RabbitMQ's `connection_timeout` is in milliseconds, all other times are seconds.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
+
+from leveret.client.errors import InvalidUrl
+from leveret.client.parameters import bad_option
+
+_INTEGER: Final = re.compile(r"[0-9]{1,12}", re.ASCII)
+_NUMBER: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{0,12})?", re.ASCII)
+_BOOLEANS: Final = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False,
+                    "0": False}
+
+# What pika's `ssl_options` may hold, by its several names.
+_SSL_OPTIONS: Final = {"ca_certs": "cafile", "cafile": "cafile", "certfile": "certfile", "keyfile": "keyfile",
+                       "password": "keypassword", "server_hostname": "server_name"}
+
+
+def _as_it_is(name: str, value: Any) -> Any:
+    return value
+
+
+def _host(name: str, value: Any) -> Any:
+    if isinstance(value, str) and value.startswith("[") and value.endswith("]"):
+        return value[1:-1]
+    return value
+
+
+def _integer(name: str, value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    if not _INTEGER.fullmatch(value):
+        raise bad_option(name, value, "an integer")
+    return int(value)
+
+
+def _seconds(name: str, value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    if not _NUMBER.fullmatch(value):
+        raise bad_option(name, value, "seconds")
+    return float(value)
+
+
+def _seconds_or_none(name: str, value: Any) -> Any:
+    if isinstance(value, str) and value.lower() == "none":
+        return None
+    return _seconds(name, value)
+
+
+def _milliseconds(name: str, value: Any) -> Any:
+    if isinstance(value, str):
+        if not _NUMBER.fullmatch(value):
+            raise bad_option(name, value, "milliseconds")
+        value = float(value)
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value <= 10**12:
+        raise bad_option(name, value, "milliseconds above 0")
+    return value / 1000
+
+
+def _boolean(name: str, value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    if value.lower() not in _BOOLEANS:
+        raise bad_option(name, value, "true or false")
+    return _BOOLEANS[value.lower()]
+
+
+def _verify(name: str, value: Any) -> Any:
+    if value in ("verify_peer", "verify_none"):
+        return value == "verify_peer"
+    if isinstance(value, str) and value.lower() not in _BOOLEANS:
+        raise bad_option(name, value, "true or false, verify_peer or verify_none")
+    return _boolean(name, value)
+
+
+def _no_verify(name: str, value: Any) -> Any:
+    value = _boolean(name, value)
+    if value not in (True, False):
+        raise bad_option(name, value, "true or false")
+    return not value
+
+
+def _server_name(name: str, value: Any) -> Any:
+    if value == "disable":
+        raise bad_option(name, value, "a name; verify=verify_none turns the check of the name off")
+    return value
+
+
+def _mechanism(name: str, value: Any) -> Any:
+    return value.upper() if isinstance(value, str) else value
+
+
+class _Option(NamedTuple):
+    """`target` is the field of `Parameters` that it sets."""
+
+    target: str
+    read: Callable[[str, Any], Any]
+
+
+_OWN: Final = {
+    "host": _host, "port": _integer, "vhost": _as_it_is, "user": _as_it_is, "password": _as_it_is,
+    "protocol": _as_it_is, "name": _as_it_is, "mechanism": _mechanism, "locale": _as_it_is,
+    "heartbeat": _integer, "channel_max": _integer, "frame_max": _integer,
+    "connect_timeout": _seconds, "timeout": _seconds_or_none, "blocked_timeout": _seconds_or_none,
+    "reconnect": _boolean, "reconnect_delay": _seconds, "reconnect_max_delay": _seconds,
+    "reconnect_attempts": _integer,
+    "cafile": _as_it_is, "certfile": _as_it_is, "keyfile": _as_it_is, "keypassword": _as_it_is, "verify": _verify,
+    "server_name": _server_name,
+}
+_SYNONYMS: Final = {
+    # pika
+    "connection_attempts": _Option("reconnect_attempts", _integer),
+    "retry_delay": _Option("reconnect_delay", _seconds),
+    "socket_timeout": _Option("connect_timeout", _seconds),
+    "stack_timeout": _Option("connect_timeout", _seconds),
+    "blocked_connection_timeout": _Option("blocked_timeout", _seconds_or_none),
+    # RabbitMQ
+    "cacertfile": _Option("cafile", _as_it_is),
+    "server_name_indication": _Option("server_name", _server_name),
+    "auth_mechanism": _Option("mechanism", _mechanism),
+    "connection_timeout": _Option("connect_timeout", _milliseconds),
+    # aio-pika
+    "auth": _Option("mechanism", _mechanism),
+    "no_verify_ssl": _Option("verify", _no_verify),
+    "reconnect_interval": _Option("reconnect_delay", _seconds),
+    # Ours, by its long name
+    "connection_name": _Option("name", _as_it_is),
+}
+_OPTIONS: Final = {**{name: _Option(name, read) for name, read in _OWN.items()}, **_SYNONYMS}
+# Python objects, which a URL has no notation for.
+_KEYWORD_ONLY: Final = ("tls", "client_properties", "on_event")
+_NEVER_ENDING: Final = ("timeout", "blocked_timeout")
+_ALL: Final = (*_OPTIONS, "ssl_options", *_KEYWORD_ONLY)
+
+
+def read_options(options: Iterable[tuple[str, Any]], query: bool) -> dict[str, Any]:
+    """The fields of `Parameters` that the options set. `query`: they stood in a URL. `InvalidUrl` for one that is not
+    known, that has a value of no use, or that is given twice."""
+    found: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    for name, value in options:
+        if name == "ssl_options":
+            pairs = {} if value is None else _read_ssl_options(value)
+        elif name in _KEYWORD_ONLY:
+            if query:
+                raise InvalidUrl(f"option {name}: expected as a keyword, not in a URL")
+            pairs = {} if value is None else {name: value}
+        else:
+            option = _OPTIONS.get(name)
+            if option is None:
+                raise _unknown(name, query)
+            # None is what wrappers pass for "not given", but for ever where it is a time that may be.
+            pairs = {option.target: None if value is None else option.read(name, value)}
+            if value is None and option.target not in _NEVER_ENDING:
+                continue
+        for target, setting in pairs.items():
+            other = names.get(target)
+            # pika has both; the one is about the socket, the other about all that we count, too.
+            if name == "socket_timeout" and other == "stack_timeout":
+                continue
+            if other is not None and not (name == "stack_timeout" and other == "socket_timeout"):
+                raise InvalidUrl(f"option {name} is given twice" if name == other else
+                                 f"options {other} and {name} are one; expected either of them")
+            names[target] = name
+            found[target] = setting
+    return found
+
+
+def read_port(text: str) -> int:
+    """The port of a URL."""
+    if not _INTEGER.fullmatch(text) or not 1 <= int(text) <= 65535:
+        raise bad_option("port", text, "an integer from 1 to 65535")
+    return int(text)
+
+
+def _unknown(name: str, query: bool) -> InvalidUrl:
+    nearest = difflib.get_close_matches(name.lower(), _ALL[: -len(_KEYWORD_ONLY)] if query else _ALL, 1, 0.0)[0]
+    return InvalidUrl(f"there is no option {name[:40]!r}; the nearest is {nearest!r}")
+
+
+def _read_ssl_options(value: Any) -> dict[str, Any]:
+    """pika's: a dict, or its text in Python's notation; the text "None" is no TLS."""
+    expected = f"a dict of {', '.join(_SSL_OPTIONS)}; for more use the keyword tls with an ssl.SSLContext"
+    if isinstance(value, str):
+        try:
+            value = ast.literal_eval(value)
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            raise InvalidUrl(f"option ssl_options cannot be read; expected {expected}") from None
+    if value is None:
+        return {"tls": False}
+    if not isinstance(value, dict):
+        raise InvalidUrl(f"option ssl_options is no dict; expected {expected}")
+    found: dict[str, Any] = {"tls": True}
+    for name, setting in value.items():
+        if name not in _SSL_OPTIONS:
+            raise InvalidUrl(f"option ssl_options: {str(name)[:40]!r} is not known; expected {expected}")
+        if setting is not None:
+            found[_SSL_OPTIONS[name]] = setting
+    return found

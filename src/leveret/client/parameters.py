@@ -1,0 +1,260 @@
+"""How to connect to one host."""
+
+from __future__ import annotations
+
+import ipaddress
+import ssl
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from leveret.client.errors import InvalidUrl, TlsFailed
+from leveret.client.events import EventCallback
+from leveret.wire.amqp0.constants import FRAME_MIN_SIZE
+from leveret.wire.amqp0.dialects import RABBITMQ
+from leveret.wire.amqp0.fieldtable import encode_table
+
+PORT: Final = 5672
+TLS_PORT: Final = 5671
+PROTOCOLS: Final = ("auto", "0-9-1")
+MECHANISMS: Final = ("PLAIN", "AMQPLAIN", "EXTERNAL", "ANONYMOUS")
+# Seconds that every clock and lock of Python can wait.
+LONGEST_TIME: Final = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """One host and everything about connecting to it. `InvalidUrl` for values that cannot be used.
+
+    host                 a name or an address (IPv6 without brackets)
+    port                 0: 5672, with TLS 5671
+    protocol             "auto" or "0-9-1"
+    name                 of the connection, as the server shows it; "" for none
+    mechanism            of SASL: "PLAIN", "AMQPLAIN", "EXTERNAL" or "ANONYMOUS"
+    heartbeat            seconds; 0 for none
+    channel_max          0: as the server proposes
+    frame_max            octets; 0: as the server proposes
+    connect_timeout      seconds until the connection is open, TLS and handshake included
+    timeout              seconds that a call may take, None for no limit
+    blocked_timeout      seconds that publishing waits for a server that takes no messages, None for no limit
+    reconnect            whether a lost connection is opened again
+    reconnect_delay      seconds before the second attempt; they double with each, up to `reconnect_max_delay`
+    reconnect_attempts   0: for ever
+    tls                  True: TLS as the options below say; or a context, which replaces them (but `server_name`)
+    cafile               certificates to trust in PEM; "": those of the system
+    certfile, keyfile    our own certificate and its key in PEM; without `keyfile` the key is in `certfile`
+    verify               whether the server's certificate must be trusted and carry the server's name
+    server_name          the name that the certificate must carry; "": `host`
+    client_properties    additions to what the server is told about the client
+    on_event             is called with each event of the connection
+    """
+
+    host: str = "localhost"
+    port: int = 0
+    vhost: str = "/"
+    user: str = "guest"
+    password: str = field(default="guest", repr=False)
+    protocol: str = "auto"
+    name: str = ""
+    mechanism: str = "PLAIN"
+    locale: str = "en_US"
+    heartbeat: int = 60
+    channel_max: int = 0
+    frame_max: int = 0
+    connect_timeout: float = 10.0
+    timeout: float | None = 30.0
+    blocked_timeout: float | None = None
+    reconnect: bool = True
+    reconnect_delay: float = 0.1
+    reconnect_max_delay: float = 30.0
+    reconnect_attempts: int = 0
+    tls: ssl.SSLContext | bool = False
+    cafile: str = ""
+    certfile: str = ""
+    keyfile: str = ""
+    keypassword: str = field(default="", repr=False)
+    verify: bool = True
+    server_name: str = ""
+    client_properties: dict[str, Any] = field(default_factory=dict, hash=False)
+    on_event: EventCallback | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._check_types()
+        if not self.port:
+            object.__setattr__(self, "port", TLS_PORT if self.uses_tls else PORT)
+        object.__setattr__(self, "client_properties", dict(self.client_properties))
+        self._check_values()
+        self._check_tls()
+
+    @property
+    def uses_tls(self) -> bool:
+        return self.tls is not False
+
+    @property
+    def tls_name(self) -> str:
+        """The name to send in TLS and to find in the server's certificate."""
+        return self.server_name or self.host.partition("%")[0]  # without the zone of an IPv6 address
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """The context to connect with, None without TLS. It is made anew each time, so that files that were replaced
+        count for the next connection. `TlsFailed` for files that cannot be used.
+        """
+        if isinstance(self.tls, ssl.SSLContext):
+            return self.tls
+        if not self.tls:
+            return None
+        try:
+            context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=self.cafile or None)
+        except (OSError, ValueError) as error:
+            raise self._tls_failed(
+                f"option cafile: {self.cafile!r}: {_reason(error)}; expected certificates in PEM") from error
+        if not self.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if self.certfile:
+            password = _Password(self.keypassword)
+            try:
+                context.load_cert_chain(self.certfile, self.keyfile or None, password.get)
+            except (OSError, ValueError) as error:
+                files = repr(self.certfile) + (f" and {self.keyfile!r}" if self.keyfile else "")
+                if password.asked:
+                    reason = "the key's password is missing or wrong (option keypassword)"
+                else:
+                    reason = f"{_reason(error)}; expected a certificate and its key in PEM"
+                raise self._tls_failed(f"options certfile and keyfile: {files}: {reason}") from error
+        return context
+
+    def sasl(self) -> tuple[str, bytes]:
+        """The mechanism and its first response, for `connection.start-ok`."""
+        if self.mechanism == "PLAIN":
+            return "PLAIN", b"\0" + _octets(self.user) + b"\0" + _octets(self.password)
+        if self.mechanism == "AMQPLAIN":
+            # RabbitMQ leaves the table's length out, and so do all of its clients.
+            return "AMQPLAIN", encode_table({"LOGIN": self.user, "PASSWORD": self.password}, RABBITMQ)[4:]
+        return self.mechanism, b""
+
+    def _tls_failed(self, text: str) -> TlsFailed:
+        return TlsFailed(text, host=self.host, port=self.port)
+
+    def _check_types(self) -> None:
+        for name in _TEXTS:
+            value = getattr(self, name)
+            if not isinstance(value, str):
+                raise bad_option(name, value, "text")
+            try:
+                _octets(value)
+            except UnicodeEncodeError:
+                raise bad_option(name, value, "Unicode text") from None
+        for name, (low, high) in _INTEGERS.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+                raise bad_option(name, value, f"an integer from {low} to {high}")
+        for name in ("reconnect", "verify"):
+            if not isinstance(getattr(self, name), bool):
+                raise bad_option(name, getattr(self, name), "True or False")
+        for name, (zero, none) in _TIMES.items():
+            value = getattr(self, name)
+            if none and value is None:
+                continue
+            if (not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= LONGEST_TIME
+                    or (value == 0 and not zero)):
+                raise bad_option(name, value, f"seconds {'from' if zero else 'above'} 0{', or None' if none else ''}")
+        if not isinstance(self.tls, (bool, ssl.SSLContext)):
+            raise bad_option("tls", self.tls, "an ssl.SSLContext, True or False")
+        if not isinstance(self.client_properties, dict):
+            raise bad_option("client_properties", self.client_properties, "a dict")
+        if self.on_event is not None and not callable(self.on_event):
+            raise bad_option("on_event", self.on_event, "a function of an event")
+
+    def _check_values(self) -> None:
+        _check_host("host", self.host)
+        if self.server_name:
+            _check_host("server_name", self.server_name)
+        if not 1 <= len(_octets(self.vhost)) <= 255:
+            raise bad_option("vhost", self.vhost, "a name of 1 to 255 octets")
+        for name, choices in (("protocol", PROTOCOLS), ("mechanism", MECHANISMS)):
+            if getattr(self, name) not in choices:
+                raise bad_option(name, getattr(self, name), f"one of {', '.join(choices)}")
+        if self.mechanism == "PLAIN" and ("\0" in self.user or "\0" in self.password):
+            raise InvalidUrl("options user and password: PLAIN cannot carry a zero character; "
+                             "expected others, or mechanism AMQPLAIN")
+        if not 1 <= len(self.locale) <= 255:
+            raise bad_option("locale", self.locale, 'a name such as "en_US"')
+        if 0 < self.frame_max < FRAME_MIN_SIZE:
+            raise bad_option("frame_max", self.frame_max, f"0 or at least {FRAME_MIN_SIZE}")
+        if self.reconnect_max_delay < self.reconnect_delay:
+            raise bad_option("reconnect_max_delay", self.reconnect_max_delay,
+                       f"at least reconnect_delay, which is {self.reconnect_delay}")
+        try:
+            encode_table(self.client_properties, RABBITMQ)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise InvalidUrl(f"option client_properties: {error}") from error
+
+    def _check_tls(self) -> None:
+        given = [name for name in ("cafile", "certfile", "keyfile", "keypassword") if getattr(self, name)]
+        if not self.verify:
+            given.append("verify")
+        if given and isinstance(self.tls, ssl.SSLContext):
+            raise InvalidUrl(f"options {', '.join(given)}: expected none of them beside tls, whose context says it all")
+        if self.server_name:
+            given.append("server_name")
+        if given and not self.uses_tls:
+            raise InvalidUrl(f"options {', '.join(given)}: only for TLS; expected amqps:// or option tls")
+        if self.keyfile and not self.certfile:
+            raise InvalidUrl("option keyfile: expected certfile, too")
+
+
+_TEXTS: Final = ("host", "vhost", "user", "password", "protocol", "name", "mechanism", "locale", "cafile", "certfile",
+                 "keyfile", "keypassword", "server_name")
+_SECRET: Final = ("password", "keypassword")
+_INTEGERS: Final = {"port": (0, 65535), "heartbeat": (0, 65535), "channel_max": (0, 65535),
+                    "frame_max": (0, 2**32 - 1), "reconnect_attempts": (0, 2**31 - 1)}
+# Whether 0 and whether None is a time.
+_TIMES: Final = {"connect_timeout": (False, False), "timeout": (False, True), "blocked_timeout": (True, True),
+                 "reconnect_delay": (True, False), "reconnect_max_delay": (True, False)}
+
+
+class _Password:
+    """The password of a key, for OpenSSL, which would otherwise ask for one on the terminal."""
+
+    def __init__(self, password: str) -> None:
+        self._password = password
+        self.asked = False
+
+    def get(self) -> bytes:
+        self.asked = True
+        return _octets(self._password) or b"\0"
+
+
+def bad_option(name: str, value: object, expected: str) -> InvalidUrl:
+    """What to raise for an option. Values of secret options are not shown, long ones not wholly."""
+    shown = "the value"
+    if name not in _SECRET:
+        try:
+            shown = repr(value)[:100]
+        except ValueError:  # an integer of thousands of digits
+            shown = "the number"
+    return InvalidUrl(f"option {name}: {shown} cannot be used; expected {expected}")
+
+
+def _check_host(name: str, host: str) -> None:
+    """A host that is no name would be found out by the resolver otherwise, by whatever exception it has."""
+    if ":" in host:
+        try:
+            ipaddress.IPv6Address(host)
+        except ValueError:
+            raise bad_option(name, host, "a name or an address") from None
+    elif not host or any(char.isspace() or not char.isprintable() or char in "[]/?#@" for char in host):
+        raise bad_option(name, host, "a name or an address")
+    else:
+        try:
+            host.encode("idna")
+        except UnicodeError:
+            raise bad_option(name, host, "a name or an address") from None
+
+
+def _octets(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or getattr(error, "reason", None) or error)

@@ -1,0 +1,336 @@
+"""Channels: their numbers, their end, transactions on them; and many of them at once."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import weakref
+from typing import Any
+
+import pytest
+from pamqp import commands
+
+from leveret.client.errors import (
+    ChannelClosed,
+    ConnectionClosed,
+    NotFound,
+    PreconditionFailed,
+    Timeout,
+)
+from tests.client.conftest import Connect
+from tests.client.fake import Peer, fake_server
+from tests.support.broker import Broker
+
+
+async def test_numbers_are_used_again(connect: Connect) -> None:
+    connection = await connect(channel_max=5)
+    channels = [await connection.channel() for _ in range(5)]
+    assert [channel.number for channel in channels] == [1, 2, 3, 4, 5]
+    with pytest.raises(ConnectionClosed, match="channel_max"):
+        await connection.channel()
+    assert connection.is_open
+    await channels[1].close()
+    await channels[3].close()
+    assert [(await connection.channel()).number for _ in range(2)] == [2, 4]
+    for _ in range(50):
+        broken = channels[0]
+        with pytest.raises(NotFound):
+            await broken.declare_queue("not there", passive=True)
+        channels[0] = await connection.channel()
+        assert channels[0].number == 1
+
+
+async def test_thousands_one_after_the_other(connect: Connect) -> None:
+    connection = await connect()
+    for _ in range(1000):
+        async with connection.channel() as channel:
+            assert channel.number == 1
+    assert not connection.core.channels
+
+
+async def test_many_at_once(connect: Connect, name: str) -> None:
+    connection = await connect()
+    channels = await asyncio.gather(*(connection.channel()._open() for _ in range(1500)))
+    assert sorted(channel.number for channel in channels) == list(range(1, 1501))
+    await channels[0].declare_queue(name, exclusive=True)
+    await asyncio.gather(*(channel.publish(b"x", name) for channel in channels))
+    assert await channels[7].purge_queue(name) == 1500
+    await asyncio.gather(*(channel.close() for channel in channels))
+    assert not connection.core.channels
+
+
+async def test_a_closed_channel(connect: Connect) -> None:
+    connection = await connect()
+    channel = await connection.channel()
+    await channel.close()
+    await channel.close()
+    assert not channel.is_open and "not open" in repr(channel)
+    for call in (channel.publish(b"x", "q"), channel.get("q"), channel.declare_queue(), channel.consume("q").start(),
+                 channel.request(b"x", "q"), channel.publisher().publish(b"x")):
+        with pytest.raises(ChannelClosed) as caught:
+            await call
+        assert caught.value.reply_code == 0
+    with pytest.raises(ChannelClosed):
+        channel.ack(1)
+
+
+async def test_both_close_at_once(dial: Connect) -> None:
+    """The number is free when the server has answered, and not before."""
+    async def script(peer: Peer) -> None:
+        await peer.handshake()
+        for _ in range(3):
+            number = await peer.channel()
+            await peer.expect("Queue.Declare")
+            # The client closes, and meets this on the way.
+            peer.send(commands.Channel.Close(406, "no", 50, 10), number)
+            await peer.expect("Channel.Close")
+            await peer.expect("Channel.CloseOk")
+            peer.send(commands.Channel.CloseOk(), number)
+        await peer.closing()
+
+    async with fake_server(script) as url:
+        connection = await dial(url, timeout=5)
+        for _ in range(3):
+            channel = await connection.channel()
+            assert channel.number == 1
+            declaring = asyncio.ensure_future(channel.declare_queue("q"))
+            await asyncio.sleep(0)
+            closing = asyncio.ensure_future(channel.close())
+            result = (await asyncio.gather(declaring, return_exceptions=True))[0]
+            assert isinstance(result, ChannelClosed)
+            await closing
+        await connection.close()
+
+
+async def test_a_server_that_never_answers(dial: Connect) -> None:
+    """No call hangs: each ends by its timeout, the late reply is nobody's, and the connection goes on."""
+    late = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.handshake()
+        number = await peer.channel()
+        await peer.expect("Queue.Declare")
+        await late.wait()
+        peer.send(commands.Queue.DeclareOk("q", 7, 0), number)
+        await peer.expect("Queue.Purge")
+        peer.send(commands.Queue.PurgeOk(3), number)
+        # A channel that is never opened, and one that is never closed.
+        await peer.expect("Channel.Open")
+        await asyncio.sleep(60)
+
+    async with fake_server(script) as url:
+        connection = await dial(url, timeout=0.1, connect_timeout=0.3)
+        channel = await connection.channel()
+        with pytest.raises(Timeout, match=r"queue\.declare"):
+            await channel.declare_queue("q")
+        late.set()
+        assert await channel.purge_queue("q") == 3
+        with pytest.raises(Timeout, match=r"channel\.open"):
+            await connection.channel()
+        with pytest.raises(Timeout, match=r"channel\.close"):
+            await channel.close()
+        async with asyncio.timeout(5):
+            await connection.close()
+
+
+async def test_replies_that_were_not_asked_for(dial: Connect) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.handshake()
+        number = await peer.channel()
+        await peer.expect("Queue.Declare")
+        peer.send(commands.Queue.PurgeOk(3), number)
+        await peer.closing()
+
+    async with fake_server(script) as url:
+        connection = await dial(url)
+        channel = await connection.channel()
+        with pytest.raises(ConnectionClosed, match=r"queue\.purge-ok"):
+            await channel.declare_queue("q")
+        assert connection.is_closed
+
+
+async def test_confirms_out_of_order_and_in_bulk(dial: Connect) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.handshake()
+        number = await peer.channel()
+        for _ in range(12):
+            await peer.expect("Basic.Publish")
+        for tag, multiple in ((3, False), (2, True), (3, False), (7, True), (12, False), (11, False)):
+            peer.send(commands.Basic.Ack(tag, multiple), number)
+        peer.send(commands.Basic.Nack(9, True, False), number)
+        peer.send(commands.Basic.Ack(0, True), number)
+        # Tags that never were.
+        peer.send(commands.Basic.Ack(99, False), number)
+        await peer.closing()
+
+    async with fake_server(script) as url:
+        connection = await dial(url)
+        channel = await connection.channel()
+        results = await asyncio.gather(*(channel.publish(b"%d" % n, "q") for n in range(12)), return_exceptions=True)
+        assert [result is None for result in results] == [True] * 7 + [False] * 2 + [True] * 3
+        assert [result.messages[0].body for result in results[7:9]] == [b"7", b"8"]  # type: ignore[union-attr]
+        await connection.close()
+
+
+# Transactions
+
+async def test_commit_and_rollback(connect: Connect, name: str) -> None:
+    connection = await connect()
+    channel, other = await connection.channel(transactional=True), await connection.channel()
+    queue = await channel.declare_queue(name, exclusive=True)
+    async with channel.transaction():
+        await channel.publish(b"1", name)
+        await channel.publish(b"2", name)
+        assert (await other.declare_queue(name, passive=True)).message_count == 0
+    assert (await other.declare_queue(name, passive=True)).message_count == 2
+    with pytest.raises(ZeroDivisionError):
+        async with channel.transaction():
+            await channel.publish(b"3", name)
+            message = await queue.get()
+            assert message is not None
+            message.ack()
+            raise ZeroDivisionError
+    await channel.publish(b"4", name)
+    await channel.tx_commit()
+    await channel.publish(b"5", name)
+    await channel.tx_rollback()
+    # What was acknowledged in the transaction that was rolled back is still ours, and was not requeued.
+    bodies = []
+    while (left := await other.get(name, no_ack=True)) is not None:
+        bodies.append(left.body)
+    assert bodies == [b"2", b"4"]
+
+
+async def test_transactions_need_a_channel_for_it(connect: Connect) -> None:
+    connection = await connect()
+    channel = await connection.channel()
+    with pytest.raises(RuntimeError, match="transactional=True"):
+        async with channel.transaction():
+            pass
+    with pytest.raises(PreconditionFailed):
+        await channel.tx_commit()
+
+
+async def test_commits_at_once(connect: Connect, name: str) -> None:
+    """Several tasks on one channel: what comes while a commit runs waits for it."""
+    connection = await connect()
+    channel = await connection.channel(transactional=True)
+    await channel.declare_queue(name, exclusive=True)
+
+    async def work(number: int) -> None:
+        for _ in range(5):
+            await channel.publish(b"x", name)
+            await channel.tx_commit()
+
+    await asyncio.gather(*(work(number) for number in range(10)))
+    assert (await channel.declare_queue(name, passive=True)).message_count == 50
+
+
+async def test_a_mistake_within_a_transaction(connect: Connect, name: str) -> None:
+    """Its error is what is raised, not that of the roll-back that cannot be."""
+    connection = await connect()
+    channel = await connection.channel(transactional=True)
+    with pytest.raises(NotFound):
+        async with channel.transaction():
+            await channel.publish(b"x", "", name)
+            await channel.declare_queue(exclusive=True)
+
+
+# Many tasks
+
+async def test_200_tasks_on_one_channel(connect: Connect, name: str) -> None:
+    channel = await (await connect()).channel()
+    await channel.declare_queue(name, exclusive=True)
+    chance = random.Random(1)
+    received: list[bytes] = []
+    consumers = [channel.consume(name, prefetch=5) for _ in range(5)]
+
+    async def publish(number: int) -> None:
+        for part in range(10):
+            await channel.publish(b"%d.%d" % (number, part), name)
+            if chance.random() < 0.2:
+                await channel.declare_queue(name, passive=True)
+
+    async def take(consumer: Any) -> None:
+        async for message in consumer:
+            received.append(message.body)
+            message.ack()
+
+    async def get() -> None:
+        while len(received) < 1800:
+            message = await channel.get(name)
+            if message is None:
+                await asyncio.sleep(0.002)
+            else:
+                received.append(message.body)
+                message.ack()
+
+    taking = [asyncio.create_task(take(consumer)) for consumer in consumers]
+    getting = [asyncio.create_task(get()) for _ in range(15)]
+    await asyncio.gather(*(publish(number) for number in range(180)))
+    while len(received) < 1800:
+        await asyncio.sleep(0.01)
+    for consumer in consumers:
+        await consumer.cancel()
+    await asyncio.gather(*taking, *getting)
+    assert sorted(received) == sorted(b"%d.%d" % (number, part) for number in range(180) for part in range(10))
+
+
+async def test_200_tasks_on_channels_of_their_own(connect: Connect, name: str) -> None:
+    connection = await connect()
+
+    async def work(number: int) -> int:
+        async with connection.channel(confirms=number % 2 == 0) as channel:
+            queue = await channel.declare_queue(exclusive=True)
+            async with channel.publisher(routing_key=queue.name, window=7) as publisher:
+                for part in range(20):
+                    await publisher.publish(b"%d" % part)
+            seen = 0
+            async with queue.consume(prefetch=3) as consumer:
+                async for message in consumer:
+                    assert message.body == b"%d" % seen
+                    message.ack()
+                    seen += 1
+                    if seen == 20:
+                        break
+            await queue.delete()
+            return seen
+
+    assert sum(await asyncio.gather(*(work(number) for number in range(200)))) == 4000
+    assert not connection.core.channels
+    assert not connection.core.topology.queues
+
+
+async def test_nothing_is_kept(connect: Connect, server: Broker, name: str) -> None:
+    """Channels, consumers, messages and connections go when nobody has them any more, without the collector's help where
+    it counts: per message."""
+    connection = await connect()
+    channel = await connection.channel()
+    await channel.declare_queue(name, exclusive=True)
+
+    class Body(bytes):
+        """Bytes that can be watched."""
+
+    async def round() -> weakref.ref[Any]:
+        async with connection.channel() as other:
+            async with other.publisher(routing_key=name) as publisher:
+                for _ in range(50):
+                    await publisher.publish(Body(b"x" * 100))
+            async with other.consume(name) as consumer:
+                for _ in range(50):
+                    (await anext(consumer)).ack()
+            return weakref.ref(other)
+
+    gone = [await round() for _ in range(3)]
+    gc.collect()
+    assert [reference() for reference in gone] == [None] * 3
+    gc.collect()
+    before = len(gc.get_objects())
+    for _ in range(10):
+        await round()
+    gc.collect()
+    assert len(gc.get_objects()) - before < 300
+    core = connection.core
+    assert not any(isinstance(thing, Body) for thing in gc.get_objects())
+    assert len(core.channels) == 1 and not core._awaited and not core._ready.waiting

@@ -1,0 +1,293 @@
+"""Connections that are cut again and again, anywhere, while everything is in use; and what the account says at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from leveret.client.aio.channel import Channel
+from leveret.client.errors import ConnectionClosed, ConnectionLost, Error, Returned, Timeout
+from leveret.client.events import Connected, Event
+from tests.client.conftest import Connect
+from tests.support.broker import Broker
+from tests.support.proxy import Proxy
+
+CUTS = 40
+OPTIONS: dict[str, Any] = {"reconnect_delay": 0.005, "reconnect_max_delay": 0.05, "timeout": 60}
+
+
+class Account:
+    """What was confirmed and what came out."""
+
+    def __init__(self) -> None:
+        self.confirmed: set[int] = set()
+        self.received: Counter[int] = Counter()
+        self.published = 0
+
+    def next(self) -> int:
+        self.published += 1
+        return self.published
+
+    def check(self) -> None:
+        lost = self.confirmed - set(self.received)
+        assert not lost, f"{len(lost)} of {len(self.confirmed)} confirmed messages are lost: {sorted(lost)[:10]}"
+
+
+async def await_each(channel: Channel, queue: str, account: Account, stop: asyncio.Event) -> None:
+    while not stop.is_set():
+        number = account.next()
+        await channel.publish(b"%d" % number, queue, persistent=True)
+        account.confirmed.add(number)
+
+
+async def in_a_window(channel: Channel, queue: str, account: Account, stop: asyncio.Event) -> None:
+    publisher = channel.publisher(routing_key=queue, window=50)
+    while not stop.is_set():
+        batch = [account.next() for _ in range(100)]
+        for number in batch:
+            await publisher.publish(b"%d" % number)
+        await publisher.flush()
+        account.confirmed.update(batch)
+
+
+async def consume(channel: Channel, queue: str, account: Account) -> None:
+    async for message in channel.consume(queue, prefetch=20):
+        account.received[int(message.body)] += 1
+        message.ack()
+
+
+async def ask(channel: Channel, queue: str, stop: asyncio.Event, answered: list[int]) -> None:
+    number = 0
+    while not stop.is_set():
+        number += 1
+        try:
+            answer = await channel.request(b"%d" % number, queue, timeout=20)
+        except (ConnectionClosed, Returned):
+            # It was cut; or the one who answers is away.
+            continue
+        assert answer.body == b"re %d" % number
+        answered[0] += 1
+        await asyncio.sleep(0.001)
+
+
+async def answer(channel: Channel, queue: str) -> None:
+    async for message in channel.consume(queue):
+        await message.respond(b"re " + message.body)
+        message.ack()
+
+
+async def run(dial: Connect, proxy: Proxy, name: str, spoil: Callable[[random.Random], None], cuts: int,
+              seed: int) -> tuple[Account, list[Event]]:
+    chance = random.Random(seed)
+    account = Account()
+    events: list[Event] = []
+    stop = asyncio.Event()
+    answered = [0]
+    publishing, consuming = await dial(proxy.url(), on_event=events.append, **OPTIONS), await dial(proxy.url(), **OPTIONS)
+    first, second, asking = [await publishing.channel() for _ in range(3)]
+    taking = [await consuming.channel() for _ in range(2)]
+    answering = await consuming.channel()
+    await first.declare_queue(name, durable=True)
+    questions = await answering.declare_queue(f"{name}.questions", auto_delete=True)
+    server_named = await taking[0].declare_queue(exclusive=True)
+    exchange = await taking[0].declare_exchange(f"{name}.x", "fanout", auto_delete=True)
+    await server_named.bind(exchange)
+    publishers = [asyncio.create_task(await_each(first, name, account, stop)) for _ in range(3)]
+    publishers.append(asyncio.create_task(in_a_window(second, name, account, stop)))
+    publishers.append(asyncio.create_task(ask(asking, questions.name, stop, answered)))
+    consumers = [asyncio.create_task(consume(channel, name, account)) for channel in taking]
+    consumers.append(asyncio.create_task(answer(answering, questions.name)))
+    for _ in range(cuts):
+        await asyncio.sleep(chance.uniform(0.005, 0.06))
+        spoil(chance)
+        for task in (*publishers, *consumers):
+            if task.done():
+                await task
+                raise AssertionError(f"{task} has ended")
+    proxy.cut_after = None
+    proxy.delay = 0
+    proxy.rate = 0
+    if spoil is not nothing:
+        # Those that are to be cut after so many octets are replaced by sound ones.
+        await asyncio.sleep(0.1)
+        proxy.cut()
+    before = answered[0]
+    deadline = time.monotonic() + 30
+    while answered[0] == before or len(account.confirmed) == 0:
+        assert time.monotonic() < deadline, "nothing goes on"
+        await asyncio.sleep(0.01)
+    stop.set()
+    async with asyncio.timeout(30):
+        await asyncio.gather(*publishers)
+        # Everything that is left comes out.
+        while (await first.declare_queue(name, passive=True)).message_count or account.confirmed - set(account.received):
+            await asyncio.sleep(0.01)
+    # The server-named queue, under whatever name, is still bound.
+    await first.publish(b"bound", exchange=exchange.name, mandatory=True)
+    assert (await server_named.get()).body == b"bound"  # type: ignore[union-attr]
+    for task in consumers:
+        task.cancel()
+    await asyncio.gather(*consumers, return_exceptions=True)
+    assert not publishing.core.channels[first.number].unconfirmed._by_tag
+    await first.delete_queue(name)
+    account.check()
+    return account, events
+
+
+def nothing(chance: random.Random) -> None:
+    pass
+
+
+async def test_without_cuts_there_are_no_duplicates(dial: Connect, proxy: Proxy, name: str) -> None:
+    account, _ = await run(dial, proxy, name, nothing, 10, 1)
+    assert set(account.received.values()) == {1}
+    assert set(account.received) == account.confirmed
+
+
+async def test_cuts_at_random_moments(dial: Connect, proxy: Proxy, name: str) -> None:
+    account, events = await run(dial, proxy, name, lambda chance: proxy.cut() and None, CUTS, 2)
+    # How many cuts hit a connection that was open depends on the machine; some did.
+    assert any(isinstance(event, Connected) and not event.first for event in events)
+    assert len(account.confirmed) > 100
+
+
+async def test_cuts_within_frames(dial: Connect, proxy: Proxy, name: str) -> None:
+    def spoil(chance: random.Random) -> None:
+        proxy.cut_after = chance.randrange(400, 30000)
+        if chance.random() < 0.3:
+            proxy.cut()
+
+    account, _ = await run(dial, proxy, name, spoil, CUTS, 3)
+    assert len(account.confirmed) > 50
+
+
+async def test_a_slow_and_late_network(dial: Connect, proxy: Proxy, name: str) -> None:
+    def spoil(chance: random.Random) -> None:
+        proxy.delay = chance.choice([0, 0.001, 0.005])
+        proxy.rate = chance.choice([0, 200_000])
+        if chance.random() < 0.2:
+            proxy.cut()
+
+    await run(dial, proxy, name, spoil, CUTS // 2, 4)
+
+
+async def test_half_open_connections(dial: Connect, proxy: Proxy, server: Broker, name: str) -> None:
+    """Found by heartbeats. The server finds them, too; until then it holds what it has sent."""
+    connection = await dial(proxy.url(), heartbeat=1, **OPTIONS)
+    channel = await connection.channel()
+    await channel.declare_queue(name)
+    account = Account()
+    stop = asyncio.Event()
+    publishing = asyncio.create_task(await_each(channel, name, account, stop))
+    stalled = []
+    for _ in range(2):
+        await asyncio.sleep(0.1)
+        count = len(account.confirmed)
+        stalled += proxy.half_open()
+        async with asyncio.timeout(20):
+            while len(account.confirmed) <= count + 1:
+                await asyncio.sleep(0.01)
+    stop.set()
+    await publishing
+    for pair in stalled:
+        pair.cut()
+    while (message := await channel.get(name, no_ack=True)) is not None:
+        account.received[int(message.body)] += 1
+    account.check()
+    await channel.delete_queue(name)
+
+
+async def test_errors_while_it_is_cut_are_of_the_tree(dial: Connect, proxy: Proxy, name: str) -> None:
+    """All sorts of calls, some of them given up: each ends, with its result or an `Error`, and nothing is left."""
+    chance = random.Random(5)
+    connection = await dial(proxy.url(), **{**OPTIONS, "timeout": 5})
+    shared = await connection.channel()
+    await shared.declare_queue(name)
+    outcomes: Counter[str] = Counter()
+
+    async def call(number: int) -> None:
+        channel = shared if number % 3 else await connection.channel()
+        kind = chance.randrange(7)
+        if kind == 0:
+            await channel.declare_queue(f"{name}.{number % 5}", auto_delete=True)
+        elif kind == 1:
+            await channel.publish(b"x", name)
+        elif kind == 2:
+            message = await channel.get(name)
+            if message is not None:
+                message.ack()
+        elif kind == 3:
+            async with channel.consume(name, prefetch=1) as consumer:
+                try:
+                    async with asyncio.timeout(0.01):
+                        (await anext(consumer)).ack()
+                except TimeoutError:
+                    pass
+        elif kind == 4:
+            await channel.bind_queue(name, "amq.topic", f"k.{number}")
+            await channel.unbind_queue(name, "amq.topic", f"k.{number}")
+        elif kind == 5:
+            async with channel.publisher(routing_key=name, window=3) as publisher:
+                for _ in range(5):
+                    await publisher.publish(b"y")
+        else:
+            await channel.qos(chance.randrange(1, 10), global_=True)
+        if channel is not shared:
+            await channel.close()
+
+    async def attempt(number: int) -> None:
+        try:
+            async with asyncio.timeout(chance.choice([0.002, 0.02, 10])):
+                await call(number)
+            outcomes["done"] += 1
+        except Error as error:
+            outcomes[type(error).__name__] += 1
+        except TimeoutError:
+            outcomes["given up"] += 1
+
+    for round in range(30):
+        tasks = [asyncio.create_task(attempt(round * 20 + number)) for number in range(20)]
+        await asyncio.sleep(chance.uniform(0, 0.02))
+        if round % 2:
+            proxy.cut()
+        await asyncio.gather(*tasks)
+    assert outcomes["done"] > 50, outcomes
+    assert set(outcomes) <= {"done", "given up", "ConnectionLost", "Timeout"}, outcomes
+    # The last cut may not have been noticed.
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                queue = await shared.declare_queue(name)
+                break
+            except ConnectionLost:
+                continue
+        await shared.publish(b"last", name)
+    async with asyncio.timeout(20):
+        while len(connection.core.channels) > 1:
+            # Whatever was given up while it was opened is closed.
+            left = next(channel for channel in connection.core.channels.values() if channel is not shared._core)
+            if left.face is not None and left.opened:
+                await left.face.close()
+            await asyncio.sleep(0.01)
+    while (await shared.declare_queue(name, passive=True)).consumer_count:
+        await asyncio.sleep(0.01)
+    await queue.delete()
+
+
+@pytest.mark.parametrize("seconds", [0.3])
+async def test_blocked_timeout_is_for_open_connections_only(dial: Connect, proxy: Proxy, name: str, seconds: float) -> None:
+    connection = await dial(proxy.url(), blocked_timeout=0.05, timeout=seconds, reconnect_delay=30)
+    channel = await connection.channel()
+    proxy.cut()
+    while connection.is_open:
+        await asyncio.sleep(0.005)
+    begun = time.monotonic()
+    with pytest.raises(Timeout, match="no connection"):
+        await channel.publish(b"x", name)
+    assert time.monotonic() - begun > seconds * 0.9

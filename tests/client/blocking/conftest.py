@@ -1,0 +1,38 @@
+"""Connections of the blocking face, which end with their test and leave no thread behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from leveret import blocking
+from tests.support.broker import Broker
+
+Open = Callable[..., blocking.Connection]
+
+
+@pytest.fixture
+def dial() -> Iterator[Open]:
+    """Opens connections to a URL. At the test's end they are closed, and their threads must be gone."""
+    opened: list[blocking.Connection] = []
+    before = set(threading.enumerate())
+
+    def open(url: str | list[str], **options: Any) -> blocking.Connection:
+        connection = blocking.connect(url, **options)
+        opened.append(connection)
+        return connection
+
+    yield open
+    for connection in opened:
+        connection.close()
+    left = [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("leveret connection")]
+    assert not left, f"threads are left: {left}"
+
+
+@pytest.fixture
+def connect(server: Broker, dial: Open) -> Open:
+    """Opens connections to the server."""
+    return lambda **options: dial(server.url(), **options)

@@ -1,0 +1,129 @@
+"""The client's tests run against Leveret and, where it is installed, against RabbitMQ. Tests that are coroutines run in a
+loop of their own, which must be left as it was found: no tasks, no sockets, no error that nobody looked at."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import os
+import warnings
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+
+import leveret
+from leveret.client.aio.connection import Connection
+from tests.support import rabbitmq
+from tests.support.broker import Broker, LeveretProcess
+from tests.support.fixtures import name
+from tests.support.proxy import Proxy
+
+__all__ = ["name"]
+
+WITHIN = 90.0
+_NEVER = ("never awaited", "unclosed")
+
+
+@pytest.fixture(scope="session", params=["leveret", "rabbitmq"])
+def shared_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """One broker of each kind for the whole session. Tests take `server`, which looks after it."""
+    directory = tmp_path_factory.mktemp(request.param)
+    if request.param == "rabbitmq":
+        if not rabbitmq.available():
+            pytest.skip("RabbitMQ is not installed")
+        node = rabbitmq.RabbitProcess(directory).start()
+        yield node
+        node.stop()
+        return
+    process = LeveretProcess(directory).start()
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def server(shared_server: Broker) -> Iterator[Broker]:
+    """The session's broker; the test that kills it or makes it log an exception is the one that fails."""
+    yield shared_server
+    if isinstance(shared_server, LeveretProcess):
+        if not shared_server.alive():
+            log = shared_server.log()
+            shared_server.kill()
+            shared_server.start()
+            raise AssertionError("the broker died:\n" + log[-4000:])
+        try:
+            shared_server.check_log()
+        finally:
+            os.truncate(shared_server.log_path, 0)
+
+
+@pytest.fixture
+def proxy(server: Broker) -> Iterator[Proxy]:
+    with Proxy(server) as between:
+        yield between
+
+
+class Connect:
+    """Opens connections, which the test's end closes."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.opened: list[Connection] = []
+
+    async def __call__(self, url: str | list[str] | None = None, **options: Any) -> Connection:
+        connection = await leveret.connect(url or self.url, **options)
+        self.opened.append(connection)
+        return connection
+
+
+@pytest.fixture
+def connect(server: Broker) -> Connect:
+    """To the server, unless a URL is given."""
+    return Connect(server.url())
+
+
+@pytest.fixture
+def dial() -> Connect:
+    """To the URL that is given, without a broker of the session's."""
+    return Connect("amqp://nowhere.invalid")
+
+
+async def _run(test: Callable[[], Awaitable[None]], connects: list[Connect], faults: list[Any]) -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda loop, context: faults.append(context))
+    try:
+        async with asyncio.timeout(WITHIN):
+            await test()
+    finally:
+        for connect in connects:
+            for connection in reversed(connect.opened):
+                await connection.close()
+            connect.opened.clear()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    assert not left, f"tasks are left: {left}"
+    gc.collect()
+    await asyncio.sleep(0)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine, and fail it for what it leaves behind."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    faults: list[Any] = []
+    # What tests of other parts have left in this process is not this one's.
+    gc.collect()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ResourceWarning)
+        warnings.simplefilter("always", RuntimeWarning)
+        connects = [value for value in pyfuncitem.funcargs.values() if isinstance(value, Connect)]
+        asyncio.run(_run(lambda: pyfuncitem.obj(**arguments), connects, faults))
+        gc.collect()
+    assert not faults, f"the loop reported: {faults}"
+    left = [str(warning.message) for warning in caught if any(sign in str(warning.message) for sign in _NEVER)]
+    assert not left, f"left behind: {left}"
+    return True

@@ -1,0 +1,130 @@
+"""A server on a loopback port that says what a test wants it to say, right or wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from pamqp import commands
+from pamqp.header import ContentHeader
+
+from tests.support.amqp import METHOD, PROTOCOL_HEADER, decode, encode, split
+
+Script = Callable[["Peer"], Awaitable[None]]
+WITHIN = 10.0
+
+
+class Peer:
+    """One connection of a client, seen from the server."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self._buffer = bytearray()
+        self._frames: list[Any] = []
+        self.seen: list[str] = []
+
+    def send(self, method: Any, channel: int = 0) -> None:
+        self.writer.write(encode(method, channel))
+
+    def content(self, method: Any, channel: int, body: bytes, **properties: Any) -> None:
+        self.send(method, channel)
+        self.send(ContentHeader(0, len(body), commands.Basic.Properties(**properties)), channel)
+        if body:
+            from pamqp.body import ContentBody
+            self.send(ContentBody(body), channel)
+
+    async def next(self) -> tuple[int, Any]:
+        """The next method and its channel; contents and heartbeats are passed over. EOFError at the end."""
+        async with asyncio.timeout(WITHIN):
+            while True:
+                while self._frames:
+                    kind, channel, payload = self._frames.pop(0)
+                    if kind == METHOD:
+                        method = decode(kind, channel, payload)
+                        self.seen.append(method.name)
+                        return channel, method
+                data = await self.reader.read(1 << 16)
+                if not data:
+                    raise EOFError
+                self._buffer += data
+                self._frames.extend(split(self._buffer))
+
+    async def expect(self, name: str) -> tuple[int, Any]:
+        """As `next`, which must be the method of that name; others are passed over."""
+        while True:
+            channel, method = await self.next()
+            if method.name == name:
+                return channel, method
+
+    async def greet(self) -> None:
+        """The protocol header, and `connection.start`."""
+        assert await self.reader.readexactly(8) == PROTOCOL_HEADER
+        self.send(commands.Connection.Start(server_properties={"product": "fake"}, mechanisms="PLAIN AMQPLAIN"))
+
+    async def tune(self, channel_max: int = 10, frame_max: int = 4096, heartbeat: int = 0) -> None:
+        await self.expect("Connection.StartOk")
+        self.send(commands.Connection.Tune(channel_max, frame_max, heartbeat))
+        await self.expect("Connection.TuneOk")
+
+    async def handshake(self, **tuning: int) -> None:
+        await self.greet()
+        await self.tune(**tuning)
+        await self.expect("Connection.Open")
+        self.send(commands.Connection.OpenOk())
+
+    async def channel(self) -> int:
+        """A channel with confirms."""
+        number, _ = await self.expect("Channel.Open")
+        self.send(commands.Channel.OpenOk(), number)
+        await self.expect("Confirm.Select")
+        self.send(commands.Confirm.SelectOk(), number)
+        return number
+
+    async def closing(self) -> None:
+        """Answer whatever is closed, until the client hangs up."""
+        try:
+            while True:
+                channel, method = await self.next()
+                if method.name == "Connection.Close":
+                    self.send(commands.Connection.CloseOk())
+                elif method.name == "Channel.Close":
+                    self.send(commands.Channel.CloseOk(), channel)
+        except (EOFError, ConnectionError):
+            pass
+
+
+@asynccontextmanager
+async def fake_server(script: Script, *, ssl: Any = None) -> AsyncIterator[str]:
+    """Runs the script for every connection; the value is a URL. What a script raises fails the test."""
+    tasks: set[asyncio.Task[None]] = set()
+    failed: list[BaseException] = []
+
+    async def run(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        try:
+            await script(Peer(reader, writer))
+        except (EOFError, ConnectionError, asyncio.CancelledError):
+            pass
+        except BaseException as error:
+            failed.append(error)
+        finally:
+            tasks.discard(task)
+            writer.close()
+
+    server = await asyncio.start_server(run, "127.0.0.1", 0, ssl=ssl)
+    port = server.sockets[0].getsockname()[1]
+    try:
+        yield f"amqp://guest:guest@127.0.0.1:{port}/"
+    finally:
+        server.close()
+        for task in list(tasks):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await server.wait_closed()
+    if failed:
+        raise failed[0]

@@ -1,0 +1,64 @@
+"""The two faces are one: the same names, with the same parameters and defaults."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+import pytest
+
+import leveret
+from leveret import aio, blocking
+from leveret.client.limit import DEFAULT, while_blocked
+
+# What a face has by its nature.
+DIFFERENT = {
+    "Connection": {"open", "run", "wait", "until_open", "new_waiter", "flush_soon", "emit", "pause_reading",
+                   "resume_reading", "hang_up", "reconnect", "received", "socket_lost", "stream", "core", "driver"},
+    "Channel": {"send", "until_flowing", "lock", "call"},
+    "Consumer": set(),
+    "Publisher": set(),
+    "Queue": set(),
+    "Exchange": set(),
+}
+
+
+def public(kind: type) -> dict[str, Any]:
+    return {name: value for name, value in inspect.getmembers(kind) if not name.startswith("_")}
+
+
+def parameters(call: Any) -> list[tuple[str, Any, Any]]:
+    found = inspect.signature(call).parameters.values()
+    return [(parameter.name, parameter.kind, parameter.default) for parameter in found]
+
+
+@pytest.mark.parametrize("name", sorted(DIFFERENT))
+def test_the_faces_agree(name: str) -> None:
+    asynchronous, threaded = public(getattr(aio, name)), public(getattr(blocking, name))
+    assert asynchronous.keys() - DIFFERENT[name] == threaded.keys() - DIFFERENT[name]
+    for member in asynchronous.keys() & threaded.keys() - DIFFERENT[name]:
+        # Only threads need to be told how long they wait: asyncio has `asyncio.timeout`.
+        if callable(asynchronous[member]) and (name, member) != ("Connection", "wait_closed"):
+            assert parameters(asynchronous[member]) == parameters(threaded[member]), member
+
+
+def test_both_connect_with_the_same_options() -> None:
+    assert parameters(leveret.connect) == parameters(blocking.connect)
+    assert aio.connect is leveret.connect
+    assert sorted(aio.__all__) == sorted(blocking.__all__)
+
+
+def test_how_long_a_publish_waits_while_it_is_blocked() -> None:
+    assert while_blocked(None, DEFAULT) is None
+    assert while_blocked(7, DEFAULT) == 7
+    assert while_blocked(7, None) == 7
+    assert while_blocked(None, 5) == 5
+    assert while_blocked(7, 5) == 5
+    assert while_blocked(3, 5) == 3
+
+
+def test_docstrings_speak_of_their_own_face() -> None:
+    for name in DIFFERENT:
+        for member, value in public(getattr(blocking, name)).items():
+            assert not re.search(r"\bawait|async ", value.__doc__ or ""), f"{name}.{member}"

@@ -1,0 +1,89 @@
+"""A socket that is lost when the last answer has come, and before who waited for it goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from leveret.client.core import connection as states
+from leveret.client.core.connection import ConnectionCore
+from leveret.client.core.host import Host
+from leveret.client.core.recovery import recover
+from leveret.client.errors import ConnectionLost
+from leveret.client.events import Event
+from leveret.client.parameters import Parameters
+
+
+class Waiter:
+    def __init__(self) -> None:
+        self.result: Any = None
+
+    def done(self) -> bool:
+        return self.result is not None
+
+    def set_result(self, result: Any, /) -> None:
+        self.result = result
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        self.result = exception
+
+
+class Idle(Host):
+    """A face without a socket."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def new_waiter(self) -> Waiter:
+        return Waiter()
+
+    def flush_soon(self) -> None: ...
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def hang_up(self) -> None: ...
+
+    def reconnect(self) -> None: ...
+
+
+def test_recovery_does_not_end_well_over_a_lost_socket() -> None:
+    host = Idle()
+    core = ConnectionCore(host, Parameters())
+    core.state = states.RECOVERING
+    core.lost(ConnectionLost("cut"))
+    with pytest.raises(ConnectionLost, match="cut"):
+        for _ in recover(core):
+            pass
+    assert core.is_lost
+    assert not core.opened
+    assert host.events == []
+
+
+def test_recovery_opens_no_channel_over_a_lost_socket() -> None:
+    core = ConnectionCore(Idle(), Parameters())
+    core.state = states.RECOVERING
+    channel = core.new_channel(confirms=True, transactional=False)
+    core.lost(ConnectionLost("cut"))
+    with pytest.raises(ConnectionLost, match="cut"):
+        next(recover(core))
+    assert not channel.opened
+
+
+def test_a_handshake_does_not_end_well_over_a_lost_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = ConnectionCore(Idle(), Parameters())
+
+    def lost_at_the_end(connection: ConnectionCore) -> Any:
+        connection.lost(ConnectionLost("cut"))
+        yield from ()
+
+    monkeypatch.setattr(states, "handshake", lost_at_the_end)
+    with pytest.raises(ConnectionLost, match="cut"):
+        for _ in core.connected(Parameters()):
+            pass
+    assert core.is_lost
