@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from leveret.config import Config, ConfigError, load_config
+from leveret.config import Config, ConfigError, combine_config, load_config
 from leveret.config.document import document, main
 
 
@@ -197,3 +197,33 @@ def test_the_example_of_the_page_loads(tmp_path: Path) -> None:
     example = document().split("```toml\n")[1].split("```")[0]
     config = load_config(write(tmp_path, example), {})
     assert config.users["shop"].permissions["orders"].write == r"^(shop-|amq\.topic$)"
+
+
+# Tables of a program
+
+
+def test_the_later_layer_wins_key_by_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEVERET_SERVER__PORT", "9")
+    file = write(tmp_path, "[server]\nport = 2\nhost = 'file'\n[vhosts.a]\nlimits.max_queues = 1\n")
+    config = combine_config(
+        ("default", {"server": {"port": 1, "log_level": "error"}}), ("file", file),
+        ("argument", {"server": {"host": "argument", "data_dir": tmp_path}, "auth": {"mechanisms": ("PLAIN",)}}))
+    assert (config.server.port, config.server.host, config.server.log_level) == (2, "argument", "error")
+    assert config.server.data_dir == str(tmp_path)
+    assert config.auth.mechanisms == ["PLAIN"]
+    assert config.vhosts["a"].limits.max_queues == 1
+
+
+@pytest.mark.parametrize(("table", "expected"), [
+    ({"sever": {}}, "broker's table: unknown key sever; did you mean server?"),
+    ({"server": {"prt": 1}}, "unknown key server.prt; did you mean server.port?"),
+    ({"server": {"port": "x"}}, "server.port: got 'x', expected a whole number, 0 to 65535"),
+    ({"server": 5}, "server: got 5, expected a table"),
+    ({"server": {5: 5}}, "server has the key 5, expected a text"),
+    ({5: {}}, "the configuration has the key 5, expected a text"),
+    ({"auth": {"mechanisms": []}}, "broker's table: auth.mechanisms is empty"),
+])
+def test_mistakes_in_a_table_are_refused_by_name(table: dict[str, object], expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        combine_config(("broker's table", table))
+    assert expected in str(caught.value)

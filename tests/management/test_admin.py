@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from leveret.broker.errors import BrokerError, NotAllowed, NotFound, PreconditionFailed, ResourceError, StorageFailed
+from leveret.broker.errors import BrokerError, NotAllowed, NotFound, PreconditionFailed, StorageFailed
 from leveret.broker.message import Message, make_address
 from leveret.config import CompatConfig, Config, VhostConfig, VhostLimitsConfig
 from leveret.management import admin as admin_module
@@ -244,7 +244,7 @@ def test_vhosts(harness: Harness) -> None:
     assert sources == {"/": ("default", False), "declared": ("config", True)}
     harness.call("vhosts.add", name="new", max_queues=1)
     harness.call("queues.add", name="first", vhost="new")
-    with pytest.raises(ResourceError):
+    with pytest.raises(PreconditionFailed, match="max_queues"):
         harness.call("queues.add", name="second", vhost="new")
     harness.call("vhosts.change", name="new", max_queues=2, consumer_timeout=1.5)
     harness.call("queues.add", name="second", vhost="new")

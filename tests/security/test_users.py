@@ -281,3 +281,14 @@ def test_expressions_that_cannot_be_used_change_nothing(store: UserStore) -> Non
     with pytest.raises(PreconditionFailed, match="user 'bob'"):
         store.declare({"bob": declared("bob", permissions={"/": Permission("(a+)+")})})
     assert store.get("bob") is None
+
+
+def test_the_owner_may_do_everything_everywhere(hasher: CountingHasher) -> None:
+    store = UserStore(owner="boss", hasher=hasher)
+    assert not store.may_open("boss", "v")
+    store.declare({"boss": declared("boss", b"secret"), "other": declared("other", b"secret")})
+    assert (store.may_open("boss", "v"), store.may_open("other", "v")) == (True, False)
+    for operation in ("configure", "write", "read"):
+        assert (store.may("boss", "v", operation, "q"), store.may("other", "v", operation, "q")) == (True, False)
+    store.declare({})
+    assert not store.may("boss", "v", "read", "q")

@@ -51,6 +51,16 @@ def test_queues_share_less_as_memory_runs_short(site: Site, memory: SimpleNamesp
     assert shares[0] > shares[1] > shares[2] > 0
 
 
+def test_limits_that_are_taken_away_end_what_they_began(site: Site, memory: SimpleNamespace, tmp_path: Path) -> None:
+    watch = Watch(site.services, 100 * MEGABYTE, 1 << 62, tmp_path)
+    memory.octets = 101 * MEGABYTE
+    watch.look()
+    assert site.services.alarm == "memory and disk" and site.broker.tight
+    watch.memory_limit = watch.disk_free = 0
+    watch.look()
+    assert site.services.alarm == "" and not site.broker.tight and site.broker.page_above == DEFAULT_PAGE_ABOVE
+
+
 def test_who_was_held_back_for_memory_is_woken(site: Site, memory: SimpleNamespace) -> None:
     watch = Watch(site.services, 100 * MEGABYTE, 0, None)
     memory.octets = 90 * MEGABYTE

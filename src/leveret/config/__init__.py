@@ -5,8 +5,9 @@ The structs in `model` are the only list of keys: the loader, its refusals and `
 
 from __future__ import annotations
 
-from leveret.config.load import ConfigError, load_config
+from leveret.config.load import ConfigError, combine_config, load_config
 from leveret.config.model import (
+    Amqp10Config,
     AmqpConfig,
     AuthConfig,
     BrokerConfig,
@@ -24,6 +25,7 @@ from leveret.config.model import (
 )
 
 __all__ = [
+    "Amqp10Config",
     "AmqpConfig",
     "AuthConfig",
     "BrokerConfig",
@@ -39,5 +41,6 @@ __all__ = [
     "UserLimitsConfig",
     "VhostConfig",
     "VhostLimitsConfig",
+    "combine_config",
     "load_config",
 ]

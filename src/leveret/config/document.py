@@ -65,9 +65,22 @@ limits.max_queues = 1000
 
 ## What a running broker takes over
 
-On SIGHUP `leveret serve` reads the file again, with the same environment and flags. New connections then get the
-certificates of `[tls]`, and logins the users, passwords and permissions of `[users]`. Everything else waits for the
-next start, and the log says so. A file that has a mistake changes nothing.
+On SIGHUP `leveret serve` reads the file again, with the same environment and flags. A file that has a mistake changes
+nothing.
+
+- `tls.cert`, `tls.key`, `tls.key_password_file`, `tls.ca`: new connections get the new certificates, if there was a TLS
+  listener before.
+- `users`: logins and operations from now on go by the new users, passwords, permissions and limits. Users that are gone are
+  disconnected.
+- `limits`: they hold from now on, `unacked_per_channel` for new channels and the others also for connections that exist;
+  what was granted before stays.
+- `vhosts`: new ones are made. `limits` and `compat.strict` hold at once, `qos_global` and `consumer_timeout` for new
+  connections. A vhost that is gone from the file stays, with everything in it, and has the settings that `leveret vhosts
+  change` gave it, or the default ones; `leveret vhosts delete` deletes it.
+- All others wait for the next start, and the log says so.
+
+When `compat.strict` is taken away from a vhost, its queues keep the delivery limit that they have of it until the next
+start.
 
 ## Environment variables that are no keys
 

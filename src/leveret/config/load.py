@@ -20,7 +20,7 @@ from leveret.config.model import Config
 from leveret.config.schema import Key, Table, schema_of
 from leveret.config.values import READERS
 
-__all__ = ["ConfigError", "load_config"]
+__all__ = ["ConfigError", "combine_config", "load_config"]
 
 PREFIX = "LEVERET_"
 _TRUE = {"true", "yes", "on", "1"}
@@ -55,6 +55,27 @@ def load_config(path: str | os.PathLike[str] | None = None, environment: Mapping
     _read_environment(environment, root, tree)
     for key, text in flags:
         _read_flag(key, text, root, tree)
+    return _checked(root, tree)
+
+
+def combine_config(*layers: tuple[str, Mapping[str, Any] | Path]) -> Config:
+    """The configuration from tables and TOML files, later ones winning key by key; the environment says nothing.
+
+    A layer is what to call it in a refusal, and either a table of the file's structure, with Python's values for TOML's
+    and paths where the file has texts, or the path of a file. A relative path in a table starts at the working
+    directory. Raises `ConfigError`.
+    """
+    root = schema_of(Config)
+    tree = _Tree()
+    for name, layer in layers:
+        if isinstance(layer, Path):
+            _read_file(layer, root, tree)
+        else:
+            _flatten(layer, root, (), name, os.getcwd(), tree)
+    return _checked(root, tree)
+
+
+def _checked(root: Table, tree: _Tree) -> Config:
     built = _build(root, (), tree)
     assert isinstance(built, Config)
     check(built, lambda key: _source_of(key, tree))
@@ -183,12 +204,14 @@ def _flatten(value: Any, root: Table, path: tuple[str, ...], source: str, base: 
     if isinstance(node, Key):
         tree.put(path, value, source, base)
         return
-    if not isinstance(value, dict):
-        raise ConfigError(f"{source}: {dotted(path)}: got {value!r}, expected a table")
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{source}: {dotted(path) or 'the configuration'}: got {value!r}, expected a table")
     # An empty table is something too: a user without anything.
     if node.struct is not None and path:
         tree.put((*path, ""), None, source, base)
     for key, inner in value.items():
+        if not isinstance(key, str):
+            raise ConfigError(f"{source}: {dotted(path) or 'the configuration'} has the key {key!r}, expected a text")
         _flatten(inner, root, (*path, key), source, base, tree)
 
 

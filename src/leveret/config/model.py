@@ -103,6 +103,38 @@ class AmqpConfig(Section, frozen=True, kw_only=True):
     ] = "rabbitmq"
 
 
+class Amqp10Config(Section, frozen=True, kw_only=True):
+    """AMQP 1.0; sizes of messages are limited by `amqp.max_message_size` as in the other protocols."""
+
+    anonymous_user: Annotated[
+        str,
+        about(
+            "User that clients act as who use SASL ANONYMOUS or no SASL at all; an empty text lets none of them in. "
+            "`auth.loopback_users` holds for it, too."
+        ),
+    ] = "guest"
+    auto_create: Annotated[
+        bool,
+        about("Whether a link to a name that is neither queue nor exchange creates a durable queue of that name."),
+    ] = True
+    max_frame_size: Annotated[Size, about("Largest frame, in octets, that clients may send.", ge=512, le=2147483647)] = (
+        131072
+    )
+    sessions: Annotated[int, about("Sessions of one connection.", ge=1, le=65536)] = 256
+    links: Annotated[int, about("Links of one session.", ge=1, le=65536)] = 1024
+    idle_timeout: Annotated[
+        Seconds,
+        about("Time without a frame after which a client is taken for dead; 0: never. Clients are told half of it.", ge=0),
+    ] = 120.0
+    link_credit: Annotated[int, about("Messages that a sender may send ahead.", ge=1, le=65535)] = 1000
+    product: Annotated[
+        str, about("`product` in the properties of open. RabbitMQ's clients insist on its name.")
+    ] = "RabbitMQ"
+    version: Annotated[
+        str, about("`version` in the properties of open. RabbitMQ's clients use what that version of it has.")
+    ] = "4.3.0"
+
+
 class LimitsConfig(Section, frozen=True, kw_only=True):
     """What clients together may use. 0 means no limit."""
 
@@ -149,7 +181,7 @@ class StorageConfig(Section, frozen=True, kw_only=True):
         ),
     ] = 16777216
     body_spool_threshold: Annotated[
-        Size, about("Bodies larger than this are received, kept and delivered in pieces.", ge=4096)
+        Size, about("Bodies larger than this are received into a file of the data directory, not into memory.", ge=4096)
     ] = 1048576
 
 
@@ -248,6 +280,7 @@ class Config(Section, frozen=True, kw_only=True):
     server: ServerConfig = field(default_factory=ServerConfig)
     tls: TlsConfig = field(default_factory=TlsConfig)
     amqp: AmqpConfig = field(default_factory=AmqpConfig)
+    amqp10: Amqp10Config = field(default_factory=Amqp10Config)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     storage: StorageConfig = field(default_factory=StorageConfig)
     auth: AuthConfig = field(default_factory=AuthConfig)

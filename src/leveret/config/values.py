@@ -56,6 +56,8 @@ def read_seconds(value: Any, base: str) -> Any:
 
 def read_path(value: Any, base: str) -> Any:
     """An absolute path; a relative one starts at `base`."""
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
     if not isinstance(value, str):
         return value
     if not value:

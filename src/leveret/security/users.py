@@ -59,17 +59,19 @@ class UserStore:
 
     put          writes the metadata; the caller ends the turn
     declared_in  what to name in the refusal to change a user of the configuration
+    owner        a user who may do everything in every vhost, whatever its permissions say; "" for none
     generation   grows with every change: whoever keeps answers of `may` drops them when it differs
 
     Everything but `verify` is called on the event loop; `verify` blocks and is for a small thread pool.
     """
 
     def __init__(self, put: Put | None = None, *, loopback_users: Iterable[str] = (DEFAULT_USER,),
-                 declared_in: str = "the configuration", hasher: Hasher | None = None) -> None:
+                 declared_in: str = "the configuration", owner: str = "", hasher: Hasher | None = None) -> None:
         self.generation = 0
         # Called whenever `generation` grows.
         self.on_change: Callable[[], None] | None = None
         self.declared_in = declared_in
+        self.owner = owner
         self.loopback_users = frozenset(loopback_users)
         self._put = put
         self._hasher = hasher or Hasher()
@@ -133,13 +135,15 @@ class UserStore:
     def may(self, name: str, vhost: str, operation: str, resource: str) -> bool:
         """Whether the user may configure, write or read the exchange or queue; "" is the default exchange."""
         user = self.get(name)
+        if user is not None and name == self.owner:
+            return True
         permission = user.permissions.get(vhost) if user is not None else None
         return permission is not None and allows(permission, operation, resource)
 
     def may_open(self, name: str, vhost: str) -> bool:
         """Whether the user may use the vhost: it has permissions there, be they empty."""
         user = self.get(name)
-        return user is not None and vhost in user.permissions
+        return user is not None and (vhost in user.permissions or name == self.owner)
 
     def may_connect_from(self, name: str, host: str) -> bool:
         """Whether the user may log in from an address: the users of `loopback_users` from loopback only.

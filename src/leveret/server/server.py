@@ -11,7 +11,7 @@ from pathlib import Path
 
 from leveret.broker.log import FAILED
 from leveret.protocols.services import Services
-from leveret.server.transport import SocketProtocol
+from leveret.server.transport import READ_OCTETS, SocketProtocol
 from leveret.server.watch import INTERVAL, Watch
 
 log = logging.getLogger("leveret.server")
@@ -39,6 +39,7 @@ class Server:
         self.on_failure = on_failure
         self.listeners: list[asyncio.AbstractServer] = []
         self.accepted: set[SocketProtocol] = set()
+        self._room = memoryview(bytearray(READ_OCTETS))
         self.executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="leveret-auth")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._clock: asyncio.TimerHandle | None = None
@@ -83,7 +84,8 @@ class Server:
 
     def _accept(self) -> SocketProtocol:
         assert self._loop is not None
-        return SocketProtocol(self.services, self._loop, self.executor, self.handshake_timeout, self.accepted)
+        return SocketProtocol(self.services, self._loop, self.executor, self.handshake_timeout, self.accepted,
+                              self._room)
 
     async def stop(self, reason: str = "the broker stops") -> None:
         """Close the listeners, then the connections with 320, then the log."""

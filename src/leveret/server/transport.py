@@ -11,16 +11,18 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Any
 
-from leveret.protocols.detect import HEADER_0_9_1, HEADER_SIZE, NEED_MORE, UNKNOWN, detect
+from leveret.protocols.detect import HEADER_SIZE, NEED_MORE, UNKNOWN, detect, supported_header
+from leveret.protocols.opening import make_session
 from leveret.protocols.peer import Peer
 from leveret.protocols.services import Services
 from leveret.protocols.session import Session
-from leveret.protocols.v0_9_1.connection import Connection
 
 log = logging.getLogger("leveret.server")
 
 # Deliveries stop while the socket's buffer holds more than this.
 HIGH_WATER = 1 << 20
+# What is read from a socket at once.
+READ_OCTETS = 256 << 10
 
 
 class SocketPeer(Peer):
@@ -31,6 +33,7 @@ class SocketPeer(Peer):
         self._transport = transport
         self._loop = loop
         self._executor = executor
+        self._timers: list[asyncio.TimerHandle] = []
         address = transport.get_extra_info("peername") or ("", 0)
         own = transport.get_extra_info("sockname") or ("", 0)
         self.host = str(address[0])
@@ -70,7 +73,15 @@ class SocketPeer(Peer):
         self._loop.call_soon(callback)
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
-        self._loop.call_later(seconds, callback)
+        now = self._loop.time()
+        self._timers = [timer for timer in self._timers if timer.when() > now]
+        self._timers.append(self._loop.call_later(seconds, callback))
+
+    def gone(self) -> None:
+        """The socket is closed. What was to be called later would only keep the session alive till then."""
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
 
     def run_blocking(self, function: Callable[[], Any], done: Callable[[Any], None]) -> None:
         future = self._loop.run_in_executor(self._executor, function)
@@ -83,6 +94,12 @@ def _report(done: Callable[[Any], None], future: asyncio.Future[Any]) -> None:
         done(error if error is not None else future.result())
 
 
+def _reader_of(transport: asyncio.Transport) -> Any:
+    """The transport that reads the socket: that of TLS stands upon another one."""
+    tls = getattr(transport, "_ssl_protocol", None)
+    return transport if tls is None else tls._transport
+
+
 def _shown(address: Any) -> str:
     if not isinstance(address, tuple):
         return str(address) or "local"
@@ -90,25 +107,34 @@ def _shown(address: Any) -> str:
     return f"[{host}]:{address[1]}" if ":" in host else f"{host}:{address[1]}"
 
 
-class SocketProtocol(asyncio.Protocol):
-    """One accepted socket. Once the protocol is known, octets go straight to its session."""
+class SocketProtocol(asyncio.BufferedProtocol):
+    """One accepted socket. Once the protocol is known, octets go straight to its session.
+
+    `room` is READ_OCTETS that all sockets of a server are read into, one after the other. A piece of memory of that
+    size for each read, of which a message or two remain, leaves holes in the heap into which the next one does not fit:
+    the process would grow for as long as it has traffic.
+    """
 
     def __init__(self, services: Services, loop: asyncio.AbstractEventLoop, executor: Executor,
-                 handshake_timeout: float, accepted: set[SocketProtocol]) -> None:
+                 handshake_timeout: float, accepted: set[SocketProtocol], room: memoryview) -> None:
         self._services = services
         self._loop = loop
         self._executor = executor
         self._handshake_timeout = handshake_timeout
         self._accepted = accepted
+        self._room = room
         self._first = b""
         self._ignoring = False
         self._transport: asyncio.Transport | None = None
+        self._reader: Any = None
         self._deadline: asyncio.TimerHandle | None = None
+        self._peer: SocketPeer | None = None
         self.session: Session | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self._reader = _reader_of(transport)
         transport.set_write_buffer_limits(high=HIGH_WATER)
         self._accepted.add(self)
         self._deadline = self._loop.call_later(self._handshake_timeout, self._too_slow)
@@ -117,14 +143,24 @@ class SocketProtocol(asyncio.Protocol):
 
     def _too_slow(self) -> None:
         session = self.session
-        if self._transport is not None and not (isinstance(session, Connection) and session.opened):
-            log.warning("%s: no connection.open within %g seconds (server.handshake_timeout), closing",
+        if self._transport is not None and not (session is not None and session.opened):
+            log.warning("%s: no connection opened within %g seconds (server.handshake_timeout), closing",
                         _shown(self._transport.get_extra_info("peername")), self._handshake_timeout)
             self._transport.abort()
 
-    def data_received(self, data: bytes) -> None:
-        if self._ignoring:
-            return
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        data = bytes(self._room[:nbytes])
+        session = self.session
+        if session is not None:
+            session.data_received(data)
+        elif not self._ignoring:
+            self._begin(data)
+
+    def _begin(self, data: bytes) -> None:
+        """Find out which protocol the client speaks."""
         self._first += data
         found = detect(self._first)
         if found == NEED_MORE:
@@ -132,16 +168,15 @@ class SocketProtocol(asyncio.Protocol):
         transport = self._transport
         assert transport is not None
         if found == UNKNOWN:
-            log.info("%s: not the protocol header of AMQP 0-9-1: %r", _shown(transport.get_extra_info("peername")),
+            log.info("%s: not a protocol header of AMQP 0-9-1 or 1.0: %r", _shown(transport.get_extra_info("peername")),
                      self._first[:HEADER_SIZE])
-            transport.write(HEADER_0_9_1)
+            transport.write(supported_header(self._first))
             transport.close()
             self._ignoring = True
             return
-        session = Connection(SocketPeer(transport, self._loop, self._executor), self._services)
+        self._peer = SocketPeer(transport, self._loop, self._executor)
+        session = make_session(found, self._peer, self._services)
         self.session = session
-        # From here on asyncio calls the session itself.
-        self.data_received = session.data_received  # type: ignore[method-assign]
         rest = self._first[HEADER_SIZE:]
         self._first = b""
         if rest:
@@ -173,6 +208,12 @@ class SocketProtocol(asyncio.Protocol):
         if self.session is not None:
             self.session.connection_lost()
             self.session = None
-        # No cycle may remain: the garbage collector comes too rarely for brokers with many short connections.
-        self.__dict__.pop("data_received", None)
+        if self._peer is not None:
+            self._peer.gone()
+            self._peer = None
+        # No cycle may remain: the garbage collector comes too rarely for brokers with many short connections. A transport
+        # of asyncio's keeps a method of its own as its call-back, and so itself.
+        if getattr(self._reader, "_read_ready_cb", None) is not None:
+            self._reader._read_ready_cb = None
+        self._reader = None
         self._transport = None

@@ -16,6 +16,11 @@ INTERVAL = 0.25
 _PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
 # Between the alarm and its end lies this much, so that it does not flap.
 RELEASE = 0.95
+NO_LIMIT = 1 << 62
+# All queues together keep a quarter of the limit in memory, and no more than this. Beyond that the disk's cache serves.
+MOST_IN_QUEUES = 512 << 20
+# So many queues are added up in about a millisecond, which is what one look may cost.
+QUEUES_A_LOOK = 10_000
 # Seconds between two requests to the allocator to give memory back.
 TRIM_INTERVAL = 1.0
 
@@ -45,6 +50,8 @@ class Watch:
         self.memory_alarm = False
         self.disk_alarm = False
         self.resident = 0
+        self.most = DEFAULT_PAGE_ABOVE
+        self.looks = 0
         self.trim_due = 0.0
 
     def look(self) -> None:
@@ -64,9 +71,8 @@ class Watch:
         self.services.set_alarm(" and ".join(reasons))
 
     def _look_at_memory(self) -> None:
-        limit = self.memory_limit
-        if not limit:
-            return
+        # Without a limit as with one that nothing reaches: what an earlier one has raised must end.
+        limit = self.memory_limit or NO_LIMIT
         resident = resident_octets()
         if resident > limit * 0.5 and time.monotonic() >= self.trim_due:
             # What was freed may still stand in the allocator's arenas, and would keep the alarm on for ever.
@@ -75,12 +81,12 @@ class Watch:
             resident = resident_octets()
         self.resident = resident
         broker = self.broker
+        most = DEFAULT_PAGE_ABOVE
         if resident > limit * 0.8:
-            broker.page_above = DEFAULT_PAGE_ABOVE // 256
+            most //= 256
         elif resident > limit * 0.5:
-            broker.page_above = DEFAULT_PAGE_ABOVE // 16
-        else:
-            broker.page_above = DEFAULT_PAGE_ABOVE
+            most //= 16
+        self._share(min(limit // 4, MOST_IN_QUEUES), most)
         tight = resident > limit * 0.8
         if broker.tight and not tight:
             broker.tight = False
@@ -92,8 +98,19 @@ class Watch:
         elif resident < limit * RELEASE:
             self.memory_alarm = False
 
+    def _share(self, budget: int, most: int) -> None:
+        """Set the share of the queues: at once where it must shrink, and otherwise not more often than pays."""
+        self.looks += 1
+        broker = self.broker
+        queues = sum(len(vhost.queues) for vhost in broker.vhosts.values())
+        if most < self.most or self.looks > queues // QUEUES_A_LOOK:
+            self.looks = 0
+            self.most = most
+            broker.share_memory(budget, most)
+
     def _look_at_disk(self) -> None:
         if self.data_path is None or not self.disk_free:
+            self.disk_alarm = False
             return
         try:
             free = shutil.disk_usage(self.data_path).free

@@ -1,0 +1,244 @@
+"""Puts a broker together from a configuration: log, users, broker, vhosts, services, server, management."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import ssl
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from leveret import __version__, build_info
+from leveret.broker.broker import Broker, VhostSettings
+from leveret.broker.errors import PreconditionFailed, StorageFailed
+from leveret.broker.log import Log, Recovery
+from leveret.broker.vhost import Vhost
+from leveret.config import Amqp10Config, Config, ConfigError, LimitsConfig, TlsConfig, VhostConfig
+from leveret.management.admin import Admin
+from leveret.management.vhosts import DEFAULT_VHOST, stored_vhosts
+from leveret.node.listening import listen
+from leveret.node.memory import memory_limit
+from leveret.protocols.convert.to_amqp0 import make_header_reader as make_amqp1_header_reader
+from leveret.protocols.services import Amqp10Settings, Services, SessionSettings, VhostSessionSettings
+from leveret.protocols.v0_9_1.content import make_header_reader
+from leveret.security.declared import declared_users, read_password
+from leveret.security.tls import ServerTls, TlsSettings
+from leveret.security.users import UserStore
+from leveret.server.server import Server
+from leveret.server.watch import resident_octets
+from leveret.storage.registry import make_logs
+
+log = logging.getLogger("leveret.serve")
+
+# The engine that needs no directory.
+MEMORY = "memory"
+
+
+class Composition:
+    """A broker that is recovered and ready to start.
+
+    config_name  what to call the configuration in messages: its file
+    owner        a user who may do everything in every vhost, "" for none
+    listeners    the addresses that it listens on, as URLs, once it does
+
+    Raises `ConfigError`, `TlsError` and `StorageFailed`; the store is closed then.
+    """
+
+    def __init__(self, config: Config, config_name: str, on_failure: Callable[[], None], owner: str = "") -> None:
+        self.config = config
+        self.config_name = config_name
+        self.listeners: list[str] = []
+        self.tls = make_tls(config.tls)
+        # Everything that may refuse the configuration comes before the store is opened.
+        declared = declared_users(config.users)
+        users = UserStore(self._put, loopback_users=config.auth.loopback_users, declared_in=config_name,
+                          owner=owner)
+        try:
+            users.declare(declared)
+        except PreconditionFailed as error:
+            raise ConfigError(f"{config_name}: {error}") from None
+        self.users = users
+        self.log, self.overflow = _make_logs(config)
+        try:
+            recovery = self.log.open()
+            if self.overflow is not None:
+                self.overflow.open()
+            self._recover(recovery, on_failure)
+        except BaseException:
+            self._close_logs()
+            raise
+
+    def _recover(self, recovery: Recovery, on_failure: Callable[[], None]) -> None:
+        """Put together what stands on the store."""
+        config, users = self.config, self.users
+        users.load(recovery.metadata)
+        self.broker = Broker(self.log, self.overflow)
+        self.broker.header_readers.update([make_header_reader(), make_amqp1_header_reader()])
+        self.services = Services(
+            self.broker, users, _session_settings(config), mechanisms=list(config.auth.mechanisms),
+            anonymous_user=config.auth.anonymous_user, external_name=config.auth.external_name,
+            server_properties={"version": __version__}, amqp10=_amqp10_settings(config.amqp10),
+        )
+        self.vhost_settings = stored_vhosts(recovery.metadata)
+        self.broker.recover(recovery)
+        self._apply_vhosts()
+        self.server = Server(
+            self.services, handshake_timeout=config.server.handshake_timeout,
+            shutdown_timeout=config.server.shutdown_timeout,
+            memory_limit=memory_limit(config.limits.memory_high_watermark), disk_free=config.limits.disk_free,
+            data_path=config.server.data_path if self.on_disk else None, on_failure=on_failure,
+        )
+        self.admin = Admin(
+            self.broker, users, sessions=lambda: self.services.sessions, config=config, config_name=self.config_name,
+            apply_vhost=self.apply_vhost, facts=self.facts, alarm=lambda: self.services.alarm,
+            executor=self.server.executor, vhost_settings=self.vhost_settings,
+        )
+        self._started = time.monotonic()
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether the broker keeps anything in its data directory."""
+        return self.config.storage.engine != MEMORY
+
+    def _close_logs(self) -> None:
+        for one in (self.log, self.overflow):
+            if one is not None:
+                with contextlib.suppress(StorageFailed):
+                    one.close()
+
+    async def listen(self, ports: dict[bool, int]) -> None:
+        """Listen as the configuration says. `ports` are those of the plain listener (False) and of TLS (True); where one
+        is 0, the free port that was found takes its place. Raises `StartFailed`."""
+        server = self.config.server
+        if server.plain:
+            await self._listen(server.host, None, ports)
+        if self.tls is not None:
+            host = self.config.tls.host
+            await self._listen(server.host if host is None else host, self.tls.context, ports)
+
+    async def _listen(self, host: str, context: ssl.SSLContext | None, ports: dict[bool, int]) -> None:
+        bound, ports[context is not None] = await listen(self.server, host, ports[context is not None], context)
+        self.listeners += bound
+
+    def _put(self, kind: str, key: str, value: bytes | None) -> None:
+        self.log.put(kind, key, value)
+
+    def _apply_vhosts(self) -> None:
+        """Create the vhosts that the configuration names, and give all their settings: the configuration's, an operator's,
+        or the default ones."""
+        wanted = {name: VhostConfig() for name in (DEFAULT_VHOST, *self.broker.vhosts)}
+        for name, vhost in {**wanted, **self.vhost_settings, **self.config.vhosts}.items():
+            self.apply_vhost(name, vhost)
+        for user in self.users.users():
+            for name in user.permissions.keys() - self.broker.vhosts.keys():
+                log.warning("user '%s' has permissions in vhost '%s', which does not exist", user.name, name)
+
+    def take_over(self, config: Config) -> None:
+        """Have a running broker take the limits and vhosts of a configuration that differs in these, or in its users and
+        certificates, which have ways of their own.
+
+        Limits and `compat.strict` hold at once (`limits.unacked_per_channel` for new channels), other settings of vhosts
+        for new connections. A vhost that the configuration names no more stays, with the settings it would have if it
+        had never been named.
+        """
+        gone = self.config.vhosts.keys() - config.vhosts.keys()
+        self.config = self.admin.config = config
+        _take_limits(self.services.settings, config.limits)
+        self.server.watch.memory_limit = memory_limit(config.limits.memory_high_watermark)
+        self.server.watch.disk_free = config.limits.disk_free
+        if self.log.spool is not None:
+            self.log.spool.leave_free(config.limits.disk_free)
+        self._apply_vhosts()
+        for name in sorted(gone - {DEFAULT_VHOST}):
+            log.warning("vhost '%s' is not in %s any more: it stays, with default settings; to delete it:"
+                        " leveret vhosts delete", name, self.config_name)
+        self.broker.end_turn()
+
+    def apply_vhost(self, name: str, vhost: VhostConfig) -> Vhost:
+        """Create a vhost, or give an existing one new settings. Connections of now keep the meaning of `global` and the
+        consumer timeout that they have."""
+        queues = vhost.limits.max_queues or self.config.limits.queues_per_vhost or -1
+        settings = VhostSettings(vhost.compat.strict, queues, vhost.limits.max_connections or -1)
+        qos_spec = None if vhost.qos_global is None else vhost.qos_global == "spec"
+        self.services.vhost_settings[name] = VhostSessionSettings(qos_spec, round(vhost.consumer_timeout * 1000))
+        return self.broker.add_vhost(name, settings)
+
+    def facts(self) -> dict[str, Any]:
+        """What `leveret status` says of the process."""
+        return {
+            "version": __version__,
+            "build": str(build_info()),
+            "pid": os.getpid(),
+            "uptime": round(time.monotonic() - self._started, 3),
+            "listeners": list(self.listeners),
+            "data_dir": str(self.config.server.data_path),
+            "config": self.config_name,
+            "engine": self.config.storage.engine,
+            "memory": resident_octets(),
+            "memory_limit": self.server.watch.memory_limit,
+        }
+
+
+def _make_logs(config: Config) -> tuple[Log, Log | None]:
+    """The log of what is durable, and the one that deep queues page to; the latter is empty at every start."""
+    path = config.server.data_path
+    storage = config.storage
+    if storage.engine != MEMORY:
+        make_data_directory(path)
+    return make_logs(storage.engine, path, synchronous=storage.synchronous.upper(), reserve=storage.reserve,
+                     disk_free=config.limits.disk_free)
+
+
+def make_data_directory(path: Path) -> None:
+    """Make the data directory where it is missing, for its owner only. Raises `StorageFailed`."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageFailed(f"the data directory {path} cannot be made: {error.strerror}; choose another by"
+                            " --data-dir or server.data_dir") from None
+
+
+def make_tls(tls: TlsConfig) -> ServerTls | None:
+    """What the TLS listener needs, None without one. Raises `TlsError` or `ConfigError`."""
+    settings = tls_settings(tls)
+    return ServerTls(settings) if settings is not None else None
+
+
+def tls_settings(tls: TlsConfig) -> TlsSettings | None:
+    """The files of `[tls]`."""
+    if tls.cert is None:
+        return None
+    password = None
+    if tls.key_password_file is not None:
+        password = read_password(Path(tls.key_password_file), "tls.key_password_file")
+    return TlsSettings(Path(tls.cert), Path(tls.key) if tls.key else None, password, Path(tls.ca) if tls.ca else None,
+                       tls.verify, tls.min_version)
+
+
+def _session_settings(config: Config) -> SessionSettings:
+    settings = SessionSettings(
+        frame_max=config.amqp.frame_max, channel_max=config.amqp.channel_max, heartbeat=config.amqp.heartbeat,
+        max_message_size=config.amqp.max_message_size, spool_threshold=config.storage.body_spool_threshold,
+        qos_spec=config.amqp.qos_global == "spec",
+    )
+    _take_limits(settings, config.limits)
+    return settings
+
+
+def _amqp10_settings(config: Amqp10Config) -> Amqp10Settings:
+    return Amqp10Settings(
+        anonymous_user=config.anonymous_user, auto_create=config.auto_create, max_frame_size=config.max_frame_size,
+        sessions=config.sessions, links=config.links, idle_timeout=config.idle_timeout, link_credit=config.link_credit,
+        product=config.product, version=config.version)
+
+
+def _take_limits(settings: SessionSettings, limits: LimitsConfig) -> None:
+    """Give all sessions, also those of now, the limits of clients."""
+    settings.max_transaction = limits.transaction_size
+    settings.connections = limits.connections
+    settings.connections_per_user = limits.connections_per_user
+    settings.consumers_per_channel = limits.consumers_per_channel
+    settings.unacked_per_channel = limits.unacked_per_channel

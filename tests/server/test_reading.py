@@ -1,0 +1,82 @@
+"""Sockets are read into one buffer: no read takes a piece of memory of the size that it might need."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import tracemalloc
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from leveret.broker.broker import Broker, VhostSettings
+from leveret.protocols.detect import HEADER_0_9_1
+from leveret.protocols.services import Services, SessionSettings
+from leveret.security.users import UserStore
+from leveret.server.server import Server
+from leveret.server.transport import READ_OCTETS
+from leveret.storage.memory import MemoryLog
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[tuple[Server, int]]:
+    broker = Broker(MemoryLog())
+    broker.recover(broker.log.open())
+    broker.add_vhost("/", VhostSettings())
+    server = Server(Services(broker, UserStore(), SessionSettings()), shutdown_timeout=0.1)
+    await server.start()
+    _, port = await server.listen("127.0.0.1", 0)
+    yield server, port
+    await server.stop()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0)
+
+
+def octets_in(server: Server) -> int:
+    return sum(session.describe()["octets_in"] for session in server.services.sessions)
+
+
+def test_small_pieces_take_little_memory() -> None:
+    async def scenario() -> int:
+        async with serving() as (server, port):
+            with socket.create_connection(("127.0.0.1", port)) as client:
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                client.sendall(HEADER_0_9_1[:4])
+                await until(lambda: any(protocol._first for protocol in server.accepted))
+                tracemalloc.start()
+                try:
+                    before, _ = tracemalloc.get_traced_memory()
+                    client.sendall(HEADER_0_9_1[4:])
+                    await until(lambda: bool(server.services.sessions))
+                    for number in range(20):
+                        client.sendall(b"\x01")  # of a frame that is never whole
+                        await until(lambda number=number: octets_in(server) > number)  # type: ignore[misc]
+                    _, peak = tracemalloc.get_traced_memory()
+                finally:
+                    tracemalloc.stop()
+            return peak - before
+
+    assert asyncio.run(scenario()) < READ_OCTETS // 2
+
+
+def test_pieces_of_several_sockets_do_not_mix() -> None:
+    async def scenario() -> list[bytes]:
+        async with serving() as (server, port):
+            loop = asyncio.get_running_loop()
+            clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
+            for client in clients:
+                client.setblocking(False)
+            for at in range(8):
+                for client in clients:
+                    await loop.sock_sendall(client, HEADER_0_9_1[at : at + 1])
+                    await asyncio.sleep(0)
+            answers = [await loop.sock_recv(client, 7) for client in clients]
+            assert len(server.services.sessions) == 3
+            for client in clients:
+                client.close()
+            return answers
+
+    answers = asyncio.run(scenario())
+    assert [answer[:3] for answer in answers] == [b"\x01\x00\x00"] * 3  # a method frame on channel 0: connection.start
