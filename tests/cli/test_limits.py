@@ -16,7 +16,7 @@ from tests.support.broker import LeveretProcess, leveret_only
 
 CONFIG = """
 [server]
-handshake_timeout = 0.5
+handshake_timeout = 5
 
 [amqp]
 frame_max = 8192

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import resource
-from pathlib import Path
 
 import pytest
 
 from leveret.cli.logs import JsonFormatter, TextFormatter
-from leveret.cli.machine import memory_limit, memory_octets, raise_file_limit
+from leveret.cli.machine import raise_file_limit
 from leveret.cli.output import MOST_ROWS, octets, show_table, text
 
 
@@ -78,19 +77,6 @@ def test_a_table_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: 
 
 
 # The machine
-
-
-def test_the_memory_of_a_container_is_its_limit(tmp_path: Path) -> None:
-    whole = memory_octets(())
-    assert whole > 1 << 26
-    for content, expected in (("1000000\n", 1000000), ("max\n", whole), (str(whole * 2), whole)):
-        (tmp_path / "memory.max").write_text(content)
-        assert memory_octets((tmp_path / "memory.max", tmp_path / "missing")) == expected
-
-
-@pytest.mark.parametrize(("watermark", "share"), [(0.5, True), (1.0, True), (2e9, False), (0.0, True)])
-def test_the_watermark_is_a_share_or_octets(watermark: float, share: bool) -> None:
-    assert memory_limit(watermark) == (int(memory_octets() * watermark) if share else int(watermark))
 
 
 def test_the_limit_of_open_files_is_raised() -> None:

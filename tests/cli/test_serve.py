@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import ssl
@@ -73,7 +74,7 @@ def reload(process: LeveretProcess, config: str) -> str:
     after = len(process.log())
     assert process.process is not None
     process.process.send_signal(signal.SIGHUP)
-    expected = "nothing is changed" if "[oops" in config else "SIGHUP: certificates and users are read again"
+    expected = "nothing is changed" if "[oops" in config else "users, vhosts and limits are read again"
     return until(process, expected, after)
 
 
@@ -89,6 +90,12 @@ def test_the_first_lines_say_where_what_and_how(process: LeveretProcess) -> None
     assert lines[3].endswith(f"amqp://guest:guest@127.0.0.1:{process.port}/")
     assert lines[4].split() == ["manage", "leveret", "status", "--data-dir", str(process.data_dir)]
     connect(process).close()
+
+
+def test_a_start_is_quick_and_says_so(process: LeveretProcess) -> None:
+    process.start()
+    assert re.search(r"ready in [0-9]+\.[0-9]{2} s: amqp://", until(process, "ready in"))
+    assert process.cpu_seconds() < 1
 
 
 def test_the_first_lines_name_the_users_there_are(tmp_path: Path) -> None:
@@ -238,6 +245,77 @@ def test_sighup_takes_over_users(tmp_path: Path) -> None:
         process.user, process.password = "new", "y"
         connect(process).close()
         assert "amqp.heartbeat has changed; that needs a new start" in process.log()
+
+
+VHOSTS = """
+[users.guest]
+password = "guest"
+permissions."/" = { configure = ".*", write = ".*", read = ".*" }
+permissions.going = { configure = ".*", write = ".*", read = ".*" }
+permissions.coming = { configure = ".*", write = ".*", read = ".*" }
+permissions.staying = { configure = ".*", write = ".*", read = ".*" }
+"""
+
+
+def declare(connection: pika.BlockingConnection, count: int) -> None:
+    channel = connection.channel()
+    for _ in range(count):
+        channel.queue_declare("", exclusive=True)
+
+
+def test_sighup_takes_over_vhosts(tmp_path: Path) -> None:
+    old = VHOSTS + "[vhosts.going]\nlimits.max_queues = 1\n[vhosts.staying]\nlimits.max_queues = 1\n"
+    with LeveretProcess(tmp_path, config=old) as process:
+        process.start()
+        commands = Commands(process.data_dir)
+        held = {vhost: connect(process, virtual_host=vhost) for vhost in ("going", "staying")}
+        for connection in held.values():
+            declare(connection, 1)
+            with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="406"):
+                declare(connection, 1)
+        with pytest.raises(pika.exceptions.AMQPConnectionError, match="coming"):
+            connect(process, virtual_host="coming")
+        said = reload(process, VHOSTS + "[vhosts.staying]\nlimits.max_queues = 3\n[vhosts.coming]\n"
+                      "limits.max_connections = 1\n")
+        assert "vhost 'going' is not in" in said and "vhosts has changed" not in said
+        declare(held["staying"], 2)
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="406"):
+            declare(held["staying"], 1)
+        declare(held["going"], 3)
+        held["coming"] = connect(process, virtual_host="coming")
+        with pytest.raises(pika.exceptions.AMQPConnectionError, match="max_connections"):
+            connect(process, virtual_host="coming")
+        listed = {item["name"]: (item["source"], item["max_queues"]) for item in commands.json("vhosts")}
+        assert listed == {"/": ("default", 0), "going": ("metadata", 0), "staying": ("config", 3), "coming": ("config", 0)}
+        commands.refused("vhosts", "delete", "coming")
+        commands.ok("vhosts", "delete", "going")
+        assert wait_closed(held["going"]).startswith("320")
+
+
+def test_sighup_takes_over_limits(tmp_path: Path) -> None:
+    with LeveretProcess(tmp_path, config="[limits]\nconnections_per_user = 1\nconsumers_per_channel = 1\n") as process:
+        process.start()
+        commands = Commands(process.data_dir)
+        held = connect(process)
+        channel = held.channel()
+        queue = channel.queue_declare("", exclusive=True).method.queue
+        channel.basic_consume(queue, lambda *_: None)
+        with pytest.raises(pika.exceptions.AMQPConnectionError, match="connections_per_user"):
+            connect(process)
+        said = reload(process, "[limits]\nconnections_per_user = 2\nconsumers_per_channel = 2\nqueues_per_vhost = 2\n"
+                      "memory_high_watermark = 1000\n")
+        assert "needs a new start" not in said
+        until(process, "publishers are held back: memory")
+        assert commands.json("status")["memory_limit"] == 1000
+        channel.basic_consume(queue, lambda *_: None)
+        second = connect(process)
+        declare(second, 1)
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="queues_per_vhost"):
+            declare(second, 1)
+        reload(process, "[limits]\nmemory_high_watermark = 0\n")
+        until(process, "publishers go on: memory is over")
+        for connection in (held, second, connect(process)):
+            connection.close()
 
 
 @pytest.mark.parametrize("mistake", [

@@ -62,7 +62,7 @@ def test_a_store_that_failed_is_opened_again(process: LeveretProcess) -> None:
         publish(channel, b"not confirmed")
     wait_for(process, "opening the store again")
     failing.unlink()
-    wait_for(process, " ready: ", 2)
+    wait_for(process, " ready in ", 2)
     assert "the store has failed: disk I/O error" in process.log()
     connection = pika.BlockingConnection(pika.URLParameters(process.url()))
     channel = connection.channel()

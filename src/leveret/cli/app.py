@@ -20,6 +20,11 @@ COMMANDS = {
     "users": ("leveret.cli.users:users", "List, add, change and delete users."),
     "vhosts": ("leveret.cli.vhosts:vhosts", "List, add, change and delete vhosts."),
     "permissions": ("leveret.cli.permissions:permissions", "List, set and delete permissions."),
+    "publish": ("leveret.cli.publish:publish", "Publish messages."),
+    "consume": ("leveret.cli.consume:consume", "Print messages as they come."),
+    "get": ("leveret.cli.get:get", "Take messages out of a queue."),
+    "purge": ("leveret.cli.purge:purge", "Drop the messages of a queue."),
+    "bench": ("leveret.cli.bench:bench", "Put load on a broker and measure it."),
 }
 
 
@@ -54,5 +59,6 @@ def _show_version(context: click.Context, parameter: click.Parameter, value: boo
 def leveret() -> None:
     """A durable message broker that speaks AMQP.
 
-    All commands but `serve` talk to a running broker through its data directory.
+    `publish`, `consume`, `get`, `purge` and `bench` are clients of any AMQP 0-9-1 broker (--url). The other commands
+    but `serve` talk to a running Leveret through its data directory.
     """

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import click
 
-ERROR = 1
-NO_BROKER = 3
+# docs/cli.md has the table. 2 is click's, for a mistake in the command line.
+ERROR: Final = 1
+NOT_ALL: Final = 1
+MISTAKE: Final = 2
+NO_BROKER: Final = 3
+REFUSED: Final = 4
+# 128 and the number of a signal, as shells have it.
+SIGNALLED: Final = 128
+PIPE_CLOSED: Final = 141
 
 
 class Failed(click.ClickException):

@@ -1,30 +1,13 @@
-"""The machine that a broker runs on: its memory, and how many sockets a process may have."""
+"""This process: how many files, and so sockets, it may have, and how long it has been running."""
 
 from __future__ import annotations
 
 import os
 import resource
+import time
 from pathlib import Path
 
 MOST_FILES = 1 << 20
-# In a container the limit of its control group is the memory there is: version 2, then version 1.
-_GROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-
-
-def memory_octets(group_limits: tuple[Path, ...] = _GROUP_LIMITS) -> int:
-    """The memory of the machine, or of the container if that is less."""
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    for path in group_limits:
-        try:
-            total = min(total, int(path.read_text()))
-        except (OSError, ValueError):
-            continue
-    return total
-
-
-def memory_limit(watermark: float) -> int:
-    """The octets of `limits.memory_high_watermark`: up to 1 it is a share of the memory there is."""
-    return int(watermark * memory_octets()) if watermark <= 1 else int(watermark)
 
 
 def raise_file_limit() -> int:
@@ -37,3 +20,10 @@ def raise_file_limit() -> int:
         return wanted
     except (OSError, ValueError):
         return soft
+
+
+def running_for() -> float:
+    """Seconds since this process was started, the interpreter's own start included."""
+    # The name of the program stands in brackets and may hold anything; the start is the 20th field behind it, in ticks.
+    fields = Path("/proc/self/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK"))

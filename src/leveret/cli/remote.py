@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,6 +10,7 @@ import click
 
 from leveret.cli import control_client
 from leveret.cli.failed import NO_BROKER, Failed
+from leveret.cli.tables import read_table
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -43,16 +43,7 @@ def argument_option(function: Function) -> Function:
 
 def read_arguments(pairs: tuple[str, ...]) -> dict[str, Any]:
     """An argument table from NAME=VALUE texts."""
-    table: dict[str, Any] = {}
-    for pair in pairs:
-        name, separator, text = pair.partition("=")
-        if not separator or not name:
-            raise click.BadParameter(f"{pair!r}: expected NAME=VALUE", param_hint="--argument")
-        try:
-            table[name] = json.loads(text)
-        except ValueError:
-            table[name] = text
-    return table
+    return read_table(pairs, "--argument")
 
 
 class Remote:

@@ -21,10 +21,11 @@ from leveret.cli.failed import Failed
               help="Write JSON with host, port, pid and control socket there once the broker listens.")
 def serve(host: str | None, port: int | None, data_dir: Path | None, config_path: Path | None, log_level: str | None,
           settings: tuple[str, ...], ready_file: Path | None) -> None:
-    """Run a broker until SIGTERM or SIGINT. SIGHUP reads certificates and users of the configuration again."""
+    """Run a broker until SIGTERM or SIGINT. SIGHUP reads certificates, users, vhosts and limits again."""
     from leveret.broker.errors import StorageFailed
     from leveret.cli.serving import Serving
     from leveret.config import ConfigError
+    from leveret.node.errors import StartFailed
     from leveret.security.tls import TlsError
 
     flags = [_split(setting) for setting in settings]
@@ -33,7 +34,7 @@ def serve(host: str | None, port: int | None, data_dir: Path | None, config_path
     path = config_path or os.environ.get("LEVERET_CONFIG")
     try:
         code = Serving(Path(path) if path else None, flags, ready_file).run()
-    except (ConfigError, TlsError, StorageFailed) as error:
+    except (ConfigError, TlsError, StorageFailed, StartFailed) as error:
         raise Failed(str(error)) from None
     if code:
         raise SystemExit(code)

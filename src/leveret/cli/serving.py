@@ -8,32 +8,29 @@ import json
 import logging
 import os
 import signal
-import ssl
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
-import msgspec
 
 from leveret import __version__, build_info
 from leveret.broker.errors import BrokerError, StorageFailed
-from leveret.cli.composition import Composition, tls_settings
-from leveret.cli.failed import Failed
-from leveret.cli.listening import listen
 from leveret.cli.logs import set_up_logging
-from leveret.cli.machine import raise_file_limit
-from leveret.config import Config, ConfigError, load_config
+from leveret.cli.machine import raise_file_limit, running_for
+from leveret.cli.reloading import taken_over, waiting
+from leveret.config import ConfigError, load_config
 from leveret.management.control import ControlServer
 from leveret.management.socket_path import CONTROL_SOCKET
+from leveret.node.composition import Composition, make_data_directory, tls_settings
+from leveret.node.errors import StartFailed
 from leveret.security.declared import declared_users
 from leveret.security.tls import TlsError
 from leveret.security.users import FROM_DEFAULT
 
 log = logging.getLogger("leveret.serve")
 
-# The keys of [tls] that a listener takes over.
-_RELOADED = ("cert", "key", "key_password_file", "ca")
 # The pause before a store that failed is opened again.
 REOPEN_AFTER = 1.0
 
@@ -46,6 +43,7 @@ class Serving:
         self._flags = flags
         self._ready_file = ready_file
         self._config = load_config(path, flags=flags)
+        # A port that was found free is kept across new starts.
         self._ports: dict[bool, int] = {False: self._config.server.port, True: self._config.tls.port}
         self._composition: Composition | None = None
         self._end: asyncio.Event | None = None
@@ -53,7 +51,7 @@ class Serving:
         self._announced = False
 
     def run(self) -> int:
-        """Serve until a signal ends it; the exit code. Raises `ConfigError`, `TlsError`, `StorageFailed` and `Failed`."""
+        """Serve until a signal ends it; the exit code. Raises `ConfigError`, `TlsError`, `StorageFailed`, `StartFailed`."""
         config = self._config
         set_up_logging(config.server.log_level, config.server.log_format)
         sys.setswitchinterval(config.broker.switch_interval)
@@ -77,7 +75,10 @@ class Serving:
 
     async def _serve_once(self, end: asyncio.Event) -> None:
         """Until a signal, or until the store fails."""
+        began = time.monotonic()
         name = str(self._path) if self._path is not None else "the configuration"
+        # The control socket lives there, also where the store does not.
+        make_data_directory(self._config.server.data_path)
         composition = Composition(self._config, name, end.set)
         self._composition = composition
         control_path = self._config.server.data_path / CONTROL_SOCKET
@@ -86,12 +87,12 @@ class Serving:
             self._ready_file.unlink(missing_ok=True)
         try:
             await composition.server.start()
-            await self._listen(composition)
+            await composition.listen(self._ports)
             try:
                 await control.start()
             except OSError as error:
-                raise Failed(f"the control socket {control_path} cannot be made: {error}") from None
-            self._announce(composition, control_path)
+                raise StartFailed(f"the control socket {control_path} cannot be made: {error}") from None
+            self._announce(composition, control_path, began)
             gc.collect()
             gc.freeze()
             await end.wait()
@@ -114,27 +115,14 @@ class Serving:
                 raise
             log.error("%s", error)
 
-    async def _listen(self, composition: Composition) -> None:
-        """A port that was found free is kept across new starts."""
-        config = composition.config
-        if config.server.plain:
-            await self._listen_on(composition, config.server.host, None)
-        if composition.tls is not None:
-            host = config.server.host if config.tls.host is None else config.tls.host
-            await self._listen_on(composition, host, composition.tls.context)
-
-    async def _listen_on(self, composition: Composition, host: str, context: ssl.SSLContext | None) -> None:
-        tls = context is not None
-        bound, self._ports[tls] = await listen(composition.server, host, self._ports[tls], context)
-        composition.listeners += bound
-
-    def _announce(self, composition: Composition, control_path: Path) -> None:
+    def _announce(self, composition: Composition, control_path: Path, began: float) -> None:
+        took = time.monotonic() - began if self._announced else running_for()
         if not self._announced:
             self._announced = True
             for line in _first_lines(composition):
                 click.echo(line)
             sys.stdout.flush()
-        log.info("ready: %s", ", ".join(composition.listeners))
+        log.info("ready in %.2f s: %s", took, ", ".join(composition.listeners))
         if self._ready_file is not None:
             first = composition.listeners[0].partition("://")[2]
             ready = {"host": first.rpartition(":")[0].strip("[]"), "port": int(first.rpartition(":")[2]),
@@ -153,7 +141,7 @@ class Serving:
         self._end.set()
 
     def _reload(self) -> None:
-        """Take certificates and users of the configuration anew. A mistake changes nothing."""
+        """Take certificates, users, vhosts and limits of the configuration anew. A mistake changes nothing."""
         composition = self._composition
         if composition is None:
             return
@@ -167,22 +155,11 @@ class Serving:
         except (ConfigError, TlsError, BrokerError) as error:
             log.error("SIGHUP: nothing is changed: %s", error)
             return
-        for key in _waiting(self._config, config):
+        self._config = taken_over(self._config, config)
+        composition.take_over(self._config)
+        for key in waiting(self._config, config):
             log.warning("SIGHUP: %s has changed; that needs a new start", key)
-        log.info("SIGHUP: certificates and users are read again")
-
-
-def _waiting(old: Config, new: Config) -> list[str]:
-    """The keys that differ and that a running broker does not take over."""
-    changed = []
-    for section in ("server", "amqp", "limits", "storage", "auth", "broker", "tls"):
-        before, after = getattr(old, section), getattr(new, section)
-        for field in msgspec.structs.fields(before):
-            if getattr(before, field.name) != getattr(after, field.name):
-                if section == "tls" and old.tls.cert and new.tls.cert and field.name in _RELOADED:
-                    continue
-                changed.append(f"{section}.{field.name}")
-    return changed + ([] if old.vhosts == new.vhosts else ["vhosts"])
+        log.info("SIGHUP: certificates, users, vhosts and limits are read again")
 
 
 def _first_lines(composition: Composition) -> list[str]:

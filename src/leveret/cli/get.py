@@ -1,0 +1,28 @@
+"""`leveret get`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from leveret.cli.client_command import quiet_option, timeout_option, url_option
+from leveret.cli.consume import check_output, output_options, settle_options
+
+
+@click.command()
+@click.argument("queue")
+@click.option("--count", type=click.IntRange(min=1), default=1, help="How many messages.  [default: 1]")
+@settle_options
+@output_options
+@url_option
+@timeout_option
+@quiet_option
+def get(queue: str, count: int, settle: str | None, form: str | None, output_dir: Path | None, urls: tuple[str, ...],
+        timeout: float | None, quiet: bool) -> None:
+    """Take messages out of a queue and print them. The exit code is 1 when there are fewer than --count."""
+    from leveret.cli.messages.consuming import Order
+    from leveret.cli.messages.consuming import get as get_all
+
+    get_all(Order(urls=urls, queue=queue, count=count, timeout=timeout, settle=settle or "ack",
+                  form=check_output(form, output_dir), output_dir=output_dir, quiet=quiet))

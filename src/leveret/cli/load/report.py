@@ -1,0 +1,60 @@
+"""What happened, in numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from leveret.cli.load.histogram import Histogram
+
+
+@dataclass(slots=True)
+class Report:
+    """The numbers of one process, or of all of them together: totals, but the times since the last report.
+
+    published  messages that were sent; `confirmed` of them are confirmed (all, where there are no confirms)
+    refused    messages that the broker refused
+    ended      publishers that have published all that they should
+    published_at, consumed_at   when (monotonic, ns) the last one was confirmed, and the last one came
+    cpu        seconds
+    """
+
+    published: int = 0
+    confirmed: int = 0
+    refused: int = 0
+    consumed: int = 0
+    ended: int = 0
+    published_at: int = 0
+    consumed_at: int = 0
+    cpu: float = 0.0
+    confirming: Histogram = field(default_factory=Histogram)
+    delivering: Histogram = field(default_factory=Histogram)
+
+    def add(self, other: Report) -> None:
+        """Make it that of both."""
+        self.published += other.published
+        self.confirmed += other.confirmed
+        self.refused += other.refused
+        self.consumed += other.consumed
+        self.ended += other.ended
+        self.published_at = max(self.published_at, other.published_at)
+        self.consumed_at = max(self.consumed_at, other.consumed_at)
+        self.cpu += other.cpu
+        self.confirming.merge(other.confirming)
+        self.delivering.merge(other.delivering)
+
+    def dump(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"published": self.published, "confirmed": self.confirmed, "refused": self.refused,
+                "consumed": self.consumed, "ended": self.ended, "published_at": self.published_at,
+                "consumed_at": self.consumed_at, "cpu": self.cpu,
+                "confirming": [self.confirming.dump(), self.confirming.longest],
+                "delivering": [self.delivering.dump(), self.delivering.longest]}
+
+
+def load_report(dumped: dict[str, Any]) -> Report:
+    """What `dump` gave."""
+    report = Report(**{**dumped, "confirming": Histogram(), "delivering": Histogram()})
+    report.confirming.load(*dumped["confirming"])
+    report.delivering.load(*dumped["delivering"])
+    return report

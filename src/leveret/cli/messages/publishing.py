@@ -1,0 +1,200 @@
+"""What `leveret publish` does."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from leveret.cli.client_command import failed, open_connection, run
+from leveret.cli.failed import MISTAKE, NOT_ALL, Failed
+from leveret.cli.messages.progress import Progress, rate
+from leveret.cli.messages.record import Draft
+from leveret.cli.messages.sources import BadInput, Source
+from leveret.client.errors import Error, InvalidMessage, PublishFailed
+from leveret.client.properties import Properties, from_keywords
+
+if TYPE_CHECKING:
+    from leveret.client.aio.channel import Channel
+    from leveret.client.aio.publisher import Publisher
+
+# Seconds for the confirms of what was sent, when the command is interrupted.
+_LAST_CONFIRMS = 5.0
+
+
+@dataclass(kw_only=True)
+class Order:
+    """What to publish, where to, and how.
+
+    exchange, routing_key   None: as each message says, otherwise ""
+    properties   keywords of `Channel.publish`; they win over what a message says
+    persistent   None: persistent where a message says nothing else
+    mandatory    None: for messages to the default exchange, whose routing keys are queues
+    count        how often each message is published
+    rate         messages a second, None for as many as the broker takes
+    """
+
+    urls: tuple[str, ...]
+    timeout: float | None
+    form: str
+    bodies: Sequence[str]
+    files: Sequence[Path]
+    exchange: str | None
+    routing_key: str | None
+    properties: dict[str, Any] = field(default_factory=dict)
+    headers: dict[str, Any] = field(default_factory=dict)
+    persistent: bool | None = None
+    mandatory: bool | None = None
+    window: int = 200
+    count: int = 1
+    rate: float | None = None
+    quiet: bool = False
+    typed: bool = False
+
+
+def publish(order: Order) -> None:
+    """Everything is confirmed when it returns; otherwise the process ends with an exit code that says why not."""
+    _Publishing(order).run()
+
+
+class _Publishing:
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._source = Source(order.form, order.bodies, order.files, self._confirm)
+        self._progress = Progress("publishing", not order.quiet and not order.typed, self._state)
+        self._publishers: dict[str, Publisher] = {}
+        self._sent = 0
+        self._failed = 0
+        # What the command line says of every message, encoded once.
+        self._common = self._properties(None)
+
+    def run(self) -> None:
+        run(self._run)
+
+    def _state(self) -> tuple[int, float | None]:
+        return self._sent, self._source.done
+
+    async def _run(self) -> int:
+        order = self._order
+        async with (open_connection(order.urls, "publish", order.timeout, self._progress.on_event) as connection,
+                    connection.channel() as channel):
+            with self._progress:
+                try:
+                    await self._publish_all(channel)
+                    await self._confirm()
+                except BadInput as error:
+                    await self._confirm()
+                    raise Failed(f"{error}{self._so_far()}", MISTAKE) from None
+                except InvalidMessage as error:
+                    await self._confirm()
+                    raise failed(error, self._so_far()) from None
+                except Error as error:
+                    raise failed(error, self._unknown()) from None
+                except asyncio.CancelledError:
+                    await self._last_confirms()
+                    raise
+        if not order.quiet:
+            self._progress.say(self._summary())
+        return NOT_ALL if self._failed else 0
+
+    async def _publish_all(self, channel: Channel) -> None:
+        order = self._order
+        begun = time.monotonic()
+        async for drafts in self._source.drafts():
+            for draft in drafts:
+                send = self._sender(channel, draft)
+                for _ in range(order.count):
+                    if order.rate is not None:
+                        await self._until_due(begun + self._sent / order.rate)
+                    while True:
+                        try:
+                            await send()
+                            break
+                        except PublishFailed as error:
+                            # Messages before this one, which is still to be sent.
+                            self._refused(error)
+                    self._sent += 1
+
+    @staticmethod
+    async def _until_due(due: float) -> None:
+        late = due - time.monotonic()
+        if late > 0:
+            await asyncio.sleep(late)
+
+    def _sender(self, channel: Channel, draft: Draft) -> Callable[[], Awaitable[None]]:
+        order = self._order
+        exchange = order.exchange if order.exchange is not None else draft.exchange or ""
+        routing_key = order.routing_key if order.routing_key is not None else draft.routing_key or ""
+        publisher = self._publishers.get(exchange)
+        if publisher is None:
+            publisher = self._publishers[exchange] = channel.publisher(
+                exchange, window=order.window, properties=self._common,
+                mandatory=not exchange if order.mandatory is None else order.mandatory)
+        if draft.properties is None:
+            return lambda: publisher.publish(draft.body, routing_key)
+        properties = self._properties(draft.properties)
+        return lambda: publisher.publish(draft.body, routing_key, properties=properties)
+
+    def _properties(self, given: Properties | None) -> Properties:
+        order = self._order
+        merged = from_keywords(given, order.properties)
+        if order.headers:
+            merged.headers = {**(merged.headers or {}), **order.headers}
+        if order.persistent is not None:
+            merged.delivery_mode = 2 if order.persistent else 1
+        elif merged.delivery_mode is None:
+            merged.delivery_mode = 2
+        return merged
+
+    async def _confirm(self) -> None:
+        """Wait until everything that was sent is confirmed, or refused."""
+        for publisher in self._publishers.values():
+            try:
+                await publisher.flush()
+            except PublishFailed as error:
+                self._refused(error)
+
+    async def _last_confirms(self) -> None:
+        """Interrupted: say what is known of what was sent."""
+        try:
+            async with asyncio.timeout(_LAST_CONFIRMS):
+                await self._confirm()
+        except (Error, TimeoutError):
+            pass
+        if not self._order.quiet:
+            self._progress.say(f"interrupted: {self._summary()}")
+
+    def _refused(self, error: PublishFailed) -> None:
+        if not self._failed:
+            self._progress.say(f"not all is taken: {error}")
+        self._failed += len(error.messages)
+
+    def _so_far(self) -> str:
+        return f" ({self._confirmed():,} messages before it are published)" if self._sent else ""
+
+    def _unknown(self) -> str:
+        """After an error that leaves it open what became of the last messages."""
+        if not self._sent:
+            return ""
+        return f" ({_messages(self._sent)} sent, of which up to {min(self._order.window, self._sent):,} are unconfirmed)"
+
+    def _confirmed(self) -> int:
+        return self._sent - self._failed - sum(publisher.unconfirmed for publisher in self._publishers.values())
+
+    def _summary(self) -> str:
+        seconds = self._progress.seconds
+        confirmed = self._confirmed()
+        said = f"{_messages(confirmed)} confirmed in {seconds:.1f} s ({rate(confirmed, seconds)})"
+        if self._failed:
+            said += f", {self._failed:,} not taken"
+        unknown = self._sent - self._failed - confirmed
+        if unknown:
+            said += f", {unknown:,} unknown"
+        return said
+
+
+def _messages(count: int) -> str:
+    return f"{count:,} message{'' if count == 1 else 's'}"

@@ -1,0 +1,54 @@
+"""A server for the commands that are clients: Leveret, and RabbitMQ where it is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+
+from tests.cli.program import Program
+from tests.support.broker import Broker, LeveretProcess, start_broker
+from tests.support.fixtures import name
+from tests.support.rabbitmq import RabbitProcess, available
+
+__all__ = ["name"]
+
+
+@pytest.fixture(scope="session", params=["leveret", "rabbitmq"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """Both in turn."""
+    if request.param == "rabbitmq":
+        if not available():
+            pytest.skip("rabbitmq-server is not installed")
+        broker: Broker = RabbitProcess(tmp_path_factory.mktemp("rabbitmq")).start()
+    else:
+        broker = start_broker(tmp_path_factory.mktemp("leveret"))
+    yield broker
+    broker.stop()
+    if isinstance(broker, LeveretProcess):
+        broker.check_log()
+
+
+@pytest.fixture
+def program(server: Broker) -> Program:
+    return Program(server)
+
+
+@pytest.fixture
+def channel(server: Broker) -> Iterator[BlockingChannel]:
+    """Another client's, to look at what the commands did."""
+    connection = pika.BlockingConnection(pika.URLParameters(server.url()))
+    yield connection.channel()
+    if connection.is_open:
+        connection.close()
+
+
+@pytest.fixture
+def queue(channel: BlockingChannel, name: str) -> Iterator[str]:
+    """A durable queue of this test's own."""
+    channel.queue_declare(name, durable=True)
+    yield name
+    if channel.is_open:
+        channel.queue_delete(name)

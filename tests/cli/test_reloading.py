@@ -1,0 +1,39 @@
+"""What of a changed configuration a running broker takes, and what waits."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from leveret.cli.reloading import taken_over, waiting
+from leveret.config import Config, LimitsConfig, ServerConfig, TlsConfig, UserConfig, VhostConfig
+
+OLD = Config(server=ServerConfig(port=1), users={"a": UserConfig()})
+TLS = TlsConfig(cert="/old", key="/old.key")
+
+
+def test_users_vhosts_and_limits_are_taken() -> None:
+    new = msgspec.structs.replace(OLD, users={"b": UserConfig()}, vhosts={"v": VhostConfig()},
+                                  limits=LimitsConfig(connections=5))
+    assert taken_over(OLD, new) == new
+    assert waiting(taken_over(OLD, new), new) == []
+
+
+def test_other_keys_wait() -> None:
+    new = msgspec.structs.replace(OLD, server=ServerConfig(port=2, log_level="debug"), limits=LimitsConfig(connections=5))
+    running = taken_over(OLD, new)
+    assert (running.server.port, running.limits.connections) == (1, 5)
+    assert waiting(running, new) == ["server.port", "server.log_level"]
+
+
+@pytest.mark.parametrize(("before", "after", "wait"), [
+    (TLS, TlsConfig(cert="/new", key="/new.key", ca="/ca", min_version="1.3"), ["tls.min_version"]),
+    (TlsConfig(), TLS, ["tls.cert", "tls.key"]),
+    (TLS, TlsConfig(), ["tls.cert", "tls.key"]),
+])
+def test_certificates_are_taken_where_there_is_a_listener_for_them(before: TlsConfig, after: TlsConfig,
+                                                                   wait: list[str]) -> None:
+    old, new = msgspec.structs.replace(OLD, tls=before), msgspec.structs.replace(OLD, tls=after)
+    running = taken_over(old, new)
+    assert waiting(running, new) == wait
+    assert (running.tls.cert == after.cert) == ("tls.cert" not in wait)
