@@ -78,5 +78,10 @@ class Load:
         return self.process.stdout.readline()
 
 
+def floor(rate: int, *options: str) -> dict[str, Any]:
+    """The machine's own latency at a rate a second: an echo between two processes, counted from when it was due."""
+    return run(0, "floor", "--rate", str(rate), *options)
+
+
 def run(port: int, mode: str, *options: str, watch: int = 0, timeout: float = 600) -> dict[str, Any]:
     return Load(port, mode, *options, watch=watch).result(timeout)

@@ -11,10 +11,12 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.brokers import RABBIT, TITLES
-from bench.workloads import LATENCY, Workload
+from bench.workloads import LATENCY, RATE, Workload
 
 # By workload and broker: the generator's result of every round.
 Results = dict[str, dict[str, list[dict[str, Any]]]]
+# The generator's result of an echo without a broker.
+Floor = dict[str, Any]
 COLOURS = {"rabbitmq": "#9aa0a6", "compiled": "#1a73e8", "pure": "#8ab4f8"}
 
 
@@ -80,8 +82,20 @@ def cells(row: Row) -> list[str]:
     ]
 
 
-def print_table(table_rows: list[Row], console: Console) -> None:
-    table = Table(title="Medians of the rounds; ratios to RabbitMQ of the same round", title_justify="left")
+def caption(floors: list[Floor]) -> str:
+    """What of the latency at a rate is the machine's own; "" where no such load was measured."""
+    if not floors:
+        return ""
+    p50, p99 = (sorted(one["latency_us"][name] / 1e3 for one in floors) for name in ("p50", "p99"))
+    return (f"Latency at {RATE:,} messages/s without any broker, an echo between two processes on this machine:"
+            f" p50 {statistics.median(p50):.2f} ms, p99 {statistics.median(p99):.2f} ms"
+            f" ({p99[0]:.2f} to {p99[-1]:.2f} in {len(p99)} measurements). A p99 near that is the machine's own.")
+
+
+def print_table(table_rows: list[Row], below: str, console: Console) -> None:
+    """The table with its caption below it."""
+    table = Table(title="Medians of the rounds; ratios to RabbitMQ of the same round", title_justify="left",
+                  caption=below or None, caption_justify="left")
     for heading in HEADINGS:
         table.add_column(heading, justify="left" if heading in ("work", "broker") else "right")
     before = None
@@ -98,10 +112,12 @@ def print_table(table_rows: list[Row], console: Console) -> None:
     console.print(table)
 
 
-def markdown(table_rows: list[Row]) -> str:
+def markdown(table_rows: list[Row], below: str) -> str:
     lines = ["| " + " | ".join(HEADINGS) + " |", "| --- | --- |" + " ---: |" * (len(HEADINGS) - 2)]
     lines += ["| " + " | ".join([*cells(row)[:-1], cells(row)[-1] + ("" if row.reached is not False else " (missed)")])
               + " |" for row in table_rows]
+    if below:
+        lines += ["", below]
     return "\n".join(lines) + "\n"
 
 

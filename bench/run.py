@@ -1,6 +1,6 @@
 """`make bench`: Leveret (compiled and pure) and RabbitMQ in turn, in several rounds of one run, with the same loads.
 
-    make bench                                       everything, about twelve minutes
+    make bench                                       everything, about fifteen minutes
     make bench ARGS="--quick"                        one short round of everything
     make bench ARGS="--only transient --only topic"  some of it
     make bench ARGS="--brokers compiled"             without comparison
@@ -19,8 +19,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import brokers, generator, report
-from bench.workloads import WORKLOADS, Workload
+from bench import brokers, clients, generator, report
+from bench.workloads import LATENCY, RATE, WORKLOADS, Workload
 
 
 def options() -> argparse.Namespace:
@@ -39,12 +39,18 @@ def options() -> argparse.Namespace:
 
 
 def measure(workloads: list[Workload], contenders: list[brokers.Contender], chosen: argparse.Namespace,
-            results: report.Results, console: Console) -> None:
-    """All rounds of these workloads; adds to the results."""
+            results: report.Results, floors: list[report.Floor], console: Console) -> None:
+    """All rounds of these workloads; adds to the results, and before each load of latency what the machine has of its own
+    to the floors."""
+    span = ("--seconds", str(chosen.seconds), "--warmup", str(chosen.warmup))
     for turn in range(chosen.rounds):
         for workload in workloads:
+            if workload.measure == LATENCY:
+                floors.append(generator.floor(RATE, *span))
+                console.print(f"round {turn + 1}  {'':20} {'no broker':10} {RATE:>11,}/s  "
+                              f"p99 {floors[-1]['latency_us']['p99'] / 1e3:>9.2f} ms", highlight=False)
             for contender in contenders:
-                arguments = [*workload.options, "--seconds", str(chosen.seconds), "--warmup", str(chosen.warmup),
+                arguments = [*workload.options, *span,
                              # Names of their own: what is still in the buffers of the load before goes nowhere.
                              "--prefix", f"bench-{workload.name}-{turn}"]
                 try:
@@ -70,22 +76,27 @@ def main() -> int:
     if os.getloadavg()[0] > 0.5:
         console.print(f"[yellow]The machine is busy (load {os.getloadavg()[0]:.1f}): the figures will be rough.[/]")
     results: report.Results = {}
+    floors: list[report.Floor] = []
     began = time.time()
     with tempfile.TemporaryDirectory(prefix="leveret-bench-") as directory:
         for slow in (False, True):
             group = [workload for workload in workloads if workload.slow == slow]
             if group:
                 with brokers.running(wanted, Path(directory), slow) as contenders:
-                    measure(group, contenders, chosen, results, console)
+                    measure(group, contenders, chosen, results, floors, console)
     rows = report.rows(workloads, results)
-    report.print_table(rows, console)
+    caption = report.caption(floors)
+    report.print_table(rows, caption, console)
     chosen.output.mkdir(parents=True, exist_ok=True)
     facts = {"began": began, "seconds": time.time() - began, "machine": platform.platform(), "cpus": os.cpu_count(),
-             "python": platform.python_version(), "rounds": chosen.rounds, "results": results}
+             "python": platform.python_version(), "rounds": chosen.rounds, "results": results,
+             "floors": floors}
     (chosen.output / "results.json").write_text(json.dumps(facts, indent=1) + "\n")
-    (chosen.output / "results.md").write_text(report.markdown(rows))
+    (chosen.output / "results.md").write_text(report.markdown(rows, caption))
     (chosen.output / "results.svg").write_text(report.chart(rows))
     console.print(f"Also in {chosen.output}: results.json, results.md, results.svg")
+    if not chosen.only:
+        clients.compare(console, chosen.rounds, chosen.seconds / 2, chosen.output)
     return 0
 
 

@@ -35,4 +35,7 @@ void load_declare(const struct load *load, unsigned count);
 /* Opens `count` connections with a channel each, prints "open", and keeps them until its input ends. */
 void load_idle(const struct load *load, unsigned count);
 
+/* Echoes `messages` (or for `seconds`) at `rate` between two processes, no broker in between; prints one JSON object. */
+void load_floor(const struct load *load);
+
 #endif

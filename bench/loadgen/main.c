@@ -8,10 +8,11 @@
 #include <sys/resource.h>
 
 static const char help[] =
-    "loadgen run|declare|idle [options]\n"
+    "loadgen run|declare|idle|floor [options]\n"
     "  run      publish and consume, print one JSON object\n"
     "  declare  --messages durable queues, print the milliseconds of each thousand\n"
     "  idle     --messages connections, kept until the input ends\n"
+    "  floor    echoes of --size octets at --rate between two processes, without a broker\n"
     "  --host --port --user --password --vhost --prefix   where, and what the names begin with\n"
     "  --watch PID        report CPU time and memory of this process\n"
     "  --publishers N --consumers N --queues N --size OCTETS --durable --keep\n"
@@ -125,6 +126,11 @@ int main(int argc, char **argv)
         load_declare(&load, (unsigned)load.messages);
     else if (strcmp(mode, "idle") == 0)
         load_idle(&load, (unsigned)load.messages);
+    else if (strcmp(mode, "floor") == 0) {
+        if (load.rate <= 0)
+            die("floor needs a --rate");
+        load_floor(&load);
+    }
     else {
         fputs(help, stderr);
         return 2;

@@ -58,6 +58,19 @@ def test_a_rate_is_kept(broker: Broker) -> None:
     assert result["seconds"] >= 0.19
 
 
+def test_the_floor_echoes_at_a_rate_without_a_broker() -> None:
+    result = generator.floor(1000, "--messages", "50", "--size", "300000")
+    assert result["messages"] == 50
+    assert result["seconds"] >= 0.05
+    latency = result["latency_us"]
+    assert 0 < latency["p50"] <= latency["p99"] <= latency["max"]
+
+
+def test_the_floor_needs_a_rate() -> None:
+    with pytest.raises(generator.GeneratorFailed, match="--rate"):
+        generator.floor(0, "--messages", "1")
+
+
 def test_a_refusal_is_reported(broker: Broker) -> None:
     with pytest.raises(generator.GeneratorFailed, match=r"403|closed the connection"):
         run(broker, "--password", "wrong", "--messages", "1")

@@ -1,0 +1,42 @@
+"""The tables of the benchmark, from made-up results."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from rich.console import Console
+
+from bench import report
+from bench.workloads import WORKLOADS
+
+LATENCY = next(workload for workload in WORKLOADS if workload.name == "latency")
+
+
+def result(p99: float) -> dict[str, Any]:
+    return {"delivered": 2000, "seconds": 1.0, "broker_cpu": 0.1, "broker_rss_kb": 1024, "generator_cpu": 0.01,
+            "latency_us": {"p50": p99 / 4, "p99": p99}}
+
+
+def floor(p50: float, p99: float) -> report.Floor:
+    return {"messages": 2000, "latency_us": {"p50": p50, "p99": p99}}
+
+
+def test_the_caption_says_what_is_the_machines_own() -> None:
+    said = report.caption([floor(50, 500), floor(40, 200), floor(60, 300)])
+    assert "p50 0.05 ms, p99 0.30 ms (0.20 to 0.50 in 3 measurements)" in said
+
+
+def test_it_stands_below_the_tables() -> None:
+    rows = report.rows([LATENCY], {"latency": {"rabbitmq": [result(1000.0)], "compiled": [result(400.0)]}})
+    said = report.caption([floor(50, 300)])
+    printed = io.StringIO()
+    report.print_table(rows, said, Console(width=150, file=printed))
+    assert said in " ".join(printed.getvalue().split())
+    lines = report.markdown(rows, said).splitlines()
+    assert lines[-1] == said and lines[-2] == "" and lines[-3].startswith("| p99 at 2,000")
+
+
+def test_without_loads_of_latency_there_is_none() -> None:
+    assert report.caption([]) == ""
+    assert report.markdown([], "").endswith("|\n")
