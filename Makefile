@@ -15,13 +15,13 @@ TESTS  ?=
 PYTEST := $(PY) -m pytest -n 4 --dist loadfile
 
 # What runs a second time over the plain files: the layers that have compiled modules, and the conformance suite.
-PURE_TESTS := $(wildcard tests/wire tests/broker tests/storage tests/protocols tests/conformance)
+PURE_TESTS := $(wildcard tests/wire tests/broker tests/selectors tests/storage tests/protocols tests/conformance)
 
 HAVE_CC := $(shell command -v $${CC:-cc} 2>/dev/null)
 
 export PYTHONPATH := src
 
-.PHONY: run compiled test test-pure test-compiled lint format docs bench bench-scale demo build lock clean
+.PHONY: run compiled test test-pure test-compiled lint format docs bench bench-clients bench-scale demo build lock clean
 
 run: $(STAMPS)/core compiled
 	@exec $(PY) -m leveret serve $(ARGS)
@@ -43,6 +43,11 @@ $(STAMPS)/build: requirements/build.txt $(STAMPS)/venv
 
 $(STAMPS)/dev: requirements/dev.txt $(STAMPS)/core
 	@$(PIP) -r requirements/dev.txt
+	@touch $@
+
+# Qpid Proton for the tests with real clients: built from its sources, so that a machine which cannot goes without.
+$(STAMPS)/proton: requirements/proton.txt $(STAMPS)/dev
+	@$(PIP) -r requirements/proton.txt || echo "Qpid Proton could not be built: tests with it are skipped" >&2
 	@touch $@
 
 $(STAMPS)/demo: requirements/demo.txt $(STAMPS)/venv
@@ -68,7 +73,7 @@ test: $(STAMPS)/dev
 	LEVERET_PURE=1 $(PYTEST) $(TESTS)
 else
 test: COMPILE := --require
-test: $(STAMPS)/dev compiled
+test: $(STAMPS)/dev $(STAMPS)/proton compiled
 	@pure=0; \
 	$(if $(or $(TESTS),$(PURE_TESTS)),LEVERET_PURE=1 $(PYTEST) -q $(or $(TESTS),$(PURE_TESTS)) || pure=$$?;) \
 	$(PYTEST) $(TESTS) && exit $$pure
@@ -88,6 +93,9 @@ docs: $(STAMPS)/docs
 bench: $(STAMPS)/dev compiled
 	@$(PY) -m bench.run $(ARGS)
 
+bench-clients: $(STAMPS)/dev compiled
+	@$(PY) -m bench.clients $(ARGS)
+
 bench-scale: $(STAMPS)/dev compiled
 	@$(PY) -m bench.scale $(ARGS)
 
@@ -102,7 +110,7 @@ build: $(STAMPS)/dev
 # Pin what pyproject.toml and requirements/*.in ask for, with hashes.
 lock: $(STAMPS)/dev
 	$(VENV)/bin/pip-compile -q --strip-extras --no-emit-find-links --no-emit-index-url --generate-hashes --allow-unsafe -o requirements/core.txt pyproject.toml
-	for group in build dev demo docs; do \
+	for group in build dev demo docs proton; do \
 		$(VENV)/bin/pip-compile -q --strip-extras --no-emit-find-links --no-emit-index-url --generate-hashes --allow-unsafe \
 			-o requirements/$$group.txt requirements/$$group.in || exit 1; done
 

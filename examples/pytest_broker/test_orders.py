@@ -1,4 +1,4 @@
-"""What a test with the fixtures beside it looks like."""
+"""What tests with a real broker look like: no mocks, no clean-up, no names to agree on."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 
-def test_an_order_arrives(channel: BlockingChannel) -> None:
-    queue = channel.queue_declare("", exclusive=True).method.queue
-    channel.basic_publish("", queue, b"one tea", pika.BasicProperties(content_type="text/plain"))
-    method, properties, body = channel.basic_get(queue, auto_ack=True)
-    assert (method.redelivered, properties.content_type, body) == (False, "text/plain", b"one tea")
+@pytest.mark.parametrize("body", [b"one tea", b"two coffees"])
+def test_an_order_arrives(channel: BlockingChannel, body: bytes) -> None:
+    assert channel.queue_declare("orders", durable=True).method.message_count == 0
+    channel.basic_publish("", "orders", body, pika.BasicProperties(content_type="text/plain"))
+    method, properties, received = channel.basic_get("orders", auto_ack=True)
+    assert (method.redelivered, properties.content_type, received) == (False, "text/plain", body)
 
 
 def test_an_order_that_nobody_takes_comes_back(channel: BlockingChannel) -> None:

@@ -8,10 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.support.broker import ROOT
+from tests.support.broker import ROOT, Broker
 
 DOCS = ROOT / "docs"
 PAGES = (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md")))
+
+# What stands for the reader's broker at the beginning of a literal of Python; options may follow.
+_URL = re.compile(r'(?<=")amqp://(?:guest:guest@localhost:5672/|localhost)(?=["?])')
 
 _FENCE = re.compile(r"^```([a-z]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^#{1,6} +(.+?) *$", re.MULTILINE)
@@ -39,6 +42,17 @@ def blocks(path: Path, language: str) -> list[Block]:
         for match in _FENCE.finditer(page)
         if match[1] == language
     ]
+
+
+def at_broker(text: str, broker: Broker) -> str:
+    """Code with another broker in place of the reader's."""
+    return _URL.sub(lambda _: broker.url(), text)
+
+
+def program_name(block: Block) -> str:
+    """The file that a block is, by the comment in its first line; "" for one that is none."""
+    match = re.match(r"# ([\w-]+\.py)\n", block.text)
+    return match[1] if match else ""
 
 
 def prose(path: Path) -> str:

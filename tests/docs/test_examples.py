@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.docs.pages import blocks
 from tests.support.broker import ROOT, Broker, leveret_only
 
 EXAMPLES = ROOT / "examples"
@@ -45,13 +47,19 @@ committed:      0 orders and 1 invoices are ready
 }
 
 
-def run(command: list[str], directory: Path, timeout: float = 60.0) -> str:
+def run(command: list[str], directory: Path, timeout: float = 60.0, **variables: str) -> str:
     """The output of a command; AssertionError where it fails."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "COLUMNS": "100"}
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "COLUMNS": "100"} | variables
     result = subprocess.run([sys.executable, *command], cwd=directory, env=environment, timeout=timeout,
                             stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     assert result.returncode == 0, f"{command} ended with {result.returncode}:\n{result.stdout}\n{result.stderr}"
     return result.stdout
+
+
+def run_pytest(directory: Path) -> str:
+    """The output of a session that has the plugin of the sources, whether or not it is installed as well."""
+    return run(["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "leveret.pytest_plugin"], directory,
+               PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
 
 
 def test_every_example_is_tested() -> None:
@@ -75,9 +83,23 @@ def test_work_queue(broker: Broker, tmp_path: Path) -> None:
 
 
 def test_broker_in_pytest(tmp_path: Path) -> None:
-    leveret_only("the fixtures of the example start one")
-    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", str(EXAMPLES / "pytest_broker")]
-    assert "2 passed" in run(command, tmp_path)
+    leveret_only("the plugin starts one")
+    # Away from the configuration of this project's own tests.
+    shutil.copytree(EXAMPLES / "pytest_broker", tmp_path / "tests")
+    assert "3 passed" in run_pytest(tmp_path)
+
+
+def test_the_tests_of_the_page_about_pytest(tmp_path: Path) -> None:
+    leveret_only("the plugin starts one")
+    files = {}
+    for block in blocks(ROOT / "docs" / "testing.md", "python"):
+        name, _, rest = block.text.partition("\n")
+        files[name.removeprefix("# ")] = rest
+    assert {"test_orders.py", "conftest.py"} <= files.keys()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, "utf-8")
+    tests = sum(text.count("def test_") for text in files.values())
+    assert f"{tests} passed" in run_pytest(tmp_path)
 
 
 def test_demo(tmp_path: Path) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import asyncio
+import inspect
 import re
 import shlex
+import types
 from pathlib import Path
 
 import click
@@ -11,10 +15,8 @@ import pytest
 
 from leveret.cli.app import leveret as cli
 from leveret.config import load_config
-from tests.docs.pages import DOCS, PAGES, anchors, blocks, links, page_id, prose
+from tests.docs.pages import DOCS, PAGES, anchors, at_broker, blocks, links, page_id, program_name, prose
 from tests.support.broker import ROOT, Broker
-
-URL = "amqp://guest:guest@localhost:5672/"
 
 pages = pytest.mark.parametrize("page", PAGES, ids=page_id)
 
@@ -42,12 +44,19 @@ def test_every_page_is_in_the_navigation() -> None:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=page_id)
 def test_python_blocks(page: Path, broker: Broker) -> None:
-    """The blocks of a page run one after the other, in one namespace."""
+    """The blocks of a page run one after the other, in one namespace, and with `await` on one event loop. Those that are
+    files are not among them."""
     names: dict[str, object] = {"__name__": "__docs__"}
-    for block in blocks(page, "python"):
-        # Lines keep the numbers that they have on the page.
-        source = "\n" * (block.line - 1) + block.text.replace(URL, broker.url())
-        exec(compile(source, page_id(page), "exec"), names)
+    with asyncio.Runner() as runner:
+        for block in blocks(page, "python"):
+            if program_name(block):
+                continue
+            # Lines keep the numbers that they have on the page.
+            source = "\n" * (block.line - 1) + at_broker(block.text, broker)
+            code = compile(source, page_id(page), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            result = types.FunctionType(code, names)()
+            if inspect.iscoroutine(result):
+                runner.run(result)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "toml")], ids=page_id)

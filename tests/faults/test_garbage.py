@@ -10,7 +10,7 @@ from pamqp import commands
 
 from tests.faults.neighbour import Neighbour
 from tests.support.amqp import PROTOCOL_HEADER, encode
-from tests.support.broker import Broker
+from tests.support.broker import Broker, leveret_only
 from tests.support.raw import STAGES, Peer, content_header, frame
 
 pytestmark = pytest.mark.usefixtures("neighbour")
@@ -97,8 +97,10 @@ def test_octet_by_octet(broker: Broker, stage: str) -> None:
 
 
 WRONG_HEADERS = [
-    b"AMQP\x00\x01\x00\x00", b"AMQP\x00\x00\x09\x02", b"AMQP\x01\x01\x08\x00", b"amqp\0\0\x09\x01", b"HTTP/1.1", bytes(8),
+    b"AMQP\x00\x00\x09\x02", b"AMQP\x01\x01\x08\x00", b"amqp\0\0\x09\x01", b"HTTP/1.1", bytes(8),
 ]  # fmt: skip
+AMQP_1_0 = b"AMQP\x00\x01\x00\x00"
+SASL_1_0 = b"AMQP\x03\x01\x00\x00"
 BAD_TABLES = [b"F\0\0\0\x02ab", b"\x05shor", b"\x02hiQ\0", b"\x02hi" + b"A\xff\xff\xff\xff", b"\x02hiS\0\0\0\x10x"]
 
 
@@ -108,6 +110,33 @@ def test_wrong_header(broker: Broker, header: bytes) -> None:
     with Peer(broker) as peer:
         peer.send(header)
         assert peer.raw() == PROTOCOL_HEADER
+
+
+@pytest.mark.parametrize(("header", "answer"), [
+    (b"AMQP\x00\x01\x00\x01", AMQP_1_0), (b"AMQP\x00\x02\x00\x00", AMQP_1_0), (b"AMQP\x03\x01\x01\x00", SASL_1_0),
+    (b"AMQP\x02\x01\x00\x00", SASL_1_0),
+])  # fmt: skip
+def test_wrong_versions_of_amqp_1_0(broker: Broker, header: bytes, answer: bytes) -> None:
+    """The nearest header that is spoken here, and a close (AMQP 1.0 transport 2.2)."""
+    leveret_only("RabbitMQ 3 has other answers")
+    with Peer(broker) as peer:
+        peer.send(header)
+        assert peer.raw() == answer
+
+
+@pytest.mark.parametrize("octets", [b"\xff" * 64, b"\0" * 64, bytes(range(256)), b"\0\0\0\x0c\x02\0\0\0\0\x53\x99\x45"],
+                         ids=["ff", "00", "all", "descriptor"])
+@pytest.mark.parametrize("header", [AMQP_1_0, SASL_1_0])
+def test_garbage_over_amqp_1_0(broker: Broker, header: bytes, octets: bytes) -> None:
+    """The connection ends, with an open and a close before the end where it had begun."""
+    leveret_only("RabbitMQ 3 has other answers")
+    with Peer(broker) as peer:
+        peer.send(header + octets)
+        answer = peer.raw()
+        assert answer.startswith(header)
+        if header == AMQP_1_0:
+            assert b"\x00\x53\x10" in answer
+            assert b"\x00\x53\x18" in answer
 
 
 def test_large_frame_before_login(broker: Broker) -> None:

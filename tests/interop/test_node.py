@@ -1,4 +1,4 @@
-"""amqplib on Node.js: its promise and callback APIs, run by Node's own test runner."""
+"""amqplib (its promise and callback APIs) and rhea on Node.js, run by Node's own test runner."""
 
 from __future__ import annotations
 
@@ -30,13 +30,23 @@ def modules() -> Path:
         command = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
         ran = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=300, check=False)
         if ran.returncode:
-            pytest.skip(f"npm cannot install amqplib: {ran.stderr[-500:]}")
+            pytest.skip(f"npm cannot install the clients: {ran.stderr[-500:]}")
         done.touch()
     return directory / "node_modules"
 
 
 @pytest.mark.parametrize("file", ["promises.test.js", "connections.test.js"])
 def test_amqplib(broker: Broker, modules: Path, file: str) -> None:
+    run(broker, modules, file)
+
+
+def test_rhea(broker: Broker, modules: Path) -> None:
+    if broker.kind != "leveret":
+        pytest.skip("RabbitMQ 3 has other addresses")
+    run(broker, modules, "rhea.test.js")
+
+
+def run(broker: Broker, modules: Path, file: str) -> None:
     environment = os.environ | {"LEVERET_URL": broker.url(vhost="/"), "NODE_PATH": str(modules)}
     ran = subprocess.run(
         ["node", "--test", "--test-reporter=spec", str(SOURCES / file)],

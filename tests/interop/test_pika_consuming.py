@@ -157,6 +157,21 @@ def test_prefetch_does_not_limit_get_and_no_ack(channel: BlockingChannel, name: 
     assert len(collector.wait(5)) == 5
 
 
+def test_a_full_window_of_the_channel_stops_no_ack_consumers(channel: BlockingChannel, name: str) -> None:
+    free = name + ".free"
+    channel.queue_declare(name, exclusive=True)
+    channel.queue_declare(free, exclusive=True)
+    channel.basic_qos(prefetch_count=2, global_qos=True)
+    fill(channel, name, 2)
+    counted = Collector(channel, name)
+    counted.wait(2)
+    uncounted = Collector(channel, free, auto_ack=True)
+    fill(channel, free, 5)
+    assert uncounted.wait_quiet() == []
+    channel.basic_ack(1)
+    uncounted.wait(5)  # those it lets through are not counted
+
+
 def test_round_robin(connect: Connect, name: str) -> None:
     keeper = connect().channel()
     keeper.queue_declare(name, auto_delete=True)

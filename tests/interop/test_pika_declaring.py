@@ -275,6 +275,18 @@ def test_unbinding_what_does_not_exist(channel: BlockingChannel, name: str) -> N
     assert channel.is_open
 
 
+def test_unbinding_the_exclusive_queue_of_another(connect: Connect, name: str) -> None:
+    owner = connect().channel()
+    owner.queue_declare(name, exclusive=True)
+    owner.queue_bind(name, "amq.direct", "bound")
+    channel = connect().channel()
+    channel.queue_unbind(name, "amq.direct", "never-bound")
+    with channel_error(channel, 405):
+        channel.queue_unbind(name, "amq.direct", "bound")
+    owner.basic_publish("amq.direct", "bound", b"still bound")
+    assert get(owner, name).body == b"still bound"
+
+
 def test_purge(channel: BlockingChannel, name: str) -> None:
     channel.queue_declare(name, exclusive=True)
     for _ in range(5):

@@ -53,6 +53,20 @@ def wait_for(connection: amqp.Connection, condition: Callable[[], object]) -> No
     raise AssertionError("nothing came")
 
 
+def test_line_ends_are_no_part_of_a_name(open_amqp: Connect, name: str) -> None:
+    """Not with pika, which waits for an answer with the name as it was asked for."""
+    channel = open_amqp().channel()
+    assert channel.queue_declare(f"\r{name}\n", exclusive=True).queue == name
+    assert channel.queue_declare(f"{name}\r\n", passive=True).queue == name
+    channel.exchange_declare(f"{name[0]}\n{name[1:]}", "fanout")
+    channel.exchange_declare(f"{name}\n", "fanout", passive=True)
+    channel.queue_bind(name, name)
+    channel.exchange_delete(f"{name}\r")
+    channel.queue_delete(f"{name}\n")
+    with pytest.raises(NotFound):
+        channel.queue_declare(name, passive=True)
+
+
 @pytest.mark.parametrize("method", ["PLAIN", "AMQPLAIN"])
 def test_login_methods(open_amqp: Connect, method: str) -> None:
     connection = open_amqp(login_method=method)

@@ -1,64 +1,146 @@
-"""A TCP proxy between client and broker that can cut, stall and half-close what runs through it."""
+"""A TCP proxy between client and broker that can cut, stall, delay and slow down what runs through it."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
 import threading
+import time
 
 from tests.support.broker import Broker
 
+CHUNK = 1 << 16
+
+
+class Pair:
+    """A connection of a client and the one to the broker that belongs to it."""
+
+    def __init__(self, client: socket.socket, server: socket.socket) -> None:
+        self.client = client
+        self.server = server
+        # Cleared: nothing is passed on any more, while the sockets stay open.
+        self.flowing = threading.Event()
+        self.flowing.set()
+        self._pumps = 2
+        self._lock = threading.Lock()
+
+    def pump_ends(self) -> None:
+        """A closed pair closes on both sides, and is gone when both directions have ended."""
+        ends = (self.client, self.server)
+        for end in ends:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        with self._lock:
+            self._pumps -= 1
+            if not self._pumps:
+                for end in ends:
+                    end.close()
+
+    def cut(self) -> None:
+        self.flowing.set()
+        for end in (self.client, self.server):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
 
 class Proxy(Broker):
-    """Looks like the broker behind it."""
+    """Looks like the broker behind it.
+
+    flowing     cleared to pass nothing on, in both directions, while the sockets stay open
+    delay       seconds that every piece is held up
+    rate        octets a second that pass in each direction of each connection, 0 for no limit
+    cut_after   octets after which the next connections are cut, wherever that is within a frame; None for never
+    to_server, to_client   octets that were passed on
+    accepted    connections that were made
+    """
 
     def __init__(self, broker: Broker) -> None:
         super().__init__(user=broker.user, password=broker.password, vhost=broker.vhost)
         self.broker = broker
+        self.kind = broker.kind
         self.listener = socket.create_server((self.host, 0))
         self.port = self.listener.getsockname()[1]
-        self.pairs: list[tuple[socket.socket, socket.socket]] = []
-        # Cleared to pass nothing on, in both directions, while the sockets stay open.
+        self.pairs: list[Pair] = []
         self.flowing = threading.Event()
         self.flowing.set()
+        self.delay = 0.0
+        self.rate = 0
+        self.cut_after: int | None = None
+        self.to_server = 0
+        self.to_client = 0
+        self.accepted = 0
+        self._open = True
         self._lock = threading.Lock()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
-        while True:
+        while self._open:
             try:
                 client = self.listener.accept()[0]
-                server = socket.create_connection((self.broker.host, self.broker.port))
             except OSError:
                 return
+            try:
+                server = socket.create_connection((self.broker.host, self.broker.port))
+            except OSError:
+                # The broker is down: so are we.
+                client.close()
+                continue
+            for end in (client, server):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            pair = Pair(client, server)
             with self._lock:
-                self.pairs.append((client, server))
-            for source, target in ((client, server), (server, client)):
-                threading.Thread(target=self._pump, args=(source, target), daemon=True).start()
+                self.pairs.append(pair)
+                self.accepted += 1
+            for to_server in (True, False):
+                threading.Thread(target=self._pump, args=(pair, to_server), daemon=True).start()
 
-    def _pump(self, source: socket.socket, target: socket.socket) -> None:
+    def _pump(self, pair: Pair, to_server: bool) -> None:
+        source, target = (pair.client, pair.server) if to_server else (pair.server, pair.client)
+        cut_after = self.cut_after
+        passed = 0
         try:
-            while data := source.recv(1 << 16):
+            while data := source.recv(min(CHUNK, max(1, self.rate // 20)) if self.rate else CHUNK):
                 self.flowing.wait()
+                pair.flowing.wait()
+                if self.delay:
+                    time.sleep(self.delay)
+                if self.rate:
+                    time.sleep(len(data) / self.rate)
+                if cut_after is not None and passed + len(data) > cut_after:
+                    target.sendall(data[: cut_after - passed])
+                    break
+                passed += len(data)
+                with self._lock:
+                    if to_server:
+                        self.to_server += len(data)
+                    else:
+                        self.to_client += len(data)
                 target.sendall(data)
         except OSError:
             pass
-        # A closed pair closes on both sides.
-        for end in (source, target):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
+        pair.pump_ends()
+
+    def _take(self) -> list[Pair]:
+        with self._lock:
+            pairs, self.pairs = self.pairs, []
+        return pairs
 
     def cut(self) -> int:
         """Break every connection now; the return value is how many there were."""
-        with self._lock:
-            pairs, self.pairs = self.pairs, []
+        pairs = self._take()
         for pair in pairs:
-            for end in pair:
-                with contextlib.suppress(OSError):
-                    end.shutdown(socket.SHUT_RDWR)
+            pair.cut()
         return len(pairs)
 
+    def half_open(self) -> list[Pair]:
+        """Nothing passes on the connections that are there, and nobody is told; new ones work. `Pair.cut` ends them."""
+        pairs = self._take()
+        for pair in pairs:
+            pair.flowing.clear()
+        return pairs
+
     def stop(self) -> None:
+        self._open = False
         self.flowing.set()
         with contextlib.suppress(OSError):
             self.listener.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,102 @@
+"""kill -9 of a broker process under Qpid Proton: what was accepted is there, what was settled is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.broker import LeveretProcess, free_port, leveret_only
+
+proton = pytest.importorskip("proton")
+
+from proton import Message  # noqa: E402
+from proton.handlers import MessagingHandler  # noqa: E402
+from proton.reactor import Container  # noqa: E402
+from proton.utils import BlockingConnection  # noqa: E402
+
+TOTAL = 300
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[LeveretProcess]:
+    leveret_only("it is killed and started")
+    process = LeveretProcess(tmp_path)
+    process.port = free_port()
+    with process.start():
+        yield process
+        process.check_log()
+
+
+def url(process: LeveretProcess) -> str:
+    return f"amqp://{process.host}:{process.port}"
+
+
+class Sending(MessagingHandler):
+    """Sends without end; kills the broker once so many were accepted."""
+
+    def __init__(self, process: LeveretProcess) -> None:
+        super().__init__()
+        self.process = process
+        self.sent = 0
+        self.accepted: set[int] = set()
+        self.numbers: dict[Any, int] = {}
+
+    def on_start(self, event: Any) -> None:
+        self.container = event.container
+        self.connection = event.container.connect(url(self.process), reconnect=False)
+        event.container.create_sender(self.connection, "kept")
+
+    def on_sendable(self, event: Any) -> None:
+        while event.sender.credit and self.sent < 5 * TOTAL:
+            delivery = event.sender.send(Message(b"x" * 500, inferred=True, durable=True, id=self.sent))
+            self.numbers[delivery.tag] = self.sent
+            self.sent += 1
+
+    def on_accepted(self, event: Any) -> None:
+        self.accepted.add(self.numbers[event.delivery.tag])
+        if len(self.accepted) == TOTAL:
+            self.process.kill()
+
+    def on_disconnected(self, event: Any) -> None:
+        self.container.stop()
+
+    def on_transport_error(self, event: Any) -> None:
+        self.container.stop()
+
+
+def received(process: LeveretProcess, settle: int) -> list[Message]:
+    """Everything in the queue, in order; the first `settle` messages are accepted."""
+    connection = BlockingConnection(url(process), timeout=20)
+    receiver = connection.create_receiver("kept", credit=10 * TOTAL)
+    found: list[Message] = []
+    while True:
+        try:
+            found.append(receiver.receive(timeout=1))
+        except proton.Timeout:
+            break
+        if len(found) <= settle:
+            receiver.accept()
+    connection.close()
+    return found
+
+
+def test_what_was_accepted_is_there(process: LeveretProcess) -> None:
+    sending = Sending(process)
+    Container(sending).run()
+    assert len(sending.accepted) >= TOTAL
+    process.start()
+    found = received(process, 100)
+    numbers = [int(message.id) for message in found]
+    assert set(numbers) >= sending.accepted
+    assert numbers == sorted(set(numbers))
+    assert all(message.durable and bytes(message.body) == b"x" * 500 for message in found)
+    process.kill()
+    process.start()
+    again = received(process, 0)
+    # The settlement of the last of them may not have been on disk yet.
+    assert numbers[100:] == [int(message.id) for message in again][-len(numbers[100:]) :]
+    assert len(again) <= len(numbers)
+    assert not any(message.first_acquirer for message in again)

@@ -1,0 +1,288 @@
+"""Bodies of hundreds of megabytes through a broker process: its memory stays small, nothing of them is left behind."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import shutil
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pamqp import commands
+from pamqp.header import ContentHeader
+
+from tests.faults.neighbour import Neighbour
+from tests.support.amqp import BODY, HEADER, decode, encode
+from tests.support.broker import LeveretProcess, basic_config, leveret_only
+from tests.support.raw import Peer
+
+MIB = 1 << 20
+SIZE = 200 * MIB + 12345
+PAYLOAD = 131072 - 8
+PUBLISHERS = 4
+CONFIG = '[amqp]\nmax_message_size = "256MiB"\n'
+
+
+class Source:
+    """Octets that are a body's, without the body; no two pieces of them are equal."""
+
+    def __init__(self, seed: int, size: int = SIZE) -> None:
+        self.size = size
+        self._piece = random.Random(seed).randbytes(PAYLOAD)
+
+    def frames(self) -> Iterator[bytes]:
+        left = self.size
+        number = 0
+        while left:
+            data = (struct.pack(">Q", number) + self._piece[8:])[:left]
+            yield struct.pack(">BHI", BODY, 1, len(data)) + data + b"\xce"
+            left -= len(data)
+            number += 1
+
+    def digest(self) -> str:
+        found = hashlib.blake2b()
+        for frame in self.frames():
+            found.update(frame[7:-1])
+        return found.hexdigest()
+
+
+class Client:
+    """A connection with one channel, which reads and writes contents frame by frame."""
+
+    def __init__(self, broker: LeveretProcess, timeout: float = 60.0) -> None:
+        self.peer = Peer(broker, timeout).reach("channel")
+        self.peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, MIB)
+
+    def declare(self, queue: str) -> None:
+        self.peer.method(commands.Queue.Declare(queue=queue, durable=True), 1)
+        self.peer.expect("Queue.DeclareOk")
+
+    def begin(self, queue: str, size: int, persistent: bool) -> None:
+        self.peer.method(commands.Basic.Publish(exchange="", routing_key=queue), 1)
+        properties = commands.Basic.Properties(delivery_mode=2 if persistent else 1)
+        self.peer.send(encode(ContentHeader(0, size, properties), 1))
+
+    def confirming(self) -> Client:
+        self.peer.method(commands.Confirm.Select(), 1)
+        self.peer.expect("Confirm.SelectOk")
+        return self
+
+    def get(self, queue: str) -> str:
+        """The digest of a message's body."""
+        peer = self.peer
+        peer.method(commands.Basic.Get(queue=queue, no_ack=True), 1)
+        frame = peer.frame()
+        assert frame is not None and decode(*frame).name == "Basic.GetOk", frame
+        frame = peer.frame()
+        assert frame is not None and frame[0] == HEADER
+        left = struct.unpack_from(">Q", frame[2], 4)[0]
+        found = hashlib.blake2b()
+        while left:
+            frame = peer.frame()
+            assert frame is not None and frame[0] == BODY, frame
+            found.update(frame[2])
+            left -= len(frame[2])
+        return found.hexdigest()
+
+    def close(self) -> None:
+        self.peer.socket.close()
+
+
+def peak_memory(process: LeveretProcess) -> int:
+    """The most memory that was ever resident, octets."""
+    for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no VmHWM")
+
+
+def nameless_octets(process: LeveretProcess) -> int:
+    """Octets that files without a name take on the disk of the data directory."""
+    octets = 0
+    for entry in Path(f"/proc/{process.pid}/fd").iterdir():
+        try:
+            target = os.readlink(entry)
+            if target.startswith(str(process.data_dir)) and target.endswith(" (deleted)"):
+                octets += os.stat(entry).st_blocks * 512
+        except FileNotFoundError:
+            pass
+    return octets
+
+
+def named_files(process: LeveretProcess) -> set[str]:
+    return {file.name for file in process.data_dir.iterdir()}
+
+
+def eventually(condition: Callable[[], bool], what: str, timeout: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"it did not come to {what}"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[LeveretProcess]:
+    leveret_only("looks into the broker's process")
+    process = LeveretProcess(tmp_path, config=basic_config() + CONFIG)
+    with process.start():
+        yield process
+        process.check_log()
+    shutil.rmtree(process.data_dir)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("persistent", [True, False], ids=["persistent", "transient"])
+def test_memory_stays_small_and_the_octets_come_back(process: LeveretProcess, persistent: bool) -> None:
+    before = peak_memory(process)
+    sources = [Source(number) for number in range(PUBLISHERS)]
+    clients = [Client(process).confirming() for _ in sources]
+    for number, client in enumerate(clients):
+        client.declare(f"large-{number}")
+        client.begin(f"large-{number}", SIZE, persistent)
+    # All of them at once, frame by frame.
+    for frames in zip(*(source.frames() for source in sources), strict=True):
+        for client, frame in zip(clients, frames, strict=True):
+            client.peer.send(frame)
+    for client in clients:
+        assert client.peer.expect("Basic.Ack").delivery_tag == 1
+    grown = [peak_memory(process) - before]
+    names = named_files(process)
+    if persistent:
+        process.stop()
+        process.start()
+        before = peak_memory(process)
+        clients = [Client(process) for _ in sources]
+    for number, client in enumerate(clients):
+        assert client.get(f"large-{number}") == sources[number].digest()
+    grown.append(peak_memory(process) - before)
+    assert max(grown) < 200 * MIB, grown
+    eventually(lambda: nameless_octets(process) == 0, "an empty file of large bodies")
+    assert named_files(process) == names
+    for client in clients:
+        client.close()
+
+
+def test_a_connection_that_is_lost_midway_leaves_nothing(process: LeveretProcess) -> None:
+    names = named_files(process)
+    clients = [Client(process), Client(process)]
+    source = Source(1, 40 * MIB)
+    for client in clients:
+        client.begin("nowhere", source.size, True)
+    for _, frame in zip(range(150), source.frames(), strict=False):
+        for client in clients:
+            client.peer.send(frame)
+    eventually(lambda: nameless_octets(process) >= 30 * MIB, "two contents in arrival")
+    clients.pop().close()
+    clients.pop().close()
+    eventually(lambda: nameless_octets(process) == 0, "an empty file of large bodies")
+    assert named_files(process) == names
+
+
+def test_a_kill_midway_leaves_nothing(process: LeveretProcess) -> None:
+    client = Client(process)
+    source = Source(1, 40 * MIB)
+    client.begin("nowhere", source.size, True)
+    for _, frame in zip(range(100), source.frames(), strict=False):
+        client.peer.send(frame)
+    eventually(lambda: nameless_octets(process) > 0, "a content in arrival")
+    process.kill()
+    assert sum(file.stat().st_blocks * 512 for file in process.data_dir.iterdir()) < 20 * MIB
+    process.start()
+    assert nameless_octets(process) == 0
+    client.close()
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[LeveretProcess]:
+    """A broker on a disk of 48 MiB."""
+    leveret_only("its data lies on a small file system")
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount a file system")
+    directory = tmp_path / "disk"
+    directory.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={48 * MIB}", "tmpfs", str(directory)],
+                             capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode(errors='replace')}")
+    config = basic_config() + "[limits]\ndisk_free = 1048576\n[storage]\nreserve = 4194304\n"
+    process = LeveretProcess(tmp_path, config=config, data_dir=directory / "data")
+    try:
+        with process.start():
+            yield process
+            process.check_log()
+    finally:
+        subprocess.run(["umount", "-l", str(directory)], check=True)
+
+
+def refusal(client: Client) -> tuple[int, str]:
+    """The channel.close that is the answer."""
+    close = client.peer.expect("Channel.Close")
+    return close.reply_code, close.reply_text
+
+
+def check_others(process: LeveretProcess, neighbour: Neighbour) -> None:
+    """Nobody but the publisher of a large body is refused, or told that anything is short."""
+    neighbour.check()
+    other = Client(process).confirming()
+    other.declare("small")
+    other.begin("small", 5, True)
+    other.peer.send(struct.pack(">BHI", BODY, 1, 5) + b"small\xce")
+    assert other.peer.expect("Basic.Ack").delivery_tag == 1
+    other.close()
+    assert "held back" not in process.log()
+
+
+def test_a_body_that_the_disk_has_no_room_for_is_refused_at_its_header(small: LeveretProcess) -> None:
+    neighbour = Neighbour(small)
+    client = Client(small)
+    client.begin("nowhere", 20 * MIB, True)
+    code, text = refusal(client)
+    assert code == 311
+    assert "no room for a body of 20971520 octets" in text
+    check_others(small, neighbour)
+    # What has room is taken on the same connection.
+    client.peer.method(commands.Channel.CloseOk(), 1)
+    client.peer.method(commands.Channel.Open(), 1)
+    client.peer.expect("Channel.OpenOk")
+    client.declare("large")
+    source = Source(1, 6 * MIB)
+    client.begin("large", source.size, True)
+    for frame in source.frames():
+        client.peer.send(frame)
+    assert client.get("large") == source.digest()
+    client.close()
+    neighbour.close()
+
+
+def test_a_disk_that_fills_up_while_a_body_arrives(small: LeveretProcess) -> None:
+    neighbour = Neighbour(small)
+    client = Client(small)
+    source = Source(1, 25 * MIB)
+    client.begin("nowhere", source.size, False)
+    frames = source.frames()
+    for _, frame in zip(range(40), frames, strict=False):
+        client.peer.send(frame)
+    eventually(lambda: nameless_octets(small) >= 4 * MIB, "a content in arrival")
+    state = os.statvfs(small.data_dir)
+    other_file = small.data_dir.parent / "other"
+    with open(other_file, "wb") as file:
+        file.write(bytes(state.f_bavail * state.f_frsize - 12 * MIB))
+    for frame in frames:
+        client.peer.send(frame)
+    code, text = refusal(client)
+    assert code == 311
+    assert "no room" in text
+    eventually(lambda: nameless_octets(small) == 0, "an empty file of large bodies")
+    check_others(small, neighbour)
+    # The connection is as good as before.
+    client.peer.method(commands.Channel.CloseOk(), 1)
+    client.peer.method(commands.Channel.Open(), 1)
+    client.peer.expect("Channel.OpenOk")
+    client.close()
+    neighbour.close()
