@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -102,6 +103,19 @@ class Contender:
             return int((self.directory / "pid").read_text())
         assert isinstance(self.broker, LeveretProcess)
         return self.broker.pid
+
+
+@contextlib.contextmanager
+def alone(measured: Contender, contenders: list[Contender]) -> Iterator[None]:
+    """Halt the other brokers meanwhile: one that does nothing still has work of its own now and then."""
+    others = [contender for contender in contenders if contender is not measured]
+    for other in others:
+        os.kill(other.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for other in others:
+            os.kill(other.pid, signal.SIGCONT)
 
 
 @contextlib.contextmanager

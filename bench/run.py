@@ -49,12 +49,14 @@ def measure(workloads: list[Workload], contenders: list[brokers.Contender], chos
                 floors.append(generator.floor(RATE, *span))
                 console.print(f"round {turn + 1}  {'':20} {'no broker':10} {RATE:>11,}/s  "
                               f"p99 {floors[-1]['latency_us']['p99'] / 1e3:>9.2f} ms", highlight=False)
-            for contender in contenders:
+            # Each of them is the first one in its turn: what the load before leaves behind hits all alike.
+            for contender in contenders[turn % len(contenders):] + contenders[: turn % len(contenders)]:
                 arguments = [*workload.options, *span,
                              # Names of their own: what is still in the buffers of the load before goes nowhere.
                              "--prefix", f"bench-{workload.name}-{turn}"]
                 try:
-                    result = generator.run(contender.port, "run", *arguments, watch=contender.pid, timeout=180)
+                    with brokers.alone(contender, contenders):
+                        result = generator.run(contender.port, "run", *arguments, watch=contender.pid, timeout=180)
                 except generator.GeneratorFailed as error:
                     console.print(f"[red]{contender.name}, {workload.name}: {error}[/]")
                     continue
