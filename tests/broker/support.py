@@ -204,7 +204,7 @@ class Taker(Consumer):
     def can_take(self, size: int) -> bool:
         return self.credit != 0
 
-    def wants(self, message: Message) -> bool:
+    def wants(self, message: Message, entry: Entry | None) -> bool:
         return self.only is None or body_of(message).startswith(self.only)
 
     def deliver(self, entry: Entry) -> None:

@@ -290,7 +290,7 @@ class TestSelective:
         picky = Taker(queue, only=b"x")
         offered: list[bytes] = []
         wants = picky.wants
-        picky.wants = lambda message: offered.append(message.body) or wants(message)  # type: ignore
+        picky.wants = lambda message, entry: offered.append(message.body) or wants(message, entry)  # type: ignore
         for number in range(50):
             world.push(queue, f"a{number}")
             world.run()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.broker.message import Message
+from leveret.broker.message import Entry, Message
 from leveret.broker.queues.base import Queue
 from tests.broker.support import Taker, World, figures
 
@@ -18,7 +18,7 @@ class NoLocal(Taker):
         self.selective = True
         queue.add_consumer(self)
 
-    def wants(self, message: Message) -> bool:
+    def wants(self, message: Message, entry: Entry | None) -> bool:
         return self.wants_of(message.publisher)
 
     def wants_of(self, publisher: int) -> bool:

@@ -64,8 +64,9 @@ class Consumer:
         """Whether there is credit for one more entry of `size` octets."""
         raise NotImplementedError
 
-    def wants(self, message: Message) -> bool:
-        """Whether a selective consumer takes this message at all."""
+    def wants(self, message: Message, entry: Entry | None) -> bool:
+        """Whether a selective consumer takes this message at all. `entry` is its place in the queue, None where it has none
+        yet."""
         return True
 
     def wants_of(self, publisher: int) -> bool:

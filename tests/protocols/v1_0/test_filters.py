@@ -8,11 +8,11 @@ import pytest
 
 from leveret.broker.message import make_address
 from leveret.wire.amqp1.encode import encode_pairs
-from leveret.wire.amqp1.messaging import Header, Properties, Source
+from leveret.wire.amqp1.messaging import Header, Modified, Properties, Rejected, Source
 from leveret.wire.amqp1.transport import Detach, Flow
 from leveret.wire.amqp1.values import Described, Symbol, ULong
 from tests.protocols.support import Site
-from tests.protocols.v1_0.support import Receiver, Session, connect, make_site, message
+from tests.protocols.v1_0.support import Receiver, Session, body_of, connect, make_site, message
 
 
 @pytest.fixture
@@ -127,3 +127,33 @@ def test_bindings_of_subscriptions(site: Site, session: Session) -> None:
     assert found.keys() == {topic.handle, direct.handle, headers.handle}
     assert found[topic.handle].endswith(b"topic")
     assert make_address("amq.topic", "b") not in site.vhost.queues
+
+def test_filters_see_what_outcomes_have_added(session: Session) -> None:
+    """Messaging section 3.5.1: a filter may change its mind when the state or the annotations of a message change."""
+    sender = session.sender()
+    sender.send(message(b"a"))
+    sender.send(message(b"b"))
+    selective = filtered(session, 0x120, "m.[x-opt-mark] = 5 AND h.delivery_count = 1")
+    assert selective.bodies() == []
+    other = session.receiver(credit=1)
+    first = other.deliveries()[0]
+    assert body_of(first.payload) == b"a"
+    session.dispose(first.delivery_id or 0, state=Modified(True, None, {Symbol("x-opt-mark"): 5}))
+    assert selective.bodies() == [b"a"]
+
+
+def test_filters_see_the_marks_of_dead_letters(site: Site, session: Session) -> None:
+    site.vhost.declare_queue("dead", None, durable=True)
+    site.vhost.declare_queue("q", None, durable=True, arguments={
+        "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+    session.sender().send(message(b"1.0"))
+    channel = site.channel()
+    channel.publish("q", b"0-9-1")
+    channel.run()
+    receiver = session.receiver(credit=2)
+    numbers = [frame.delivery_id or 0 for frame in receiver.deliveries()]
+    session.dispose(numbers[0], numbers[1], Rejected())
+    wrong = filtered(session, "amqp:sql-filter", "m.[x-first-death-reason] = 'expired'", "dead")
+    assert wrong.bodies() == []
+    right = filtered(session, "amqp:sql-filter", "m.[x-first-death-reason] = 'rejected'", "dead")
+    assert right.bodies() == [b"1.0", b"0-9-1"]

@@ -411,7 +411,7 @@ class Queue:
             self.drain()
             if self.ready_count:
                 return False
-        return any(consumer.can_take(message.size) and consumer.wants(message)
+        return any(consumer.can_take(message.size) and consumer.wants(message, None)
                    for _, ring in self.rings for consumer in list(ring))
 
     # Settlement

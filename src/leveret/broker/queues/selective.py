@@ -128,7 +128,7 @@ def taker_of(queue: Queue, entry: Entry) -> Consumer | None:
                 rings.choose(queue)
                 continue
             ring.rotate(-1)
-            if not consumer.wants(message) or (overlay is not None and consumer.scope in overlay.refused):
+            if not consumer.wants(message, entry) or (overlay is not None and consumer.scope in overlay.refused):
                 continue
             if entry.acquired_count and entry.holder is consumer:
                 fallback = consumer

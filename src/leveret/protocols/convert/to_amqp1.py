@@ -7,7 +7,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from leveret.broker.bodies import Body, whole
-from leveret.broker.message import Entry, Message
+from leveret.broker.message import Entry, Message, Overlay
 from leveret.protocols.convert.annotations import PREFIX, annotation_of, encode_annotations, symbol
 from leveret.protocols.convert.names import (
     AMQP_BODY,
@@ -47,22 +47,7 @@ _cache: dict[tuple[bytes, bytes], bytes] = {}
 def head_of(entry: Entry) -> bytes:
     """The sections between header and body, and the beginning of the body's section."""
     message = entry.message
-    overlay = entry.overlay
-    address = message.address
-    if overlay is not None and overlay.address is not None:
-        address = overlay.address
-    if overlay is not None and overlay.headers:
-        properties = _properties(message)
-        headers = dict(properties.get("headers") or {})
-        for name, value in overlay.headers.items():
-            if value is None:
-                headers.pop(name, None)
-            else:
-                headers[name] = value
-        properties["headers"] = headers
-        sections = _sections(address, properties)
-    else:
-        sections = _plain_sections(message, address)
+    sections = _marked_sections(message, entry.overlay)
     marks = sections[:1]
     if marks == _ENCODED:
         return sections[1:]
@@ -74,9 +59,28 @@ def head_of(entry: Entry) -> bytes:
     return sections[1:] + _DATA_32 + size.to_bytes(4, "big")
 
 
-def sections_of(message: Message) -> bytes:
-    """The sections between header and body, as the message was published."""
-    return _plain_sections(message, message.address)[1:]
+def sections_of(message: Message, overlay: Overlay | None) -> bytes:
+    """The sections between header and body."""
+    return _marked_sections(message, overlay)[1:]
+
+
+def _marked_sections(message: Message, overlay: Overlay | None) -> bytes:
+    """The same behind an octet that says what the body is."""
+    address = message.address
+    if overlay is not None:
+        if overlay.address is not None:
+            address = overlay.address
+        if overlay.headers:
+            properties = _properties(message)
+            headers = dict(properties.get("headers") or {})
+            for name, value in overlay.headers.items():
+                if value is None:
+                    headers.pop(name, None)
+                else:
+                    headers[name] = value
+            properties["headers"] = headers
+            return _sections(address, properties)
+    return _plain_sections(message, address)
 
 
 def _plain_sections(message: Message, address: bytes) -> bytes:

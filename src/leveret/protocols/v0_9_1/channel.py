@@ -90,7 +90,7 @@ class ChannelConsumer(Consumer):
             return False
         return True
 
-    def wants(self, message: Message) -> bool:
+    def wants(self, message: Message, entry: Entry | None) -> bool:
         return not (self.no_local and message.publisher == self.on_channel.connection.number)
 
     def wants_of(self, publisher: int) -> bool:

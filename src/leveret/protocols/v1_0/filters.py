@@ -9,10 +9,11 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any, Final
 
-from leveret.broker.message import AT_ONCE, FORMAT_AMQP1, Message
-from leveret.protocols.convert import to_amqp1
+from leveret.broker.message import AT_ONCE, Entry, Message, Overlay
+from leveret.broker.queues.expiry import expires_at
 from leveret.protocols.convert.values import plain
 from leveret.protocols.v1_0.errors import LinkRefused
+from leveret.protocols.v1_0.messages import sections_of
 from leveret.selectors import (
     APPLICATION_PROPERTIES,
     HEADER,
@@ -124,20 +125,38 @@ def _map(name: str, value: Any) -> dict[str, Any]:
 
 
 class View(MessageView):
-    """A message as filters see it. What the broker has added to it since it came is not part of that."""
+    """A message as filters see it: as it would be delivered, with what outcomes and dead-lettering have added to it."""
 
-    __slots__ = ("_annotations", "_application", "_message", "_properties", "_sections")
+    __slots__ = ("_acquired", "_annotations", "_application", "_due", "_failed", "_message", "_overlay", "_properties",
+                 "_sections")
 
     def __init__(self) -> None:
         self._message: Message | None = None
+        self._overlay: Overlay | None = None
+        # Of the entry: when it expires, hand-outs, failed attempts.
+        self._due = 0
+        self._acquired = 0
+        self._failed = 0
         self._sections: Sections | None = None
         self._annotations: dict[str, Any] | None = None
         self._application: dict[str, Any] | None = None
         self._properties: Properties | None = None
 
-    def look_at(self, message: Message) -> None:
-        if message is not self._message:
+    def look_at(self, message: Message, entry: Entry | None) -> None:
+        """The message of this entry, None where it has none yet."""
+        overlay = None
+        if entry is None:
+            self._due = message.expires_at
+            self._acquired = self._failed = 0
+        else:
+            overlay = entry.overlay
+            self._due = expires_at(entry)
+            self._acquired = entry.acquired_count
+            self._failed = entry.delivery_count
+        # The overlay may have been added to since.
+        if message is not self._message or overlay is not None or self._overlay is not None:
             self._message = message
+            self._overlay = overlay
             self._sections = None
             self._annotations = None
             self._application = None
@@ -173,8 +192,12 @@ class View(MessageView):
             return message.persistent
         if name == "priority":
             return message.priority if message.priority >= 0 else None
-        if name == "ttl" and message.expires_at:
-            return max(message.expires_at - self.now(), 0) if message.expires_at > AT_ONCE else 0
+        if name == "ttl" and self._due:
+            return max(self._due - self.now(), 0) if self._due > AT_ONCE else 0
+        if name == "first-acquirer":
+            return self._acquired == 0
+        if name == "delivery-count":
+            return self._failed
         return None
 
     def _split(self) -> Sections:
@@ -182,12 +205,8 @@ class View(MessageView):
         if sections is None:
             message = self._message
             assert message is not None
-            if message.format == FORMAT_AMQP1:
-                octets = message.header if message.headers_at < 0 else message.header[: message.headers_at]
-            else:
-                octets = to_amqp1.sections_of(message)
             try:
-                sections = split(octets)
+                sections = split(sections_of(message, self._overlay))
             except DecodeError:
                 sections = split(b"")
             self._sections = sections

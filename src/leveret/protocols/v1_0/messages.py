@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.bodies import Body
-from leveret.broker.message import AT_ONCE, FORMAT_AMQP1, Entry, Message
+from leveret.broker.message import AT_ONCE, FORMAT_AMQP1, Entry, Message, Overlay
 from leveret.broker.queues import expiry
 from leveret.protocols.convert import to_amqp1
 from leveret.protocols.convert.annotations import merged_annotations
@@ -67,14 +67,29 @@ def head_of(entry: Entry, timers: Timers) -> bytes:
         return header + to_amqp1.head_of(entry)
     octets = message.header if message.headers_at < 0 else message.header[: message.headers_at]
     if overlay is not None and overlay.headers:
-        if overlay.rendered is None:
-            try:
-                overlay.rendered = _merged(octets, overlay.headers)
-            except (DecodeError, EncodeError):
-                overlay.rendered = octets[_rest(octets) :]  # annotations that nobody can read
-        return header + overlay.rendered
+        return header + _rendered(octets, overlay)
     at = _rest(octets)
     return header + (octets[at:] if at else octets)
+
+
+def sections_of(message: Message, overlay: Overlay | None) -> bytes:
+    """The sections between header and body as consumers of this entry get them: what filters look at."""
+    if message.format != FORMAT_AMQP1:
+        return to_amqp1.sections_of(message, overlay)
+    octets = message.header if message.headers_at < 0 else message.header[: message.headers_at]
+    return _rendered(octets, overlay) if overlay is not None and overlay.headers else octets
+
+
+def _rendered(octets: bytes, overlay: Overlay) -> bytes:
+    """The sections behind the delivery annotations, with what the overlay adds; made once."""
+    rendered = overlay.rendered
+    if rendered is None:
+        try:
+            rendered = _merged(octets, overlay.headers)
+        except (DecodeError, EncodeError):
+            rendered = octets[_rest(octets) :]  # annotations that nobody can read
+        overlay.rendered = rendered
+    return rendered
 
 
 def _merged(octets: bytes, headers: dict[str, Any]) -> bytes:

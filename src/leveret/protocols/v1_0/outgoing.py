@@ -45,11 +45,11 @@ class LinkConsumer(Consumer):
         self.filters = wanted.filters
         self.selective = wanted.no_local or bool(wanted.filters)
 
-    def wants(self, message: Message) -> bool:
+    def wants(self, message: Message, entry: Entry | None) -> bool:
         if self.no_local and message.publisher == self.link.session.connection.number:
             return False
         if self.filters:
-            VIEW.look_at(message)
+            VIEW.look_at(message, entry)
             for filter in self.filters:
                 if not filter.matches(VIEW):
                     return False
