@@ -388,6 +388,9 @@ def test_tls_beside_the_plain_listener(tmp_path: Path, authority: Authority) -> 
         connect(process).close()
         listeners = json.loads((process.directory / "ready.json").read_text())["listeners"]
         assert [listener.partition(":")[0] for listener in listeners] == ["amqp", "amqps"]
+        # The plain listener speaks TLS with who begins with it.
+        with connect(process, ssl_options=tls_options(authority)):
+            assert Commands(process.data_dir).json("connections")[0]["tls"]
         process.port = int(listeners[1].rpartition(":")[2])
         connect(process, ssl_options=tls_options(authority)).close()
         process.port = 0

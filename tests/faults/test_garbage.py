@@ -52,7 +52,7 @@ def test_garbage(broker: Broker, stage: str, kind: str) -> None:
         peer.half_close()
         if stage == "connected":
             answer = peer.raw()
-            # TLS and HTTP may be answered in their own ways one day.
+            # HTTP may be answered in its own way one day.
             assert answer in (b"", PROTOCOL_HEADER), answer
         else:
             code = peer.outcome()

@@ -16,6 +16,7 @@ import pika.exceptions
 import pytest
 
 from leveret.broker.broker import Broker, VhostSettings
+from leveret.protocols.detect import HEADER_1_0_TLS
 from leveret.protocols.services import Services, SessionSettings
 from leveret.protocols.v0_9_1.channel import Channel
 from leveret.protocols.v0_9_1.connection import Connection
@@ -105,11 +106,9 @@ async def what_is_left(server: Server) -> dict[str, int]:
     return left
 
 
-@pytest.fixture(params=[False, True], ids=["plain", "tls"])
-def contexts(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
+@pytest.fixture
+def contexts(tmp_path: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     """The server's, and the client's."""
-    if not request.param:
-        return None, None
     authority = Authority(tmp_path)
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(*authority.issue("server"))
@@ -117,13 +116,39 @@ def contexts(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[ssl.SSLCon
 
 
 @pytest.mark.parametrize("close", [True, False], ids=["close", "break"])
+@pytest.mark.parametrize("how", ["plain", "tls", "tls on the plain listener"])
 def test_nothing_is_left_of_closed_connections(
-        no_collector: None, close: bool, contexts: tuple[ssl.SSLContext | None, ssl.SSLContext | None]) -> None:
+        no_collector: None, how: str, close: bool, contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
     async def scenario() -> dict[str, int]:
         server = await started()
-        _, port = await server.listen("127.0.0.1", 0, contexts[0])
+        server.tls = contexts[0]
+        _, port = await server.listen("127.0.0.1", 0, contexts[0] if how == "tls" else None)
         for _ in range(TIMES):
-            await asyncio.to_thread(use, port, contexts[1], close=close)
+            await asyncio.to_thread(use, port, None if how == "plain" else contexts[1], close=close)
+        return await what_is_left(server)
+
+    left = asyncio.run(scenario())
+    assert left == dict.fromkeys(left, 0)
+
+
+def half_of_a_handshake(port: int, first: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(first)
+        client.shutdown(socket.SHUT_WR)
+        while client.recv(4096):
+            pass
+
+
+@pytest.mark.parametrize("first", [b"\x16\x03\x01\x02\x00\x01", b"\x16\x03\x01\x00\x02\xff\xff", HEADER_1_0_TLS],
+                         ids=["half", "nonsense", "header only"])
+def test_nothing_is_left_of_handshakes_that_fail(
+        no_collector: None, first: bytes, contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+    async def scenario() -> dict[str, int]:
+        server = await started()
+        server.tls = contexts[0]
+        _, port = await server.listen("127.0.0.1", 0)
+        for _ in range(TIMES):
+            await asyncio.to_thread(half_of_a_handshake, port, first)
         return await what_is_left(server)
 
     left = asyncio.run(scenario())

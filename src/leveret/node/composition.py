@@ -90,6 +90,7 @@ class Composition:
             shutdown_timeout=config.server.shutdown_timeout,
             memory_limit=memory_limit(config.limits.memory_high_watermark), disk_free=config.limits.disk_free,
             data_path=config.server.data_path if self.on_disk else None, on_failure=on_failure,
+            tls=self.tls.context if self.tls is not None else None,
         )
         self.admin = Admin(
             self.broker, users, sessions=lambda: self.services.sessions, config=config, config_name=self.config_name,

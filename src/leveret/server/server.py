@@ -7,6 +7,7 @@ import logging
 import ssl
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from leveret.broker.log import FAILED
@@ -25,18 +26,20 @@ class Server:
     """Serves one broker on any number of listeners.
 
     memory_limit, disk_free  octets, 0 for none; handshake_timeout, shutdown_timeout in seconds
+    tls                      what clients of plain listeners get who ask for TLS, None for nothing
     on_failure               called once when the store has failed for good: nothing can be confirmed any more
     """
 
     def __init__(self, services: Services, *, handshake_timeout: float = 10.0, shutdown_timeout: float = 5.0,
                  memory_limit: int = 0, disk_free: int = 0, data_path: Path | None = None,
-                 on_failure: Callable[[], None] | None = None) -> None:
+                 on_failure: Callable[[], None] | None = None, tls: ssl.SSLContext | None = None) -> None:
         self.services = services
         self.broker = services.broker
         self.handshake_timeout = handshake_timeout
         self.shutdown_timeout = shutdown_timeout
         self.watch = Watch(services, memory_limit, disk_free, data_path)
         self.on_failure = on_failure
+        self.tls = tls
         self.listeners: list[asyncio.AbstractServer] = []
         self.accepted: set[SocketProtocol] = set()
         self._room = memoryview(bytearray(READ_OCTETS))
@@ -76,16 +79,17 @@ class Server:
     async def listen(self, host: str | None, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
         """Listen on an address; returns the one that it got (port 0 is any). OSError where that fails."""
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(self._accept, host, port, ssl=tls, backlog=BACKLOG,
+        accept = partial(self._accept, self.tls if tls is None else None)
+        server = await loop.create_server(accept, host, port, ssl=tls, backlog=BACKLOG,
                                           ssl_handshake_timeout=self.handshake_timeout if tls is not None else None)
         self.listeners.append(server)
         name = server.sockets[0].getsockname()
         return str(name[0]), int(name[1])
 
-    def _accept(self) -> SocketProtocol:
+    def _accept(self, tls: ssl.SSLContext | None) -> SocketProtocol:
         assert self._loop is not None
         return SocketProtocol(self.services, self._loop, self.executor, self.handshake_timeout, self.accepted,
-                              self._room)
+                              self._room, tls)
 
     async def stop(self, reason: str = "the broker stops") -> None:
         """Close the listeners, then the connections with 320, then the log."""

@@ -6,12 +6,23 @@ import asyncio
 import logging
 import select
 import ssl
+from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
+from math import ceil
 from typing import Any
 
-from leveret.protocols.detect import HEADER_SIZE, NEED_MORE, UNKNOWN, detect, supported_header
+from leveret.protocols.detect import (
+    HEADER_1_0_TLS,
+    HEADER_SIZE,
+    NEED_MORE,
+    TLS_HEADER,
+    TLS_HELLO,
+    UNKNOWN,
+    detect,
+    supported_header,
+)
 from leveret.protocols.opening import make_session
 from leveret.protocols.peer import Peer
 from leveret.protocols.services import Services
@@ -110,21 +121,28 @@ def _shown(address: Any) -> str:
 class SocketProtocol(asyncio.BufferedProtocol):
     """One accepted socket. Once the protocol is known, octets go straight to its session.
 
+    `tls` is what a client of a plain listener gets who asks for TLS, by the protocol header of AMQP 1.0 for it or by
+    beginning with TLS at once; None where that cannot be. The handshake over, the same object is connected once more, to
+    the transport of TLS.
+
     `room` is READ_OCTETS that all sockets of a server are read into, one after the other. A piece of memory of that
     size for each read, of which a message or two remain, leaves holes in the heap into which the next one does not fit:
     the process would grow for as long as it has traffic.
     """
 
     def __init__(self, services: Services, loop: asyncio.AbstractEventLoop, executor: Executor,
-                 handshake_timeout: float, accepted: set[SocketProtocol], room: memoryview) -> None:
+                 handshake_timeout: float, accepted: set[SocketProtocol], room: memoryview,
+                 tls: ssl.SSLContext | None = None) -> None:
         self._services = services
         self._loop = loop
         self._executor = executor
         self._handshake_timeout = handshake_timeout
         self._accepted = accepted
         self._room = room
+        self._tls = tls
         self._first = b""
         self._ignoring = False
+        self._upgrading = False
         self._transport: asyncio.Transport | None = None
         self._reader: Any = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -137,7 +155,9 @@ class SocketProtocol(asyncio.BufferedProtocol):
         self._reader = _reader_of(transport)
         transport.set_write_buffer_limits(high=HIGH_WATER)
         self._accepted.add(self)
-        self._deadline = self._loop.call_later(self._handshake_timeout, self._too_slow)
+        self._upgrading = False
+        if self._deadline is None:
+            self._deadline = self._loop.call_later(self._handshake_timeout, self._too_slow)
         if self._services.stopping:
             transport.abort()
 
@@ -167,12 +187,11 @@ class SocketProtocol(asyncio.BufferedProtocol):
             return
         transport = self._transport
         assert transport is not None
-        if found == UNKNOWN:
-            log.info("%s: not a protocol header of AMQP 0-9-1 or 1.0: %r", _shown(transport.get_extra_info("peername")),
-                     self._first[:HEADER_SIZE])
-            transport.write(supported_header(self._first))
-            transport.close()
-            self._ignoring = True
+        if found in (TLS_HEADER, TLS_HELLO) and self._tls is not None:
+            self._begin_tls(found, self._tls)
+            return
+        if found in (UNKNOWN, TLS_HEADER, TLS_HELLO):
+            self._turn_away(found)
             return
         self._peer = SocketPeer(transport, self._loop, self._executor)
         session = make_session(found, self._peer, self._services)
@@ -181,6 +200,57 @@ class SocketProtocol(asyncio.BufferedProtocol):
         self._first = b""
         if rest:
             session.data_received(rest)
+
+    def _turn_away(self, found: int) -> None:
+        """Answer with a header that would do, and close."""
+        transport = self._transport
+        assert transport is not None
+        name = _shown(transport.get_extra_info("peername"))
+        if found == UNKNOWN:
+            log.info("%s: not a protocol header of AMQP 0-9-1 or 1.0: %r", name, self._first[:HEADER_SIZE])
+        elif transport.get_extra_info("ssl_object") is not None:
+            log.info("%s: asks for TLS within TLS", name)
+        else:
+            log.info("%s: asks for TLS, which is not set up; the setting is tls.cert", name)
+        transport.write(supported_header(self._first, self._tls is not None))
+        transport.close()
+        self._first = b""
+        self._ignoring = True
+
+    def _begin_tls(self, found: int, context: ssl.SSLContext) -> None:
+        """Put TLS between the socket and this. What the client has sent of it already is read first.
+
+        This is what `loop.start_tls` does, which cannot be given octets, and needs a task.
+        """
+        transport = self._transport
+        assert transport is not None
+        data = self._first
+        self._first = b""
+        self._tls = None
+        if found == TLS_HEADER:
+            transport.write(HEADER_1_0_TLS)
+            data = data[HEADER_SIZE:]
+        # From now on the one that counts is that of TLS.
+        transport.set_write_buffer_limits()
+        self._upgrading = True
+        handshake: asyncio.Future[None] = self._loop.create_future()
+        handshake.add_done_callback(self._tls_began)
+        tls = SSLProtocol(self._loop, self, context, handshake, server_side=True,
+                          ssl_handshake_timeout=ceil(self._handshake_timeout))
+        transport.set_protocol(tls)
+        tls.connection_made(transport)
+        while data and not transport.is_closing():
+            room = tls.get_buffer(-1)
+            size = min(len(room), len(data))
+            room[:size] = data[:size]
+            tls.buffer_updated(size)
+            data = data[size:]
+
+    def _tls_began(self, handshake: asyncio.Future[None]) -> None:
+        """The handshake is over. Where it failed nobody else says that the connection is lost."""
+        error = None if handshake.cancelled() else handshake.exception()
+        if self._upgrading:
+            self.connection_lost(error if isinstance(error, Exception) else None)
 
     def abort(self) -> None:
         """Close the socket at once."""
@@ -201,6 +271,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if isinstance(exc, ssl.SSLError):
             log.info("TLS failed: %s", exc)
+        self._upgrading = False
         self._accepted.discard(self)
         if self._deadline is not None:
             self._deadline.cancel()
