@@ -93,7 +93,7 @@ def test_bodies_to_amqp1(channel: amqp0.Channel, session: Session, size: int) ->
 
 
 def test_to_amqp0(session: Session, channel: amqp0.Channel) -> None:
-    annotations = b"\x00\x53\x72" + encode_pairs([(Symbol("x-opt-a"), 1), (Symbol("other"), 2)])
+    annotations = b"\x00\x53\x72" + encode_pairs([(Symbol("x-opt-a"), 1), (Symbol("x-b"), 2)])
     fields = Properties(UUID(int=5), b"user", "to", "subject", "/queues/re%20ply", b"\x01\xff", "text/plain", "gzip",
                         1_900_000_000_000, 1_700_000_000_123, "group", 7, "reply-group")
     application = b"\x00\x53\x74" + encode_pairs([
@@ -112,7 +112,8 @@ def test_to_amqp0(session: Session, channel: amqp0.Channel) -> None:
         "content_type": "text/plain", "content_encoding": "gzip", "timestamp": 1_700_000_000, "app_id": "group",
         "delivery_mode": 2, "priority": 3, "expiration": "60000"}
     assert headers == {
-        "x-opt-a": 1, "n": -1, "u": str(1 << 63), "b": 4, "s": "sym", "uuid": str(UUID(int=1)), "d": Decimal("2.5"),
+        "x-opt-a": 1, "x-b": 2,
+        "n": -1, "u": str(1 << 63), "b": 4, "s": "sym", "uuid": str(UUID(int=1)), "d": Decimal("2.5"),
         "t": datetime.fromtimestamp(1_700_000_000, UTC), "f": 1.5, "z": None, "x-opt-to": "to", "x-opt-subject": "subject",
         "x-opt-absolute-expiry-time": datetime.fromtimestamp(1_900_000_000, UTC), "x-opt-group-sequence": 7,
         "x-opt-reply-to-group-id": "reply-group", "x-opt-message-id-type": "uuid", "x-opt-correlation-id-type": "binary"}

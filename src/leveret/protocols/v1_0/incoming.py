@@ -11,7 +11,7 @@ from leveret.broker.routing import Route
 from leveret.protocols.v1_0 import addresses
 from leveret.protocols.v1_0.errors import LinkRefused, Refusal, condition_of, make_error
 from leveret.protocols.v1_0.link import Link
-from leveret.protocols.v1_0.messages import make_message
+from leveret.protocols.v1_0.messages import check_annotations, make_message
 from leveret.protocols.v1_0.serial import HALF, MODULUS, WINDOW
 from leveret.protocols.v1_0.work import Posting, Work, presumed, state_of
 from leveret.wire.amqp1 import constants, descriptors
@@ -211,6 +211,8 @@ class IncomingLink(Link):
         """Do what the message is for: publish it."""
         sections = split(payload)
         session = self.session
+        if sections.message_annotations >= 0 or sections.delivery_annotations >= 0 or sections.footer >= 0:
+            check_annotations(sections, session.connection.vhost.strict)
         session.published += 1
         if self.exchange is None:
             self._publish_relayed(sections)

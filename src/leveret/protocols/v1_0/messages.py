@@ -15,7 +15,9 @@ from leveret.broker.message import AT_ONCE, FORMAT_AMQP1, Entry, Message, Overla
 from leveret.broker.queues import expiry
 from leveret.protocols.convert import to_amqp1
 from leveret.protocols.convert.annotations import merged_annotations
-from leveret.wire.amqp1 import codes
+from leveret.protocols.v1_0.errors import LinkRefused
+from leveret.wire.amqp1 import codes, constants
+from leveret.wire.amqp1.annotations import reserved_key
 from leveret.wire.amqp1.composites import encode_composite
 from leveret.wire.amqp1.decode import value_end
 from leveret.wire.amqp1.errors import DecodeError, EncodeError
@@ -30,6 +32,28 @@ if TYPE_CHECKING:
 _HEADER: Final = b"\x00\x53\x70"
 _DELIVERY_ANNOTATIONS: Final = b"\x00\x53\x71"
 LONGEST: Final = 3653 * 24 * 3600 * 1000
+
+
+def check_annotations(sections: Sections, strict: bool) -> None:
+    """Refuse annotations that nobody may send unless their meaning is defined somewhere (messaging section 3.2.10). Those
+    that begin with `x-` are taken, for they stand for headers of 0-9-1; strict mode wants `x-opt-`.
+
+    DecodeError for keys of other types, LinkRefused for the others.
+    """
+    if sections.delivery_annotations >= 0:
+        _check_keys(sections.data, sections.delivery_annotations, sections.delivery_annotations_end, strict)
+    if sections.message_annotations >= 0:
+        _check_keys(sections.data, sections.message_annotations, sections.message_annotations_end, strict)
+    if sections.footer >= 0:
+        _check_keys(sections.data, sections.footer, sections.footer_end, strict)
+
+
+def _check_keys(data: bytes, begin: int, end: int, strict: bool) -> None:
+    key = reserved_key(data, begin, end, b"x-opt-" if strict else b"x-")
+    if key:
+        expected = "x-opt- (compat.strict)" if strict else "x-"
+        raise LinkRefused(constants.NOT_IMPLEMENTED, f"the annotation {key} is not understood: expected one that begins"
+                          f" with {expected}")
 
 
 def make_message(sections: Sections, address: bytes, timers: Timers, publisher: int) -> Message:
