@@ -40,7 +40,10 @@ class ServerConfig(Section, frozen=True, kw_only=True):
     port: Annotated[int, about("Port of the plain listener; 0 takes a free one.", ge=0, le=65535)] = 5672
     plain: Annotated[
         bool,
-        about("Whether there is a plain listener, which also speaks TLS where `tls.cert` is set; without it only TLS is served."),
+        about(
+            "Whether there is a plain listener, which also speaks TLS where `tls.cert` is set; "
+            "without it only TLS is served."
+        ),
     ] = True
     data_dir: Annotated[
         FilePath, about("Directory of messages, metadata and control socket; created where missing.")

@@ -101,6 +101,8 @@ class Services:
         self.by_user: dict[str, int] = {}
         # The links of AMQP 1.0 that are attached, by what identifies them.
         self.links: dict[Any, Any] = {}
+        # The connections of AMQP 1.0 of each container: by vhost, user and container-id.
+        self.containers: dict[tuple[str, str, str], dict[Any, None]] = {}
         self.alarm = ""
         self.next_number = 1
         self.stopping = False

@@ -17,7 +17,7 @@ from leveret.broker.vhost import Vhost
 from leveret.protocols.detect import HEADER_1_0, HEADER_1_0_SASL
 from leveret.protocols.peer import Peer
 from leveret.protocols.services import Services
-from leveret.protocols.v1_0 import opening
+from leveret.protocols.v1_0 import opening, sole
 from leveret.protocols.v1_0.endpoint import SessionEndpoint
 from leveret.protocols.v1_0.errors import ConnectionRefused, Refusal, SessionRefused, condition_of, make_error
 from leveret.protocols.v1_0.idle import Listening, Speaking
@@ -48,6 +48,8 @@ MAX_UNCOMMITTED: Final = 64 << 20
 MAX_WORK: Final = 20_000
 HELD_AGAIN: Final = 0.02
 PRODUCT: Final = "Leveret"
+# Tells a client not to take our open for the beginning of a connection.
+ESTABLISHMENT_FAILED: Final = "amqp:connection-establishment-failed"
 
 
 class ReadOn(CommitWaiter):
@@ -65,6 +67,7 @@ class Connection(VhostSession):
 
     number     identifies it within the process
     sessions   by incoming channel; one that was ended here stays until the client's end has come
+    container  what it is counted under in `Services.containers`; sole: it wants to be the only one there
     paused     no more deliveries, the socket's buffer is full; starved: somebody was refused because of that
     granting   links whose senders may be due for more credit; draining: links that must use theirs up
     routes     routes whose permissions were checked, valid for `topology` of the vhost and `generation` of the users
@@ -86,6 +89,8 @@ class Connection(VhostSession):
         self.user_octets = b""
         self.may_impersonate = False
         self.container_id = ""
+        self.container: tuple[str, str, str] | None = None
+        self.sole = False
         self.client_properties: dict[str, Any] = {}
         self.login: Login | None = None
         self.sessions: dict[int, SessionEndpoint] = {}
@@ -301,8 +306,8 @@ class Connection(VhostSession):
 
     # Open and close
 
-    def send_open(self) -> None:
-        """Our open; it comes before everything else, also before a close."""
+    def send_open(self, failed: bool = False) -> None:
+        """Our open; it comes before everything else, also before a close. `failed` tells that a close follows."""
         own = self.own
         name = socket.gethostname()
         properties: dict[str, Any] = {
@@ -310,9 +315,11 @@ class Connection(VhostSession):
             "platform": f"{PRODUCT} {self.services.server_properties.get('version', '')}"
                         f" (Python {platform.python_version()})",
             "node": f"leveret@{name}", "cluster_name": f"leveret@{name}"}
+        if failed:
+            properties[ESTABLISHMENT_FAILED] = True
         timeout = int(own.idle_timeout * 500)
         self.output.send(Open(f"leveret@{name}", None, own.max_frame_size, own.sessions - 1, timeout or None,
-                              offered_capabilities=("ANONYMOUS-RELAY",), properties=properties))
+                              offered_capabilities=("ANONYMOUS-RELAY", sole.CAPABILITY), properties=properties))
         self.open_sent = True
         self.mark()
 
@@ -325,7 +332,7 @@ class Connection(VhostSession):
             self.peer.close()
             return
         if not self.open_sent:
-            self.send_open()
+            self.send_open(failed=True)
         self._release()
         self.closing = True
         self.output.send(Close(make_error(condition, text, info)))

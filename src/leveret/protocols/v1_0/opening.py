@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from leveret.broker.errors import NotAllowed, ResourceError
+from leveret.protocols.v1_0 import sole
 from leveret.protocols.v1_0.errors import ConnectionRefused
 from leveret.protocols.v1_0.idle import SHORTEST, Listening, Speaking
 from leveret.protocols.v1_0.stages import OPENED
@@ -20,7 +21,8 @@ VHOST_PREFIX: Final = "vhost:"
 
 
 def open_connection(connection: Connection, frame: Open) -> None:
-    """The client's open; ours is sent in any case, and a close behind it where the client cannot be served."""
+    """The client's open, answered by ours. Where ConnectionRefused is raised, `Connection.close` sends both ours, with the
+    property that says so, and the close."""
     connection.container_id = frame.container_id
     if frame.max_frame_size < constants.MIN_MAX_FRAME_SIZE:
         raise ConnectionRefused(constants.INVALID_FIELD, f"max-frame-size is {frame.max_frame_size}, at least"
@@ -29,7 +31,6 @@ def open_connection(connection: Connection, frame: Open) -> None:
     connection.remote_channel_max = frame.channel_max
     if isinstance(frame.properties, dict):
         connection.client_properties = {str(key): value for key, value in frame.properties.items()}
-    connection.send_open()
     if not connection.user:
         name = connection.anonymous_user()
         if name is None:
@@ -37,12 +38,13 @@ def open_connection(connection: Connection, frame: Open) -> None:
                                     " amqp10.anonymous_user")
         connection.set_user(name)
     try:
-        _enter(connection, _vhost_name(connection, frame.hostname))
+        _enter(connection, _vhost_name(connection, frame.hostname), sole.CAPABILITY in frame.desired_capabilities)
     except ResourceError as error:
         raise ConnectionRefused(constants.RESOURCE_LIMIT_EXCEEDED, str(error)) from None
     except NotAllowed as error:
         raise ConnectionRefused(constants.UNAUTHORIZED_ACCESS, str(error)) from None
     _watch(connection, frame.idle_time_out or 0)
+    connection.send_open()
 
 
 def _vhost_name(connection: Connection, hostname: str | None) -> str:
@@ -59,7 +61,7 @@ def _vhost_name(connection: Connection, hostname: str | None) -> str:
     return name
 
 
-def _enter(connection: Connection, name: str) -> None:
+def _enter(connection: Connection, name: str, alone: bool) -> None:
     services = connection.services
     vhost = services.broker.vhosts.get(name)
     if vhost is None:
@@ -67,8 +69,9 @@ def _enter(connection: Connection, name: str) -> None:
     if not services.users.may_open(connection.user, name):
         raise NotAllowed(f"access to vhost '{name}' refused for user '{connection.user}'")
     connection.services.check_limits(connection.user, vhost, ResourceError)
-    connection.vhost = vhost
     connection.vhost_name = name
+    sole.enter(connection, alone)
+    connection.vhost = vhost
     vhost.connections += 1
     services.by_user[connection.user] = services.by_user.get(connection.user, 0) + 1
     connection.opened = True
@@ -94,6 +97,7 @@ def release(connection: Connection) -> None:
     """The connection leaves its vhost, and its exclusive queues go."""
     vhost = connection.vhost
     connection.vhost = None
+    sole.leave(connection)
     vhost.connections -= 1
     by_user = connection.services.by_user
     count = by_user.get(connection.user, 0) - 1
