@@ -365,6 +365,13 @@ def test_an_exclusive_queue(site: Site, session: Session) -> None:
     assert refused(session) == "amqp:resource-locked"
 
 
+@pytest.mark.parametrize("capability", ["temporary-queue", "temporary-topic"])
+def test_what_is_temporary_is_not_created_under_a_name(site: Site, session: Session, capability: str) -> None:
+    session.receiver(source=Source("gone", capabilities=(capability,)))
+    assert refused(session) == "amqp:not-found"
+    assert "gone" not in site.vhost.queues
+
+
 def test_auto_create(site: Site, session: Session) -> None:
     assert session.receiver("new").attached.source.address == "new"
     assert site.vhost.queues["new"].durable

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 TOPIC_EXCHANGE: Final = "amq.topic"
 QUEUE: Final = "queue"
 TOPIC: Final = "topic"
+TEMPORARY_QUEUE: Final = "temporary-queue"
+TEMPORARY_TOPIC: Final = "temporary-topic"
 
 
 class Node:
@@ -48,7 +50,8 @@ class Node:
 
 
 def parse(address: str, vhost: Vhost, capabilities: tuple[str, ...] = ()) -> Node:
-    """What `address` means in `vhost`; the termini's capabilities `queue` and `topic` narrow it.
+    """What `address` means in `vhost`; the termini's capabilities `queue` and `topic` narrow it, and what is temporary is
+    never created under a name that the client gives.
 
     LinkRefused with `amqp:invalid-field` for what has the beginning of a form and does not agree with it.
     """
@@ -64,9 +67,10 @@ def parse(address: str, vhost: Vhost, capabilities: tuple[str, ...] = ()) -> Nod
         return _topic(address[8:], address)
     if TOPIC in capabilities and QUEUE not in capabilities:
         return _exchange_of(address, vhost) or _topic(address, address)
+    create = TEMPORARY_QUEUE not in capabilities and TEMPORARY_TOPIC not in capabilities
     if address in vhost.queues or (QUEUE in capabilities and TOPIC not in capabilities):
-        return _queue(address, address, True)
-    return _exchange_of(address, vhost) or _queue(address, address, True)
+        return _queue(address, address, create)
+    return _exchange_of(address, vhost) or _queue(address, address, create)
 
 
 def _exchange_of(address: str, vhost: Vhost) -> Node | None:

@@ -1,0 +1,56 @@
+"""Programs with clients of other languages: built once under build/, and again when a source changes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker import ROOT, Broker
+
+
+def build_directory(language: str, *sources: Path) -> Path:
+    """A directory under build/ that is new when a source is."""
+    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
+    directory = ROOT / "build" / "interop" / f"{language}-{digest}"
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def prepare(command: list[str], what: str, **options: object) -> None:
+    """Run a step that needs a package registry; where that fails, the test is skipped."""
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, **options)  # type: ignore[call-overload]
+    if ran.returncode:
+        pytest.skip(f"{what}: {(ran.stderr or ran.stdout)[-1000:]}")
+
+
+def java(directory: Path, program: str, library: str) -> list[str]:
+    """The command that runs a Java program of one file, whose libraries its pom.xml names; `library` is one of them."""
+    if any(shutil.which(tool) is None for tool in ("java", "javac", "mvn")):
+        pytest.skip("Java with Maven is not installed")
+    pom = directory / "pom.xml"
+    source = directory / f"{program}.java"
+    libraries = build_directory("java", pom)
+    if not list(libraries.glob(f"{library}*.jar")):
+        prepare(["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={libraries}",
+                 f"-DbuildDirectory={libraries}"], "Maven cannot fetch the Java client")
+    classes = build_directory("java-classes", pom, source)
+    if not (classes / f"{program}.class").exists():
+        ran = subprocess.run(["javac", "-cp", f"{libraries}/*", "-d", str(classes), str(source)],
+                             capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stderr
+    return ["java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-cp", f"{libraries}/*:{classes}", program]
+
+
+def run(command: list[str], broker: Broker, least: int, timeout: float = 110) -> None:
+    """Run a program that prints `ok ...` for each thing that works, and how many did last."""
+    ran = subprocess.run(command, env=os.environ | {"LEVERET_URL": broker.url(vhost="/")}, capture_output=True, text=True,
+                         timeout=timeout, check=False)
+    assert ran.returncode == 0, ran.stdout[-8000:] + ran.stderr[-2000:]
+    passed = int(ran.stdout.splitlines()[-1].split()[0])
+    assert passed == ran.stdout.count("ok "), ran.stdout
+    assert passed >= least
