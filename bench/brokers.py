@@ -1,4 +1,5 @@
-"""The brokers that are compared: Leveret with compiled and with plain modules, and RabbitMQ where it is installed.
+"""The brokers that are compared: Leveret with compiled and with plain modules, RabbitMQ where it is installed, and for
+loads of AMQP 1.0 Artemis where Java and Maven are.
 
 They are started by the classes that the tests use, each with directories of its own under a temporary one.
 """
@@ -13,14 +14,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from bench import artemis, generator
+from bench.artemis import ArtemisProcess
 from bench.generator import slow_sync
 from tests.support.broker import Broker, LeveretProcess
 from tests.support.rabbitmq import RabbitProcess, available
 
 RABBIT = "rabbitmq"
+ARTEMIS = "artemis"
 COMPILED = "compiled"
 PURE = "pure"
-TITLES = {RABBIT: "RabbitMQ", COMPILED: "Leveret, compiled", PURE: "Leveret, pure Python"}
+TITLES = {RABBIT: "RabbitMQ", ARTEMIS: "Artemis", COMPILED: "Leveret, compiled", PURE: "Leveret, pure Python"}
 
 CONFIG = """\
 [users.guest]
@@ -30,13 +34,16 @@ permissions."/" = { configure = ".*", write = ".*", read = ".*" }
 """
 
 
-def names(wanted: list[str] | None = None) -> list[str]:
-    """Which brokers can be compared here, of those that are wanted; RabbitMQ first."""
+def names(wanted: list[str] | None = None, amqp1: bool = False) -> list[str]:
+    """Which brokers can be compared here, of those that are wanted; RabbitMQ first. With `amqp1` those, too, that speak
+    AMQP 1.0 only."""
     from leveret import build_info
 
     found = []
     if available():
         found.append(RABBIT)
+    if amqp1 and (wanted is None or ARTEMIS in wanted) and artemis.program() is not None:
+        found.append(ARTEMIS)
     if build_info().compiled:
         found.append(COMPILED)
     found.append(PURE)
@@ -59,15 +66,20 @@ def preloaded(slow: bool) -> Iterator[None]:
 
 
 class Contender:
-    """One broker, running. `pid` is the process whose CPU time and memory count."""
+    """One broker, running. `pid` is the process whose CPU time and memory count; `options` are what the generator has to
+    know of it."""
 
     def __init__(self, name: str, directory: Path, slow: bool = False) -> None:
         self.name = name
         self.slow = slow
         self.directory = directory
         self.broker: Broker
+        self.options: tuple[str, ...] = ()
         if name == RABBIT:
-            self.broker = RabbitProcess(directory)
+            self.broker = RabbitProcess(directory, ("rabbitmq_amqp1_0",))
+        elif name == ARTEMIS:
+            self.broker = ArtemisProcess(directory)
+            self.options = ("--no-declare", "--address", "")
         else:
             pure = {"LEVERET_PURE": "1" if name == PURE else "0"}
             self.broker = LeveretProcess(directory, config=CONFIG, environment=pure, log_level="error")
@@ -75,8 +87,12 @@ class Contender:
 
     def start(self, timeout: float = 600) -> None:
         with preloaded(self.slow):
-            assert isinstance(self.broker, (LeveretProcess, RabbitProcess))
+            assert isinstance(self.broker, (LeveretProcess, RabbitProcess, ArtemisProcess))
             self.broker.start(timeout)
+        if self.name == ARTEMIS:
+            # What a virtual machine has not compiled yet is not what is to be measured.
+            for durable in ((), ("--durable",)):
+                generator.run(self.port, "run", "--publish-1.0", "--consume-1.0", *self.options, *durable, "--seconds", "3")
         if isinstance(self.broker, LeveretProcess):
             # The sources may have been edited since they were compiled.
             build = "(pure" if self.name == PURE else "(compiled"
@@ -101,7 +117,7 @@ class Contender:
             while not (self.directory / "pid").exists() and time.monotonic() < deadline:
                 time.sleep(0.05)
             return int((self.directory / "pid").read_text())
-        assert isinstance(self.broker, LeveretProcess)
+        assert isinstance(self.broker, (LeveretProcess, ArtemisProcess))
         return self.broker.pid
 
 

@@ -10,14 +10,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.brokers import RABBIT, TITLES
-from bench.workloads import LATENCY, RATE, Workload
+from bench.brokers import COMPILED, PURE, RABBIT, TITLES
+from bench.workloads import LATENCY, RATE, Beside, Workload
 
 # By workload and broker: the generator's result of every round.
 Results = dict[str, dict[str, list[dict[str, Any]]]]
 # The generator's result of an echo without a broker.
 Floor = dict[str, Any]
-COLOURS = {"rabbitmq": "#9aa0a6", "compiled": "#1a73e8", "pure": "#8ab4f8"}
+COLOURS = {"rabbitmq": "#9aa0a6", "artemis": "#fbbc04", "compiled": "#1a73e8", "pure": "#8ab4f8"}
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Row:
 
     ratio    median of the rounds' ratios to RabbitMQ, or None
     reached  whether that is the target, or None
+    beside   the same for the workload's further comparisons: what with, and the ratio
     """
 
     workload: Workload
@@ -38,15 +39,27 @@ class Row:
     generator: float
     ratio: float | None
     reached: bool | None
+    beside: tuple[tuple[Beside, float], ...] = ()
 
 
-def median_row(workload: Workload, broker: str, by_broker: dict[str, list[dict[str, Any]]]) -> Row:
+def median_ratio(workload: Workload, ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> float:
+    pairs = zip(ours, theirs, strict=False)
+    return statistics.median(workload.value(mine) / workload.value(other) for mine, other in pairs)
+
+
+def median_row(workload: Workload, broker: str, results: Results) -> Row:
+    by_broker = results[workload.name]
     rounds = by_broker[broker]
     ratio = reached = None
+    beside: list[tuple[Beside, float]] = []
     if broker != RABBIT and RABBIT in by_broker:
-        pairs = zip(rounds, by_broker[RABBIT], strict=False)
-        ratio = statistics.median(workload.value(mine) / workload.value(theirs) for mine, theirs in pairs)
+        ratio = median_ratio(workload, rounds, by_broker[RABBIT])
         reached = workload.reached(broker, ratio)
+    if broker in (COMPILED, PURE):
+        for other in workload.beside:
+            theirs = results.get(other.workload or workload.name, {}).get(other.broker or broker)
+            if theirs:
+                beside.append((other, median_ratio(workload, rounds, theirs)))
 
     def median(figures: list[float]) -> float:
         return statistics.median(figures)
@@ -59,16 +72,16 @@ def median_row(workload: Workload, broker: str, by_broker: dict[str, list[dict[s
         cpu=median([one["broker_cpu"] / max(one["delivered"], 1) * 1e5 for one in rounds]),
         memory=median([one["broker_rss_kb"] / 1024 for one in rounds]),
         generator=median([one["generator_cpu"] / max(one["broker_cpu"], 0.01) for one in rounds]),
-        ratio=ratio, reached=reached)
+        ratio=ratio, reached=reached, beside=tuple(beside))
 
 
 def rows(workloads: list[Workload], results: Results) -> list[Row]:
-    return [median_row(workload, broker, results[workload.name])
+    return [median_row(workload, broker, results)
             for workload in workloads if workload.name in results for broker in results[workload.name]]
 
 
 HEADINGS = ["work", "broker", "messages/s", "p50 ms", "p99 ms", "CPU s/100k", "RSS MB", "generator CPU", "ratio",
-            "target"]
+            "target", "beside"]
 
 
 def cells(row: Row) -> list[str]:
@@ -79,7 +92,13 @@ def cells(row: Row) -> list[str]:
         f"{row.cpu:.2f}", f"{row.memory:.0f}", f"{row.generator:.0%}",
         f"{row.ratio:.2f} x" if row.ratio is not None else "",
         f"{sign} {target:g} x" if target is not None and row.ratio is not None else "",
+        ", ".join(f"{ratio:.2f} x {other.title} (>= {other.target:.2g})" for other, ratio in row.beside),
     ]
+
+
+def missed(row: Row) -> bool:
+    """Whether the row misses one of its targets."""
+    return row.reached is False or any(ratio < other.target for other, ratio in row.beside)
 
 
 def caption(floors: list[Floor]) -> str:
@@ -106,6 +125,8 @@ def print_table(table_rows: list[Row], below: str, console: Console) -> None:
         if row.workload.name == before:
             texts[0] = ""
         before = row.workload.name
+        if row.beside:
+            texts[10] = f"[{'red' if any(ratio < other.target for other, ratio in row.beside) else 'green'}]{texts[10]}[/]"
         if row.reached is not None:
             texts[8] = f"[{'green' if row.reached else 'red'}]{texts[8]}[/]"
         table.add_row(*texts)
@@ -114,8 +135,8 @@ def print_table(table_rows: list[Row], below: str, console: Console) -> None:
 
 def markdown(table_rows: list[Row], below: str) -> str:
     lines = ["| " + " | ".join(HEADINGS) + " |", "| --- | --- |" + " ---: |" * (len(HEADINGS) - 2)]
-    lines += ["| " + " | ".join([*cells(row)[:-1], cells(row)[-1] + ("" if row.reached is not False else " (missed)")])
-              + " |" for row in table_rows]
+    lines += ["| " + " | ".join([*cells(row)[:-1], cells(row)[-1] + (" (missed)" if missed(row) else "")]) + " |"
+              for row in table_rows]
     if below:
         lines += ["", below]
     return "\n".join(lines) + "\n"
@@ -126,7 +147,7 @@ def chart(table_rows: list[Row]) -> str:
     shown = [row for row in table_rows if row.ratio is not None]
     groups = list(dict.fromkeys(row.workload.name for row in shown))
     height = 28 + sum(10 + 18 * sum(row.workload.name == name for row in shown) for name in groups) + 24
-    top = max([row.ratio or 0 for row in shown] + [max(row.workload.targets.values()) for row in shown] + [1.0])
+    top = max([row.ratio or 0 for row in shown] + [max(row.workload.targets.values(), default=0) for row in shown] + [1.0])
     left, width = 330, 440
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 90}" height="{height}" '
            'font-family="sans-serif" font-size="12">',
@@ -137,11 +158,12 @@ def chart(table_rows: list[Row]) -> str:
         out.append(f'<text x="8" y="{y + 13}">{escape(mine[0].workload.title)}</text>')
         for row in mine:
             assert row.ratio is not None
-            target = row.workload.targets[row.broker]
+            target = row.workload.targets.get(row.broker, 0)
             at = left + target / top * width
             out.append(f'<rect x="{left}" y="{y}" width="{row.ratio / top * width:.1f}" height="14" '
                        f'fill="{COLOURS[row.broker]}"><title>{escape(TITLES[row.broker])}</title></rect>')
-            out.append(f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{y - 1}" y2="{y + 15}" stroke="#d93025" '
+            if target:
+                out.append(f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{y - 1}" y2="{y + 15}" stroke="#d93025" '
                        'stroke-width="2"/>')
             out.append(f'<text x="{left + max(row.ratio, target) / top * width + 6:.1f}" y="{y + 12}">'
                        f"{row.ratio:.2f}</text>")

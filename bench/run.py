@@ -1,6 +1,7 @@
-"""`make bench`: Leveret (compiled and pure) and RabbitMQ in turn, in several rounds of one run, with the same loads.
+"""`make bench`: Leveret (compiled and pure), RabbitMQ and for AMQP 1.0 Artemis in turn, in several rounds of one run, with
+the same loads.
 
-    make bench                                       everything, about fifteen minutes
+    make bench                                       everything, about twenty minutes
     make bench ARGS="--quick"                        one short round of everything
     make bench ARGS="--only transient --only topic"  some of it
     make bench ARGS="--brokers compiled"             without comparison
@@ -24,7 +25,7 @@ from bench.workloads import LATENCY, RATE, WORKLOADS, Workload
 
 
 def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="make bench", description="Compare Leveret with RabbitMQ on this machine.")
+    parser = argparse.ArgumentParser(prog="make bench", description="Compare Leveret with other brokers on this machine.")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=4.0, help="measured time of each load (default 4)")
     parser.add_argument("--warmup", type=float, default=1.5, help="time before that (default 1.5)")
@@ -51,7 +52,9 @@ def measure(workloads: list[Workload], contenders: list[brokers.Contender], chos
                               f"p99 {floors[-1]['latency_us']['p99'] / 1e3:>9.2f} ms", highlight=False)
             # Each of them is the first one in its turn: what the load before leaves behind hits all alike.
             for contender in contenders[turn % len(contenders):] + contenders[: turn % len(contenders)]:
-                arguments = [*workload.options, *span,
+                if contender.name == brokers.ARTEMIS and not workload.only_amqp1:
+                    continue
+                arguments = [*workload.options, *contender.options, *span,
                              # Names of their own: what is still in the buffers of the load before goes nowhere.
                              "--prefix", f"bench-{workload.name}-{turn}"]
                 try:
@@ -70,11 +73,11 @@ def measure(workloads: list[Workload], contenders: list[brokers.Contender], chos
 def main() -> int:
     chosen = options()
     console = Console(width=None if sys.stdout.isatty() else 150)
-    wanted = brokers.names(chosen.brokers)
+    workloads = [workload for workload in WORKLOADS if not chosen.only or workload.name in chosen.only]
+    wanted = brokers.names(chosen.brokers, amqp1=any(workload.only_amqp1 for workload in workloads))
     if not wanted:
         console.print("None of these brokers is available here.")
         return 1
-    workloads = [workload for workload in WORKLOADS if not chosen.only or workload.name in chosen.only]
     if os.getloadavg()[0] > 0.5:
         console.print(f"[yellow]The machine is busy (load {os.getloadavg()[0]:.1f}): the figures will be rough.[/]")
     results: report.Results = {}
@@ -84,7 +87,9 @@ def main() -> int:
         for slow in (False, True):
             group = [workload for workload in workloads if workload.slow == slow]
             if group:
-                with brokers.running(wanted, Path(directory), slow) as contenders:
+                names = [name for name in wanted
+                         if name != brokers.ARTEMIS or any(workload.only_amqp1 for workload in group)]
+                with brokers.running(names, Path(directory), slow) as contenders:
                     measure(group, contenders, chosen, results, floors, console)
     rows = report.rows(workloads, results)
     caption = report.caption(floors)

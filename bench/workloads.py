@@ -5,12 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from bench.brokers import COMPILED, PURE
+from bench.brokers import ARTEMIS, COMPILED, PURE
 
 THROUGHPUT = "messages/s"
 LATENCY = "p99"
+AMQP1 = ("--publish-1.0", "--consume-1.0")
 BATCHED = ("--window", "200", "--prefetch", "500", "--ack-every", "50", "--size", "256")
 RATE = 2000
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Something else than RabbitMQ with the same load that Leveret's throughput is compared with.
+
+    title     what stands in the table
+    target    the ratio to reach, at least
+    broker    another broker with the same load, or
+    workload  the same broker with another load
+    """
+
+    title: str
+    target: float
+    broker: str = ""
+    workload: str = ""
 
 
 @dataclass(frozen=True)
@@ -19,8 +36,10 @@ class Workload:
 
     measure  THROUGHPUT (delivered messages a second, more is better) or LATENCY (p99 from the publisher to the
              consumer, less is better)
-    targets  by broker: the ratio to RabbitMQ to reach, at least for throughput and at most for latency
+    targets  by broker: the ratio to RabbitMQ to reach, at least for throughput and at most for latency; where there is
+             none the ratio is just shown
     slow     on a disk that takes 2 ms longer for every sync
+    beside   further comparisons
     """
 
     name: str
@@ -29,6 +48,12 @@ class Workload:
     targets: dict[str, float]
     measure: str = THROUGHPUT
     slow: bool = False
+    beside: tuple[Beside, ...] = ()
+
+    @property
+    def only_amqp1(self) -> bool:
+        """Whether brokers that speak nothing else can take it."""
+        return set(AMQP1) <= set(self.options)
 
     def value(self, result: dict[str, Any]) -> float:
         """The figure that is compared."""
@@ -36,13 +61,23 @@ class Workload:
             return float(result["latency_us"]["p99"])
         return float(result["delivered"]) / float(result["seconds"])
 
-    def reached(self, broker: str, ratio: float) -> bool:
-        target = self.targets[broker]
+    def reached(self, broker: str, ratio: float) -> bool | None:
+        """None where there is no target."""
+        target = self.targets.get(broker)
+        if target is None:
+            return None
         return ratio <= target if self.measure == LATENCY else ratio >= target
 
 
 def targets(pure: float, compiled: float) -> dict[str, float]:
     return {PURE: pure, COMPILED: compiled}
+
+
+THIRD = 0.333
+
+
+def _own(workload: str, target: float) -> Beside:
+    return Beside("0-9-1", target, workload=workload)
 
 
 WORKLOADS = [
@@ -68,4 +103,13 @@ WORKLOADS = [
     Workload("slow-disk", "persistent, 2 ms more a sync, 8 publishers",
              ("--durable", "--publishers", "8", "--consumers", "4", "--queues", "4", "--window", "1000"),
              targets(1.5, 1.5), slow=True),
+    Workload("amqp1-transient", "AMQP 1.0, 256 B transient, unsettled, settled in ranges of 50", (*BATCHED, *AMQP1),
+             targets(3, 3), beside=(_own("transient", 0.5), Beside("Artemis", 1.5, broker=ARTEMIS))),
+    Workload("amqp1-persistent", "AMQP 1.0, 256 B persistent, unsettled, settled in ranges of 50",
+             (*BATCHED, *AMQP1, "--durable"), targets(3, 3),
+             beside=(_own("persistent", 0.5), Beside("Artemis", 1.5, broker=ARTEMIS))),
+    Workload("0-9-1-to-amqp1", "256 B transient, 0-9-1 in, AMQP 1.0 out", (*BATCHED, "--consume-1.0"), {},
+             beside=(_own("transient", THIRD),)),
+    Workload("amqp1-to-0-9-1", "256 B transient, AMQP 1.0 in, 0-9-1 out", (*BATCHED, "--publish-1.0"), {},
+             beside=(_own("transient", THIRD),)),
 ]

@@ -163,7 +163,7 @@ void amqp_call(int fd, struct buf *out, uint32_t wanted, const uint8_t **payload
     }
 }
 
-int amqp_open(const struct address *to)
+int amqp_connect(const struct address *to)
 {
     int fd = socket(AF_INET, SOCK_STREAM, 0), one = 1;
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)to->port)};
@@ -172,7 +172,12 @@ int amqp_open(const struct address *to)
     if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof address) != 0)
         die("cannot connect to %s:%d: %s", to->host, to->port, strerror(errno));
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    return fd;
+}
 
+int amqp_open(const struct address *to)
+{
+    int fd = amqp_connect(to);
     struct buf b = {0};
     const uint8_t *tune;
     char response[512];

@@ -25,6 +25,11 @@ void method_end(struct buf *b, size_t begin);
 static inline unsigned get16(const uint8_t *p) { return (unsigned)p[0] << 8 | p[1]; }
 static inline uint32_t get32(const uint8_t *p) { return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3]; }
 static inline uint64_t get64(const uint8_t *p) { return (uint64_t)get32(p) << 32 | get32(p + 4); }
+static inline void set32(uint8_t *p, uint32_t v)
+{
+    v = __builtin_bswap32(v);
+    __builtin_memcpy(p, &v, 4);
+}
 static inline void set64(uint8_t *p, uint64_t v)
 {
     v = __builtin_bswap64(v);
@@ -38,6 +43,8 @@ struct address {
     int port;
 };
 
+/* Connect, with small writes sent at once. Ends the program where that fails. */
+int amqp_connect(const struct address *to);
 /* Connect, log in, open the vhost and channel 1; the socket is still blocking. Ends the program where that fails. */
 int amqp_open(const struct address *to);
 /* Send what is in the buffer (and empty it), then read frames until this method comes. Ends the program where the peer

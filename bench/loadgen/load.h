@@ -21,6 +21,9 @@ struct load {
     const char *exchange;    /* "" (by the name of the queue), "fanout" or "topic" */
     unsigned bindings;       /* topic: bindings, spread over the queues */
     const char *prefix;      /* of all names that are declared */
+    int publish1, consume1;  /* publishers, consumers speak AMQP 1.0 */
+    int declare;             /* declare the queues over 0-9-1; without it links do, by attaching */
+    const char *address;     /* 1.0: what precedes the name of a queue in an address */
     double warmup, seconds;
     uint64_t messages;       /* instead of a time: stop after so many publishes, or deliveries where nobody publishes */
     int keep;                /* leave the queues there */

@@ -1,4 +1,4 @@
-/* loadgen: a load generator for AMQP 0-9-1 brokers that costs much less CPU than they do. See `loadgen --help`. */
+/* loadgen: a load generator for brokers of AMQP 0-9-1 and 1.0 that costs much less CPU than they do. See `loadgen --help`. */
 #include "load.h"
 #include "stats.h"
 
@@ -20,6 +20,9 @@ static const char help[] =
     "  --batch N          at most so many publishes a write     --rate R   messages a second in all\n"
     "  --no-ack | --prefetch N --ack-every N [--ack-single]\n"
     "  --exchange fanout|topic --bindings N\n"
+    "  --publish-1.0 --consume-1.0   speak AMQP 1.0, with unsettled deliveries where there are confirms and acks\n"
+    "  --address PREFIX   of the names of queues in addresses of 1.0 (default /amq/queue/)\n"
+    "  --no-declare       links create the queues\n"
     "  --max-backlog N    publishers pause while more messages wait in the queues\n"
     "  --warmup S --seconds S | --messages N\n";
 
@@ -62,7 +65,8 @@ void load_idle(const struct load *load, unsigned count)
 }
 
 enum { HOST = 256, PORT, USER, PASSWORD, VHOST, PREFIX, WATCH, PUBLISHERS, CONSUMERS, QUEUES, SIZE, DURABLE, KEEP, WINDOW,
-       BATCH, RATE, NO_ACK, PREFETCH, ACK_EVERY, ACK_SINGLE, EXCHANGE, BINDINGS, WARMUP, SECONDS, MESSAGES, MAX_BACKLOG, HELP };
+       BATCH, RATE, NO_ACK, PREFETCH, ACK_EVERY, ACK_SINGLE, EXCHANGE, BINDINGS, WARMUP, SECONDS, MESSAGES, MAX_BACKLOG,
+       PUBLISH1, CONSUME1, ADDRESS, NO_DECLARE, HELP };
 
 static const struct option options[] = {
     {"host", 1, 0, HOST}, {"port", 1, 0, PORT}, {"user", 1, 0, USER}, {"password", 1, 0, PASSWORD},
@@ -71,7 +75,9 @@ static const struct option options[] = {
     {"keep", 0, 0, KEEP}, {"window", 1, 0, WINDOW}, {"batch", 1, 0, BATCH}, {"rate", 1, 0, RATE},
     {"no-ack", 0, 0, NO_ACK}, {"prefetch", 1, 0, PREFETCH}, {"ack-every", 1, 0, ACK_EVERY},
     {"ack-single", 0, 0, ACK_SINGLE}, {"exchange", 1, 0, EXCHANGE}, {"bindings", 1, 0, BINDINGS},
-    {"warmup", 1, 0, WARMUP}, {"seconds", 1, 0, SECONDS}, {"messages", 1, 0, MESSAGES}, {"max-backlog", 1, 0, MAX_BACKLOG}, {"help", 0, 0, HELP},
+    {"warmup", 1, 0, WARMUP}, {"seconds", 1, 0, SECONDS}, {"messages", 1, 0, MESSAGES}, {"max-backlog", 1, 0, MAX_BACKLOG},
+    {"publish-1.0", 0, 0, PUBLISH1}, {"consume-1.0", 0, 0, CONSUME1}, {"address", 1, 0, ADDRESS},
+    {"no-declare", 0, 0, NO_DECLARE}, {"help", 0, 0, HELP},
     {0, 0, 0, 0},
 };
 
@@ -80,7 +86,8 @@ int main(int argc, char **argv)
     struct load load = {
         .broker = {.host = "127.0.0.1", .port = 5672, .user = "guest", .password = "guest", .vhost = "/"},
         .publishers = 1, .consumers = 1, .queues = 1, .size = 256, .confirm = 1, .window = 200, .batch = 64,
-        .prefetch = 500, .ack_every = 50, .exchange = "", .bindings = 10000, .max_backlog = 50000, .prefix = "bench", .warmup = 1, .seconds = 5,
+        .prefetch = 500, .ack_every = 50, .exchange = "", .bindings = 10000, .max_backlog = 50000, .prefix = "bench",
+        .warmup = 1, .seconds = 5, .declare = 1, .address = "/amq/queue/",
     };
     for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         long number = optarg ? atol(optarg) : 0;
@@ -111,6 +118,10 @@ int main(int argc, char **argv)
         case SECONDS: load.seconds = atof(optarg); break;
         case MESSAGES: load.messages = (uint64_t)atoll(optarg); break;
         case MAX_BACKLOG: load.max_backlog = (unsigned)number; break;
+        case PUBLISH1: load.publish1 = 1; break;
+        case CONSUME1: load.consume1 = 1; break;
+        case ADDRESS: load.address = optarg; break;
+        case NO_DECLARE: load.declare = 0; break;
         case HELP: fputs(help, stdout); return 0;
         default: fputs(help, stderr); return 2;
         }
@@ -120,6 +131,8 @@ int main(int argc, char **argv)
         die("a body has at least 16 octets");
     if (load.queues < 1 || load.ack_every < 1 || load.batch < 1)
         die("--queues, --ack-every and --batch are at least 1");
+    if ((load.publish1 || load.consume1) && (*load.exchange || load.consumers < load.queues))
+        die("over AMQP 1.0 there are queues only, and a consumer has one");
     if (strcmp(mode, "run") == 0)
         load_run(&load);
     else if (strcmp(mode, "declare") == 0)

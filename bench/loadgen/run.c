@@ -1,5 +1,6 @@
 /* The event loop: publishers and consumers on non-blocking sockets, in one thread. Every publish was encoded beforehand
    and is copied; of what comes in, only deliveries, acks and the first octets of bodies are looked at. */
+#include "amqp1.h"
 #include "load.h"
 #include "stats.h"
 
@@ -16,13 +17,15 @@
 
 #define INPUT (256 * 1024)
 
-/* A publish as it goes out, but for the time in its body. */
+/* A publish as it goes out, but for the time in its body, and over 1.0 the delivery-id and -tag. */
 struct template {
-    size_t at, len, body;
+    size_t at, len, body, id, tag;
 };
 
 struct connection {
     int fd, publisher, writing;
+    int one;                         /* AMQP 1.0 */
+    struct room1 room;
     uint8_t *in;
     size_t in_len;
     struct buf out;
@@ -33,8 +36,9 @@ struct connection {
     uint64_t published, low;         /* the lowest tag that is not confirmed */
     unsigned in_flight;
     uint64_t *sent;                  /* by tag modulo the ring: when it was sent, 0 once confirmed */
-    /* consumer */
+    /* consumer; over 1.0 delivery-ids are counted from 0, and credit is given anew when half of it was used */
     uint64_t tag, body_left;
+    uint32_t came, credit_end;
     unsigned waiting;                /* deliveries since the last ack */
     uint64_t *tags;                  /* of them, where they are acked singly */
     int in_body;
@@ -138,6 +142,15 @@ static uint64_t due(const struct connection *c)
     return share > c->published ? share - c->published : 0;
 }
 
+/* Over 1.0: transfers that the broker has given credit for. */
+static uint64_t room_of(const struct connection *c)
+{
+    int32_t credit = (int32_t)(c->room.credit_end - (uint32_t)c->published);
+    int32_t window = (int32_t)(c->room.window_end - (uint32_t)c->published);
+    int32_t room = credit < window ? credit : window;
+    return room > 0 ? (uint64_t)room : 0;
+}
+
 static void publish(struct connection *c)
 {
     /* A few rounds at most, so that one publisher without confirms does not keep the consumers waiting. */
@@ -149,6 +162,8 @@ static void publish(struct connection *c)
             n = load->window - c->in_flight;
         if (n > load->batch)
             n = load->batch;
+        if (c->one && n > room_of(c))
+            n = room_of(c);
         if (n > 0 && load->consumers && backlog() > (int64_t)load->max_backlog) {
             held = 1;
             n = 0;
@@ -170,6 +185,10 @@ static void publish(struct connection *c)
             memcpy(to, templates.data + t->at, t->len);
             set64(to + t->body, when);
             set64(to + t->body + 8, c->published);
+            if (c->one) {
+                set32(to + t->id, (uint32_t)c->published);
+                set32(to + t->tag, (uint32_t)c->published);
+            }
             c->out.len += t->len;
             c->published++;
             if (load->confirm)
@@ -212,8 +231,31 @@ static void confirmed(struct connection *c, uint64_t tag, int multiple, int nack
         c->low++;
 }
 
+/* Deliveries first to last, counted from 1, have their outcome. */
+static void outcome(struct connection *c, uint64_t first, uint64_t last, int nack)
+{
+    if (last > c->published || first + ring <= c->published)
+        die("an outcome of delivery %llu, which is not in flight", (unsigned long long)(last - 1));
+    for (uint64_t tag = first; tag <= last; tag++)
+        confirm_one(c, tag, nack);
+    while (c->low <= c->published && !c->sent[c->low % ring])
+        c->low++;
+}
+
+static void ack(struct connection *c, uint64_t tag, unsigned count)
+{
+    if (c->one)
+        put_accepted(&c->out, (uint32_t)tag - (count - 1), (uint32_t)tag);
+    else
+        put_ack(&c->out, tag, count > 1);
+}
+
 static void settle(struct connection *c)
 {
+    if (c->one && (int32_t)(c->credit_end - c->came) <= (int32_t)load->prefetch / 2) {
+        put_credit(&c->out, c->came, load->prefetch);
+        c->credit_end = c->came + load->prefetch;
+    }
     if (load->no_ack)
         return;
     if (load->ack_single)
@@ -221,11 +263,11 @@ static void settle(struct connection *c)
     if (++c->waiting < load->ack_every)
         return;
     if (!load->ack_single)
-        put_ack(&c->out, c->tag, c->waiting > 1);
+        ack(c, c->tag, c->waiting);
     else
         for (unsigned left = c->waiting; left > 0; left--) {
             unsigned pick = (unsigned)(next_random() % left);
-            put_ack(&c->out, c->tags[pick], 0);
+            ack(c, c->tags[pick], 1);
             c->tags[pick] = c->tags[left - 1];
         }
     c->waiting = 0;
@@ -270,16 +312,47 @@ static void frame(struct connection *c, unsigned type, const uint8_t *payload, u
     }
 }
 
-static void readable(struct connection *c)
+static void frame1(struct connection *c, const uint8_t *data, uint32_t size)
 {
-    ssize_t n = recv(c->fd, c->in + c->in_len, INPUT - c->in_len, 0);
-    if (n <= 0) {
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-            return;
-        die("the broker closed the connection");
+    struct frame1 f = read_frame1(data, size);
+    if (f.kind == TRANSFER1) {
+        const uint8_t *body;
+        size_t octets;
+        c->tag = read_transfer(&f, &body, &octets);
+        if (octets >= 16) {
+            uint64_t when = get64(body);
+            hist_add(&delivery, now > when ? now - when : 0);
+        }
+        c->came++;
+        delivered(c);
+    } else if (f.kind == DISPOSITION1) {
+        struct outcome1 o = read_disposition(&f);
+        if (load->confirm)
+            outcome(c, (uint64_t)o.first + 1, (uint64_t)o.last + 1, !o.accepted);
+    } else if (f.kind == FLOW1) {
+        if (c->publisher)
+            read_flow(&f, &c->room);
+    } else if (f.kind)
+        amqp1_refused(&f);
+}
+
+static size_t frames1(struct connection *c)
+{
+    size_t at = 0;
+    while (c->in_len - at >= 8) {
+        uint32_t size = get32(c->in + at);
+        if (size > INPUT || size < 8)
+            die("a frame of %u octets", size);
+        if (c->in_len - at < size)
+            break;
+        frame1(c, c->in + at, size);
+        at += size;
     }
-    now = now_ns();
-    c->in_len += (size_t)n;
+    return at;
+}
+
+static size_t frames(struct connection *c)
+{
     size_t at = 0;
     while (c->in_len - at >= 8) {
         uint32_t size = get32(c->in + at + 3);
@@ -292,6 +365,20 @@ static void readable(struct connection *c)
         frame(c, c->in[at], c->in + at + 7, size);
         at += size + 8;
     }
+    return at;
+}
+
+static void readable(struct connection *c)
+{
+    ssize_t n = recv(c->fd, c->in + c->in_len, INPUT - c->in_len, 0);
+    if (n <= 0) {
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            return;
+        die("the broker closed the connection");
+    }
+    now = now_ns();
+    c->in_len += (size_t)n;
+    size_t at = c->one ? frames1(c) : frames(c);
     c->in_len -= at;
     if (at && c->in_len)
         memmove(c->in, c->in + at, c->in_len);
@@ -323,7 +410,6 @@ static void declare(int fd, char *exchange, size_t size)
             amqp_delete_queue(fd, queue_name(i));
         amqp_declare_queue(fd, queue_name(i), load->durable);
     }
-    exchange[0] = 0;
     if (!*load->exchange)
         return;
     snprintf(exchange, size, "%s-x", load->prefix);
@@ -351,6 +437,14 @@ static void encode(struct connection *c, int number, const char *exchange, const
         if (topic)
             topic_keys(i, binding, key, sizeof key);
         t->at = templates.len;
+        if (c->one) {
+            struct places1 places = put_transfer(&templates, !load->confirm, load->durable, body, load->size);
+            t->body = places.body;
+            t->id = places.id;
+            t->tag = places.tag;
+            t->len = templates.len - t->at;
+            continue;
+        }
         t->body = put_publish(&templates, exchange, *exchange ? key : queue_name(number % load->queues), load->durable,
                               body, load->size);
         t->len = templates.len - t->at;
@@ -362,6 +456,47 @@ static void encode(struct connection *c, int number, const char *exchange, const
         c->templates[i] = c->templates[j];
         c->templates[j] = t;
     }
+}
+
+static const char *queue_address(int queue)
+{
+    static char address[512];
+    snprintf(address, sizeof address, "%s%s", load->address, queue_name(queue));
+    return address;
+}
+
+static void start_publisher(struct connection *c, int number)
+{
+    c->publisher = 1;
+    c->one = load->publish1;
+    c->low = 1;
+    c->sent = calloc(ring, sizeof *c->sent);
+    if (c->one) {
+        c->fd = amqp1_open(&load->broker, &c->room);
+        amqp1_attach_sender(c->fd, "bench-out", queue_address(number % load->queues), !load->confirm);
+        return;
+    }
+    c->fd = amqp_open(&load->broker);
+    if (load->confirm)
+        amqp_confirm_select(c->fd);
+}
+
+static void start_consumer(struct connection *c, int number)
+{
+    c->one = load->consume1;
+    c->tags = calloc(load->ack_every + 1, sizeof *c->tags);
+    if (c->one) {
+        c->fd = amqp1_open(&load->broker, &c->room);
+        amqp1_attach_receiver(c->fd, "bench-in", queue_address(number % load->queues), load->no_ack);
+        put_credit(&c->out, 0, load->prefetch);
+        c->credit_end = load->prefetch;
+        return;
+    }
+    c->fd = amqp_open(&load->broker);
+    amqp_qos(c->fd, load->prefetch);
+    /* More consumers than queues share them; fewer take several each. */
+    for (int queue = number % load->queues; queue < load->queues; queue += load->consumers)
+        amqp_consume(c->fd, queue_name(queue), load->no_ack);
 }
 
 static void add(struct connection *c)
@@ -416,8 +551,10 @@ void load_run(const struct load *what)
     char exchange[128];
     load = what;
     poller = epoll_create1(0);
-    int control = amqp_open(&load->broker);
-    declare(control, exchange, sizeof exchange);
+    int control = load->declare ? amqp_open(&load->broker) : -1;
+    exchange[0] = 0;
+    if (load->declare)
+        declare(control, exchange, sizeof exchange);
 
     uint8_t *body = malloc(load->size);
     for (size_t i = 0; i < load->size; i++)
@@ -428,24 +565,16 @@ void load_run(const struct load *what)
     struct connection *all = calloc((size_t)total, sizeof *all);
     for (int i = 0; i < load->publishers; i++) {
         struct connection *c = &all[i];
-        c->publisher = 1;
-        c->low = 1;
-        c->fd = amqp_open(&load->broker);
-        c->sent = calloc(ring, sizeof *c->sent);
-        if (load->confirm)
-            amqp_confirm_select(c->fd);
+        start_publisher(c, i);
         encode(c, i, exchange, body);
         add(c);
     }
     for (int i = 0; i < load->consumers; i++) {
         struct connection *c = &all[load->publishers + i];
-        c->fd = amqp_open(&load->broker);
-        c->tags = calloc(load->ack_every + 1, sizeof *c->tags);
-        amqp_qos(c->fd, load->prefetch);
-        /* More consumers than queues share them; fewer take several each. */
-        for (int queue = i % load->queues; queue < load->queues; queue += load->consumers)
-            amqp_consume(c->fd, queue_name(queue), load->no_ack);
+        start_consumer(c, i);
         add(c);
+        if (c->out.len)
+            flush(c);
     }
 
     signal(SIGTERM, stop);
@@ -513,10 +642,15 @@ void load_run(const struct load *what)
     fflush(stdout);
     for (int i = 0; i < total; i++) {
         finish(&all[i]);
-        amqp_say_close(all[i].fd);
+        if (all[i].one)
+            amqp1_say_close(all[i].fd);
+        else
+            amqp_say_close(all[i].fd);
     }
     for (int i = 0; i < total; i++)
         amqp_await_close(all[i].fd);
+    if (control < 0)
+        return;
     if (!load->keep)
         for (int i = 0; i < load->queues; i++)
             amqp_delete_queue(control, queue_name(i));

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield running
 
 
-def run(broker: Broker, *options: str) -> dict[str, float]:
+def run(broker: Broker, *options: str) -> dict[str, Any]:
     return generator.run(broker.port, "run", *options, timeout=60)
 
 
@@ -34,6 +35,28 @@ def test_every_message_is_confirmed_and_delivered_once(broker: Broker, options: 
     assert result["published"] == result["delivered"] == count
     assert result["confirmed"] == (0 if options[:2] == ("--window", "0") else count)
     assert result["backlog"] == result["nacked"] == 0
+
+
+ONE = ("--publish-1.0", "--consume-1.0")
+
+
+@pytest.mark.parametrize("options", [
+    ONE, (*ONE, "--durable"), (*ONE, "--window", "0", "--no-ack", "--size", "16"),
+    (*ONE, "--ack-single", "--ack-every", "7"), (*ONE, "--publishers", "5", "--window", "1", "--consumers", "3"),
+    (*ONE, "--no-declare", "--address", "", "--size", "60000", "--window", "4", "--prefetch", "4", "--ack-every", "2"),
+    ("--publish-1.0", "--durable"), ("--consume-1.0", "--prefetch", "1", "--ack-every", "1"),
+], ids=["transient", "durable", "settled", "single", "many", "undeclared", "to-0-9-1", "from-0-9-1"])
+def test_every_message_is_accepted_and_delivered_once_over_1_0(broker: Broker, options: tuple[str, ...]) -> None:
+    result = run(broker, *options, "--messages", "2000")
+    assert result["published"] == result["delivered"] == 2000
+    assert result["confirmed"] == (0 if "0" in options else 2000)
+    assert result["backlog"] == result["nacked"] == 0
+    assert result["latency_us"]["count"] == 2000
+
+
+def test_a_refused_link_is_reported(broker: Broker) -> None:
+    with pytest.raises(generator.GeneratorFailed, match=r"ended the link: amqp:not-found .*queue"):
+        run(broker, *ONE, "--no-declare", "--address", "/queues/nobody-", "--messages", "1")
 
 
 @pytest.mark.parametrize(("options", "copies"), [

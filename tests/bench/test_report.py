@@ -8,9 +8,14 @@ from typing import Any
 from rich.console import Console
 
 from bench import report
-from bench.workloads import WORKLOADS
+from bench.workloads import WORKLOADS, Workload
 
-LATENCY = next(workload for workload in WORKLOADS if workload.name == "latency")
+
+def workload(name: str) -> Workload:
+    return next(workload for workload in WORKLOADS if workload.name == name)
+
+
+LATENCY = workload("latency")
 
 
 def result(p99: float) -> dict[str, Any]:
@@ -40,3 +45,22 @@ def test_it_stands_below_the_tables() -> None:
 def test_without_loads_of_latency_there_is_none() -> None:
     assert report.caption([]) == ""
     assert report.markdown([], "").endswith("|\n")
+
+
+def test_the_same_load_is_compared_with_other_brokers_and_other_loads() -> None:
+    ours, own = workload("amqp1-transient"), workload("transient")
+    fast, slow = result(1.0), {**result(1.0), "seconds": 4.0}
+    results = {"transient": {"compiled": [fast], "pure": [fast]},
+               "amqp1-transient": {"artemis": [slow], "compiled": [fast], "pure": [slow]}}
+    rows = {(row.workload.name, row.broker): row for row in report.rows([own, ours], results)}
+    assert [(other.title, ratio) for other, ratio in rows["amqp1-transient", "compiled"].beside] == [
+        ("0-9-1", 1.0), ("Artemis", 4.0)]
+    assert rows["transient", "compiled"].beside == rows["amqp1-transient", "artemis"].beside == ()
+    lines = report.markdown(list(rows.values()), "").splitlines()
+    assert [line for line in lines if line.endswith("(missed) |")] == [line for line in lines if "0.25 x 0-9-1" in line]
+    assert "0.25 x 0-9-1 (>= 0.5), 1.00 x Artemis (>= 1.5) (missed)" in lines[-1]
+    assert report.chart(list(rows.values())).endswith("</svg>\n")
+
+
+def test_brokers_of_one_protocol_take_the_loads_of_that_one() -> None:
+    assert [one.name for one in WORKLOADS if one.only_amqp1] == ["amqp1-transient", "amqp1-persistent"]

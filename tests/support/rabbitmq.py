@@ -30,8 +30,10 @@ class RabbitProcess(Broker):
 
     kind = "rabbitmq"
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, plugins: tuple[str, ...] = ()) -> None:
+        """`plugins` besides the one that every test may use."""
         super().__init__(port=free_port())
+        self.plugins = ("rabbitmq_consistent_hash_exchange", *plugins)
         self.directory = directory
         self.mapper: subprocess.Popen[bytes] | None = None
         self.process: subprocess.Popen[bytes] | None = None
@@ -63,7 +65,7 @@ class RabbitProcess(Broker):
             f"load_definitions = {self.directory}/definitions.json\n"
             "log.console = false\nlog.file.level = info\n"
         )
-        (self.directory / "enabled_plugins").write_text("[rabbitmq_consistent_hash_exchange].\n")
+        (self.directory / "enabled_plugins").write_text(f"[{','.join(self.plugins)}].\n")
         if not self.mapper_port:
             self.mapper_port = free_port()
         mapper_port, distribution = self.mapper_port, free_port()

@@ -1,0 +1,92 @@
+"""Apache ActiveMQ Artemis, embedded in a small program (`bench/artemis/`), where Java and Maven are present."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from bench.generator import BENCH, OUTPUT
+from tests.support.broker import Broker, free_port
+
+SOURCES = [BENCH / "artemis" / name for name in ("pom.xml", "Embedded.java")]
+
+
+@functools.cache
+def program() -> Path | None:
+    """Its classes and libraries, fetched and compiled at first use; None where that cannot be done."""
+    if any(shutil.which(tool) is None for tool in ("java", "javac", "mvn")):
+        return None
+    digest = hashlib.blake2b(b"".join(path.read_bytes() for path in SOURCES), digest_size=6).hexdigest()
+    target = OUTPUT / f"artemis-{digest}"
+    if not target.exists():
+        print("Fetching Artemis, once", file=sys.stderr)
+        partial = target.with_suffix(".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        for command in (["mvn", "-q", "-B", "-f", str(SOURCES[0]), "dependency:copy-dependencies",
+                         f"-DoutputDirectory={partial}", f"-DbuildDirectory={partial}"],
+                        ["javac", "-cp", f"{partial}/*", "-d", str(partial), str(SOURCES[1])]):
+            done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+            if done.returncode != 0:
+                print(f"Artemis is left out: {(done.stdout + done.stderr).strip()[-1000:]}", file=sys.stderr)
+                return None
+        partial.rename(target)
+    return target
+
+
+class ArtemisProcess(Broker):
+    """Artemis on a free loopback port. It speaks AMQP 1.0 only; links create its queues."""
+
+    kind = "artemis"
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(port=free_port())
+        self.directory = directory
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, timeout: float = 90.0) -> ArtemisProcess:
+        """Start and wait until it listens. RuntimeError with its output when it does not."""
+        classes = program()
+        assert classes is not None, "Artemis is not available"
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with open(self.directory / "output", "ab") as output:
+            self.process = subprocess.Popen(
+                ["java", "-Xms512m", "-Xmx2g", "-XX:+UseParallelGC", "-cp", f"{classes}/*:{classes}", "Embedded",
+                 str(self.port), str(self.directory / "data")],
+                stdin=subprocess.PIPE, stdout=output, stderr=output, cwd=self.directory)
+        deadline = time.monotonic() + timeout
+        while not self._answers():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.stop()
+                raise RuntimeError("Artemis did not start:\n" + (self.directory / "output").read_text()[-4000:])
+            time.sleep(0.1)
+        return self
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection((self.host, self.port), 1):
+                return True
+        except OSError:
+            return False
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def stop(self) -> None:
+        if self.process is None:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process = None
