@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from leveret.broker.errors import AccessRefused
+from leveret.protocols import definitions
 from leveret.protocols.v0_9_1.channel import Channel
 from leveret.protocols.v0_9_1.names import without_line_ends
 from leveret.protocols.v0_9_1.replies import reply_when_kept
@@ -21,51 +22,30 @@ def declare(channel: Channel, exchange: str, type: str, passive: bool, durable: 
             raise AccessRefused("the default exchange cannot be declared, not even passively")
         vhost.exchange(exchange)
     else:
-        if exchange:
-            channel.connection.check("configure", exchange)
-        alternate = arguments.get("alternate-exchange")
-        if isinstance(alternate, str):
-            channel.connection.check("read", exchange)
-            channel.connection.check("write", alternate)
-        vhost.declare_exchange(exchange, type, durable=durable, auto_delete=auto_delete, internal=internal,
-                               arguments=arguments)
+        definitions.declare_exchange(channel.connection, exchange, type, durable=durable, auto_delete=auto_delete,
+                                     internal=internal, arguments=arguments)
     reply_when_kept(channel, "exchange.declare-ok", {}, durable, no_wait)
 
 
 def delete(channel: Channel, exchange: str, if_unused: bool, no_wait: bool) -> None:
     """exchange.delete"""
     exchange = without_line_ends(channel.vhost, exchange)
-    if exchange:
-        channel.connection.check("configure", exchange)
-    channel.vhost.delete_exchange(exchange, if_unused=if_unused)
+    definitions.delete_exchange(channel.connection, exchange, if_unused=if_unused)
     reply_when_kept(channel, "exchange.delete-ok", {}, True, no_wait)
 
 
 def bind(channel: Channel, destination: str, source: str, routing_key: str, no_wait: bool,
          arguments: dict[str, Any]) -> None:
     """exchange.bind (RabbitMQ's): from the source exchange to the destination exchange."""
-    _check_ends(channel, destination, source)
-    vhost = channel.vhost
-    vhost.bind(vhost.exchange(destination), source, routing_key, arguments)
+    definitions.bind_exchange(channel.connection, destination, source, routing_key, arguments)
     reply_when_kept(channel, "exchange.bind-ok", {}, True, no_wait)
 
 
 def unbind(channel: Channel, destination: str, source: str, routing_key: str, no_wait: bool,
            arguments: dict[str, Any]) -> None:
     """exchange.unbind (RabbitMQ's)"""
-    _check_ends(channel, destination, source)
-    vhost = channel.vhost
-    target = vhost.exchanges.get(destination)
-    if (target is not None and source in vhost.exchanges) or vhost.strict:
-        vhost.unbind(vhost.exchange(destination), source, routing_key, arguments)
+    definitions.unbind_exchange(channel.connection, destination, source, routing_key, arguments)
     reply_when_kept(channel, "exchange.unbind-ok", {}, True, no_wait)
-
-
-def _check_ends(channel: Channel, destination: str, source: str) -> None:
-    if not destination or not source:
-        raise AccessRefused("the default exchange cannot be bound to another exchange")
-    channel.connection.check("write", destination)
-    channel.connection.check("read", source)
 
 
 HANDLERS: Final[dict[str, Callable[..., None]]] = {

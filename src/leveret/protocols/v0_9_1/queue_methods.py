@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from leveret.broker.errors import NotFound
 from leveret.broker.queues.base import Queue
+from leveret.protocols import definitions
 from leveret.protocols.v0_9_1.channel import REPLY_TO, Channel
 from leveret.protocols.v0_9_1.names import without_line_ends
 from leveret.protocols.v0_9_1.replies import notify_after_reply, reply_when_kept
@@ -42,13 +43,8 @@ def declare(channel: Channel, queue: str, passive: bool, durable: bool, exclusiv
         queue = without_line_ends(vhost, queue)
         if not queue:
             queue = vhost.new_queue_name()
-        connection.check("configure", queue)
-        target = arguments.get("x-dead-letter-exchange")
-        if isinstance(target, str):
-            connection.check("read", queue)
-            connection.check("write", target)
-        found = vhost.declare_queue(queue, connection, durable=durable, exclusive=exclusive, auto_delete=auto_delete,
-                                    arguments=arguments)
+        found = definitions.declare_queue(connection, queue, durable=durable, exclusive=exclusive,
+                                          auto_delete=auto_delete, arguments=arguments)
     channel.last_queue = found.name
     found.touch()
     found.catch_up()
@@ -60,62 +56,43 @@ def declare(channel: Channel, queue: str, passive: bool, durable: bool, exclusiv
 def bind(channel: Channel, queue: str, exchange: str, routing_key: str, no_wait: bool,
          arguments: dict[str, Any]) -> None:
     """queue.bind; without queue name and routing key, the key is the name of the last queue."""
-    channel.vhost.check_bindable(exchange)
     name = name_of(channel, queue)
     if not queue and not routing_key:
         routing_key = name
-    channel.connection.check("write", name)
-    channel.connection.check("read", exchange)
-    channel.vhost.exchange(exchange)
-    found = channel.vhost.queue(name, channel.connection)
-    channel.vhost.bind(found, exchange, routing_key, arguments)
+    found = definitions.bind_queue(channel.connection, name, exchange, routing_key, arguments)
     reply_when_kept(channel, "queue.bind-ok", {}, found.stored, no_wait)
 
 
 def unbind(channel: Channel, queue: str, exchange: str, routing_key: str, arguments: dict[str, Any]) -> None:
     """queue.unbind; what is not bound is unbound already, whoever may use the queue, except in strict mode."""
-    vhost = channel.vhost
-    vhost.check_bindable(exchange)
     try:
         name = name_of(channel, queue)
         if not queue and not routing_key:
             routing_key = name
-        channel.connection.check("write", name)
-        channel.connection.check("read", exchange)
-        if vhost.strict or vhost.is_bound(name, exchange, routing_key, arguments):
-            vhost.unbind(vhost.queue(name, channel.connection), exchange, routing_key, arguments)
+        definitions.unbind_queue(channel.connection, name, exchange, routing_key, arguments)
     except NotFound as error:
-        error.closes_connection = vhost.strict  # rule queue.unbind.01
+        error.closes_connection = channel.vhost.strict  # rule queue.unbind.01
         raise
     reply_when_kept(channel, "queue.unbind-ok", {}, True, False)
 
 
 def purge(channel: Channel, queue: str, no_wait: bool) -> None:
     """queue.purge"""
-    name = name_of(channel, queue)
-    channel.connection.check("read", name)
-    found = channel.vhost.queue(name, channel.connection)
-    found.catch_up()
-    count = found.purge()
-    reply_when_kept(channel, "queue.purge-ok", {"message_count": min(count, 0xFFFFFFFF)}, found.stored, no_wait)
+    count, stored = definitions.purge_queue(channel.connection, name_of(channel, queue))
+    reply_when_kept(channel, "queue.purge-ok", {"message_count": min(count, 0xFFFFFFFF)}, stored, no_wait)
 
 
 def delete(channel: Channel, queue: str, if_unused: bool, if_empty: bool, no_wait: bool) -> None:
     """queue.delete"""
     name = without_line_ends(channel.vhost, name_of(channel, queue))
-    channel.connection.check("configure", name)
-    found = channel.vhost.queues.get(name)
-    if found is not None:
-        found.catch_up()
     connection = channel.connection
     notices: list[tuple[Channel, str]] = []
     connection.held_notices = notices
     try:
-        count = channel.vhost.delete_queue(name, connection, if_unused=if_unused, if_empty=if_empty)
+        count, stored = definitions.delete_queue(connection, name, if_unused=if_unused, if_empty=if_empty)
     finally:
         connection.held_notices = None
-    reply_when_kept(channel, "queue.delete-ok", {"message_count": min(count, 0xFFFFFFFF)},
-                    found is not None and found.stored, no_wait)
+    reply_when_kept(channel, "queue.delete-ok", {"message_count": min(count, 0xFFFFFFFF)}, stored, no_wait)
     notify_after_reply(channel, notices)
 
 

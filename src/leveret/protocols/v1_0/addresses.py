@@ -2,6 +2,7 @@
 
 The forms, in the order in which they are tried:
 
+/management                                       the management node: links to it are attached before (`linkpair`)
 /queues/Q, /exchanges/X[/KEY]                     RabbitMQ's v2: split, then percent-decoded; nothing is created
 /queue/Q, /amq/queue/Q, /exchange/X[/KEY], /topic/KEY   its v1; /queue/Q creates Q
 queue://Q, topic://KEY                            queue://Q creates Q
@@ -57,6 +58,8 @@ def parse(address: str, vhost: Vhost, capabilities: tuple[str, ...] = ()) -> Nod
     """
     if not address:
         raise LinkRefused(constants.INVALID_FIELD, "the address is empty")
+    if address == "/management":
+        raise LinkRefused(constants.NOT_ALLOWED, "the management node takes the requests of a link pair, no other messages")
     if address.startswith("/"):
         node = _path(address)
         if node is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.arguments import QueueSettings
 from leveret.broker.errors import AccessRefused, BrokerError, NotFound, ResourceError
-from leveret.protocols.v1_0 import addresses, filters
+from leveret.protocols.v1_0 import addresses, filters, linkpair
 from leveret.protocols.v1_0.addresses import Node
 from leveret.protocols.v1_0.coordinator import CAPABILITIES, CoordinatorLink
 from leveret.protocols.v1_0.errors import LinkRefused, condition_of, make_error
@@ -108,6 +108,8 @@ def _attach_incoming(session: SessionEndpoint, frame: Attach, handle: int) -> In
         return _attach_coordinator(session, frame, handle)
     if not isinstance(target, Target):
         raise LinkRefused(constants.NOT_IMPLEMENTED, "the target is of an unknown type")
+    if linkpair.wants(target.address):
+        return linkpair.attach_requests(session, frame, handle)
     link = IncomingLink(session, frame.name, frame.handle, handle)
     link.snd_settle_mode = frame.snd_settle_mode
     link.rcv_settle_mode = frame.rcv_settle_mode
@@ -163,13 +165,15 @@ def _attach_coordinator(session: SessionEndpoint, frame: Attach, handle: int) ->
 # A client that receives
 
 
-def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int) -> OutgoingLink:
+def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int) -> Link:
     connection = session.connection
     source = frame.source
     if source is None:
         raise LinkRefused(constants.NOT_FOUND, f"no subscription of a link '{frame.name}' is known")
     if not isinstance(source, Source):
         raise LinkRefused(constants.INVALID_FIELD, "the source is of an unknown type")
+    if linkpair.wants(source.address):
+        return linkpair.attach_answers(session, frame, handle)
     if source.distribution_mode == constants.STD_DIST_MODE_COPY:
         raise LinkRefused(constants.NOT_IMPLEMENTED, "distribution mode copy is not implemented")
     limit = connection.settings.consumers_per_channel

@@ -17,12 +17,13 @@ from leveret.broker.vhost import Vhost
 from leveret.protocols.detect import HEADER_1_0, HEADER_1_0_SASL
 from leveret.protocols.peer import Peer
 from leveret.protocols.services import Services
-from leveret.protocols.v1_0 import opening, sole
+from leveret.protocols.v1_0 import linkpair, opening, sole
 from leveret.protocols.v1_0.endpoint import SessionEndpoint
 from leveret.protocols.v1_0.errors import ConnectionRefused, Refusal, SessionRefused, condition_of, make_error
 from leveret.protocols.v1_0.idle import Listening, Speaking
 from leveret.protocols.v1_0.incoming import IncomingLink
 from leveret.protocols.v1_0.login import Login, anonymous_user
+from leveret.protocols.v1_0.outgoing import OutgoingLink
 from leveret.protocols.v1_0.stages import HEADER_DUE, IN_SASL, OPEN_DUE, OPENED, OVER
 from leveret.protocols.v1_0.work import Work
 from leveret.protocols.vhost_session import VhostSession
@@ -48,6 +49,7 @@ MAX_UNCOMMITTED: Final = 64 << 20
 MAX_WORK: Final = 20_000
 HELD_AGAIN: Final = 0.02
 PRODUCT: Final = "Leveret"
+CAPABILITIES: Final = ("ANONYMOUS-RELAY", linkpair.CAPABILITY, sole.CAPABILITY)
 # Tells a client not to take our open for the beginning of a connection.
 ESTABLISHMENT_FAILED: Final = "amqp:connection-establishment-failed"
 
@@ -97,6 +99,9 @@ class Connection(VhostSession):
         self.channels_out: dict[int, SessionEndpoint] = {}
         # Transactions that are not discharged, by id.
         self.works: dict[bytes, Work] = {}
+        # While a request of the management node is carried out: links whose queue went with it.
+        self.held_links: list[OutgoingLink] | None = None
+        self.node_name = f"leveret@{socket.gethostname()}"
         self.next_work = 1
         self.remote_channel_max = 65535
         self.stage = IN_SASL if sasl else OPEN_DUE
@@ -309,17 +314,16 @@ class Connection(VhostSession):
     def send_open(self, failed: bool = False) -> None:
         """Our open; it comes before everything else, also before a close. `failed` tells that a close follows."""
         own = self.own
-        name = socket.gethostname()
         properties: dict[str, Any] = {
             "product": own.product, "version": own.version,
             "platform": f"{PRODUCT} {self.services.server_properties.get('version', '')}"
                         f" (Python {platform.python_version()})",
-            "node": f"leveret@{name}", "cluster_name": f"leveret@{name}"}
+            "node": self.node_name, "cluster_name": self.node_name}
         if failed:
             properties[ESTABLISHMENT_FAILED] = True
         timeout = int(own.idle_timeout * 500)
-        self.output.send(Open(f"leveret@{name}", None, own.max_frame_size, own.sessions - 1, timeout or None,
-                              offered_capabilities=("ANONYMOUS-RELAY", sole.CAPABILITY), properties=properties))
+        self.output.send(Open(self.node_name, None, own.max_frame_size, own.sessions - 1, timeout or None,
+                              offered_capabilities=CAPABILITIES, properties=properties))
         self.open_sent = True
         self.mark()
 

@@ -243,11 +243,11 @@ class SessionEndpoint(Holder):
         self.handles.pop(link.handle, None)
         if self.names.get((link.receives, link.name)) is link:
             del self.names[link.receives, link.name]
-        if isinstance(link, OutgoingLink):
+        if not link.receives:
             self._drop_sending(link)
         link.close()
 
-    def _drop_sending(self, link: OutgoingLink) -> None:
+    def _drop_sending(self, link: Link) -> None:
         """What of a delivery has not gone out yet does not any more."""
         if self.sending:
             self.sending = deque(item for item in self.sending if item.link is not link)
@@ -397,8 +397,7 @@ class SessionEndpoint(Holder):
             if self.sending:
                 return
         for link in self.handles.values():
-            if isinstance(link, OutgoingLink):
-                link.consumer.wake()
+            link.wake()
 
     def drain(self) -> None:
         """At the end of a turn: links that must use up their credit have got all that there was."""

@@ -38,6 +38,9 @@ class Link:
         """The client's state of the link."""
         raise NotImplementedError
 
+    def wake(self) -> None:
+        """The session's window or the socket has room again."""
+
     def leave(self) -> None:
         """Take nothing more: the link is about to be closed."""
 

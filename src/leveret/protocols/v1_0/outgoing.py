@@ -109,7 +109,7 @@ class Sending:
 
     __slots__ = ("at", "body", "delivery_id", "first", "head", "link", "settled", "size", "tag", "tail")
 
-    def __init__(self, link: OutgoingLink, delivery_id: int, tag: bytes, settled: bool, head: bytes, body: Body,
+    def __init__(self, link: Link, delivery_id: int, tag: bytes, settled: bool, head: bytes, body: Body,
                  tail: bytes) -> None:
         self.link = link
         self.delivery_id = delivery_id
@@ -249,8 +249,17 @@ class OutgoingLink(Link):
     def queue_gone(self) -> None:
         """The queue was deleted: its deliveries have nowhere to go back to."""
         session = self.session
-        if not self.closed and not session.closing:
+        if self.closed or session.closing:
+            return
+        held = session.connection.held_links
+        if held is not None:
+            self.consumer.active = False
+            held.append(self)
+        else:
             session.refuse(self, make_error(constants.RESOURCE_DELETED, f"queue '{self.consumer.queue.name}' was deleted"))
+
+    def wake(self) -> None:
+        self.consumer.wake()
 
     def leave(self) -> None:
         self.consumer.active = False

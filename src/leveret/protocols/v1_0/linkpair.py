@@ -1,0 +1,248 @@
+"""The link pair of the management node: requests come on one link, answers go out on the other one of the same name.
+
+Both are settled and have the property `paired`; either may be attached first. An answer waits until what it reports is on
+disk, and for credit. A client may have as many requests and answers under way as `MOST` says: its credit for requests is
+what is left of that.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.broker.log import CommitWaiter
+from leveret.protocols.v1_0.errors import LinkRefused
+from leveret.protocols.v1_0.incoming import IncomingLink
+from leveret.protocols.v1_0.link import Link
+from leveret.protocols.v1_0.management import router
+from leveret.protocols.v1_0.outgoing import OutgoingLink, Sending
+from leveret.protocols.v1_0.serial import HALF, MODULUS, WINDOW
+from leveret.wire.amqp1 import constants
+from leveret.wire.amqp1.transport import Attach, Flow, Transfer
+
+if TYPE_CHECKING:
+    from leveret.protocols.v1_0.endpoint import SessionEndpoint
+
+MANAGEMENT: Final = "/management"
+PAIRED: Final = "paired"
+CAPABILITY: Final = "LINK_PAIR_V1_0"
+# Requests and answers that may be under way.
+MOST: Final = 64
+# Octets of one request.
+LARGEST: Final = 1 << 20
+
+
+class Waiting:
+    """An answer. `gone`: links of the client's own whose queue went with the request; they end behind the answer, since
+    clients that wait for one thing at a time take whatever comes before it for its fate."""
+
+    __slots__ = ("batch", "gone", "payload")
+
+    def __init__(self, payload: bytes, batch: int, gone: list[OutgoingLink]) -> None:
+        self.payload = payload
+        self.batch = batch
+        self.gone = gone
+
+
+class LinkPair(CommitWaiter):
+    """Both links of a pair, as far as they are attached.
+
+    waiting  answers that wait for their commit; ready: those that wait for credit
+    """
+
+    def __init__(self, session: SessionEndpoint) -> None:
+        self.session = session
+        self.requests: RequestLink | None = None
+        self.answers: AnswerLink | None = None
+        self.waiting: deque[Waiting] = deque()
+        self.ready: deque[bytes] = deque()
+
+    def perform(self, payload: bytes) -> None:
+        """Carry out a request."""
+        session = self.session
+        connection = session.connection
+        gone: list[OutgoingLink] = []
+        connection.held_links = gone
+        try:
+            message, kept = router.answer(connection, payload)
+        finally:
+            connection.held_links = None
+        log = session.log
+        batch = log.filling if kept and log.has_pending() else 0
+        self.waiting.append(Waiting(message, batch, gone))
+        if batch:
+            log.wait(self)
+        self._resolve()
+
+    def committed(self, batch: int) -> None:
+        self._resolve()
+
+    def _resolve(self) -> None:
+        """Send on the answers whose commits are done, in the order of the requests."""
+        waiting = self.waiting
+        committed = self.session.log.committed
+        while waiting and waiting[0].batch <= committed:
+            first = waiting.popleft()
+            self.ready.append(first.payload)
+            self.send()
+            for link in first.gone:
+                link.queue_gone()
+
+    def send(self) -> None:
+        """Send answers as far as there is credit."""
+        link = self.answers
+        if link is None or self.session.closing:
+            return
+        while self.ready and link.can_send():
+            link.send(self.ready.popleft())
+        if self.requests is not None:
+            self.requests.grant()
+
+    def room(self) -> int:
+        """How many more requests may come."""
+        return MOST - len(self.waiting) - len(self.ready)
+
+
+class RequestLink(IncomingLink):
+    """The link that requests come on."""
+
+    def __init__(self, session: SessionEndpoint, frame: Attach, handle: int, pair: LinkPair) -> None:
+        super().__init__(session, frame.name, frame.handle, handle)
+        self.pair = pair
+        self.snd_settle_mode = frame.snd_settle_mode
+        self.rcv_settle_mode = frame.rcv_settle_mode
+        self.delivery_count = frame.initial_delivery_count or 0
+        self.max_size = min(self.max_size or LARGEST, LARGEST)
+
+    def grant(self) -> None:
+        """Give credit for what there is room for. Requests are taken also while publishers must stop: a purge may be what
+        ends that."""
+        room = self.pair.room()
+        if not self.closed and self.credit < room and self.credit <= MOST >> 1:
+            self.credit = room
+            self.send_flow()
+
+    def withhold(self) -> None:
+        """Requests go on while publishers must stop."""
+
+    def transfer(self, frame: Transfer) -> None:
+        super().transfer(frame)
+        self.grant()
+
+    def _used(self) -> None:
+        """One request less may come, until it is known what has become of this one."""
+        self.delivery_count = (self.delivery_count + 1) % MODULUS
+        self.credit -= 1
+
+    def complete(self, payload: bytes) -> None:
+        """A request has come."""
+        self.pair.perform(payload)
+
+    def close(self) -> None:
+        if self.pair.requests is self:
+            self.pair.requests = None
+        super().close()
+
+
+class AnswerLink(Link):
+    """The link that answers go out on."""
+
+    def __init__(self, session: SessionEndpoint, frame: Attach, handle: int, pair: LinkPair) -> None:
+        super().__init__(session, frame.name, frame.handle, handle)
+        self.pair = pair
+        self.snd_settle_mode = frame.snd_settle_mode
+        self.rcv_settle_mode = frame.rcv_settle_mode
+
+    def flow(self, frame: Flow) -> None:
+        if frame.link_credit is not None:
+            counted = 0 if frame.delivery_count is None else frame.delivery_count
+            credit = (counted + frame.link_credit - self.delivery_count) % MODULUS
+            self.credit = credit if credit < HALF else 0
+        self.pair.send()
+        if frame.drain:
+            self.delivery_count = (self.delivery_count + self.credit) % MODULUS
+            self.credit = 0
+        if frame.drain or frame.echo:
+            self._send_flow(frame.drain)
+
+    def _send_flow(self, drain: bool) -> None:
+        session = self.session
+        session.connection.send(Flow(session.incoming_window, session.next_outgoing_id, WINDOW, session.next_incoming_id,
+                                     self.handle, self.delivery_count, self.credit, len(self.pair.ready), drain,
+                                     channel=session.channel))
+
+    def can_send(self) -> bool:
+        session = self.session
+        return self.credit > 0 and session.remote_window > 0 and not session.sending
+
+    def send(self, payload: bytes) -> None:
+        """Send an answer; in several frames where it is long."""
+        session = self.session
+        number = session.next_delivery_id
+        session.next_delivery_id = (number + 1) % MODULUS
+        self.credit -= 1
+        self.delivery_count = (self.delivery_count + 1) % MODULUS
+        session.sending.append(Sending(self, number, number.to_bytes(4, "big"), True, payload, b"", b""))
+        session.pump()
+
+    def wake(self) -> None:
+        """The window or the socket has room again."""
+        self.pair.send()
+
+    def close(self) -> None:
+        """The answers that have not gone out have nowhere to go."""
+        if self.pair.answers is self:
+            self.pair.answers = None
+            self.pair.ready.clear()
+            if self.pair.requests is not None:
+                self.pair.requests.grant()
+        self.forget()
+
+
+def wants(address: Any) -> bool:
+    """Whether a terminus is the management node."""
+    return bool(address == MANAGEMENT)
+
+
+def attach_requests(session: SessionEndpoint, frame: Attach, handle: int) -> RequestLink:
+    """The half on which the client sends."""
+    pair = _pair(session, frame)
+    link = RequestLink(session, frame, handle, pair)
+    pair.requests = link
+    _answer(session, frame, handle, link.max_size)
+    return link
+
+
+def attach_answers(session: SessionEndpoint, frame: Attach, handle: int) -> AnswerLink:
+    """The half on which the client receives."""
+    pair = _pair(session, frame)
+    link = AnswerLink(session, frame, handle, pair)
+    pair.answers = link
+    _answer(session, frame, handle, None)
+    return link
+
+
+def _pair(session: SessionEndpoint, frame: Attach) -> LinkPair:
+    """The pair that a link belongs to: that of the link of its name in the other direction, or a new one."""
+    properties = frame.properties
+    if not isinstance(properties, dict) or properties.get(PAIRED) is not True:
+        raise LinkRefused(constants.INVALID_FIELD, f"links to {MANAGEMENT} were expected to have the property"
+                          f" {PAIRED}=true: requests and answers take a pair of links")
+    if frame.snd_settle_mode != constants.SENDER_SETTLE_MODE_SETTLED:
+        raise LinkRefused(constants.INVALID_FIELD, f"links to {MANAGEMENT} were expected to have snd-settle-mode settled")
+    for other in session.handles.values():
+        if other.name != frame.name:
+            continue
+        if isinstance(other, RequestLink) and frame.role:
+            return other.pair
+        if isinstance(other, AnswerLink) and not frame.role:
+            return other.pair
+    return LinkPair(session)
+
+
+def _answer(session: SessionEndpoint, frame: Attach, handle: int, max_size: int | None) -> None:
+    ours = not frame.role
+    session.connection.send(Attach(
+        frame.name, handle, ours, frame.snd_settle_mode, frame.rcv_settle_mode, frame.source, frame.target,
+        initial_delivery_count=None if ours else 0, max_message_size=max_size, properties=frame.properties,
+        channel=session.channel))
