@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from leveret.broker.broker import Broker
 from leveret.broker.errors import BrokerError, NotAllowed, ResourceError
+from leveret.protocols.v1_0.termini import Termini
 from leveret.security.users import UserStore
 
 if TYPE_CHECKING:
@@ -49,12 +50,13 @@ class Amqp10Settings:
     sessions, links  the most of a connection, and of a session
     idle_timeout    how long a client may send nothing at all, 0 for ever
     link_credit     messages that a sender may send ahead
+    kept_links      links of a user that may outlive their sessions
     product, version  what open says of the broker
     """
 
     def __init__(self, *, anonymous_user: str = "guest", auto_create: bool = True, max_frame_size: int = 131072,
                  sessions: int = 256, links: int = 1024, idle_timeout: float = 120.0, link_credit: int = 1000,
-                 product: str = "RabbitMQ", version: str = "4.3.0") -> None:
+                 kept_links: int = 10_000, product: str = "RabbitMQ", version: str = "4.3.0") -> None:
         self.anonymous_user = anonymous_user
         self.auto_create = auto_create
         self.max_frame_size = max_frame_size
@@ -62,6 +64,7 @@ class Amqp10Settings:
         self.links = links
         self.idle_timeout = idle_timeout
         self.link_credit = link_credit
+        self.kept_links = kept_links
         self.product = product
         self.version = version
 
@@ -103,6 +106,8 @@ class Services:
         self.links: dict[Any, Any] = {}
         # The connections of AMQP 1.0 of each container: by vhost, user and container-id.
         self.containers: dict[tuple[str, str, str], dict[Any, None]] = {}
+        # What of them outlives them.
+        self.termini = Termini(broker, self.amqp10)
         self.alarm = ""
         self.next_number = 1
         self.stopping = False

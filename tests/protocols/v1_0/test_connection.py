@@ -238,6 +238,7 @@ def test_nothing_is_left_behind() -> None:
     assert not site.services.sessions
     assert not site.services.links
     assert not site.broker.holders
+    assert not site.services.termini.by_key
     assert site.vhost.connections == 0
     assert not site.vhost.queues["q"].consumers
 

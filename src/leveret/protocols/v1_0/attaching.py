@@ -8,9 +8,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.broker.arguments import QueueSettings
 from leveret.broker.errors import AccessRefused, BrokerError, NotFound, ResourceError
-from leveret.protocols.v1_0 import addresses, filters, linkpair
+from leveret.protocols.v1_0 import addresses, filters, linkpair, maps
 from leveret.protocols.v1_0.addresses import Node
 from leveret.protocols.v1_0.coordinator import CAPABILITIES, CoordinatorLink
 from leveret.protocols.v1_0.errors import LinkRefused, condition_of, make_error
@@ -19,6 +18,9 @@ from leveret.protocols.v1_0.incoming import IncomingLink
 from leveret.protocols.v1_0.link import Link
 from leveret.protocols.v1_0.nodes import LIFETIME, DynamicNode, policy_of
 from leveret.protocols.v1_0.outgoing import LinkConsumer, OutgoingLink
+from leveret.protocols.v1_0.sources import SourceTerminus
+from leveret.protocols.v1_0.targets import TargetTerminus
+from leveret.protocols.v1_0.terminus import Key, Terminus
 from leveret.wire.amqp1 import constants, descriptors
 from leveret.wire.amqp1.composites import to_described
 from leveret.wire.amqp1.messaging import (
@@ -58,9 +60,9 @@ def attach(session: SessionEndpoint, frame: Attach) -> None:
     link: Link
     try:
         if receives:
-            link = _attach_incoming(session, frame, handle)
+            link = _attach_incoming(session, frame, handle, key)
         else:
-            link = _attach_outgoing(session, frame, handle)
+            link = _attach_outgoing(session, frame, handle, key)
     except LinkRefused as refused:
         _refuse(session, frame, handle, refused.error())
         return
@@ -74,14 +76,17 @@ def attach(session: SessionEndpoint, frame: Attach) -> None:
     if isinstance(link, IncomingLink):
         link.grant()
     elif isinstance(link, OutgoingLink):
-        link.consumer.queue.add_consumer(link.consumer)
+        if link.resumption is not None:
+            link.resumption.go_on()
+        else:
+            link.start()
 
 
 def _steal(link: Link | None, name: str) -> None:
     """A link is in one place at a time (transport section 2.6.1): who attaches it has it."""
     if link is not None and not link.closed:
         session = link.session
-        session.refuse(link, make_error(constants.LINK_STOLEN, f"link '{name}' was attached elsewhere"))
+        session.steal(link, make_error(constants.LINK_STOLEN, f"link '{name}' was attached elsewhere"))
 
 
 def _refuse(session: SessionEndpoint, frame: Attach, handle: int, error: Error) -> None:
@@ -99,9 +104,13 @@ def _refuse(session: SessionEndpoint, frame: Attach, handle: int, error: Error) 
 # A client that sends
 
 
-def _attach_incoming(session: SessionEndpoint, frame: Attach, handle: int) -> IncomingLink:
+def _attach_incoming(session: SessionEndpoint, frame: Attach, handle: int, key: Key) -> IncomingLink:
     connection = session.connection
+    termini = connection.services.termini
     target = frame.target
+    terminus = termini.target(key)
+    if target is None and terminus is not None:
+        target = terminus.target
     if target is None:
         raise LinkRefused(constants.INVALID_FIELD, "the link has no target, and none of its name is known")
     if isinstance(target, Coordinator):
@@ -110,6 +119,12 @@ def _attach_incoming(session: SessionEndpoint, frame: Attach, handle: int) -> In
         raise LinkRefused(constants.NOT_IMPLEMENTED, "the target is of an unknown type")
     if linkpair.wants(target.address):
         return linkpair.attach_requests(session, frame, handle)
+    if terminus is not None and not _is_same(terminus, target):
+        terminus.destroy()
+        terminus = None
+    if terminus is None:
+        terminus = TargetTerminus(termini, key)
+    termini.check(terminus, target)
     link = IncomingLink(session, frame.name, frame.handle, handle)
     link.snd_settle_mode = frame.snd_settle_mode
     link.rcv_settle_mode = frame.rcv_settle_mode
@@ -119,11 +134,10 @@ def _attach_incoming(session: SessionEndpoint, frame: Attach, handle: int) -> In
         link.may_reject = OUTCOMES[1] in source.outcomes
     address: str | None = None
     properties: Any = None
-    if target.dynamic:
-        link.node = _make_node(session, frame.name, target)
-        queue = link.node.queue
-        address = queue.name
-        properties = _lifetime(link.node)
+    if terminus.node is not None or target.dynamic:
+        node_made = _own_node(session, frame.name, terminus, target)
+        address = node_made.queue.name
+        properties = _lifetime(node_made)
         link.set_target("", address)
     elif target.address is not None:
         address = _text(target.address)
@@ -138,11 +152,14 @@ def _attach_incoming(session: SessionEndpoint, frame: Attach, handle: int) -> In
                                 f" '{connection.vhost_name}'")
         link.accepts_all = node.topic
         link.set_target(node.exchange, node.key)
-    actual = Target(address, dynamic=target.dynamic, dynamic_node_properties=properties,
-                    capabilities=_known(target.capabilities), expiry_policy=constants.TERMINUS_EXPIRY_POLICY_LINK_DETACH)
-    connection.send(Attach(
-        frame.name, handle, True, frame.snd_settle_mode, frame.rcv_settle_mode, frame.source, actual,
-        max_message_size=connection.settings.max_message_size or None, channel=session.channel))
+    actual = Target(address, target.durable, target.expiry_policy, target.timeout, properties is not None, properties,
+                    _known(target.capabilities))
+    answer = Attach(frame.name, handle, True, frame.snd_settle_mode, frame.rcv_settle_mode, frame.source, actual,
+                    max_message_size=connection.settings.max_message_size or None, channel=session.channel)
+    maps.target(link, terminus, frame, answer)
+    terminus.attach(link, actual)
+    link.target = terminus
+    connection.send(answer)
     return link
 
 
@@ -165,9 +182,13 @@ def _attach_coordinator(session: SessionEndpoint, frame: Attach, handle: int) ->
 # A client that receives
 
 
-def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int) -> Link:
+def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: Key) -> Link:
     connection = session.connection
+    termini = connection.services.termini
+    terminus = termini.source(key)
     source = frame.source
+    if source is None and terminus is not None:
+        source = terminus.source
     if source is None:
         raise LinkRefused(constants.NOT_FOUND, f"no subscription of a link '{frame.name}' is known")
     if not isinstance(source, Source):
@@ -179,17 +200,23 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int) -> Li
     limit = connection.settings.consumers_per_channel
     if limit and sum(isinstance(other, OutgoingLink) for other in session.handles.values()) >= limit:
         raise ResourceError(f"the session has its most consumers, {limit}; the setting is limits.consumers_per_channel")
+    if terminus is not None and not _is_same(terminus, source):
+        terminus.destroy()
+        terminus = None
+    if terminus is None:
+        terminus = SourceTerminus(termini, key)
+    termini.check(terminus, source)
     link = OutgoingLink(session, frame.name, frame.handle, handle)
     # A sender that may do both sends unsettled.
     link.snd_settle_mode = frame.snd_settle_mode
     link.rcv_settle_mode = frame.rcv_settle_mode
     properties: Any = None
-    if source.dynamic:
+    if source.dynamic or _is_dynamic(terminus):
         wanted = filters.parse(source.filter, False)
-        link.node = _make_node(session, frame.name, source)
-        queue = link.node.queue
+        made = _own_node(session, frame.name, terminus, source)
+        queue = made.queue
         address = queue.name
-        properties = _lifetime(link.node)
+        properties = _lifetime(made)
     else:
         if source.address is None:
             raise LinkRefused(constants.INVALID_FIELD, "the source has no address")
@@ -200,27 +227,35 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int) -> Li
             queue = _find_queue(session, node)
             connection.check("read", queue.name)
         else:
-            link.node = _subscribe(session, frame.name, node, wanted)
-            queue = link.node.queue
+            queue = _subscribe(session, frame.name, terminus, source, node, wanted).queue
     if queue.consumers and queue.consumers[0].exclusive:
         raise AccessRefused(f"queue '{queue.name}' in vhost '{connection.vhost_name}' in exclusive use")
     queue.touch()
     link.consumer = LinkConsumer(link, queue, frame.snd_settle_mode == constants.SENDER_SETTLE_MODE_SETTLED, False)
     link.consumer.default_outcome = source.default_outcome
     link.consumer.filter(wanted)
-    actual = Source(address, dynamic=source.dynamic, dynamic_node_properties=properties,
-                    distribution_mode=constants.STD_DIST_MODE_MOVE, filter=wanted.in_place or None,
-                    default_outcome=source.default_outcome,
-                    outcomes=source.outcomes or OUTCOMES, capabilities=_known(source.capabilities),
-                    expiry_policy=constants.TERMINUS_EXPIRY_POLICY_LINK_DETACH)
-    connection.send(Attach(
-        frame.name, handle, False, frame.snd_settle_mode, frame.rcv_settle_mode, actual, frame.target,
-        initial_delivery_count=0, channel=session.channel))
+    actual = Source(address, source.durable, source.expiry_policy, source.timeout, properties is not None, properties,
+                    constants.STD_DIST_MODE_MOVE, wanted.in_place or None, source.default_outcome,
+                    source.outcomes or OUTCOMES, _known(source.capabilities))
+    answer = Attach(frame.name, handle, False, frame.snd_settle_mode, frame.rcv_settle_mode, actual, frame.target,
+                    initial_delivery_count=0, channel=session.channel)
+    told = maps.source(link, terminus, frame, answer)
+    terminus.queue = queue
+    terminus.attach(link, actual)
+    terminus.last = link
+    link.prefix = terminus.prefix()
+    connection.send(answer)
+    if told is not None:
+        maps.compare(link, terminus, frame, answer, told)
     return link
 
 
-def _subscribe(session: SessionEndpoint, name: str, node: Node, wanted: Wanted) -> DynamicNode:
-    """A queue of the link's own that is bound to an exchange."""
+def _subscribe(session: SessionEndpoint, name: str, terminus: SourceTerminus, source: Source, node: Node,
+               wanted: Wanted) -> DynamicNode:
+    """A queue of the terminus' own that is bound to an exchange."""
+    known = terminus.node
+    if known is not None and not known.queue.deleted:
+        return known
     connection = session.connection
     vhost = connection.vhost
     connection.check("read", node.exchange)
@@ -231,7 +266,7 @@ def _subscribe(session: SessionEndpoint, name: str, node: Node, wanted: Wanted) 
     if key is None:
         key = "#" if exchange.type == "topic" else ""
     exchange.check_binding(key, wanted.arguments)
-    made = _add_queue(session, name)
+    made = terminus.node = _add_queue(session, name, source.durable > 0)
     vhost.bind(made.queue, node.exchange, key, wanted.arguments)
     return made
 
@@ -252,24 +287,49 @@ def _find_queue(session: SessionEndpoint, node: Node) -> Queue:
     return queue
 
 
-def _make_node(session: SessionEndpoint, name: str, terminus: Any) -> DynamicNode:
-    if terminus.address is not None:
+def _own_node(session: SessionEndpoint, name: str, terminus: Terminus, description: Any) -> DynamicNode:
+    """The node that was created for a terminus, or is now."""
+    known = terminus.node
+    if known is not None and not known.queue.deleted:
+        return known
+    if description.dynamic and description.address is not None:
         raise LinkRefused(constants.INVALID_FIELD, "a dynamic terminus must not have an address")
-    made = _add_queue(session, name)
-    made.policy = policy_of(terminus.dynamic_node_properties)
+    made = terminus.node = _add_queue(session, name, description.durable > 0)
+    made.policy = policy_of(description.dynamic_node_properties)
     return made
 
 
-def _add_queue(session: SessionEndpoint, link_name: str) -> DynamicNode:
-    """A transient queue for a link; its name says whose (messaging section 3.5.3)."""
+def _is_dynamic(terminus: SourceTerminus) -> bool:
+    return terminus.source is not None and terminus.source.dynamic
+
+
+def _is_same(terminus: SourceTerminus | TargetTerminus, wanted: Any) -> bool:
+    """Whether a known terminus is what an attach describes. Another address replaces it, and so does another filter where
+    that decides what comes into its queue."""
+    known: Any = terminus.source if isinstance(terminus, SourceTerminus) else terminus.target
+    if known is None or not isinstance(wanted, (Source, Target)):
+        return False
+    if known.dynamic:
+        return bool(wanted.dynamic or wanted.address == known.address)
+    if wanted.dynamic or wanted.address != known.address:
+        return False
+    return not isinstance(wanted, Source) or terminus.node is None or _filter(wanted) == _filter(known)
+
+
+def _filter(source: Source) -> dict[Any, Any]:
+    """The filters of a source that have an effect."""
+    return filters.parse(source.filter, True).in_place
+
+
+def _add_queue(session: SessionEndpoint, link_name: str, durable: bool) -> DynamicNode:
+    """A queue for a link; its name says whose (messaging section 3.5.3)."""
     connection = session.connection
     vhost = connection.vhost
     connection.broker.check_queue_limit(vhost)
     unique = vhost.new_queue_name()
     vhost.new_names.discard(unique)
     prefix = f"{_short(connection.container_id)}/{_short(link_name)}/"
-    queue = vhost.add_reply_queue(prefix + unique.removeprefix("amq.gen-"), QueueSettings({}, {}))
-    queue.auto_delete = False
+    queue = vhost.add_own_queue(prefix + unique.removeprefix("amq.gen-"), durable)
     return DynamicNode(queue, descriptors.DELETE_ON_CLOSE)
 
 

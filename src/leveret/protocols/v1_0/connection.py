@@ -25,6 +25,7 @@ from leveret.protocols.v1_0.incoming import IncomingLink
 from leveret.protocols.v1_0.login import Login, anonymous_user
 from leveret.protocols.v1_0.outgoing import OutgoingLink
 from leveret.protocols.v1_0.stages import HEADER_DUE, IN_SASL, OPEN_DUE, OPENED, OVER
+from leveret.protocols.v1_0.terminus import Terminus
 from leveret.protocols.v1_0.work import Work
 from leveret.protocols.vhost_session import VhostSession
 from leveret.wire.amqp1 import constants, descriptors
@@ -103,6 +104,8 @@ class Connection(VhostSession):
         self.held_links: list[OutgoingLink] | None = None
         self.node_name = f"leveret@{socket.gethostname()}"
         self.next_work = 1
+        # Suspended ones whose last session has ended and was one of this connection.
+        self.termini: dict[Terminus, None] = {}
         self.remote_channel_max = 65535
         self.stage = IN_SASL if sasl else OPEN_DUE
         self.open_sent = False
@@ -365,6 +368,9 @@ class Connection(VhostSession):
             session.release()
         self.sessions.clear()
         self.channels_out.clear()
+        for terminus in list(self.termini):
+            terminus.connection_closed()
+        self.termini.clear()
         if self.vhost is not None:
             opening.release(self)
 

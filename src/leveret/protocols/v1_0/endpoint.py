@@ -29,6 +29,8 @@ from leveret.wire.amqp1.transport import Attach, Begin, Detach, Disposition, End
 
 if TYPE_CHECKING:
     from leveret.protocols.v1_0.connection import Connection
+    from leveret.protocols.v1_0.targets import IncomingDelivery
+    from leveret.protocols.v1_0.terminus import Terminus
 
 log = logging.getLogger("leveret.connection")
 
@@ -63,7 +65,9 @@ class SessionEndpoint(Holder):
                 error and that it has not detached yet
     unacked     outgoing deliveries that are not settled, by delivery-id
     retiring    those of which the outcome waits for the discharge of a transaction
-    unsettled   incoming deliveries of receiver settle mode second that the client has not settled
+    unsettled   incoming deliveries of receiver settle mode second that the client has not settled, with what their
+                terminus knows of them
+    termini     those whose last link is or was one of this session
     sending     what goes out in several frames, one delivery after the other; while there is any, links wait
     """
 
@@ -88,7 +92,8 @@ class SessionEndpoint(Holder):
         self.errant: set[int] = set()
         self.unacked: dict[int, Entry] = {}
         self.retiring: dict[int, Retirement] = {}
-        self.unsettled: dict[int, None] = {}
+        self.unsettled: dict[int, IncomingDelivery | None] = {}
+        self.termini: dict[Terminus, None] = {}
         self.sending: deque[Sending] = deque()
         self.draining: list[OutgoingLink] = []
         self.runs: deque[Run] = deque()
@@ -223,29 +228,40 @@ class SessionEndpoint(Holder):
         if frame.error is not None:
             log.info("%s: link '%s' detached by the client with %s: %s", self.connection.peer.name, link.name,
                      frame.error.condition, frame.error.description)
-        self.remove(link)
+        self.remove(link, frame.closed)
         self.connection.send(Detach(link.handle, frame.closed, channel=self.channel))
 
     def refuse(self, link: Link, error: Error) -> None:
-        """End a link with an error."""
+        """End a link with an error. A terminus that was asked to outlive its link outlives this, too."""
+        destroyed = link.terminus is None or not link.terminus.is_kept()
+        self._end_link(link, error, destroyed, destroyed)
+
+    def steal(self, link: Link, error: Error) -> None:
+        """End a link whose terminus another one takes (transport section 2.6.1)."""
+        self._end_link(link, error, False, True)
+
+    def _end_link(self, link: Link, error: Error, destroyed: bool, closed: bool) -> None:
         if self.handles.get(link.handle) is not link:
             return
         log.info("%s: link '%s' detached with %s: %s", self.connection.peer.name, link.name, error.condition,
                  error.description)
         self.resolve()
-        self.remove(link)
+        self.remove(link, destroyed)
         self.errant.add(link.handle_in)
-        self.connection.send(Detach(link.handle, True, error, channel=self.channel))
+        self.connection.send(Detach(link.handle, closed, error, channel=self.channel))
 
-    def remove(self, link: Link) -> None:
-        """Forget a link; what it held goes back to its queue."""
+    def remove(self, link: Link, closed: bool) -> None:
+        """Forget a link; with `closed` its terminus too, and what that held goes back to its queue."""
         self.links.pop(link.handle_in, None)
         self.handles.pop(link.handle, None)
         if self.names.get((link.receives, link.name)) is link:
             del self.names[link.receives, link.name]
         if not link.receives:
             self._drop_sending(link)
-        link.close()
+        if closed:
+            link.close()
+        else:
+            link.suspend()
 
     def _drop_sending(self, link: Link) -> None:
         """What of a delivery has not gone out yet does not any more."""
@@ -263,17 +279,25 @@ class SessionEndpoint(Holder):
                     and run.answer is None:
                 run.last = number
                 if not settled:
-                    self.unsettled[number] = None
+                    self._note(number, batch, state, None)
                 return
         runs.append(Run(number, batch, state, settled, answer))
         if not settled:
-            self.unsettled[number] = None
+            self._note(number, batch, state, answer)
         if batch and batch != self.awaited_batch:
             self.awaited_batch = batch
             self.log.wait(self)
         if not self.listed:
             self.listed = True
             self.connection.touched.append(self)
+
+    def _note(self, number: int, batch: int, state: int, answer: Composite | None) -> None:
+        """A delivery that the client has still to settle has its outcome."""
+        delivery = self.unsettled.get(number)
+        if delivery is not None:
+            delivery.resolve(state, answer, batch)
+        else:
+            self.unsettled[number] = None
 
     def committed(self, batch: int) -> None:
         if not self.ended:
@@ -310,7 +334,9 @@ class SessionEndpoint(Holder):
         if not frame.role:
             if frame.settled and self.unsettled:
                 for number in _within(self.unsettled, first, span):
-                    del self.unsettled[number]
+                    delivery = self.unsettled.pop(number)
+                    if delivery is not None:
+                        delivery.terminus.forget(delivery)
                 self.alarm(bool(self.connection.services.alarm))
             return
         state = frame.state
@@ -450,10 +476,22 @@ class SessionEndpoint(Holder):
             unacked[number] = retirement.entry
             retirement.work.failed = "a session with deliveries of the transaction has ended"
         self.retiring.clear()
+        self.unacked = unacked
+        termini = list(self.termini)
+        for terminus in termini:
+            if terminus.survives():
+                terminus.collect()
+        self.unacked = {}
         for number in sorted(unacked, reverse=True):
             outcomes.give_back(unacked[number])
         for link in links:
-            link.close()
+            if link.terminus is not None and link.terminus.survives():
+                link.suspend()
+            else:
+                link.close()
+        for terminus in termini:
+            terminus.session_ended()
+        self.termini.clear()
         self.links.clear()
         self.handles.clear()
         self.names.clear()

@@ -8,7 +8,7 @@ from leveret.broker.bodies import Body
 from leveret.broker.errors import BrokerError
 from leveret.broker.message import make_address
 from leveret.broker.routing import Route
-from leveret.protocols.v1_0 import addresses
+from leveret.protocols.v1_0 import addresses, resumed
 from leveret.protocols.v1_0.errors import LinkRefused, Refusal, condition_of, make_error
 from leveret.protocols.v1_0.link import Link
 from leveret.protocols.v1_0.messages import check_annotations, make_message
@@ -24,6 +24,7 @@ from leveret.wire.amqp1.transport import Flow
 if TYPE_CHECKING:
     from leveret.broker.message import Message
     from leveret.protocols.v1_0.endpoint import SessionEndpoint
+    from leveret.protocols.v1_0.targets import IncomingDelivery, TargetTerminus
     from leveret.wire.amqp1.sections import Sections
     from leveret.wire.amqp1.transport import Transfer
 
@@ -42,6 +43,11 @@ class IncomingLink(Link):
     accepts_all  what nobody gets is accepted all the same (topics)
     most         credit that the client has at most
     chunks       of the delivery that is coming in several frames, None while there is none
+    target       where it is known what is unsettled, None where nothing outlives the link
+    known_only   our unsettled map was not complete: only what is in it may be resumed now
+    again        the delivery that is being resumed, where its outcome is known; `again_state` is the sender's
+    skip         octets to come that have come before
+    slack        deliveries resumed: clients may count them as using credit, or not
     """
 
     receives = True
@@ -64,6 +70,13 @@ class IncomingLink(Link):
         self.settled = False
         self.second = False
         self.ignored = False
+        self.tag = b""
+        self.target: TargetTerminus | None = None
+        self.known_only = False
+        self.again: IncomingDelivery | None = None
+        self.again_state: Composite | None = None
+        self.skip = 0
+        self.slack = 0
         self.work: Work | None = None
         self.withheld = False
 
@@ -112,11 +125,13 @@ class IncomingLink(Link):
         chunks = self.chunks
         if chunks is None:
             self._begin(frame)
-            if not frame.more and not frame.aborted:
-                self._finish(frame.payload)
-                return
-            chunks = self.chunks = []
-            self.size = 0
+            chunks = self.chunks
+            if chunks is None:
+                if not frame.more and not frame.aborted:
+                    self._finish(frame.payload)
+                    return
+                chunks = self.chunks = []
+                self.size = 0
         elif frame.delivery_id is not None and frame.delivery_id != self.delivery_id:
             raise LinkRefused(constants.INVALID_FIELD, f"a transfer of delivery {frame.delivery_id} while delivery"
                               f" {self.delivery_id} is not complete")
@@ -126,10 +141,14 @@ class IncomingLink(Link):
             if isinstance(frame.state, TransactionalState) and self._find_work(frame.state) is not self.work:
                 raise LinkRefused(constants.INVALID_FIELD, "the frames of a delivery belong to several transactions")
         if frame.aborted:
-            self._forget_chunks()
-            self._used()
+            self._abort()
             return
-        octets = len(frame.payload)
+        payload = frame.payload
+        if self.skip:
+            skipped = min(self.skip, len(payload))
+            self.skip -= skipped
+            payload = payload[skipped:]
+        octets = len(payload)
         self.size += octets
         if self.max_size and self.size > self.max_size:
             raise LinkRefused(constants.LINK_MESSAGE_SIZE_EXCEEDED, f"a message of more than {self.max_size} octets; the"
@@ -137,7 +156,7 @@ class IncomingLink(Link):
         if not self.ignored:
             connection = self.session.connection
             connection.partial += octets
-            chunks.append(frame.payload)
+            chunks.append(payload)
             # Many links must not hold in pieces what one could not.
             if self.max_size and connection.partial > max(self.max_size, LEAST_PARTIAL):
                 raise LinkRefused(constants.RESOURCE_LIMIT_EXCEEDED, "deliveries of the connection that are not complete"
@@ -152,9 +171,27 @@ class IncomingLink(Link):
                 self.session.connection.partial -= self.size
             self.chunks = None
 
+    def _abort(self) -> None:
+        """The sender gives a delivery up: it is settled."""
+        self._forget_chunks()
+        self.skip = 0
+        self._used()
+        target = self.target
+        if target is not None and not self.ignored:
+            delivery = target.deliveries.get(self.tag)
+            if delivery is not None:
+                target.forget(delivery)
+
+    def take_up(self, octets: bytes, skip: int) -> None:
+        """Go on with a delivery of which so much has come; of what comes now `skip` octets are known."""
+        self.chunks = [octets]
+        self.size = len(octets)
+        self.skip = skip
+        self.session.connection.partial += len(octets)
+
     def _begin(self, frame: Transfer) -> None:
         """The first frame of a delivery."""
-        if self.credit <= 0:
+        if self.credit <= 0 and not frame.resume and self.credit + self.slack <= 0:
             raise LinkRefused(constants.LINK_TRANSFER_LIMIT_EXCEEDED, "a message came for which there was no credit")
         if frame.delivery_id is None or frame.delivery_tag is None:
             raise LinkRefused(constants.INVALID_FIELD, "the first transfer of a delivery needs a delivery-id and -tag")
@@ -167,6 +204,7 @@ class IncomingLink(Link):
         if isinstance(frame.state, TransactionalState):
             self.work = self._find_work(frame.state)
         self.delivery_id = frame.delivery_id
+        self.tag = frame.delivery_tag
         settled = bool(frame.settled)
         if settled and self.snd_settle_mode == 0 and not frame.aborted:
             raise LinkRefused(constants.NOT_ALLOWED, "the sender settles no delivery, and this one is settled")
@@ -175,12 +213,26 @@ class IncomingLink(Link):
         self.second = (self.rcv_settle_mode if mode is None else mode) == 1
         if self.second and self.rcv_settle_mode != 1 and not settled:
             raise LinkRefused(constants.INVALID_FIELD, "rcv-settle-mode second on a link of mode first")
-        # Nothing is remembered of links that were detached: there is no delivery that could be resumed.
-        self.ignored = frame.resume
+        self.ignored = False
         self.begun(frame)
+        if frame.resume or self.known_only:
+            self._resume(frame)
+        elif self.second and not settled and self.target is not None:
+            self.target.begin(self.session, frame.delivery_id, frame.delivery_tag)
 
     def begun(self, frame: Transfer) -> None:
         """The first frame of a delivery is in order."""
+
+    def _resume(self, frame: Transfer) -> None:
+        """The first frame of a delivery that the client resumes."""
+        if not frame.resume:
+            raise LinkRefused(constants.NOT_ALLOWED, "a new delivery, but not all that is unsettled could be told at the"
+                              " attach: detach, and attach again")
+        self.again = None
+        if self.target is None:
+            self.ignored = True
+        else:
+            resumed.begin(self, self.target, frame)
 
     def _find_work(self, state: TransactionalState) -> Work:
         work = self.session.connection.works.get(state.txn_id) if isinstance(state.txn_id, bytes) else None
@@ -199,6 +251,8 @@ class IncomingLink(Link):
         """A delivery is complete."""
         self._used()
         if self.ignored:
+            if self.again is not None:
+                resumed.answer(self, self.again)
             return
         if not self.settled and self.snd_settle_mode == 1:
             raise LinkRefused(constants.NOT_ALLOWED, "the sender settles all deliveries, and this one is not settled")
@@ -337,6 +391,20 @@ class IncomingLink(Link):
         self._forget_chunks()
         self.route = None
         self.forget()
+        if self.terminus is not None:
+            self.terminus.destroy()
+
+    def suspend(self) -> None:
+        target = self.target
+        if target is None:
+            self.close()
+            return
+        if self.chunks is not None and not self.ignored and self.work is None:
+            target.interrupt(self.tag, b"".join(self.chunks), max(self.max_size, LEAST_PARTIAL) if self.max_size else 0)
+        self._forget_chunks()
+        self.route = None
+        self.forget()
+        target.detached()
 
 
 def _address(exchange: str, key: str) -> bytes:

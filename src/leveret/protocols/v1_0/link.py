@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from leveret.protocols.v1_0.errors import make_error
+from leveret.wire.amqp1 import constants
+
 if TYPE_CHECKING:
     from leveret.protocols.v1_0.endpoint import SessionEndpoint
-    from leveret.protocols.v1_0.nodes import DynamicNode
+    from leveret.protocols.v1_0.terminus import Terminus
     from leveret.wire.amqp1.transport import Flow
 
 
@@ -16,7 +19,7 @@ class Link:
     receives        whether we are its receiver
     handle_in, handle  the client's and ours
     delivery_count, credit  the state of flow control, as seen from here
-    node            a node that was created for this link, None where there is none
+    terminus        what of it outlives it, None where nothing does
     """
 
     receives = False
@@ -30,7 +33,7 @@ class Link:
         self.rcv_settle_mode = 0
         self.delivery_count = 0
         self.credit = 0
-        self.node: DynamicNode | None = None
+        self.terminus: Terminus | None = None
         self.closed = False
         self.key: Any = None
 
@@ -45,17 +48,23 @@ class Link:
         """Take nothing more: the link is about to be closed."""
 
     def close(self) -> None:
-        """The link is gone."""
+        """The link is gone for good, and its terminus."""
         raise NotImplementedError
 
+    def suspend(self) -> None:
+        """The link is gone, its terminus stays; without one it is the same as `close`."""
+        self.close()
+
+    def deleted(self) -> None:
+        """An operator deletes the link."""
+        session = self.session
+        session.refuse(self, make_error(constants.RESOURCE_DELETED, f"link '{self.name}' was deleted by an operator"))
+        session.connection.broker.end_turn()
+
     def forget(self) -> None:
-        """What every link does at its end: leave the registry, and the node that it may have created."""
+        """What every link does at its end: leave the registry."""
         self.closed = True
         connection = self.session.connection
         registry = connection.services.links
         if registry.get(self.key) is self:
             del registry[self.key]
-        node = self.node
-        if node is not None:
-            self.node = None
-            node.leave()

@@ -45,8 +45,11 @@ def apply_one(entry: Entry, state: Any) -> None:
 
 def give_back(entry: Entry) -> None:
     """The client will not say what became of a delivery: the default outcome of its source, or else a failed attempt."""
-    holder = entry.holder
-    default = getattr(holder, "default_outcome", None)
+    settle_by(entry, getattr(entry.holder, "default_outcome", None))
+
+
+def settle_by(entry: Entry, default: Any) -> None:
+    """The default outcome of a source, or a failed attempt where it has none."""
     if default is not None and default.kind in (descriptors.ACCEPTED, descriptors.REJECTED, descriptors.RELEASED,
                                                 descriptors.MODIFIED):
         apply_one(entry, default)

@@ -17,10 +17,12 @@ from leveret.protocols.v1_0.messages import body_of, head_of, tail_of
 from leveret.protocols.v1_0.serial import HALF, MODULUS, WINDOW
 from leveret.selectors import Filter
 from leveret.wire.amqp1 import constants
+from leveret.wire.amqp1.composite import Composite
 from leveret.wire.amqp1.transport import Flow, Transfer
 
 if TYPE_CHECKING:
     from leveret.protocols.v1_0.endpoint import SessionEndpoint
+    from leveret.protocols.v1_0.resumption import Resumption
 
 TXN_ID: Final = "txn-id"
 # Octets of a frame that are not its payload, generously.
@@ -83,7 +85,7 @@ class LinkConsumer(Consumer):
         head = head_of(entry, connection.broker.timers)
         body = body_of(message)
         tail = tail_of(message) if message.headers_at >= 0 else b""
-        tag = number.to_bytes(4, "big")
+        tag = link.prefix + number.to_bytes(4, "big")
         size = len(head) + len(tail)
         if isinstance(body, bytes):
             size += len(body)
@@ -97,6 +99,8 @@ class LinkConsumer(Consumer):
                 if not connection.dirty:
                     connection.mark()
                 return
+        if not self.no_ack:
+            link.freeze(number, head)
         session.sending.append(Sending(link, number, tag, self.no_ack, head, body, tail))
         session.pump()
 
@@ -105,9 +109,10 @@ class LinkConsumer(Consumer):
 
 
 class Sending:
-    """A delivery that goes out in several frames."""
+    """A delivery that goes out in several frames, or is resumed: from `at` on, with `state` on its first frame."""
 
-    __slots__ = ("at", "body", "delivery_id", "first", "head", "link", "settled", "size", "tag", "tail")
+    __slots__ = ("aborted", "at", "body", "delivery_id", "first", "head", "link", "resume", "settled", "size", "state",
+                 "tag", "tail")
 
     def __init__(self, link: Link, delivery_id: int, tag: bytes, settled: bool, head: bytes, body: Body,
                  tail: bytes) -> None:
@@ -121,6 +126,9 @@ class Sending:
         self.tail = tail
         self.at = 0
         self.first = True
+        self.resume = False
+        self.aborted = False
+        self.state: Composite | None = None
 
     def send(self, session: SessionEndpoint) -> bool:
         """Send frames while the window and the socket allow; whether that was all of it."""
@@ -132,8 +140,8 @@ class Sending:
             payload = self._take(room)
             more = self.at < total
             if self.first:
-                frame = Transfer(self.link.handle, self.delivery_id, self.tag, 0, self.settled, more, payload=payload,
-                                 channel=session.channel)
+                frame = Transfer(self.link.handle, self.delivery_id, self.tag, 0, self.settled, more, None, self.state,
+                                 self.resume, self.aborted, payload=payload, channel=session.channel)
                 self.first = False
             else:
                 frame = Transfer(self.link.handle, more=more, payload=payload, channel=session.channel)
@@ -188,13 +196,42 @@ class _Drained(Waiting):
 
 
 class OutgoingLink(Link):
-    """A link whose sender is the broker."""
+    """A link whose sender is the broker.
+
+    prefix      what the tags of its deliveries begin with; the delivery-id follows
+    tags        of those whose tag was made by an earlier link of the same terminus, by delivery-id
+    heads       the sections before the body of those that went out in several frames, as they were sent, by delivery-id
+    resumption  what it resumes before it sends anything new, None where there is nothing
+    """
 
     consumer: LinkConsumer
 
     def __init__(self, session: SessionEndpoint, name: str, handle_in: int, handle: int) -> None:
         super().__init__(session, name, handle_in, handle)
         self.draining = False
+        self.prefix = b""
+        self.tags: dict[int, bytes] = {}
+        self.heads: dict[int, bytes] = {}
+        self.resumption: Resumption | None = None
+
+    def start(self) -> None:
+        """Take messages of the queue, once everything is resumed that is to be."""
+        if self.resumption is None:
+            self.consumer.queue.add_consumer(self.consumer)
+
+    def tag_of(self, number: int) -> bytes:
+        """The tag of a delivery that this link has sent."""
+        tag = self.tags.get(number)
+        return self.prefix + number.to_bytes(4, "big") if tag is None else tag
+
+    def freeze(self, number: int, head: bytes) -> None:
+        """Keep what a delivery begins with: positions that the client tells count these octets."""
+        heads = self.heads
+        if len(heads) > 2 * self.consumer.unacked + 16:
+            unacked = self.session.unacked
+            for other in [other for other in heads if other not in unacked]:
+                del heads[other]
+        heads[number] = head
 
     def flow(self, frame: Flow) -> None:
         """The client gives credit (transport section 2.6.7)."""
@@ -205,6 +242,8 @@ class OutgoingLink(Link):
             credit = (counted + frame.link_credit - self.delivery_count) % MODULUS
             self.credit = credit if credit < HALF else 0
         self.draining = frame.drain
+        if self.resumption is not None:
+            self.resumption.go_on()
         if self.credit > 0:
             self.consumer.wake()
         if frame.drain:
@@ -259,6 +298,8 @@ class OutgoingLink(Link):
             session.refuse(self, make_error(constants.RESOURCE_DELETED, f"queue '{self.consumer.queue.name}' was deleted"))
 
     def wake(self) -> None:
+        if self.resumption is not None:
+            self.resumption.go_on()
         self.consumer.wake()
 
     def leave(self) -> None:
@@ -277,3 +318,15 @@ class OutgoingLink(Link):
             outcomes.give_back(session.unacked.pop(number))
         consumer.queue.remove_consumer(consumer)
         self.forget()
+        if self.terminus is not None:
+            self.terminus.destroy()
+
+    def suspend(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        self.leave()
+        self.consumer.queue.remove_consumer(self.consumer)
+        self.forget()
+        if self.terminus is not None:
+            self.terminus.detached()

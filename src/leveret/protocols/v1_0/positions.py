@@ -1,0 +1,64 @@
+"""Positions in a message as `received` states count them, a section's number and an offset in it (messaging 3.4.1)."""
+
+from __future__ import annotations
+
+from leveret.broker.bodies import Body, StoredBody, whole
+from leveret.wire.amqp1.sections import section_ranges
+
+# The head of a data section as almost everybody writes it, up to its length.
+_SHORT_DATA = b"\x00\x53\x75\xa0"
+_LONG_DATA = b"\x00\x53\x75\xb0"
+
+
+def end_of(octets: bytes) -> tuple[int, int]:
+    """The position behind what has come of a message. DecodeError for what is no message."""
+    ranges = section_ranges(octets)
+    if not ranges:
+        return 0, 0
+    last = ranges[len(ranges) - 1]
+    return len(ranges) - 1, last[2] - last[1]
+
+
+def offset_in(octets: bytes, section: int, offset: int) -> int:
+    """Where a position is in the octets of a message or of its beginning; more than their number for one behind them."""
+    ranges = section_ranges(octets)
+    if section == len(ranges):
+        return len(octets) + offset
+    return ranges[section][1] + offset if section < len(ranges) else len(octets) + 1
+
+
+def offset_of(head: bytes, body: Body, tail: bytes, section: int, offset: int) -> int:
+    """Where a position is in a message that consists of head, body and tail; its end for one behind it."""
+    ranges = [(begin, end) for _, begin, end in section_ranges(head)]
+    at = len(head)
+    if isinstance(body, StoredBody):
+        found = _stored(body)
+        size = body.size
+    else:
+        octets = whole(body)
+        size = len(octets)
+        found = [(begin, end) for _, begin, end in section_ranges(octets)]
+    ranges += [(at + begin, at + end) for begin, end in found]
+    at += size
+    ranges += [(at + begin, at + end) for _, begin, end in section_ranges(tail)]
+    if section >= len(ranges):
+        return at + len(tail)
+    begin, end = ranges[section]
+    return min(begin + offset, end)
+
+
+def _stored(body: StoredBody) -> list[tuple[int, int]]:
+    """The sections of a body that is not in memory: of data sections the heads are enough."""
+    ranges: list[tuple[int, int]] = []
+    at = 0
+    while at < body.size:
+        head = body.read(at, 8)
+        if head.startswith(_LONG_DATA) and len(head) == 8:
+            end = at + 8 + int.from_bytes(head[4:8], "big")
+        elif head.startswith(_SHORT_DATA) and len(head) > 4:
+            end = at + 5 + head[4]
+        else:
+            return [(begin, end) for _, begin, end in section_ranges(whole(body))]
+        ranges.append((at, end))
+        at = end
+    return ranges

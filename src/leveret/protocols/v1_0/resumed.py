@@ -1,0 +1,70 @@
+"""Deliveries that a client resumes (transport section 2.6.13): what is known of them is not stored twice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leveret.protocols.v1_0 import positions, resuming
+from leveret.protocols.v1_0.errors import LinkRefused
+from leveret.wire.amqp1 import constants
+from leveret.wire.amqp1.messaging import Received
+from leveret.wire.amqp1.transport import Disposition
+
+if TYPE_CHECKING:
+    from leveret.protocols.v1_0.incoming import IncomingLink
+    from leveret.protocols.v1_0.targets import IncomingDelivery, TargetTerminus
+    from leveret.wire.amqp1.transport import Transfer
+
+
+def begin(link: IncomingLink, target: TargetTerminus, frame: Transfer) -> None:
+    """The first frame of a delivery that is resumed. What nobody knows here is ignored."""
+    delivery = target.deliveries.get(link.tag)
+    link.slack += 1
+    if delivery is None:
+        link.ignored = True
+        return
+    target.bind(delivery, link.session, link.delivery_id)
+    if frame.aborted:
+        target.forget(delivery)
+        link.ignored = True
+    elif delivery.state:
+        link.ignored = True
+        link.again = delivery
+        link.again_state = frame.state
+    else:
+        _go_on(link, target, delivery, frame)
+
+
+def _go_on(link: IncomingLink, target: TargetTerminus, delivery: IncomingDelivery, frame: Transfer) -> None:
+    """Append to what has come of a delivery; what comes again of it is skipped."""
+    octets = delivery.partial or b""
+    at = 0
+    if isinstance(frame.state, Received):
+        at = positions.offset_in(octets, frame.state.section_number, frame.state.section_offset)
+        if at > len(octets):
+            raise LinkRefused(constants.INVALID_FIELD, f"a delivery is resumed at section {frame.state.section_number},"
+                              f" offset {frame.state.section_offset}, but what precedes that has not come")
+    elif resuming.is_outcome(frame.state):
+        # The sender will not change its mind, whatever there is of the message here.
+        target.forget(delivery)
+        link.ignored = True
+        return
+    target.take_partial(delivery)
+    link.take_up(octets, len(octets) - at)
+    if link.settled or not link.second:
+        target.forget(delivery)
+
+
+def answer(link: IncomingLink, delivery: IncomingDelivery) -> None:
+    """A delivery that has been stored already was resumed: its outcome again, or what the sender made of it."""
+    session = link.session
+    state = link.again_state
+    if link.settled:
+        delivery.terminus.forget(delivery)
+    elif resuming.is_outcome(state):
+        delivery.terminus.forget(delivery)
+        session.connection.send(Disposition(True, link.delivery_id, None, True, state, channel=session.channel))
+    else:
+        session.resolved(link.delivery_id, delivery.batch, delivery.state, not link.second, delivery.answer)
+        if not link.second:
+            delivery.terminus.forget(delivery)

@@ -1,0 +1,150 @@
+"""A link that is attached to a source which has deliveries unsettled: what of them is sent again, and how.
+
+What needs no payload is told at once. What does waits for credit, and nothing new is sent before it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from leveret.protocols.v1_0 import outcomes, positions, resuming
+from leveret.protocols.v1_0.messages import body_of, head_of, tail_of
+from leveret.protocols.v1_0.outgoing import Sending
+from leveret.protocols.v1_0.resuming import Remote
+from leveret.protocols.v1_0.serial import MODULUS
+from leveret.wire.amqp1.composite import Composite
+from leveret.wire.amqp1.messaging import Received
+
+if TYPE_CHECKING:
+    from leveret.broker.message import Entry
+    from leveret.protocols.v1_0.outgoing import OutgoingLink
+    from leveret.protocols.v1_0.sources import SourceTerminus, Unsettled
+
+
+class Resumption:
+    """What a link has to resume: the deliveries in `pending`, with the receiver's states of them.
+
+    only  one of the maps was not complete: nothing new may be sent, the link has to be attached again
+    """
+
+    def __init__(self, link: OutgoingLink, terminus: SourceTerminus, only: bool) -> None:
+        self.link = link
+        self.terminus = terminus
+        self.only = only
+        self.pending: deque[tuple[bytes, Any]] = deque()
+
+    def compare(self, told: dict[bytes, Any], remote: Remote) -> None:
+        """Compare what we have told with the client's map, and say at once what can be said without payload."""
+        terminus = self.terminus
+        anew: list[Unsettled] = []
+        before = self.link.delivery_count
+        for tag, local in told.items():
+            known = tag in remote.states
+            state = remote.states.get(tag)
+            action = resuming.decide(local, known, state, remote.incomplete)
+            if action == resuming.WAIT:
+                continue
+            if action == resuming.RESUME:
+                self.pending.append((tag, state))
+                continue
+            item = terminus.take(tag)
+            if action == resuming.SEND_ANEW:
+                anew.append(item)
+            elif action == resuming.SETTLE:
+                if item.entry is not None and not resuming.is_outcome(local):
+                    outcomes.apply_one(item.entry, state)
+                self._tell(tag, True, state)
+            elif action == resuming.RESTATE:
+                self._tell(tag, False, local)
+            elif action == resuming.ABORT:
+                self._abort(tag)
+                if not resuming.is_outcome(local):
+                    anew.append(item)
+        # Youngest first, so that each comes in front of the one before.
+        for item in reversed(anew):
+            entry = item.entry
+            if entry is None:
+                continue
+            if remote.given:
+                entry.queue.requeue(entry, False)
+            else:
+                # The client remembers nothing at all: nobody knows what became of it there.
+                outcomes.settle_by(entry, None if terminus.source is None else terminus.source.default_outcome)
+        if self.link.delivery_count != before:
+            # Whether what has no payload is a message that counts is not said: so the count is.
+            self.link.send_flow()
+
+    def go_on(self) -> None:
+        """Resume what the credit allows, and begin with what is new once that is all."""
+        link = self.link
+        session = link.session
+        pending = self.pending
+        while pending:
+            if link.credit <= 0 or not session.may_hold_more():
+                return
+            tag, state = pending.popleft()
+            item = self.terminus.take(tag)
+            entry = item.entry
+            link.credit -= 1
+            if entry is None or entry.queue.deleted:
+                self._abort(tag)
+            else:
+                self._resume(tag, entry, item, state)
+        if not self.only:
+            link.resumption = None
+            link.start()
+
+    def _resume(self, tag: bytes, entry: Entry, item: Unsettled, state: Any) -> None:
+        """Send a delivery from where the receiver wants it."""
+        link = self.link
+        session = link.session
+        consumer = link.consumer
+        message = entry.message
+        head = item.head
+        if head is None:
+            head = head_of(entry, session.broker.timers)
+        body = body_of(message)
+        tail = tail_of(message)
+        at = 0
+        if isinstance(state, Received):
+            at = positions.offset_of(head, body, tail, state.section_number, state.section_offset)
+        sending = Sending(link, self._number(), tag, consumer.no_ack, head, body, tail)
+        sending.resume = True
+        sending.at = at
+        sending.state = state if at else None
+        entry.holder = consumer
+        consumer.unacked += 1
+        if consumer.no_ack:
+            entry.queue.settle(entry)
+        else:
+            session.unacked[sending.delivery_id] = entry
+            link.tags[sending.delivery_id] = tag
+            link.freeze(sending.delivery_id, head)
+        session.sending.append(sending)
+        session.pump()
+
+    def _tell(self, tag: bytes, settled: bool, state: Composite | None) -> None:
+        """The state of a delivery, without payload."""
+        sending = Sending(self.link, self._number(), tag, settled, b"", b"", b"")
+        sending.resume = True
+        sending.state = state
+        self.link.session.sending.append(sending)
+        self.link.session.pump()
+
+    def _abort(self, tag: bytes) -> None:
+        """A delivery that cannot be resumed."""
+        sending = Sending(self.link, self._number(), tag, False, b"", b"", b"")
+        sending.resume = True
+        sending.aborted = True
+        self.link.session.sending.append(sending)
+        self.link.session.pump()
+
+    def _number(self) -> int:
+        """The delivery-id of one more delivery."""
+        link = self.link
+        session = link.session
+        number = session.next_delivery_id
+        session.next_delivery_id = (number + 1) % MODULUS
+        link.delivery_count = (link.delivery_count + 1) % MODULUS
+        return number

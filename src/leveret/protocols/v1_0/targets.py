@@ -1,0 +1,146 @@
+"""Termini to which clients send, and what is unsettled there (transport section 2.6.12).
+
+With receiver settle mode first nothing is remembered of a delivery: it is settled with its outcome, and a client that did
+not hear of that sends it again. With mode second the outcome is kept until the client has settled, so that a delivery which
+it resumes is not stored twice. Of a delivery that was interrupted between its frames what has come stays here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from leveret.protocols.v1_0 import positions
+from leveret.protocols.v1_0.terminus import Key, Terminus
+from leveret.wire.amqp1 import descriptors
+from leveret.wire.amqp1.composite import Composite
+from leveret.wire.amqp1.errors import DecodeError
+from leveret.wire.amqp1.messaging import Accepted, Received, Released
+
+if TYPE_CHECKING:
+    from leveret.protocols.v1_0.endpoint import SessionEndpoint
+    from leveret.protocols.v1_0.termini import Termini
+    from leveret.wire.amqp1.messaging import Target
+
+
+class IncomingDelivery:
+    """A delivery that is not settled at both ends.
+
+    session, number  where the client knows it by which delivery-id; None while it is suspended
+    state    the descriptor of its outcome, 0 before there is one; answer: the outcome itself where it has fields
+    batch    the commit that the outcome waits for, 0 for none
+    partial  what has come of it where it was interrupted, None otherwise
+    """
+
+    __slots__ = ("answer", "batch", "number", "partial", "session", "state", "tag", "terminus")
+
+    def __init__(self, terminus: TargetTerminus, tag: bytes) -> None:
+        self.terminus = terminus
+        self.tag = tag
+        self.session: SessionEndpoint | None = None
+        self.number = 0
+        self.state = 0
+        self.answer: Composite | None = None
+        self.batch = 0
+        self.partial: bytes | None = None
+
+    def resolve(self, state: int, answer: Composite | None, batch: int) -> None:
+        """It has its outcome, once `batch` is committed."""
+        self.state = state
+        self.answer = answer
+        self.batch = batch
+
+    def outcome(self) -> Composite | None:
+        """Its outcome as an object, None while there is none."""
+        if self.answer is not None:
+            return self.answer
+        if self.state == descriptors.ACCEPTED:
+            return Accepted()
+        return Released() if self.state == descriptors.RELEASED else None
+
+    def told(self, committed: int) -> Composite | None:
+        """What the map of an attach says of it. An outcome that is not on disk is none yet."""
+        if self.state:
+            return self.outcome() if self.batch <= committed else None
+        if self.partial is None:
+            return None
+        try:
+            section, offset = positions.end_of(self.partial)
+        except DecodeError:
+            return Received(0, 0)  # the rest of it will be refused
+        return Received(section, offset)
+
+
+class TargetTerminus(Terminus):
+    """One terminus to which a client sends; `deliveries` by tag are those that are not settled."""
+
+    def __init__(self, registry: Termini, key: Key) -> None:
+        super().__init__(registry, key)
+        self.target: Target | None = None
+        self.deliveries: dict[bytes, IncomingDelivery] = {}
+
+    def attach(self, link: Any, description: Any) -> None:
+        super().attach(link, description)
+        self.target = description
+
+    def begin(self, session: SessionEndpoint, number: int, tag: bytes) -> IncomingDelivery:
+        """A delivery has begun that the client will settle."""
+        delivery = IncomingDelivery(self, tag)
+        self.deliveries[tag] = delivery
+        self.bind(delivery, session, number)
+        return delivery
+
+    def bind(self, delivery: IncomingDelivery, session: SessionEndpoint, number: int) -> None:
+        """The client knows a delivery by this delivery-id of a session."""
+        delivery.session = session
+        delivery.number = number
+        session.unsettled[number] = delivery
+
+    def interrupt(self, tag: bytes, octets: bytes, most: int) -> None:
+        """The link goes while a delivery is not complete. What has come of it is kept, where that makes no more than `most`
+        octets of all interrupted deliveries together (0: whatever it is)."""
+        if most and self.registry.partial + len(octets) > most:
+            return
+        delivery = self.deliveries.get(tag)
+        if delivery is None:
+            delivery = self.deliveries[tag] = IncomingDelivery(self, tag)
+        self.take_partial(delivery)
+        delivery.partial = octets
+        self.registry.partial += len(octets)
+
+    def take_partial(self, delivery: IncomingDelivery) -> None:
+        """What has come of a delivery is not kept here any more."""
+        if delivery.partial is not None:
+            self.registry.partial -= len(delivery.partial)
+            delivery.partial = None
+
+    def forget(self, delivery: IncomingDelivery) -> None:
+        """A delivery is settled at both ends, or aborted."""
+        self.take_partial(delivery)
+        if self.deliveries.get(delivery.tag) is delivery:
+            del self.deliveries[delivery.tag]
+        self._unbind(delivery)
+
+    def _unbind(self, delivery: IncomingDelivery) -> None:
+        session = delivery.session
+        if session is not None:
+            delivery.session = None
+            if session.unsettled.get(delivery.number) is delivery:
+                del session.unsettled[delivery.number]
+
+    def collect(self) -> None:
+        """No session knows what is unsettled any more. What was done under a transaction has gone with it."""
+        for delivery in list(self.deliveries.values()):
+            if delivery.state == descriptors.TRANSACTIONAL_STATE or (not delivery.state and delivery.partial is None):
+                self.forget(delivery)
+            else:
+                self._unbind(delivery)
+
+    def drop(self) -> None:
+        for delivery in list(self.deliveries.values()):
+            self.forget(delivery)
+
+    def unsettled_count(self) -> int:
+        return len(self.deliveries)
+
+    def address(self) -> str:
+        return "" if self.target is None else str(self.target.address or "")

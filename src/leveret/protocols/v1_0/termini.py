@@ -1,0 +1,126 @@
+"""The registry of termini, by what identifies their links."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from leveret.broker.broker import Holder
+from leveret.broker.errors import NotFound, PreconditionFailed, ResourceError
+from leveret.broker.message import Entry
+from leveret.broker.queues.base import Queue
+from leveret.protocols.v1_0.sources import SourceTerminus
+from leveret.protocols.v1_0.targets import TargetTerminus
+from leveret.protocols.v1_0.terminus import Key, Terminus, outlives
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
+    from leveret.protocols.services import Amqp10Settings
+
+
+class Termini(Holder):
+    """All termini of a broker, attached and suspended; it holds the entries that suspended ones have acquired."""
+
+    def __init__(self, broker: Broker, settings: Amqp10Settings) -> None:
+        self.broker = broker
+        self.settings = settings
+        self.by_key: dict[Key, Terminus] = {}
+        # How many of each user are there to outlive their sessions.
+        self.kept: dict[str, int] = {}
+        # Octets that suspended targets keep of deliveries that were interrupted.
+        self.partial = 0
+
+    def source(self, key: Key) -> SourceTerminus | None:
+        """The source of that identity, None where there is none."""
+        found = self.by_key.get(key)
+        return found if isinstance(found, SourceTerminus) else None
+
+    def target(self, key: Key) -> TargetTerminus | None:
+        found = self.by_key.get(key)
+        return found if isinstance(found, TargetTerminus) else None
+
+    def check(self, terminus: Terminus, wanted: Any) -> None:
+        """Raise ResourceError where a user has as many termini that outlive their links as it may."""
+        user = terminus.key[1]
+        most = self.settings.kept_links
+        if not outlives(wanted) or terminus.counted or self.kept.get(user, 0) < most:
+            return
+        raise ResourceError(f"user '{user}' has {most} links that outlive their sessions, which is the most; the"
+                            " setting is amqp10.kept_links")
+
+    def add(self, terminus: Terminus) -> None:
+        self.by_key[terminus.key] = terminus
+        if terminus.is_kept() != terminus.counted:
+            self._count(terminus)
+
+    def remove(self, terminus: Terminus) -> None:
+        if self.by_key.get(terminus.key) is terminus:
+            del self.by_key[terminus.key]
+        if terminus.counted:
+            self._count(terminus)
+        if not self.by_key:
+            self.broker.holders.pop(self, None)
+
+    def _count(self, terminus: Terminus) -> None:
+        user = terminus.key[1]
+        terminus.counted = not terminus.counted
+        count = self.kept.get(user, 0) + (1 if terminus.counted else -1)
+        if count:
+            self.kept[user] = count
+        else:
+            self.kept.pop(user, None)
+
+    # Held entries
+
+    def held(self, queue: Queue) -> list[Entry]:
+        held: list[Entry] = []
+        for terminus in self.by_key.values():
+            if isinstance(terminus, SourceTerminus) and terminus.unsettled:
+                held.extend(terminus.held(queue))
+        return held
+
+    def committed(self, batch: int) -> None:
+        """Nothing waits here."""
+
+    # For operators
+
+    def describe(self) -> list[dict[str, Any]]:
+        """For `leveret links`."""
+        return [describe(terminus) for terminus in self.by_key.values()]
+
+    def release(self, vhost: str, user: str, container: str, name: str, role: str) -> int:
+        """Give what a suspended source has acquired back to its queue; how many. NotFound, PreconditionFailed."""
+        terminus = self._find(vhost, user, container, name, role)
+        if not isinstance(terminus, SourceTerminus):
+            raise PreconditionFailed(f"link '{name}' has a target here, which holds no messages of a queue; expected role"
+                                     " 'sender'")
+        if terminus.link is not None:
+            raise PreconditionFailed(f"link '{name}' is attached: close its connection, or delete the link")
+        return terminus.release_all()
+
+    def delete(self, vhost: str, user: str, container: str, name: str, role: str) -> None:
+        """Destroy a terminus; a link that is attached is detached with an error. NotFound."""
+        terminus = self._find(vhost, user, container, name, role)
+        link = terminus.link
+        if link is not None:
+            link.deleted()
+        terminus.destroy()
+
+    def _find(self, vhost: str, user: str, container: str, name: str, role: str) -> Terminus:
+        terminus = self.by_key.get((vhost, user, container, name, role == "receiver"))
+        if terminus is None:
+            raise NotFound(f"no link '{name}' of container '{container}' and user '{user}' in vhost '{vhost}' of which the"
+                           f" broker is the {role}")
+        return terminus
+
+
+def describe(terminus: Terminus) -> dict[str, Any]:
+    vhost, user, container, name, receives = terminus.key
+    expiry = terminus.expiry
+    return {
+        "vhost": vhost, "user": user, "container": container, "name": name, "role": "receiver" if receives else "sender",
+        "address": terminus.address(), "state": "suspended" if terminus.link is None else "attached",
+        "connection": None if terminus.link is None else terminus.link.session.connection.number,
+        "unsettled": terminus.unsettled_count(), "durable": ("none", "configuration", "unsettled-state")[terminus.durable],
+        "expiry": terminus.expiry_policy, "timeout": terminus.timeout,
+        "expires_at": expiry.due if expiry is not None else 0,
+    }

@@ -1,0 +1,197 @@
+"""Termini: what is left of a link while nobody is attached to it (transport section 2.6, messaging section 3.5).
+
+A terminus outlives its link as its expiry policy says. What ends a link for a time, a detach that does not close, the end
+of its session, the loss of its connection, only suspends it: it keeps its node and what is unsettled, and whoever attaches
+a link of the same identity resumes it. A detach that closes destroys it. The timer of its expiry starts when the event of
+its policy happens, and stops at an attach.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.broker.timers import Timed
+from leveret.wire.amqp1 import constants
+
+if TYPE_CHECKING:
+    from leveret.protocols.v1_0.connection import Connection
+    from leveret.protocols.v1_0.endpoint import SessionEndpoint
+    from leveret.protocols.v1_0.link import Link
+    from leveret.protocols.v1_0.nodes import DynamicNode
+    from leveret.protocols.v1_0.termini import Termini
+
+# What identifies a link: vhost, user, container-id, name, and whether the broker is its receiver.
+Key = tuple[str, str, str, str, bool]
+
+LINK_DETACH: Final = constants.TERMINUS_EXPIRY_POLICY_LINK_DETACH
+SESSION_END: Final = constants.TERMINUS_EXPIRY_POLICY_SESSION_END
+CONNECTION_CLOSE: Final = constants.TERMINUS_EXPIRY_POLICY_CONNECTION_CLOSE
+NEVER: Final = constants.TERMINUS_EXPIRY_POLICY_NEVER
+CONFIGURATION: Final = constants.TERMINUS_DURABILITY_CONFIGURATION
+UNSETTLED_STATE: Final = constants.TERMINUS_DURABILITY_UNSETTLED_STATE
+
+
+def outlives(description: Any) -> bool:
+    """Whether a source or target asks for more than links have that ask for nothing."""
+    return bool(description.timeout or description.durable or description.expiry_policy in (NEVER, CONNECTION_CLOSE))
+
+
+class Expiry(Timed):
+    """The timer of one terminus. `terminus` is None once it is not needed: the timers may remember it for a while."""
+
+    def __init__(self, terminus: Terminus) -> None:
+        super().__init__()
+        self.terminus: Terminus | None = terminus
+
+    def fire(self, now: int) -> None:
+        terminus = self.terminus
+        if terminus is not None:
+            terminus.destroy()
+
+
+class Terminus:
+    """One terminus of ours.
+
+    id          stands for it in the log, "" while nothing of it is there
+    durable, expiry_policy, timeout  as in source and target; seconds
+    link        who is attached, None while it is suspended
+    session, connection  those that were the last to have a link of it, for as long as they are there
+    attached    how often it was attached: tags are made from it
+    node        the queue of its own that it has, None where there is none
+    """
+
+    def __init__(self, registry: Termini, key: Key) -> None:
+        self.registry = registry
+        self.key = key
+        self.id = ""
+        self.durable = 0
+        self.expiry_policy: str = SESSION_END
+        self.timeout = 0
+        self.link: Link | None = None
+        self.session: SessionEndpoint | None = None
+        self.connection: Connection | None = None
+        self.attached = 0
+        self.node: DynamicNode | None = None
+        self.expiry: Expiry | None = None
+        self.gone = False
+        self.counted = False
+
+    # Links come and go
+
+    def attach(self, link: Link, description: Any) -> None:
+        """A link has it from now on; `description` is the source or target of the attach."""
+        self.durable = description.durable
+        self.expiry_policy = description.expiry_policy
+        self.timeout = description.timeout
+        self.stop_expiry()
+        self.link = link
+        link.terminus = self
+        self.attached += 1
+        session = link.session
+        if self.session is not session:
+            self._leave_session()
+            self.session = session
+            self.connection = session.connection
+            session.termini[self] = None
+        self.registry.add(self)
+
+    def detached(self) -> None:
+        """Its link is gone, and it is not."""
+        self.link = None
+        if self.expiry_policy == LINK_DETACH:
+            self.expire()
+
+    def session_ended(self) -> None:
+        """The session that was the last to have a link of it has ended."""
+        if self.gone:
+            self.session = None
+            return
+        self.collect()
+        self.session = None
+        if self.expiry_policy == SESSION_END:
+            self.expire()
+        elif self.connection is not None:
+            self.connection.termini[self] = None
+
+    def connection_closed(self) -> None:
+        """The connection that was the last to have a link of it is gone."""
+        self.connection = None
+        if self.expiry_policy == CONNECTION_CLOSE and not self.gone:
+            self.expire()
+
+    def survives(self) -> bool:
+        """Whether it is there after the end of its session."""
+        return self.timeout > 0 or self.expiry_policy == NEVER or self.expiry_policy == CONNECTION_CLOSE
+
+    def is_kept(self) -> bool:
+        """Whether somebody has asked for more than a link has without asking: an error does not destroy that."""
+        return outlives(self)
+
+    def _leave_session(self) -> None:
+        session = self.session
+        if session is not None:
+            self.session = None
+            session.termini.pop(self, None)
+        connection = self.connection
+        if connection is not None:
+            self.connection = None
+            connection.termini.pop(self, None)
+
+    # Expiry
+
+    def expire(self) -> None:
+        """Begin to count down."""
+        if not self.timeout:
+            self.destroy()
+            return
+        timers = self.registry.broker.timers
+        if self.expiry is None:
+            self.expiry = Expiry(self)
+        timers.at(timers.now() + self.timeout * 1000, self.expiry)
+
+    def stop_expiry(self) -> None:
+        expiry = self.expiry
+        if expiry is not None:
+            self.expiry = None
+            expiry.terminus = None
+            self.registry.broker.timers.cancel(expiry)
+
+    # The end
+
+    def destroy(self) -> None:
+        """Nobody will resume it: what is unsettled ends, and the node that it may have."""
+        if self.gone:
+            return
+        self.gone = True
+        self.stop_expiry()
+        self.drop()
+        self._leave_session()
+        self.link = None
+        self.registry.remove(self)
+        node = self.node
+        if node is not None:
+            self.node = None
+            node.leave()
+
+    def drop(self) -> None:
+        """Give up what is unsettled."""
+        raise NotImplementedError
+
+    def collect(self) -> None:
+        """Take what is unsettled from the session that has it: it will not be known there any more."""
+        raise NotImplementedError
+
+    # Facts
+
+    def need_id(self) -> str:
+        if not self.id:
+            self.id = secrets.token_hex(8)
+        return self.id
+
+    def unsettled_count(self) -> int:
+        raise NotImplementedError
+
+    def address(self) -> str:
+        """The address of its node, "" where it has none."""
+        raise NotImplementedError
