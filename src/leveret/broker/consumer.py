@@ -77,6 +77,9 @@ class Consumer:
         """Take an entry that the queue has acquired for this consumer."""
         raise NotImplementedError
 
+    def activated(self) -> None:
+        """The single active consumer of its queue has left, and this one takes its place."""
+
     def queue_gone(self) -> None:
         """The queue was deleted, or the consumer was cancelled by the broker."""
         raise NotImplementedError

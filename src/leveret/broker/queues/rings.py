@@ -45,6 +45,7 @@ def remove(queue: Queue, consumer: Consumer) -> None:
         successor.active = True
         successor.parked = False
         _enter(queue, successor)
+        successor.activated()
     consumer.active = False
     priority = consumer.priority
     if not any(other.priority == priority for other in queue.consumers):

@@ -7,12 +7,13 @@ import secrets
 from collections.abc import Callable
 from typing import Any, Final
 
-from leveret.broker.arguments import QueueSettings, parse_consumer_arguments
+from leveret.broker.arguments import parse_consumer_arguments
 from leveret.broker.dead_letter import split_address
 from leveret.broker.errors import AccessRefused, NotAllowed, PreconditionFailed, ResourceError
 from leveret.broker.message import FORMAT_AMQP0, Entry
 from leveret.broker.queues.base import Queue
 from leveret.broker.queues.paging import Waiting
+from leveret.protocols import direct_reply
 from leveret.protocols.convert import to_amqp0
 from leveret.protocols.v0_9_1 import content
 from leveret.protocols.v0_9_1.channel import REPLY_TO, Channel, ChannelConsumer
@@ -83,8 +84,7 @@ def _reply_queue(channel: Channel, no_ack: bool) -> Queue:
         raise PreconditionFailed("reply consumer cannot acknowledge: consume from 'amq.rabbitmq.reply-to' with no-ack")
     if channel.reply_queue is not None:
         raise PreconditionFailed("reply consumer already set on this channel")
-    name = f"{REPLY_NAME}.{base64.urlsafe_b64encode(secrets.token_bytes(18)).decode()}"
-    channel.reply_queue = channel.vhost.add_reply_queue(name, QueueSettings({}, {}))
+    channel.reply_queue = direct_reply.make_queue(channel.vhost)
     return channel.reply_queue
 
 

@@ -9,7 +9,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.errors import AccessRefused, BrokerError, NotFound, ResourceError
-from leveret.protocols.v1_0 import addresses, filters, linkpair, maps
+from leveret.protocols.v1_0 import addresses, filters, linkpair, maps, volatile
 from leveret.protocols.v1_0.addresses import Node
 from leveret.protocols.v1_0.coordinator import CAPABILITIES, CoordinatorLink
 from leveret.protocols.v1_0.errors import LinkRefused, condition_of, make_error
@@ -46,6 +46,8 @@ POLICIES: Final[dict[int, Any]] = {
     descriptors.DELETE_ON_NO_MESSAGES: DeleteOnNoMessages,
     descriptors.DELETE_ON_NO_LINKS_OR_MESSAGES: DeleteOnNoLinksOrMessages,
 }
+# RabbitMQ's property of receivers with their priority.
+PRIORITY: Final = "rabbitmq:priority"
 # Octets that the names of container and link may have in the name of a dynamic node.
 LONGEST_PART: Final = 80
 
@@ -200,6 +202,8 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
     limit = connection.settings.consumers_per_channel
     if limit and sum(isinstance(other, OutgoingLink) for other in session.handles.values()) >= limit:
         raise ResourceError(f"the session has its most consumers, {limit}; the setting is limits.consumers_per_channel")
+    if volatile.wants(source):
+        return volatile.attach(session, frame, handle)
     if terminus is not None and not _is_same(terminus, source):
         terminus.destroy()
         terminus = None
@@ -231,7 +235,8 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
     if queue.consumers and queue.consumers[0].exclusive:
         raise AccessRefused(f"queue '{queue.name}' in vhost '{connection.vhost_name}' in exclusive use")
     queue.touch()
-    link.consumer = LinkConsumer(link, queue, frame.snd_settle_mode == constants.SENDER_SETTLE_MODE_SETTLED, False)
+    link.consumer = LinkConsumer(link, queue, frame.snd_settle_mode == constants.SENDER_SETTLE_MODE_SETTLED, False,
+                                 _priority(frame))
     link.consumer.default_outcome = source.default_outcome
     link.consumer.filter(wanted)
     actual = Source(address, source.durable, source.expiry_policy, source.timeout, properties is not None, properties,
@@ -345,6 +350,16 @@ def _text(address: Any) -> str:
     if not isinstance(address, str):
         raise LinkRefused(constants.INVALID_FIELD, "the address is not a string")
     return str(address)
+
+
+def _priority(frame: Attach) -> int:
+    """The priority of a receiver among those of its queue."""
+    value = frame.properties.get(PRIORITY) if isinstance(frame.properties, dict) else None
+    if value is None:
+        return 0
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise LinkRefused(constants.INVALID_FIELD, f"the property {PRIORITY} is {value!r}, expected a whole number")
+    return int(value)
 
 
 def _known(capabilities: Any) -> tuple[str, ...]:

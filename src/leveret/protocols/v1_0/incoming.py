@@ -303,16 +303,16 @@ class IncomingLink(Link):
         if work is not None:
             self._post(work, message, route, bool(queues) or accepts_all)
             return
-        accepted = True
+        full = ""
         for queue in queues:
             if not queue.push(message):
-                accepted = False
+                full = queue.name
         if len(queues) > WIDE:
             connection.services.work += len(queues)
         if self.settled:
             return
-        if not accepted:
-            self._reject("amqp:resource-limit-exceeded", "a queue is full")
+        if full:
+            self._reject("amqp:resource-limit-exceeded", f"queue '{full}' in vhost '{connection.vhost_name}' is full")
             return
         state = descriptors.ACCEPTED if queues or accepts_all else descriptors.RELEASED
         session.resolved(self.delivery_id, 0 if message.row is None else session.log.filling, state, not self.second)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from leveret.broker.arguments import QUORUM
 from leveret.broker.bodies import Body, whole
 from leveret.broker.consumer import Consumer
 from leveret.broker.message import Entry, Message
@@ -19,12 +20,15 @@ from leveret.selectors import Filter
 from leveret.wire.amqp1 import constants
 from leveret.wire.amqp1.composite import Composite
 from leveret.wire.amqp1.transport import Flow, Transfer
+from leveret.wire.amqp1.values import Symbol
 
 if TYPE_CHECKING:
     from leveret.protocols.v1_0.endpoint import SessionEndpoint
     from leveret.protocols.v1_0.resumption import Resumption
 
 TXN_ID: Final = "txn-id"
+# RabbitMQ's property of flows: whether a receiver is the active consumer of its queue.
+ACTIVE: Final = Symbol("rabbitmq:active")
 # Octets of a frame that are not its payload, generously.
 AROUND: Final = 64
 # Octets of one frame of a large message.
@@ -34,8 +38,9 @@ PIECE: Final = 64 << 10
 class LinkConsumer(Consumer):
     """The consumer of an outgoing link. `default_outcome`: what happens to deliveries of which the client says nothing."""
 
-    def __init__(self, link: OutgoingLink, queue: Queue, no_ack: bool, exclusive: bool) -> None:
-        super().__init__(queue, link.name, link.session.connection, link.session, no_ack, exclusive, 0, {}, object())
+    def __init__(self, link: OutgoingLink, queue: Queue, no_ack: bool, exclusive: bool, priority: int = 0) -> None:
+        super().__init__(queue, link.name, link.session.connection, link.session, no_ack, exclusive, priority, {},
+                         object())
         self.link = link
         self.default_outcome: Any = None
         self.no_local = False
@@ -103,6 +108,10 @@ class LinkConsumer(Consumer):
             link.freeze(number, head)
         session.sending.append(Sending(link, number, tag, self.no_ack, head, body, tail))
         session.pump()
+
+    def activated(self) -> None:
+        if self.link.announced:
+            self.link.announce()
 
     def queue_gone(self) -> None:
         self.link.queue_gone()
@@ -202,6 +211,7 @@ class OutgoingLink(Link):
     tags        of those whose tag was made by an earlier link of the same terminus, by delivery-id
     heads       the sections before the body of those that went out in several frames, as they were sent, by delivery-id
     resumption  what it resumes before it sends anything new, None where there is nothing
+    announced  the client has been told whether it is the active consumer
     """
 
     consumer: LinkConsumer
@@ -209,6 +219,7 @@ class OutgoingLink(Link):
     def __init__(self, session: SessionEndpoint, name: str, handle_in: int, handle: int) -> None:
         super().__init__(session, name, handle_in, handle)
         self.draining = False
+        self.announced = False
         self.prefix = b""
         self.tags: dict[int, bytes] = {}
         self.heads: dict[int, bytes] = {}
@@ -218,6 +229,7 @@ class OutgoingLink(Link):
         """Take messages of the queue, once everything is resumed that is to be."""
         if self.resumption is None:
             self.consumer.queue.add_consumer(self.consumer)
+            self._announce_first()
 
     def tag_of(self, number: int) -> bytes:
         """The tag of a delivery that this link has sent."""
@@ -245,6 +257,7 @@ class OutgoingLink(Link):
         if self.resumption is not None:
             self.resumption.go_on()
         if self.credit > 0:
+            self._announce_first()
             self.consumer.wake()
         if frame.drain:
             # At the end of the turn the queue has given what it has.
@@ -254,12 +267,24 @@ class OutgoingLink(Link):
         elif frame.echo:
             self.send_flow()
 
-    def send_flow(self) -> None:
+    def _announce_first(self) -> None:
+        if not self.announced and self.credit > 0 and self.resumption is None:
+            self.announced = True
+            self.announce()
+
+    def announce(self) -> None:
+        """Tell the client whether it is the active consumer: once it has given credit, and when that changes. As in
+        RabbitMQ, all receivers of a quorum queue are told, and here those of any queue with a single active consumer."""
+        settings = self.consumer.queue.settings
+        if settings.single_active_consumer or settings.type == QUORUM:
+            self.send_flow({ACTIVE: self.consumer.active})
+
+    def send_flow(self, properties: Any = None) -> None:
         session = self.session
         session.connection.send(Flow(
             session.incoming_window, session.next_outgoing_id, WINDOW, session.next_incoming_id, self.handle,
             self.delivery_count, self.credit, min(self.consumer.queue.ready_count, 0xFFFFFFFF), self.draining,
-            channel=session.channel))
+            properties=properties, channel=session.channel))
 
     def drain(self) -> None:
         """Use up the credit that the queue has no messages for, and say so."""
