@@ -23,13 +23,14 @@ from leveret.protocols.v1_0.errors import ConnectionRefused, Refusal, SessionRef
 from leveret.protocols.v1_0.idle import Listening, Speaking
 from leveret.protocols.v1_0.incoming import IncomingLink
 from leveret.protocols.v1_0.login import Login, anonymous_user
-from leveret.protocols.v1_0.outgoing import OutgoingLink
+from leveret.protocols.v1_0.outgoing import QUANTUM, OutgoingLink
 from leveret.protocols.v1_0.stages import HEADER_DUE, IN_SASL, OPEN_DUE, OPENED, OVER
 from leveret.protocols.v1_0.terminus import Terminus
 from leveret.protocols.v1_0.work import Work
 from leveret.protocols.vhost_session import VhostSession
 from leveret.wire.amqp1 import constants, descriptors
 from leveret.wire.amqp1.composite import Performative
+from leveret.wire.amqp1.descriptors import ATTACH, END
 from leveret.wire.amqp1.errors import EncodeError
 from leveret.wire.amqp1.frames import AMQP, EMPTY, FAILURE, HEADER, SASL, Failure, FrameReader, Header
 from leveret.wire.amqp1.output import Output
@@ -37,8 +38,6 @@ from leveret.wire.amqp1.transport import Begin, Close, Open
 
 log = logging.getLogger("leveret.connection")
 
-# A turn's deliveries to one connection: more waits until the socket has taken them.
-QUANTUM: Final = 256 << 10
 # Octets of answers that a client may leave unread before its own socket is not read any more.
 MAX_UNWRITTEN: Final = 4 << 20
 # Seconds that a client gets to answer close, and to read it where it cannot answer.
@@ -205,11 +204,16 @@ class Connection(VhostSession):
             if frame.kind == descriptors.CLOSE:
                 self.peer.close()
             return
-        if frame.kind == FAILURE:
+        kind = frame.kind
+        if kind == FAILURE:
             self.unreadable = True
         try:
             if self.stage == OPENED:
-                self._opened(frame)
+                session = self.sessions.get(frame.channel) if ATTACH <= kind <= END else None
+                if session is not None:
+                    session.receive(frame)
+                else:
+                    self._opened(frame)
             else:
                 self._handshake(frame)
         except Refusal as refused:
@@ -227,13 +231,11 @@ class Connection(VhostSession):
             self.close(constants.INTERNAL_ERROR, "the broker failed; its log says how")
 
     def _opened(self, frame: Performative) -> None:
+        """A frame for no session that there is."""
         kind = frame.kind
-        if descriptors.ATTACH <= kind <= descriptors.END:
-            session = self.sessions.get(frame.channel)
-            if session is None:
-                raise ConnectionRefused(constants.NOT_ALLOWED, f"channel {frame.channel} has no session")
-            session.receive(frame)
-        elif kind == EMPTY:
+        if ATTACH <= kind <= END:
+            raise ConnectionRefused(constants.NOT_ALLOWED, f"channel {frame.channel} has no session")
+        if kind == EMPTY:
             pass
         elif kind == descriptors.BEGIN:
             assert isinstance(frame, Begin)

@@ -127,9 +127,13 @@ def _merged(octets: bytes, headers: dict[str, Any]) -> bytes:
 
 def _rest(octets: bytes) -> int:
     """Where header and delivery annotations end."""
+    if not octets:
+        return 0
     at = 0
     if octets.startswith(_HEADER):
-        at = value_end(octets, 0, len(octets))
+        at = 5 + octets[4] if octets[3] == codes.LIST_8 else value_end(octets, 0, len(octets))
+        if at == len(octets):
+            return at
     if octets.startswith(_DELIVERY_ANNOTATIONS, at):
         at = value_end(octets, at, len(octets))
     if at < len(octets) and octets[at] == codes.DESCRIBED and octets[at + 1] != codes.SMALL_ULONG:

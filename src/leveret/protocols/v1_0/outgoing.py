@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from leveret.protocols.v1_0.endpoint import SessionEndpoint
     from leveret.protocols.v1_0.resumption import Resumption
 
+# A turn's deliveries to one connection: more waits until the socket has taken them.
+QUANTUM: Final = 256 << 10
 TXN_ID: Final = "txn-id"
 # RabbitMQ's property of flows: whether a receiver is the active consumer of its queue.
 ACTIVE: Final = Symbol("rabbitmq:active")
@@ -72,7 +74,8 @@ class LinkConsumer(Consumer):
         session = link.session
         if session.remote_window <= 0 or session.sending:
             return False
-        if session.connection.is_full():
+        connection = session.connection
+        if (connection.paused or connection.output.pending > QUANTUM) and connection.is_full():
             return False
         return self.no_ack or session.may_hold_more()
 

@@ -156,7 +156,10 @@ class FrameReader:
             if stop > end:
                 need = size
                 break
-            if not self._frame(data, pos, body, stop, channel, items):
+            performative = _read_short(data, body, stop, channel) if type == AMQP_FRAME else None
+            if performative is not None:
+                items.append(performative)
+            elif not self._frame(data, pos, body, stop, channel, items):
                 return items
             pos = stop
         if pos < end:
@@ -184,29 +187,27 @@ class FrameReader:
         return True
 
     def _frame(self, data: bytes, start: int, body: int, stop: int, channel: int, items: list[Performative]) -> bool:
-        """Reads the body of the frame that begins at `start`."""
+        """Reads the body of the frame that begins at `start`, which is none of the short forms."""
         if body == stop:
             if self._expected == _SASL_FRAMES:
                 self._fail(items, 0, CONNECTION_FRAMING_ERROR, "a SASL frame without a body")
                 return False
             items.append(Empty(channel))
             return True
-        performative = _read_short(data, body, stop, channel)
-        if performative is None:
-            decoder = Decoder(data, body, stop)
-            try:
-                composite = read_composite(decoder)
-                performative = self._checked(composite, body, channel)
-                if performative.kind == TRANSFER:
-                    if isinstance(performative, Transfer):
-                        performative.payload = data[decoder.pos : stop]
-                elif decoder.pos != stop:
-                    raise DecodeError(decoder.pos, f"expected the end of the frame, {stop - decoder.pos} octets are left")
-            except DecodeError as error:
-                self._fail(items, channel, error.condition, f"{error.text} (at octet {error.position - start} of a frame)")
-                return False
-            if performative.kind == OPEN:
-                self._limit = self.max_frame_size
+        decoder = Decoder(data, body, stop)
+        try:
+            composite = read_composite(decoder)
+            performative = self._checked(composite, body, channel)
+            if performative.kind == TRANSFER:
+                if isinstance(performative, Transfer):
+                    performative.payload = data[decoder.pos : stop]
+            elif decoder.pos != stop:
+                raise DecodeError(decoder.pos, f"expected the end of the frame, {stop - decoder.pos} octets are left")
+        except DecodeError as error:
+            self._fail(items, channel, error.condition, f"{error.text} (at octet {error.position - start} of a frame)")
+            return False
+        if performative.kind == OPEN:
+            self._limit = self.max_frame_size
         items.append(performative)
         return True
 

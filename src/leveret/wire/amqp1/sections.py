@@ -11,14 +11,13 @@ from __future__ import annotations
 from typing import Final
 
 from leveret.wire.amqp1 import codes
-from leveret.wire.amqp1.codes import TYPES
+from leveret.wire.amqp1.codes import TYPES, WIDTHS
 from leveret.wire.amqp1.composites import decode_composite
 from leveret.wire.amqp1.constants import DECODE_ERROR
 from leveret.wire.amqp1.decode import Decoder, value_end
 from leveret.wire.amqp1.descriptors import (
     AMQP_SEQUENCE,
     AMQP_VALUE,
-    APPLICATION_PROPERTIES,
     DATA,
     DELIVERY_ANNOTATIONS,
     FOOTER,
@@ -57,41 +56,37 @@ class Sections:
     absolute_expiry_time: in ms since 1970, -1 where absent
     """
 
-    __slots__ = ("absolute_expiry_time", "application_properties", "application_properties_end", "bare", "body",
-                 "body_end", "body_kind", "data", "delivery_annotations", "delivery_annotations_end", "delivery_count",
-                 "durable", "end", "first_acquirer", "footer", "footer_end", "header", "header_end",
-                 "message_annotations", "message_annotations_end", "priority", "properties", "properties_end", "rest",
-                 "subject", "to", "ttl", "user_id")
+    # Most fields keep these values: one of these is made for every message that comes in.
+    header: int = ABSENT
+    header_end: int = ABSENT
+    delivery_annotations: int = ABSENT
+    delivery_annotations_end: int = ABSENT
+    message_annotations: int = ABSENT
+    message_annotations_end: int = ABSENT
+    properties: int = ABSENT
+    properties_end: int = ABSENT
+    application_properties: int = ABSENT
+    application_properties_end: int = ABSENT
+    body: int = ABSENT
+    body_end: int = ABSENT
+    footer: int = ABSENT
+    footer_end: int = ABSENT
+    body_kind: int = 0
+    rest: int = ABSENT
+    bare: int = ABSENT
+    end: int = 0
+    durable: bool = False
+    priority: int = -1
+    ttl: int = -1
+    first_acquirer: bool = False
+    delivery_count: int = 0
+    user_id: bytes | None = None
+    to: bytes | None = None
+    subject: bytes | None = None
+    absolute_expiry_time: int = -1
 
     def __init__(self, data: bytes) -> None:
         self.data = data
-        self.header = ABSENT
-        self.header_end = ABSENT
-        self.delivery_annotations = ABSENT
-        self.delivery_annotations_end = ABSENT
-        self.message_annotations = ABSENT
-        self.message_annotations_end = ABSENT
-        self.properties = ABSENT
-        self.properties_end = ABSENT
-        self.application_properties = ABSENT
-        self.application_properties_end = ABSENT
-        self.body = ABSENT
-        self.body_end = ABSENT
-        self.footer = ABSENT
-        self.footer_end = ABSENT
-        self.body_kind = 0
-        self.rest = ABSENT
-        self.bare = ABSENT
-        self.end = 0
-        self.durable = False
-        self.priority = -1
-        self.ttl = -1
-        self.first_acquirer = False
-        self.delivery_count = 0
-        self.user_id: bytes | None = None
-        self.to: bytes | None = None
-        self.subject: bytes | None = None
-        self.absolute_expiry_time = -1
 
 
 def split(data: bytes, whole: bool = True) -> Sections:
@@ -116,7 +111,15 @@ def split(data: bytes, whole: bool = True) -> Sections:
             else:
                 kind = _descriptor(data, pos, end)
                 pos = value_end(data, pos + 1, end)
-            stop = value_end(data, pos, end)
+            width = WIDTHS[data[pos]] if pos < end else 0
+            if width == codes.ONE_OCTET_SIZE and pos + 1 < end:
+                stop = pos + 2 + data[pos + 1]
+            elif width == codes.FOUR_OCTET_SIZE and pos + 4 < end:
+                stop = pos + 5 + (data[pos + 1] << 24 | data[pos + 2] << 16 | data[pos + 3] << 8 | data[pos + 4])
+            else:
+                stop = value_end(data, pos, end)
+            if stop > end:
+                stop = value_end(data, pos, end)  # which says what is wrong
         except DecodeError as error:
             if whole or not error.short:
                 raise
@@ -182,7 +185,9 @@ def _note(sections: Sections, kind: int, start: int, pos: int, stop: int) -> Non
         code = data[pos]
         if code != codes.BINARY_8 and code != codes.BINARY_32:
             raise _wrong_type(kind, pos, code)
-    elif kind != AMQP_VALUE and TYPES.get(data[pos], "described value") != _TYPES[kind]:
+        _note_body(sections, kind, start, stop)
+        return
+    if kind != AMQP_VALUE and TYPES.get(data[pos], "described value") != _TYPES[kind]:
         raise _wrong_type(kind, pos, data[pos])
     if kind == HEADER:
         sections.header = start
@@ -197,6 +202,9 @@ def _note(sections: Sections, kind: int, start: int, pos: int, stop: int) -> Non
         sections.footer = start
         sections.footer_end = stop
         return
+    if kind > DATA:
+        _note_body(sections, kind, start, stop)
+        return
     if sections.rest == ABSENT:
         sections.rest = start
     if kind == MESSAGE_ANNOTATIONS:
@@ -209,14 +217,20 @@ def _note(sections: Sections, kind: int, start: int, pos: int, stop: int) -> Non
         sections.properties = start
         sections.properties_end = stop
         _note_properties(sections, pos, stop)
-    elif kind == APPLICATION_PROPERTIES:
+    else:
         sections.application_properties = start
         sections.application_properties_end = stop
-    else:
-        if sections.body == ABSENT:
-            sections.body = start
-            sections.body_kind = kind
-        sections.body_end = stop
+
+
+def _note_body(sections: Sections, kind: int, start: int, stop: int) -> None:
+    if sections.body == ABSENT:
+        sections.body = start
+        sections.body_kind = kind
+        if sections.bare == ABSENT:
+            sections.bare = start
+            if sections.rest == ABSENT:
+                sections.rest = start
+    sections.body_end = stop
 
 
 def _wrong_type(kind: int, pos: int, code: int) -> DecodeError:

@@ -10,7 +10,21 @@ from __future__ import annotations
 import struct
 from typing import Any, Final
 
-from leveret.wire.amqp1 import codes
+from leveret.wire.amqp1.codes import (
+    BINARY_8,
+    DESCRIBED,
+    FALSE,
+    LIST_0,
+    LIST_8,
+    LIST_32,
+    NULL,
+    SMALL_UINT,
+    SMALL_ULONG,
+    TRUE,
+    UBYTE,
+    UINT,
+    UINT_0,
+)
 from leveret.wire.amqp1.descriptors import ACCEPTED, RELEASED
 from leveret.wire.amqp1.encode import encode_binary, encode_uint
 from leveret.wire.amqp1.errors import EncodeError
@@ -45,104 +59,104 @@ def read_transfer(data: bytes, pos: int, stop: int, count: int, channel: int) ->
         return None
     try:
         code = data[pos]
-        if code == codes.SMALL_UINT:
+        if code == SMALL_UINT:
             handle = data[pos + 1]
             pos += 2
-        elif code == codes.UINT_0:
+        elif code == UINT_0:
             handle = 0
             pos += 1
-        elif code == codes.UINT:
+        elif code == UINT:
             handle = data[pos + 1] << 24 | data[pos + 2] << 16 | data[pos + 3] << 8 | data[pos + 4]
             pos += 5
         else:
             return None
         if count > 1:
             code = data[pos]
-            if code == codes.UINT:
+            if code == UINT:
                 delivery_id = data[pos + 1] << 24 | data[pos + 2] << 16 | data[pos + 3] << 8 | data[pos + 4]
                 pos += 5
-            elif code == codes.SMALL_UINT:
+            elif code == SMALL_UINT:
                 delivery_id = data[pos + 1]
                 pos += 2
-            elif code == codes.UINT_0:
+            elif code == UINT_0:
                 delivery_id = 0
                 pos += 1
-            elif code == codes.NULL:
+            elif code == NULL:
                 pos += 1
             else:
                 return None
         if count > 2:
             code = data[pos]
-            if code == codes.BINARY_8:
+            if code == BINARY_8:
                 end = pos + 2 + data[pos + 1]
                 tag = data[pos + 2 : end]
                 pos = end
-            elif code == codes.NULL:
+            elif code == NULL:
                 pos += 1
             else:
                 return None
         if count > 3:
             code = data[pos]
-            if code == codes.UINT_0:
+            if code == UINT_0:
                 message_format = 0
-            elif code == codes.SMALL_UINT:
+            elif code == SMALL_UINT:
                 message_format = data[pos + 1]
                 pos += 1
-            elif code == codes.UINT:
+            elif code == UINT:
                 message_format = data[pos + 1] << 24 | data[pos + 2] << 16 | data[pos + 3] << 8 | data[pos + 4]
                 pos += 4
-            elif code != codes.NULL:
+            elif code != NULL:
                 return None
             pos += 1
         if count > 4:
             code = data[pos]
-            if code == codes.FALSE:
+            if code == FALSE:
                 settled = False
-            elif code == codes.TRUE:
+            elif code == TRUE:
                 settled = True
-            elif code != codes.NULL:
+            elif code != NULL:
                 return None
             pos += 1
         if count > 5:
             code = data[pos]
-            if code == codes.TRUE:
+            if code == TRUE:
                 more = True
-            elif code != codes.FALSE and code != codes.NULL:
+            elif code != FALSE and code != NULL:
                 return None
             pos += 1
         if count > 6:
             code = data[pos]
-            if code == codes.UBYTE:
+            if code == UBYTE:
                 mode = data[pos + 1]
                 if mode > 1:
                     return None
                 pos += 1
-            elif code != codes.NULL:
+            elif code != NULL:
                 return None
             pos += 1
         if count > 7:
-            if data[pos] != codes.NULL:
+            if data[pos] != NULL:
                 return None
             pos += 1
         if count > 8:
             code = data[pos]
-            if code == codes.TRUE:
+            if code == TRUE:
                 resume = True
-            elif code != codes.FALSE and code != codes.NULL:
+            elif code != FALSE and code != NULL:
                 return None
             pos += 1
         if count > 9:
             code = data[pos]
-            if code == codes.TRUE:
+            if code == TRUE:
                 aborted = True
-            elif code != codes.FALSE and code != codes.NULL:
+            elif code != FALSE and code != NULL:
                 return None
             pos += 1
         if count > 10:
             code = data[pos]
-            if code == codes.TRUE:
+            if code == TRUE:
                 batchable = True
-            elif code != codes.FALSE and code != codes.NULL:
+            elif code != FALSE and code != NULL:
                 return None
             pos += 1
     except IndexError:
@@ -162,51 +176,51 @@ def read_disposition(data: bytes, pos: int, stop: int, count: int, channel: int)
         return None
     try:
         code = data[pos]
-        if code != codes.TRUE and code != codes.FALSE:
+        if code != TRUE and code != FALSE:
             return None
-        role = code == codes.TRUE
+        role = code == TRUE
         pos += 1
         code = data[pos]
-        if code == codes.UINT:
+        if code == UINT:
             first = data[pos + 1] << 24 | data[pos + 2] << 16 | data[pos + 3] << 8 | data[pos + 4]
             pos += 5
-        elif code == codes.SMALL_UINT:
+        elif code == SMALL_UINT:
             first = data[pos + 1]
             pos += 2
-        elif code == codes.UINT_0:
+        elif code == UINT_0:
             first = 0
             pos += 1
         else:
             return None
         if count > 2:
             code = data[pos]
-            if code == codes.UINT:
+            if code == UINT:
                 last = data[pos + 1] << 24 | data[pos + 2] << 16 | data[pos + 3] << 8 | data[pos + 4]
                 pos += 5
-            elif code == codes.NULL:
+            elif code == NULL:
                 pos += 1
-            elif code == codes.SMALL_UINT:
+            elif code == SMALL_UINT:
                 last = data[pos + 1]
                 pos += 2
-            elif code == codes.UINT_0:
+            elif code == UINT_0:
                 last = 0
                 pos += 1
             else:
                 return None
         if count > 3:
             code = data[pos]
-            if code == codes.TRUE:
+            if code == TRUE:
                 settled = True
-            elif code != codes.FALSE and code != codes.NULL:
+            elif code != FALSE and code != NULL:
                 return None
             pos += 1
         if count > 4:
-            if data[pos] == codes.NULL:
+            if data[pos] == NULL:
                 pos += 1
-            elif data[pos] == codes.DESCRIBED and data[pos + 1] == codes.SMALL_ULONG:
-                if data[pos + 3] == codes.LIST_0:
+            elif data[pos] == DESCRIBED and data[pos + 1] == SMALL_ULONG:
+                if data[pos + 3] == LIST_0:
                     end = pos + 4
-                elif data[pos + 3] == codes.LIST_8 and data[pos + 4] == 1 and data[pos + 5] == 0:
+                elif data[pos + 3] == LIST_8 and data[pos + 4] == 1 and data[pos + 5] == 0:
                     end = pos + 6
                 else:
                     return None
@@ -221,9 +235,9 @@ def read_disposition(data: bytes, pos: int, stop: int, count: int, channel: int)
                 return None
         if count > 5:
             code = data[pos]
-            if code == codes.TRUE:
+            if code == TRUE:
                 batchable = True
-            elif code != codes.FALSE and code != codes.NULL:
+            elif code != FALSE and code != NULL:
                 return None
             pos += 1
     except IndexError:
@@ -241,16 +255,16 @@ def read_flow(data: bytes, pos: int, stop: int, count: int, channel: int) -> Flo
     try:
         for _ in range(min(count, 8)):
             code = data[pos]
-            if code == codes.UINT:
+            if code == UINT:
                 numbers.append(data[pos + 1] << 24 | data[pos + 2] << 16 | data[pos + 3] << 8 | data[pos + 4])
                 pos += 5
-            elif code == codes.SMALL_UINT:
+            elif code == SMALL_UINT:
                 numbers.append(data[pos + 1])
                 pos += 2
-            elif code == codes.UINT_0:
+            elif code == UINT_0:
                 numbers.append(0)
                 pos += 1
-            elif code == codes.NULL:
+            elif code == NULL:
                 numbers.append(None)
                 pos += 1
             else:
@@ -258,20 +272,20 @@ def read_flow(data: bytes, pos: int, stop: int, count: int, channel: int) -> Flo
         drain = echo = False
         if count > 8:
             code = data[pos]
-            if code == codes.TRUE:
+            if code == TRUE:
                 drain = True
-            elif code != codes.FALSE and code != codes.NULL:
+            elif code != FALSE and code != NULL:
                 return None
             pos += 1
         if count > 9:
             code = data[pos]
-            if code == codes.TRUE:
+            if code == TRUE:
                 echo = True
-            elif code != codes.FALSE and code != codes.NULL:
+            elif code != FALSE and code != NULL:
                 return None
             pos += 1
         if count > 10:
-            if data[pos] != codes.NULL:
+            if data[pos] != NULL:
                 return None
             pos += 1
     except IndexError:
@@ -292,7 +306,7 @@ def uint(value: int) -> bytes:
     if 0 <= value <= 255:
         return _UINTS[value]
     if 0 < value <= 0xFFFFFFFF:
-        return _PACK_UINT(codes.UINT, value)
+        return _PACK_UINT(UINT, value)
     raise EncodeError(f"{value} is out of the range of a uint")
 
 
@@ -303,8 +317,8 @@ def _optional(value: int | None) -> bytes:
 def _performative(descriptor: int, count: int, content: bytes) -> bytes:
     size = len(content)
     if size < 255:
-        return _PACK_HEAD(0, codes.SMALL_ULONG, descriptor, codes.LIST_8, size + 1, count) + content
-    return _PACK_HEAD_32(0, codes.SMALL_ULONG, descriptor, codes.LIST_32, size + 4, count) + content
+        return _PACK_HEAD(0, SMALL_ULONG, descriptor, LIST_8, size + 1, count) + content
+    return _PACK_HEAD_32(0, SMALL_ULONG, descriptor, LIST_32, size + 4, count) + content
 
 
 def write_transfer(handle: int, delivery_id: int | None, tag: bytes | None, message_format: int | None,
