@@ -37,10 +37,12 @@ class Consumer:
     unacked   entries handed out and not settled
     parked    refused an entry; waits for `wake`
     selective  takes some entries and not others (no-local): the queue must look further than its head
+    seen      not None: it browses, that is gets copies and acquires nothing. By priority level the sequence number up to
+              which it has seen everything
     """
 
     __slots__ = ("active", "arguments", "channel", "exclusive", "no_ack", "owner", "parked", "priority", "queue",
-                 "scope", "selective", "tag", "timeout", "unacked")
+                 "scope", "seen", "selective", "tag", "timeout", "unacked")
 
     def __init__(self, queue: Queue, tag: str, owner: object, channel: object, no_ack: bool, exclusive: bool,
                  priority: int, arguments: dict[str, Any], scope: object | None = None) -> None:
@@ -58,6 +60,7 @@ class Consumer:
         self.parked = False
         self.active = True
         self.selective = False
+        self.seen: dict[int, int] | None = None
         self.timeout = 0
 
     def can_take(self, size: int) -> bool:

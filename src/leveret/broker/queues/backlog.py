@@ -26,7 +26,8 @@ from leveret.broker.message import Entry
 CHUNK_ENTRIES: Final = 4096
 CHUNK_BYTES: Final = 1 << 20
 
-_SEQ: Final = attrgetter("seq")
+# What backlogs are sorted by.
+SEQ: Final = attrgetter("seq")
 
 
 class Chunk:
@@ -116,7 +117,7 @@ class Backlog:
             else:
                 head.append(entry)
             return
-        head.insert(bisect_left(head, seq, key=_SEQ), entry)
+        head.insert(bisect_left(head, seq, key=SEQ), entry)
 
     def page(self, row_id: int, slot: int, seq: int, size: int, overflow: bool, publisher: int) -> None:
         """Add a position at the end of the chunks."""
@@ -184,7 +185,7 @@ class Backlog:
         """Add what was read back: it follows the head, but for entries that were read ahead of their turn."""
         head = self.head
         if head and entries and head[len(head) - 1].seq > entries[0].seq:
-            merged = sorted([*head, *entries], key=_SEQ)
+            merged = sorted([*head, *entries], key=SEQ)
             head.clear()
             head.extend(merged)
         else:

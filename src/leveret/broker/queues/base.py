@@ -28,7 +28,7 @@ from leveret.broker.message import (
     Message,
     Overlay,
 )
-from leveret.broker.queues import expiry, limits, paging, removal, rings, selective
+from leveret.broker.queues import browsing, expiry, limits, paging, removal, rings, selective
 from leveret.broker.queues.backlog import Backlog
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ class Queue:
         self.memory = 0
         self.unacked = 0
         self.consumers: list[Consumer] = []
+        self.browsers: list[browsing.Browser] = []
         self.ring: deque[Consumer] = deque()
         self.rings: list[tuple[int, deque[Consumer]]] = []
         self.active = False
@@ -208,6 +209,8 @@ class Queue:
         self.offered_until = min(self.offered_until, entry.seq)
         if message.expires_at or entry.overlay is not None:
             self.expiring = True
+        if self.browsers:
+            browsing.came_late(self, entry)
         if self.max_length >= 0 or self.max_bytes >= 0:
             limits.shorten(self)
         self.activate()
@@ -248,6 +251,8 @@ class Queue:
 
     def drain(self) -> None:
         """Hand ready entries to consumers until one of the two runs out."""
+        if self.browsers:
+            browsing.serve(self)
         if self.selective:
             selective.drain(self)
         elif self.levels is not None:
@@ -519,11 +524,17 @@ class Queue:
 
     def add_consumer(self, consumer: Consumer) -> None:
         """A consumer joins; with a single active consumer it may have to wait for its turn."""
-        rings.add(self, consumer)
+        if consumer.seen is not None:
+            browsing.add(self, consumer)
+        else:
+            rings.add(self, consumer)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """A consumer leaves; its unsettled entries stay with its channel."""
-        rings.remove(self, consumer)
+        if consumer.seen is not None:
+            browsing.remove(self, consumer)
+        else:
+            rings.remove(self, consumer)
 
     def leave_ring(self, consumer: Consumer) -> None:
         """Hand nothing more to this consumer, which is about to be removed."""

@@ -36,7 +36,7 @@ class Unused(Timed):
 
     def fire(self, now: int) -> None:
         queue = self.queue
-        if queue is not None and not queue.consumers and not queue.deleted:
+        if queue is not None and not queue.consumers and not queue.browsers and not queue.deleted:
             queue.vhost.remove_queue(queue)
 
 

@@ -79,7 +79,9 @@ def detach(queue: Queue) -> None:
     queue.consumers = []
     queue.ring = deque()
     queue.rings = []
-    for consumer in consumers:
+    browsers = queue.browsers
+    queue.browsers = []
+    for consumer in [*consumers, *(browser.consumer for browser in browsers)]:
         consumer.queue_gone()
     # The timers may remember theirs for a while, and must not keep the queue.
     if queue.expiry is not None:

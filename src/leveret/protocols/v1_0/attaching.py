@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from leveret.broker.errors import AccessRefused, BrokerError, NotFound, ResourceError
 from leveret.protocols.v1_0 import addresses, filters, linkpair, maps, volatile
 from leveret.protocols.v1_0.addresses import Node
+from leveret.protocols.v1_0.browsing import BrowsingConsumer
 from leveret.protocols.v1_0.coordinator import CAPABILITIES, CoordinatorLink
 from leveret.protocols.v1_0.errors import LinkRefused, condition_of, make_error
 from leveret.protocols.v1_0.filters import Wanted
@@ -197,8 +198,6 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
         raise LinkRefused(constants.INVALID_FIELD, "the source is of an unknown type")
     if linkpair.wants(source.address):
         return linkpair.attach_answers(session, frame, handle)
-    if source.distribution_mode == constants.STD_DIST_MODE_COPY:
-        raise LinkRefused(constants.NOT_IMPLEMENTED, "distribution mode copy is not implemented")
     limit = connection.settings.consumers_per_channel
     if limit and sum(isinstance(other, OutgoingLink) for other in session.handles.values()) >= limit:
         raise ResourceError(f"the session has its most consumers, {limit}; the setting is limits.consumers_per_channel")
@@ -215,6 +214,7 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
     link.snd_settle_mode = frame.snd_settle_mode
     link.rcv_settle_mode = frame.rcv_settle_mode
     properties: Any = None
+    is_subscription = False
     if source.dynamic or _is_dynamic(terminus):
         wanted = filters.parse(source.filter, False)
         made = _own_node(session, frame.name, terminus, source)
@@ -232,16 +232,25 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
             connection.check("read", queue.name)
         else:
             queue = _subscribe(session, frame.name, terminus, source, node, wanted).queue
-    if queue.consumers and queue.consumers[0].exclusive:
+            is_subscription = True
+    # The queue of a subscription is the link's own, and nobody would ever empty it.
+    copies = source.distribution_mode == constants.STD_DIST_MODE_COPY
+    browses = copies and not is_subscription
+    if not browses and queue.consumers and queue.consumers[0].exclusive:
         raise AccessRefused(f"queue '{queue.name}' in vhost '{connection.vhost_name}' in exclusive use")
     queue.touch()
-    link.consumer = LinkConsumer(link, queue, frame.snd_settle_mode == constants.SENDER_SETTLE_MODE_SETTLED, False,
-                                 _priority(frame))
+    settled = frame.snd_settle_mode == constants.SENDER_SETTLE_MODE_SETTLED
+    if browses:
+        if terminus.queue is not queue:
+            terminus.seen = {}
+        link.consumer = BrowsingConsumer(link, queue, settled, terminus.seen)
+    else:
+        link.consumer = LinkConsumer(link, queue, settled, False, _priority(frame))
     link.consumer.default_outcome = source.default_outcome
     link.consumer.filter(wanted)
     actual = Source(address, source.durable, source.expiry_policy, source.timeout, properties is not None, properties,
-                    constants.STD_DIST_MODE_MOVE, wanted.in_place or None, source.default_outcome,
-                    source.outcomes or OUTCOMES, _known(source.capabilities))
+                    constants.STD_DIST_MODE_COPY if copies else constants.STD_DIST_MODE_MOVE, wanted.in_place or None,
+                    source.default_outcome, source.outcomes or OUTCOMES, _known(source.capabilities))
     answer = Attach(frame.name, handle, False, frame.snd_settle_mode, frame.rcv_settle_mode, actual, frame.target,
                     initial_delivery_count=0, channel=session.channel)
     told = maps.source(link, terminus, frame, answer)

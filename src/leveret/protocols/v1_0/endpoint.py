@@ -64,6 +64,7 @@ class SessionEndpoint(Holder):
     links       by the client's handle; `handles` by ours; `errant`: the client's handles of links that we ended with an
                 error and that it has not detached yet
     unacked     outgoing deliveries that are not settled, by delivery-id
+    copies      those of links that browse: there is nothing to do when they are settled
     retiring    those of which the outcome waits for the discharge of a transaction
     unsettled   incoming deliveries of receiver settle mode second that the client has not settled, with what their
                 terminus knows of them
@@ -91,6 +92,7 @@ class SessionEndpoint(Holder):
         self.names: dict[tuple[bool, str], Link] = {}
         self.errant: set[int] = set()
         self.unacked: dict[int, Entry] = {}
+        self.copies: dict[int, OutgoingLink] = {}
         self.retiring: dict[int, Retirement] = {}
         self.unsettled: dict[int, IncomingDelivery | None] = {}
         self.termini: dict[Terminus, None] = {}
@@ -353,6 +355,8 @@ class SessionEndpoint(Holder):
         if self.retiring and frame.settled:
             for number in _within(self.retiring, first, span):
                 self.retiring[number].settled = True
+        if self.copies:
+            self._dispose_of_copies(first, span, frame.settled, state)
         numbers = _within(self.unacked, first, span)
         if not numbers:
             return
@@ -368,6 +372,8 @@ class SessionEndpoint(Holder):
         work = self.connection.works.get(state.txn_id) if isinstance(state.txn_id, bytes) else None
         if work is None:
             raise SessionRefused(constants.TRANSACTION_UNKNOWN_ID, "a disposition under an unknown transaction")
+        if self.copies:
+            self._dispose_of_copies(first, span, settled, state)
         for number in _within(self.retiring, first, span):
             retirement = self.retiring[number]
             if retirement.work is not work:
@@ -381,6 +387,23 @@ class SessionEndpoint(Holder):
             self.retiring[number] = retirement
             work.retirements.append(retirement)
 
+    def _dispose_of_copies(self, first: int, span: int, settled: bool, state: Any) -> None:
+        """Outcomes of what was browsed have no effect, in a transaction neither, so they are settled at once."""
+        numbers = _within(self.copies, first, span)
+        if not numbers:
+            return
+        for number in numbers:
+            del self.copies[number]
+        if not settled:
+            self._settle_too(numbers, state)
+        if self.held_up:
+            self.held_up = False
+            self.wake()
+
+    def forget_copies(self, link: OutgoingLink) -> None:
+        """A link that browses is gone."""
+        self.copies = {number: other for number, other in self.copies.items() if other is not link}
+
     def _settle_too(self, numbers: list[int], state: Any) -> None:
         """Tell the client, who settles second, that its outcomes have taken place."""
         begin = numbers[0]
@@ -393,7 +416,7 @@ class SessionEndpoint(Holder):
 
     def may_hold_more(self) -> bool:
         """Whether the session may get one more delivery that it has to settle."""
-        held = len(self.unacked) + len(self.retiring)
+        held = len(self.unacked) + len(self.retiring) + len(self.copies)
         most = self.connection.settings.unacked_per_channel
         if (held >= MAY_HOLD and self.broker.tight) or 0 < most <= held:
             self.held_up = True
@@ -466,6 +489,7 @@ class SessionEndpoint(Holder):
         self.closing = True
         self.broker.holders.pop(self, None)
         self.sending.clear()
+        self.copies.clear()
         links = list(self.handles.values())
         # First out of the rings, then back into the queues: else the entries would come right back here.
         for link in links:

@@ -8,6 +8,7 @@ from leveret.broker.arguments import QUORUM
 from leveret.broker.bodies import Body, whole
 from leveret.broker.consumer import Consumer
 from leveret.broker.message import Entry, Message
+from leveret.broker.queues import browsing
 from leveret.broker.queues.base import Queue
 from leveret.broker.queues.paging import Waiting
 from leveret.protocols.v1_0 import outcomes
@@ -309,6 +310,8 @@ class OutgoingLink(Link):
     def _is_reading(self) -> bool:
         """Whether the queue is reading from disk what this link may want."""
         queue = self.consumer.queue
+        if self.consumer.seen is not None:
+            return browsing.is_reading(queue, self.consumer)
         if self.consumer.selective and not queue.deleted and any(level.loading for level in queue.all_levels()):
             return True
         return queue.needs_loading()
@@ -333,6 +336,8 @@ class OutgoingLink(Link):
     def leave(self) -> None:
         self.consumer.active = False
         self.consumer.queue.leave_ring(self.consumer)
+        if self.session.copies:
+            self.session.forget_copies(self)
 
     def close(self) -> None:
         if self.closed:

@@ -45,6 +45,7 @@ class SourceTerminus(Terminus):
     queue    where its messages come from
     last     the link whose deliveries its session knows, None where none does
     unsettled  what no session knows, by delivery-tag, in the order of the deliveries
+    seen     of the queue, where it browses: see `broker.consumer.Consumer`
     """
 
     def __init__(self, registry: Termini, key: Key) -> None:
@@ -53,6 +54,7 @@ class SourceTerminus(Terminus):
         self.queue: Queue | None = None
         self.last: OutgoingLink | None = None
         self.unsettled: dict[bytes, Unsettled] = {}
+        self.seen: dict[int, int] = {}
 
     def attach(self, link: Link, description: Any) -> None:
         super().attach(link, description)

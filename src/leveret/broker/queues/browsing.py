@@ -1,0 +1,258 @@
+"""Browsing: copies of what is ready in a queue, in its order, for consumers that acquire nothing (AMQP 1.0, 3.5.2).
+
+A browser remembers by level the sequence number up to which it has seen everything, so it costs nothing for each entry,
+and nobody else notices it. What others acquire before it comes to it is skipped, and so is what comes back to a place that
+it has passed; an entry that becomes visible late (a transaction, a delay) it gets all the same.
+
+What is paged out is read for the browser alone: a few positions at a time, which stay where they are. What was read is used
+only while those positions are; when a consumer has had the chunk loaded meanwhile, the entries are in the head.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right, insort
+from collections import deque
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker.message import Entry
+from leveret.broker.queues import expiry, paging
+from leveret.broker.queues.backlog import SEQ, Backlog, Chunk
+
+if TYPE_CHECKING:
+    from leveret.broker.consumer import Consumer
+    from leveret.broker.log import Loaded, Log
+    from leveret.broker.queues.base import Queue
+
+# What a browser has read back for it at a time: entries and octets of their bodies, at least one entry.
+READ_ENTRIES: Final = 256
+READ_OCTETS: Final = 256 << 10
+# Entries that became visible late and that a browser without credit is still told of.
+MOST_LATE: Final = 4096
+
+
+class Browser:
+    """Where one consumer is in its browsing of a queue.
+
+    seen     by priority level: everything up to this sequence number was looked at; the consumer's own
+    late     sequence numbers at or below those, of entries that became visible afterwards; ascending
+    read     copies of entries that are paged out, by ascending sequence numbers, all from `chunk`
+    """
+
+    __slots__ = ("chunk", "consumer", "late", "queue", "read", "reading", "seen")
+
+    def __init__(self, queue: Queue, consumer: Consumer) -> None:
+        self.queue = queue
+        self.consumer = consumer
+        self.seen: dict[int, int] = consumer.seen if consumer.seen is not None else {}
+        self.late: list[int] = []
+        self.read: deque[Entry] = deque()
+        self.chunk: Chunk | None = None
+        self.reading = False
+
+
+class _Reading:
+    """Positions on their way into memory, for one browser."""
+
+    __slots__ = ("browser", "chunk", "epoch", "first")
+
+    def __init__(self, browser: Browser, chunk: Chunk, first: int) -> None:
+        self.browser = browser
+        self.chunk = chunk
+        self.first = first
+        self.epoch = browser.queue.epoch
+
+    def done(self, loaded: list[Loaded]) -> None:
+        browser = self.browser
+        queue = browser.queue
+        browser.reading = False
+        if browser not in queue.browsers:
+            return
+        if self.epoch == queue.epoch:
+            browser.chunk = self.chunk
+            browser.read = deque(_copy_of(queue, self.chunk, self.first + index, item)
+                                 for index, item in enumerate(loaded))
+        paging.tell_waiting(queue)
+        queue.activate()
+        queue.broker.end_turn()
+
+
+def _copy_of(queue: Queue, chunk: Chunk, index: int, item: Loaded) -> Entry:
+    item.message.publisher = chunk.publisher_of(index)
+    entry = Entry(queue, item.message, item.seq)
+    entry.overlay = item.overlay
+    entry.acquired_count = item.acquired_count
+    if item.seq <= queue.handed_out_until and not entry.acquired_count:
+        entry.acquired_count = 1
+    entry.delivery_count = item.delivery_count
+    return entry
+
+
+def add(queue: Queue, consumer: Consumer) -> None:
+    """A consumer that browses joins. It counts as use of the queue, and is in nobody's way."""
+    queue.browsers.append(Browser(queue, consumer))
+    if queue.unused is not None:
+        queue.broker.timers.cancel(queue.unused)
+    queue.activate()
+
+
+def remove(queue: Queue, consumer: Consumer) -> None:
+    """A consumer that browses leaves."""
+    kept = [browser for browser in queue.browsers if browser.consumer is not consumer]
+    if len(kept) == len(queue.browsers):
+        return
+    queue.browsers = kept
+    if not queue.consumers and not kept and not queue.deleted:
+        expiry.touch(queue)
+
+
+def is_reading(queue: Queue, consumer: Consumer) -> bool:
+    """Whether something is on its way into memory that this consumer may want."""
+    return any(browser.reading for browser in queue.browsers if browser.consumer is consumer)
+
+
+def came_late(queue: Queue, entry: Entry) -> None:
+    """An entry is ready whose sequence number the browsers may have passed."""
+    level = queue.priority_of(entry.message.priority)
+    for browser in queue.browsers:
+        if entry.seq <= browser.seen.get(level, 0) and len(browser.late) < MOST_LATE:
+            insort(browser.late, entry.seq)
+
+
+def serve(queue: Queue) -> None:
+    """Give the browsers what they have credit for."""
+    for browser in list(queue.browsers):
+        for level in queue.all_levels():
+            if browser.late and not _give_late(browser, level):
+                break
+            if not _give(browser, level):
+                break
+        else:
+            # Everything was looked at: what is still there is not ready any more.
+            browser.late.clear()
+            browser.read.clear()
+
+
+def _give(browser: Browser, level: Backlog) -> bool:
+    """Give what the browser has not seen of a level; False where the credit is used up, or more is being read."""
+    queue = browser.queue
+    priority = queue.priority_of(level.priority)
+    while True:
+        seen = browser.seen.get(priority, 0)
+        chunk = _next_chunk(level, seen)
+        limit = 0
+        if chunk is not None:
+            limit = chunk.seqs[bisect_right(chunk.seqs, seen)]
+        if not _give_from(browser, level.head, priority, limit):
+            return False
+        if chunk is None:
+            young = level.young
+            return young is None or _give_from(browser, young, priority, 0)
+        if browser.chunk is not chunk or not browser.read or browser.read[len(browser.read) - 1].seq < limit:
+            if not browser.reading and browser.consumer.can_take(0):
+                _read(browser, chunk, limit)
+            return False
+        read = browser.read
+        # Entries of the head may stand between those that were read: the next round gives them.
+        until = _first_between(level.head, limit)
+        while read and (not until or read[0].seq < until):
+            if read[0].seq >= limit and not _offer(browser, read[0]):
+                return False
+            browser.seen[priority] = max(browser.seen.get(priority, 0), read[0].seq)
+            read.popleft()
+
+
+def _next_chunk(level: Backlog, seen: int) -> Chunk | None:
+    """The chunk with the lowest sequence number above `seen`; they are usually in order, but for one that is read ahead."""
+    found: Chunk | None = None
+    lowest = 0
+    for chunk in level.chunks:
+        seqs = chunk.seqs
+        if seqs[-1] <= seen or (found is not None and seqs[0] >= lowest):
+            continue
+        seq = seqs[bisect_right(seqs, seen)]
+        if found is None or seq < lowest:
+            found = chunk
+            lowest = seq
+    return found
+
+
+def _first_between(entries: deque[Entry], seq: int) -> int:
+    """The lowest sequence number in the head above `seq`, 0 for none."""
+    if not entries or entries[len(entries) - 1].seq <= seq:
+        return 0
+    return entries[bisect_right(entries, seq, key=SEQ)].seq
+
+
+def _give_from(browser: Browser, entries: deque[Entry], priority: int, limit: int) -> bool:
+    """Give entries in memory that were not seen, up to the sequence number `limit` (0: all); False without credit."""
+    seen = browser.seen.get(priority, 0)
+    if not entries or entries[len(entries) - 1].seq <= seen:
+        return True
+    first = 0 if entries[0].seq > seen else bisect_right(entries, seen, key=SEQ)
+    for entry in islice(entries, first, None):
+        if limit and entry.seq > limit:
+            break
+        if not _offer(browser, entry):
+            return False
+        browser.seen[priority] = entry.seq
+    return True
+
+
+def _give_late(browser: Browser, level: Backlog) -> bool:
+    """Give what became visible late; False where the credit is used up. What was paged out meanwhile is left out."""
+    late = browser.late
+    for entries in (level.head, level.young):
+        if not entries:
+            continue
+        for seq in list(late):
+            at = bisect_right(entries, seq - 1, key=SEQ)
+            if at < len(entries) and entries[at].seq == seq:
+                if not _offer(browser, entries[at]):
+                    return False
+                late.remove(seq)
+    return True
+
+
+def _offer(browser: Browser, entry: Entry) -> bool:
+    """Give a copy of an entry, if it is wanted; False where there is no credit for it."""
+    consumer = browser.consumer
+    message = entry.message
+    due = expiry.expires_at(entry)
+    if due and due <= browser.queue.broker.timers.now():
+        return True
+    if consumer.selective and not consumer.wants(message, entry):
+        return True
+    if not consumer.active or not consumer.can_take(message.size):
+        consumer.parked = True
+        return False
+    copy = Entry(entry.queue, message, entry.seq)
+    copy.overlay = entry.overlay
+    copy.delivery_count = entry.delivery_count
+    # As many as if it were acquired for this consumer now.
+    copy.acquired_count = entry.acquired_count + 1
+    copy.holder = consumer
+    consumer.deliver(copy)
+    return True
+
+
+def _read(browser: Browser, chunk: Chunk, seq: int) -> None:
+    """Have the entries from a sequence number of a chunk on read back."""
+    queue = browser.queue
+    first = bisect_right(chunk.seqs, seq - 1)
+    last = first
+    octets = 0
+    while last < len(chunk.seqs) and last - first < READ_ENTRIES and (last == first or octets < READ_OCTETS):
+        octets += chunk.sizes[last]
+        last += 1
+    rows: array[int] = chunk.rows[first:last]
+    slots: array[int] = chunk.slots[first:last]
+    log: Log = queue.log
+    if chunk.overflow:
+        overflow = queue.broker.overflow
+        assert overflow is not None
+        log = overflow
+    browser.reading = True
+    browser.read.clear()
+    log.load(rows, slots, _Reading(browser, chunk, first).done)
