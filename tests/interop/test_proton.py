@@ -17,7 +17,7 @@ proton = pytest.importorskip("proton")
 
 from proton import Delivery, Message, symbol  # noqa: E402
 from proton.handlers import MessagingHandler  # noqa: E402
-from proton.reactor import Container, DynamicNodeProperties  # noqa: E402
+from proton.reactor import Container, Copy, DynamicNodeProperties  # noqa: E402
 from proton.utils import BlockingConnection, LinkDetached, SendException  # noqa: E402
 
 TIMEOUT = 10
@@ -303,3 +303,19 @@ def test_a_selector(amqp1: BlockingConnection, name: str) -> None:
         sender.send(Message(number, properties={"n": number}))
     receiver = amqp1.create_receiver(name, credit=5, options=Selector("n > 2"))
     assert [receiver.receive(timeout=TIMEOUT).body for _ in range(2)] == [3, 4]
+
+
+def test_browsing(amqp1: BlockingConnection, name: str) -> None:
+    sender = amqp1.create_sender(name)
+    for number in range(5):
+        sender.send(Message(number))
+    browser = amqp1.create_receiver(name, credit=10, options=Copy())
+    for number in range(5):
+        assert browser.receive(timeout=TIMEOUT).body == number
+        browser.accept()
+    browser.close()
+    receiver = amqp1.create_receiver(name, credit=10)
+    for number in range(5):
+        got = receiver.receive(timeout=TIMEOUT)
+        assert (got.body, got.first_acquirer, got.delivery_count) == (number, True, 0)
+        receiver.accept()
