@@ -73,6 +73,9 @@ class QueueMachine(RuleBasedStateMachine):
         self.keeper.held = lambda queue: [entry for entry, _ in self.unacked.values()]  # type: ignore[method-assign]
         self.world.broker.holders[self.keeper] = None
         self.consumer: Watched | None = None
+        # What the queue had handed out when a get began; only during one.
+        self.delivered = 1 << 62
+        self.behind: list[tuple[Entry, str]] = []
         given_up = self.queue.dead_letter
 
         def dead_letter(entry: Entry, reason: str) -> None:
@@ -112,6 +115,9 @@ class QueueMachine(RuleBasedStateMachine):
         self.unacked[expected.body] = (entry, expected)
 
     def given_up(self, entry: Entry, reason: str) -> None:
+        if self.queue.delivered > self.delivered:
+            self.behind.append((entry, reason))  # what is handed out in this very call left before it
+            return
         if reason == "rejected":
             del self.unacked[text_of(entry)]
             return
@@ -146,9 +152,14 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(target=held)
     def get(self) -> str:
         while True:
+            self.delivered = self.queue.delivered
             entry = self.queue.get(False)
+            self.delivered = 1 << 62
             if entry is not None:
                 self.handed_out(entry)
+                behind, self.behind = self.behind, []
+                for item in behind:
+                    self.given_up(*item)
                 return text_of(entry)
             if not self.queue.needs_loading():
                 assert not any(not other.due or other.due > self.world.clock.now() for other in self.ready.values())
