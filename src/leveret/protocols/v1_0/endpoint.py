@@ -23,6 +23,7 @@ from leveret.protocols.v1_0.serial import HALF, MODULUS, WINDOW
 from leveret.protocols.v1_0.work import Retirement
 from leveret.wire.amqp1 import constants, descriptors
 from leveret.wire.amqp1.composite import Composite, Performative
+from leveret.wire.amqp1.descriptors import DISPOSITION, END, TRANSFER
 from leveret.wire.amqp1.errors import DecodeError
 from leveret.wire.amqp1.transactions import TransactionalState
 from leveret.wire.amqp1.transport import Attach, Begin, Detach, Disposition, End, Error, Flow, Transfer
@@ -96,6 +97,9 @@ class SessionEndpoint(Holder):
         self.retiring: dict[int, Retirement] = {}
         self.unsettled: dict[int, IncomingDelivery | None] = {}
         self.termini: dict[Terminus, None] = {}
+        # With less unsettled than this it may get one more in any case.
+        most = connection.settings.unacked_per_channel
+        self.hold_freely = min(MAY_HOLD, most) if most > 0 else MAY_HOLD
         self.sending: deque[Sending] = deque()
         self.draining: list[OutgoingLink] = []
         self.runs: deque[Run] = deque()
@@ -117,13 +121,13 @@ class SessionEndpoint(Holder):
         """One frame of the client on this session's channel."""
         kind = frame.kind
         if self.ended:
-            if kind == descriptors.END:
+            if kind == END:
                 self.connection.forget_session(self)
             return
-        if kind == descriptors.TRANSFER:
+        if kind == TRANSFER:
             assert isinstance(frame, Transfer)
             self._transfer(frame)
-        elif kind == descriptors.DISPOSITION:
+        elif kind == DISPOSITION:
             assert isinstance(frame, Disposition)
             self._disposition(frame)
         elif kind == descriptors.FLOW:
@@ -417,6 +421,8 @@ class SessionEndpoint(Holder):
     def may_hold_more(self) -> bool:
         """Whether the session may get one more delivery that it has to settle."""
         held = len(self.unacked) + len(self.retiring) + len(self.copies)
+        if held < self.hold_freely:
+            return True
         most = self.connection.settings.unacked_per_channel
         if (held >= MAY_HOLD and self.broker.tight) or 0 < most <= held:
             self.held_up = True

@@ -86,9 +86,15 @@ def head_of(entry: Entry, timers: Timers) -> bytes:
     """What precedes the body of a delivery: its header, then annotations, properties and application properties."""
     message = entry.message
     overlay = entry.overlay
-    header = header_section(entry, timers)
+    priority = message.priority
+    if overlay is None and not message.expires_at and not entry.delivery_count and priority < 10:
+        header = _SHORT[(priority + 1) << 2 | message.persistent << 1 | (entry.acquired_count <= 1)]
+    else:
+        header = header_section(entry, timers)
     if message.format != FORMAT_AMQP1:
         return header + to_amqp1.head_of(entry)
+    if not message.header:
+        return header if overlay is None or not overlay.headers else header + _rendered(b"", overlay)
     octets = message.header if message.headers_at < 0 else message.header[: message.headers_at]
     if overlay is not None and overlay.headers:
         return header + _rendered(octets, overlay)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.arguments import QUORUM
 from leveret.broker.bodies import Body, whole
 from leveret.broker.consumer import Consumer
-from leveret.broker.message import Entry, Message
+from leveret.broker.message import FORMAT_AMQP1, Entry, Message
 from leveret.broker.queues import browsing
 from leveret.broker.queues.base import Queue
 from leveret.broker.queues.paging import Waiting
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 # A turn's deliveries to one connection: more waits until the socket has taken them.
 QUANTUM: Final = 256 << 10
+_PACK_TAG: Final = struct.Struct(">I").pack
 TXN_ID: Final = "txn-id"
 # RabbitMQ's property of flows: whether a receiver is the active consumer of its queue.
 ACTIVE: Final = Symbol("rabbitmq:active")
@@ -92,9 +94,9 @@ class LinkConsumer(Consumer):
             session.unacked[number] = entry
         message = entry.message
         head = head_of(entry, connection.broker.timers)
-        body = body_of(message)
+        body = message.body if message.format == FORMAT_AMQP1 else body_of(message)
         tail = tail_of(message) if message.headers_at >= 0 else b""
-        tag = link.prefix + number.to_bytes(4, "big")
+        tag = link.prefix + _PACK_TAG(number)
         size = len(head) + len(tail)
         if isinstance(body, bytes):
             size += len(body)
