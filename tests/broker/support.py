@@ -152,7 +152,7 @@ class HeldLog(MemoryLog):
         for (queue_id, seq), (entry, acquired, delivered) in sorted(self.kept.items(), key=lambda item: item[0]):
             old = entry.message
             message = Message(old.address, old.header, old.body, old.size, True, old.priority, old.expires_at,
-                              old.headers_at)
+                              old.headers_at, 0, old.format)
             copy = Entry(entry.queue, message, seq)
             copy.overlay = entry.overlay
             copy.acquired_count = acquired

@@ -19,6 +19,9 @@ QUEUE: Final = "queue"
 REMAINS: Final = "remains"  # of a deleted queue: entries that have yet to become dead letters
 BINDING: Final = "binding"
 COUNTER: Final = "counter"
+TERMINUS: Final = "terminus"  # of a link of AMQP 1.0
+LINK_STATE: Final = "link-state"  # of one delivery that is unsettled at a terminus
+LINK_PART: Final = "link-part"  # what has come of one that was interrupted
 
 # Extension types: decimals, texts that are not UTF-8 (as the decoder of field tables leaves them), tables with such names.
 _DECIMAL: Final = 1

@@ -83,6 +83,7 @@ class Composition:
             server_properties={"version": __version__}, amqp10=_amqp10_settings(config.amqp10),
         )
         self.vhost_settings = stored_vhosts(recovery.metadata)
+        self.services.termini.recover(recovery)
         self.broker.recover(recovery)
         self._apply_vhosts()
         self.server = Server(

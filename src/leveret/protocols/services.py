@@ -137,10 +137,12 @@ class Services:
             vhost.topology_changed()
         for session in list(self.sessions):
             session.users_changed()
+        self.termini.users_changed(self.users)
 
     def _vhost_removed(self, vhost: Vhost) -> None:
         for session in list(self.sessions):
             session.vhost_removed(vhost)
+        self.termini.vhost_removed(vhost.name)
 
     def check_limits(self, user: str, vhost: Vhost, refused: type[BrokerError]) -> None:
         """Whether one more connection of this user may enter the vhost. Raises `refused`, or ResourceError where it is the

@@ -20,6 +20,8 @@ log = logging.getLogger("leveret.server")
 # The longest sleep of the timers' clock, so that a timer set in the meantime is not missed for longer.
 LONGEST_SLEEP = 0.05
 BACKLOG = 1024
+# Seconds between looks whether what links of AMQP 1.0 have acquired is in memory again.
+READING = 0.005
 
 
 class Server:
@@ -60,7 +62,11 @@ class Server:
         if broker.overflow is not None:
             broker.overflow.start(self._post)
         broker.start()
+        termini = self.services.termini
+        termini.start()
         broker.end_turn()
+        while not termini.is_ready() and not self._failed:
+            await asyncio.sleep(READING)
         self._tick()
         self._look()
 

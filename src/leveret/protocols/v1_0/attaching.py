@@ -19,9 +19,10 @@ from leveret.protocols.v1_0.incoming import IncomingLink
 from leveret.protocols.v1_0.link import Link
 from leveret.protocols.v1_0.nodes import LIFETIME, DynamicNode, policy_of
 from leveret.protocols.v1_0.outgoing import LinkConsumer, OutgoingLink
+from leveret.protocols.v1_0.recorded import RecordedConsumer
 from leveret.protocols.v1_0.sources import SourceTerminus
 from leveret.protocols.v1_0.targets import TargetTerminus
-from leveret.protocols.v1_0.terminus import Key, Terminus
+from leveret.protocols.v1_0.terminus import UNSETTLED_STATE, Key, Terminus
 from leveret.wire.amqp1 import constants, descriptors
 from leveret.wire.amqp1.composites import to_described
 from leveret.wire.amqp1.messaging import (
@@ -240,15 +241,20 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
         raise AccessRefused(f"queue '{queue.name}' in vhost '{connection.vhost_name}' in exclusive use")
     queue.touch()
     settled = frame.snd_settle_mode == constants.SENDER_SETTLE_MODE_SETTLED
+    # What is not there after a restart cannot have a state then.
+    durable = source.durable if queue.stored else 0
     if browses:
         if terminus.queue is not queue:
             terminus.seen = {}
         link.consumer = BrowsingConsumer(link, queue, settled, terminus.seen)
+    elif durable == UNSETTLED_STATE and not settled:
+        link.consumer = RecordedConsumer(link, queue, terminus.need_id(), _priority(frame))
+        link.recorded = session.recorded = True
     else:
         link.consumer = LinkConsumer(link, queue, settled, False, _priority(frame))
     link.consumer.default_outcome = source.default_outcome
     link.consumer.filter(wanted)
-    actual = Source(address, source.durable, source.expiry_policy, source.timeout, properties is not None, properties,
+    actual = Source(address, durable, source.expiry_policy, source.timeout, properties is not None, properties,
                     constants.STD_DIST_MODE_COPY if copies else constants.STD_DIST_MODE_MOVE, wanted.in_place or None,
                     source.default_outcome, source.outcomes or OUTCOMES, _known(source.capabilities))
     answer = Attach(frame.name, handle, False, frame.snd_settle_mode, frame.rcv_settle_mode, actual, frame.target,

@@ -19,6 +19,7 @@ from leveret.protocols.v1_0.errors import ConnectionRefused, LinkRefused, Sessio
 from leveret.protocols.v1_0.incoming import IncomingLink
 from leveret.protocols.v1_0.link import Link
 from leveret.protocols.v1_0.outgoing import OutgoingLink, Sending
+from leveret.protocols.v1_0.recorded import RecordedConsumer
 from leveret.protocols.v1_0.serial import HALF, MODULUS, WINDOW
 from leveret.protocols.v1_0.work import Retirement
 from leveret.wire.amqp1 import constants, descriptors
@@ -106,6 +107,8 @@ class SessionEndpoint(Holder):
         self.awaited_batch = 0
         self.listed = False
         self.published = 0
+        # Some link's unsettled deliveries are in the log, too.
+        self.recorded = False
         # A link was refused a delivery because too much is unsettled.
         self.held_up = False
 
@@ -364,6 +367,9 @@ class SessionEndpoint(Holder):
         numbers = _within(self.unacked, first, span)
         if not numbers:
             return
+        if self.recorded:
+            for number in numbers:
+                self.forget_record(number, self.unacked[number])
         outcomes.apply(self, numbers, state)
         if not frame.settled:
             self._settle_too(numbers, state)
@@ -417,6 +423,12 @@ class SessionEndpoint(Holder):
                 self.connection.send(Disposition(False, begin, before, True, state, channel=self.channel))
                 begin = number
             before = number
+
+    def forget_record(self, number: int, entry: Entry) -> None:
+        """A delivery is about to be settled: the log forgets it together with that."""
+        holder = entry.holder
+        if isinstance(holder, RecordedConsumer):
+            holder.forget(number, entry)
 
     def may_hold_more(self) -> bool:
         """Whether the session may get one more delivery that it has to settle."""
@@ -509,7 +521,7 @@ class SessionEndpoint(Holder):
         self.unacked = unacked
         termini = list(self.termini)
         for terminus in termini:
-            if terminus.survives():
+            if terminus.survives() or terminus.durable:
                 terminus.collect()
         self.unacked = {}
         for number in sorted(unacked, reverse=True):

@@ -46,6 +46,7 @@ class IncomingLink(Link):
     target       where it is known what is unsettled, None where nothing outlives the link
     known_only   our unsettled map was not complete: only what is in it may be resumed now
     again        the delivery that is being resumed, where its outcome is known; `again_state` is the sender's
+    gone_on      the delivery that is being resumed, where a part of it was there
     skip         octets to come that have come before
     slack        deliveries resumed: clients may count them as using credit, or not
     """
@@ -74,6 +75,7 @@ class IncomingLink(Link):
         self.target: TargetTerminus | None = None
         self.known_only = False
         self.again: IncomingDelivery | None = None
+        self.gone_on: IncomingDelivery | None = None
         self.again_state: Composite | None = None
         self.skip = 0
         self.slack = 0
@@ -164,6 +166,8 @@ class IncomingLink(Link):
         if not frame.more:
             self._forget_chunks()
             self._finish(b"".join(chunks))
+            if self.gone_on is not None:
+                resumed.finish(self, self.gone_on)
 
     def _forget_chunks(self) -> None:
         if self.chunks is not None:
@@ -175,6 +179,7 @@ class IncomingLink(Link):
         """The sender gives a delivery up: it is settled."""
         self._forget_chunks()
         self.skip = 0
+        self.gone_on = None
         self._used()
         target = self.target
         if target is not None and not self.ignored:
@@ -228,7 +233,7 @@ class IncomingLink(Link):
         if not frame.resume:
             raise LinkRefused(constants.NOT_ALLOWED, "a new delivery, but not all that is unsettled could be told at the"
                               " attach: detach, and attach again")
-        self.again = None
+        self.again = self.gone_on = None
         if self.target is None:
             self.ignored = True
         else:

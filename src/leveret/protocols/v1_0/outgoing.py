@@ -217,7 +217,8 @@ class OutgoingLink(Link):
     tags        of those whose tag was made by an earlier link of the same terminus, by delivery-id
     heads       the sections before the body of those that went out in several frames, as they were sent, by delivery-id
     resumption  what it resumes before it sends anything new, None where there is nothing
-    announced  the client has been told whether it is the active consumer
+    announced   the client has been told whether it is the active consumer
+    recorded    what is unsettled is in the log, too
     """
 
     consumer: LinkConsumer
@@ -230,6 +231,7 @@ class OutgoingLink(Link):
         self.tags: dict[int, bytes] = {}
         self.heads: dict[int, bytes] = {}
         self.resumption: Resumption | None = None
+        self.recorded = False
 
     def start(self) -> None:
         """Take messages of the queue, once everything is resumed that is to be."""
@@ -348,6 +350,8 @@ class OutgoingLink(Link):
         consumer = self.consumer
         session = self.session
         self.leave()
+        if self.recorded and self.terminus is not None:
+            self.terminus.collect()
         numbers = [number for number, entry in session.unacked.items() if entry.holder is consumer]
         for number in reversed(numbers):
             outcomes.give_back(session.unacked.pop(number))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from leveret.broker.bodies import Body, StoredBody, whole
+from leveret.wire.amqp1.decode import value_end
+from leveret.wire.amqp1.errors import DecodeError
 from leveret.wire.amqp1.sections import section_ranges
 
 # The head of a data section as almost everybody writes it, up to its length.
@@ -31,20 +33,30 @@ def offset_of(head: bytes, body: Body, tail: bytes, section: int, offset: int) -
     """Where a position is in a message that consists of head, body and tail; its end for one behind it."""
     ranges = [(begin, end) for _, begin, end in section_ranges(head)]
     at = len(head)
-    if isinstance(body, StoredBody):
-        found = _stored(body)
-        size = body.size
+    octets = b"" if isinstance(body, StoredBody) else whole(body)
+    size = body.size if isinstance(body, StoredBody) else len(octets)
+    if ranges and _is_cut(head, ranges[len(ranges) - 1][0]):
+        # A converted body: the head has the beginning of its section.
+        ranges.append((ranges.pop()[0], at + size))
+    elif isinstance(body, StoredBody):
+        ranges += [(at + begin, at + end) for begin, end in _stored(body)]
     else:
-        octets = whole(body)
-        size = len(octets)
-        found = [(begin, end) for _, begin, end in section_ranges(octets)]
-    ranges += [(at + begin, at + end) for begin, end in found]
+        ranges += [(at + begin, at + end) for _, begin, end in section_ranges(octets)]
     at += size
     ranges += [(at + begin, at + end) for _, begin, end in section_ranges(tail)]
     if section >= len(ranges):
         return at + len(tail)
     begin, end = ranges[section]
     return min(begin + offset, end)
+
+
+def _is_cut(octets: bytes, begin: int) -> bool:
+    """Whether the section that begins there goes on behind the octets."""
+    try:
+        value_end(octets, begin, len(octets))
+    except DecodeError as error:
+        return error.short
+    return False
 
 
 def _stored(body: StoredBody) -> list[tuple[int, int]]:

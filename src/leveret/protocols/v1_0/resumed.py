@@ -51,8 +51,14 @@ def _go_on(link: IncomingLink, target: TargetTerminus, delivery: IncomingDeliver
         return
     target.take_partial(delivery)
     link.take_up(octets, len(octets) - at)
+    link.gone_on = delivery
+
+
+def finish(link: IncomingLink, delivery: IncomingDelivery) -> None:
+    """A delivery that was resumed is complete. With mode second it waits for the client."""
+    link.gone_on = None
     if link.settled or not link.second:
-        target.forget(delivery)
+        delivery.terminus.forget(delivery)
 
 
 def answer(link: IncomingLink, delivery: IncomingDelivery) -> None:

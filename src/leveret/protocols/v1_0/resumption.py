@@ -48,7 +48,7 @@ class Resumption:
             if action == resuming.RESUME:
                 self.pending.append((tag, state))
                 continue
-            item = terminus.take(tag)
+            item = terminus.settle(tag)
             if action == resuming.SEND_ANEW:
                 anew.append(item)
             elif action == resuming.SETTLE:
@@ -84,13 +84,13 @@ class Resumption:
             if link.credit <= 0 or not session.may_hold_more():
                 return
             tag, state = pending.popleft()
-            item = self.terminus.take(tag)
-            entry = item.entry
             link.credit -= 1
+            entry = self.terminus.unsettled[tag].entry
             if entry is None or entry.queue.deleted:
+                self.terminus.settle(tag)
                 self._abort(tag)
             else:
-                self._resume(tag, entry, item, state)
+                self._resume(tag, entry, self.terminus.take(tag), state)
         if not self.only:
             link.resumption = None
             link.start()

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from leveret.broker.message import Entry
-from leveret.protocols.v1_0 import outcomes
-from leveret.protocols.v1_0.terminus import Key, Terminus
+from leveret.protocols.v1_0 import keeping, outcomes
+from leveret.protocols.v1_0.messages import head_of
+from leveret.protocols.v1_0.terminus import UNSETTLED_STATE, Key, Terminus
 from leveret.wire.amqp1.composite import Composite
 
 if TYPE_CHECKING:
@@ -57,8 +58,31 @@ class SourceTerminus(Terminus):
         self.seen: dict[int, int] = {}
 
     def attach(self, link: Link, description: Any) -> None:
+        if self.is_recorded() and description.durable != UNSETTLED_STATE:
+            for tag, item in self.unsettled.items():
+                self._unrecord(tag, item)
+        before = self.is_recorded()
         super().attach(link, description)
         self.source = description
+        if self.is_recorded() and not before:
+            for tag, item in self.unsettled.items():
+                self._record(tag, item)
+
+    def is_recorded(self) -> bool:
+        """Whether what is unsettled survives a restart."""
+        return self.durable == UNSETTLED_STATE
+
+    def _record(self, tag: bytes, item: Unsettled) -> None:
+        entry = item.entry
+        if entry is not None and keeping.is_kept(entry):
+            if item.head is None:
+                item.head = head_of(entry, self.registry.broker.timers)
+            keeping.keep_sent(self.registry.broker.log, self.id, tag, entry.queue.id, entry.seq, item.head)
+
+    def _unrecord(self, tag: bytes, item: Unsettled) -> None:
+        entry = item.entry
+        if entry is not None and keeping.is_kept(entry):
+            keeping.forget_delivery(self.registry.broker.log, self.id, tag)
 
     def prefix(self) -> bytes:
         """What the tags of the link of now begin with: numbers of deliveries come again in each session."""
@@ -73,7 +97,7 @@ class SourceTerminus(Terminus):
         if not consumer.unacked:
             return
         unacked = link.session.unacked
-        self.registry.broker.holders[self.registry] = None
+        self.registry.hold()
         for number in [number for number, entry in unacked.items() if entry.holder is consumer]:
             entry = unacked.pop(number)
             entry.holder = None
@@ -109,12 +133,19 @@ class SourceTerminus(Terminus):
         self.queue = None
 
     def take(self, tag: bytes) -> Unsettled:
-        """Forget a delivery that no session knows."""
+        """A delivery will be known to a session."""
         return self.unsettled.pop(tag)
+
+    def settle(self, tag: bytes) -> Unsettled:
+        """Forget a delivery that no session knows. What is to become of its entry has to follow in the same turn."""
+        item = self.unsettled.pop(tag)
+        if self.is_recorded():
+            self._unrecord(tag, item)
+        return item
 
     def settle_by_default(self, tag: bytes) -> None:
         """The receiver does not say what became of a delivery."""
-        entry = self.take(tag).entry
+        entry = self.settle(tag).entry
         if entry is not None:
             outcomes.settle_by(entry, None if self.source is None else self.source.default_outcome)
 
@@ -123,7 +154,7 @@ class SourceTerminus(Terminus):
         self.collect()
         tags = list(self.unsettled)
         for tag in reversed(tags):
-            entry = self.take(tag).entry
+            entry = self.settle(tag).entry
             if entry is not None:
                 entry.queue.requeue(entry, False)
         return len(tags)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from leveret.protocols.v1_0 import positions
-from leveret.protocols.v1_0.terminus import Key, Terminus
+from leveret.protocols.v1_0 import keeping, positions
+from leveret.protocols.v1_0.terminus import UNSETTLED_STATE, Key, Terminus
 from leveret.wire.amqp1 import descriptors
 from leveret.wire.amqp1.composite import Composite
 from leveret.wire.amqp1.errors import DecodeError
@@ -27,11 +27,12 @@ class IncomingDelivery:
 
     session, number  where the client knows it by which delivery-id; None while it is suspended
     state    the descriptor of its outcome, 0 before there is one; answer: the outcome itself where it has fields
-    batch    the commit that the outcome waits for, 0 for none
+    batch    the commit that the outcome, or the part, waits for, 0 for none
     partial  what has come of it where it was interrupted, None otherwise
+    kept, kept_part  whether the log has its outcome, and what has come of it
     """
 
-    __slots__ = ("answer", "batch", "number", "partial", "session", "state", "tag", "terminus")
+    __slots__ = ("answer", "batch", "kept", "kept_part", "number", "partial", "session", "state", "tag", "terminus")
 
     def __init__(self, terminus: TargetTerminus, tag: bytes) -> None:
         self.terminus = terminus
@@ -42,12 +43,23 @@ class IncomingDelivery:
         self.answer: Composite | None = None
         self.batch = 0
         self.partial: bytes | None = None
+        self.kept = False
+        self.kept_part = False
 
     def resolve(self, state: int, answer: Composite | None, batch: int) -> None:
-        """It has its outcome, once `batch` is committed."""
+        """It has its outcome, once `batch` is committed, which is the one that is being filled; 0: there is nothing to
+        commit."""
+        known = self.state
         self.state = state
         self.answer = answer
         self.batch = batch
+        if batch and not known:
+            self.terminus.record(self)
+
+    def discharged(self, batch: int) -> None:
+        """The transaction that it belongs to is being committed."""
+        self.state = 0
+        self.resolve(descriptors.ACCEPTED, None, batch)
 
     def outcome(self) -> Composite | None:
         """Its outcome as an object, None while there is none."""
@@ -61,7 +73,7 @@ class IncomingDelivery:
         """What the map of an attach says of it. An outcome that is not on disk is none yet."""
         if self.state:
             return self.outcome() if self.batch <= committed else None
-        if self.partial is None:
+        if self.partial is None or self.batch > committed:
             return None
         try:
             section, offset = positions.end_of(self.partial)
@@ -106,6 +118,11 @@ class TargetTerminus(Terminus):
         self.take_partial(delivery)
         delivery.partial = octets
         self.registry.partial += len(octets)
+        if self.durable == UNSETTLED_STATE:
+            log = self.registry.broker.log
+            keeping.keep_part(log, self.id, tag, octets)
+            delivery.kept_part = True
+            delivery.batch = log.filling
 
     def take_partial(self, delivery: IncomingDelivery) -> None:
         """What has come of a delivery is not kept here any more."""
@@ -116,9 +133,46 @@ class TargetTerminus(Terminus):
     def forget(self, delivery: IncomingDelivery) -> None:
         """A delivery is settled at both ends, or aborted."""
         self.take_partial(delivery)
+        log = self.registry.broker.log
+        if delivery.kept:
+            delivery.kept = False
+            keeping.forget_delivery(log, self.id, delivery.tag)
+        self._forget_part(delivery)
         if self.deliveries.get(delivery.tag) is delivery:
             del self.deliveries[delivery.tag]
         self._unbind(delivery)
+
+    def _forget_part(self, delivery: IncomingDelivery) -> None:
+        if delivery.kept_part:
+            delivery.kept_part = False
+            keeping.forget_part(self.registry.broker.log, self.id, delivery.tag)
+
+    # In the log
+
+    def record(self, delivery: IncomingDelivery) -> None:
+        """A delivery has its outcome, and its message goes to disk with the batch that is being filled."""
+        if self.durable != UNSETTLED_STATE:
+            return
+        outcome = delivery.outcome()
+        if outcome is not None:
+            delivery.kept = True
+            keeping.keep_outcome(self.registry.broker.log, self.id, delivery.tag, outcome)
+        self._forget_part(delivery)
+
+    def restore(self, tag: bytes, outcome: Composite) -> None:
+        """A delivery that the log has kept."""
+        delivery = self.deliveries[tag] = IncomingDelivery(self, tag)
+        delivery.state = outcome.kind
+        delivery.answer = outcome
+        delivery.kept = True
+
+    def restore_part(self, tag: bytes, octets: bytes) -> None:
+        delivery = self.deliveries.get(tag)
+        if delivery is None:
+            delivery = self.deliveries[tag] = IncomingDelivery(self, tag)
+            delivery.partial = octets
+            self.registry.partial += len(octets)
+        delivery.kept_part = True
 
     def _unbind(self, delivery: IncomingDelivery) -> None:
         session = delivery.session

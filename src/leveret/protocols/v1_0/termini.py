@@ -8,13 +8,16 @@ from leveret.broker.broker import Holder
 from leveret.broker.errors import NotFound, PreconditionFailed, ResourceError
 from leveret.broker.message import Entry
 from leveret.broker.queues.base import Queue
+from leveret.protocols.v1_0.restoring import Restoring
 from leveret.protocols.v1_0.sources import SourceTerminus
 from leveret.protocols.v1_0.targets import TargetTerminus
 from leveret.protocols.v1_0.terminus import Key, Terminus, outlives
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
+    from leveret.broker.log import Recovery
     from leveret.protocols.services import Amqp10Settings
+    from leveret.security.users import UserStore
 
 
 class Termini(Holder):
@@ -26,6 +29,7 @@ class Termini(Holder):
         self.by_key: dict[Key, Terminus] = {}
         # How many of each user are there to outlive their sessions.
         self.kept: dict[str, int] = {}
+        self.restoring: Restoring | None = None
         # Octets that suspended targets keep of deliveries that were interrupted.
         self.partial = 0
 
@@ -71,6 +75,10 @@ class Termini(Holder):
 
     # Held entries
 
+    def hold(self) -> None:
+        """Some suspended source has acquired entries."""
+        self.broker.holders[self] = None
+
     def held(self, queue: Queue) -> list[Entry]:
         held: list[Entry] = []
         for terminus in self.by_key.values():
@@ -80,6 +88,33 @@ class Termini(Holder):
 
     def committed(self, batch: int) -> None:
         """Nothing waits here."""
+
+    # After a start
+
+    def recover(self, recovery: Recovery) -> None:
+        """Take what the log held of termini and of what they have acquired, before the broker recovers its queues."""
+        self.restoring = Restoring(self, recovery)
+
+    def start(self) -> None:
+        """Read that back, once the log runs."""
+        restoring = self.restoring
+        if restoring is not None:
+            restoring.start()
+
+    def is_ready(self) -> bool:
+        """Whether links may be attached."""
+        return self.restoring is None or self.restoring.done
+
+    # What they belong to goes
+
+    def vhost_removed(self, name: str) -> None:
+        for terminus in [terminus for key, terminus in self.by_key.items() if key[0] == name]:
+            terminus.destroy()
+
+    def users_changed(self, users: UserStore) -> None:
+        """Nobody inherits the links of a user that was deleted."""
+        for terminus in [terminus for key, terminus in self.by_key.items() if users.get(key[1]) is None]:
+            terminus.destroy()
 
     # For operators
 

@@ -12,6 +12,7 @@ import secrets
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.timers import Timed
+from leveret.protocols.v1_0 import keeping
 from leveret.wire.amqp1 import constants
 
 if TYPE_CHECKING:
@@ -81,9 +82,7 @@ class Terminus:
 
     def attach(self, link: Link, description: Any) -> None:
         """A link has it from now on; `description` is the source or target of the attach."""
-        self.durable = description.durable
-        self.expiry_policy = description.expiry_policy
-        self.timeout = description.timeout
+        self.take_over(description)
         self.stop_expiry()
         self.link = link
         link.terminus = self
@@ -95,6 +94,17 @@ class Terminus:
             self.connection = session.connection
             session.termini[self] = None
         self.registry.add(self)
+        if self.durable:
+            keeping.keep(self.registry.broker.log, self, description)
+        elif self.id:
+            keeping.forget(self.registry.broker.log, self)
+            self.id = ""
+
+    def take_over(self, description: Any) -> None:
+        """Be as a source or target says."""
+        self.durable = description.durable
+        self.expiry_policy = description.expiry_policy
+        self.timeout = description.timeout
 
     def detached(self) -> None:
         """Its link is gone, and it is not."""
@@ -169,6 +179,8 @@ class Terminus:
         self._leave_session()
         self.link = None
         self.registry.remove(self)
+        if self.id:
+            keeping.forget(self.registry.broker.log, self)
         node = self.node
         if node is not None:
             self.node = None

@@ -58,6 +58,11 @@ class Retirement:
         self.settled = settled
         self.work = work
 
+    def forget_record(self) -> None:
+        """The delivery is about to be settled, for good."""
+        if self.session.recorded:
+            self.session.forget_record(self.number, self.entry)
+
 
 class Work:
     """One transaction. `failed`: why it cannot be committed any more, "" while it can."""
@@ -95,8 +100,14 @@ class Work:
         durable = any(retirement.entry.row is not None for retirement in self.retirements)
         for retirement in reversed(self.retirements):
             retirement.session.retiring.pop(retirement.number, None)
+            retirement.forget_record()
             outcomes.apply_one(retirement.entry, retirement.outcome)
         batch = connection.broker.log.filling if durable else 0
+        for posting in self.postings:
+            if posting.second:
+                delivery = posting.session.unsettled.get(posting.delivery_id)
+                if delivery is not None:
+                    delivery.discharged(connection.broker.log.filling if posting.message.persistent else 0)
         transaction.commit(_Done(self, discharge, batch).done)
 
     def _routed(self, now: int) -> list[tuple[Message, list[Queue]]]:
@@ -137,6 +148,7 @@ class Work:
             if session.retiring.pop(retirement.number, None) is None:
                 continue
             if retirement.settled or retirement.entry.holder is None or not retirement.entry.holder.active:
+                retirement.forget_record()
                 outcomes.give_back(retirement.entry)
             else:
                 session.unacked[retirement.number] = retirement.entry
