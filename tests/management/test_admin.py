@@ -181,7 +181,7 @@ def test_users(harness: Harness) -> None:
     harness.call("users.add", name="alice", password="secret", tags=["administrator"], max_connections=3)
     assert harness.call("users.list") == [
         {"name": "alice", "tags": ["administrator"], "source": "metadata", "vhosts": [], "max_connections": 3,
-         "max_channels": 0, "loopback_only": False}]
+         "max_channels": 0, "scram": False, "loopback_only": False}]
     assert harness.users.verify("alice", b"secret")
     assert b"secret" not in harness.log.metadata["user", "alice"]
     harness.call("users.change", name="alice", max_channels=7)

@@ -8,6 +8,7 @@ import pytest
 
 from leveret.config import ConfigError, load_config
 from leveret.security.declared import declared_users
+from leveret.security.passwords import Hasher
 from leveret.security.permissions import Permission
 from leveret.security.users import User, UserLimits, UserStore
 
@@ -15,7 +16,7 @@ from leveret.security.users import User, UserLimits, UserStore
 def test_declared_users_log_in(tmp_path: Path) -> None:
     (tmp_path / "password").write_bytes("pässword\r\nmore\n".encode())
     path = tmp_path / "leveret.toml"
-    hashed = UserStore().hash(b"hashed")
+    hashed = Hasher().hash(b"hashed")
     path.write_text(f"""
         [users.clear]
         password = "cl\u00e4r"

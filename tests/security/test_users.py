@@ -52,7 +52,8 @@ def declared(name: str, password: bytes | None = None, **fields: object) -> Decl
 
 
 def add(store: UserStore, name: str, password: bytes = b"secret") -> None:
-    store.add(User(name=name, password_hash=store.hash(password)))
+    secret = store.secret(name, password)
+    store.add(User(name=name, password_hash=secret.password_hash, scram=secret.scram))
 
 
 # Passwords
@@ -86,7 +87,7 @@ def test_a_second_login_costs_none_right_or_wrong(store: UserStore, hasher: Coun
 def test_a_change_of_the_user_ends_the_verdicts(store: UserStore) -> None:
     add(store, "alice")
     assert store.verify("alice", b"secret")
-    store.change("alice", password_hash=store.hash(b"new"))
+    store.change("alice", secret=store.secret("alice", b"new"))
     assert store.cached_verdict("alice", b"secret") is None
     assert not store.verify("alice", b"secret")
     assert store.verify("alice", b"new")
@@ -141,7 +142,7 @@ def test_hashes_are_argon2id_salted_and_of_the_same_cost_as_nobodys() -> None:
 
 def test_an_empty_password_is_no_password(store: UserStore) -> None:
     with pytest.raises(PreconditionFailed, match="empty"):
-        store.hash(b"")
+        store.secret("alice", b"")
 
 
 def test_text_of_any_octets_is_a_name(store: UserStore) -> None:

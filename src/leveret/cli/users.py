@@ -14,7 +14,7 @@ from leveret.cli.remote import current, remote_options
 COLUMNS = (
     ("name", "name"), ("tags", "tags", ", ".join), ("source", "from"), ("vhosts", "vhosts", ", ".join),
     ("max_connections", "max connections", limit), ("max_channels", "max channels", limit),
-    ("loopback_only", "loopback only"),
+    ("scram", "scram"), ("loopback_only", "loopback only"),
 )
 
 

@@ -40,7 +40,8 @@ def _check_auth(config: Config, source: Source) -> None:
     auth = config.auth
     where = f"{source(('auth', 'mechanisms'))}: auth.mechanisms"
     if not auth.mechanisms:
-        raise ConfigError(f"{where} is empty; expected at least one of PLAIN, AMQPLAIN, EXTERNAL, ANONYMOUS")
+        raise ConfigError(f"{where} is empty; expected at least one of SCRAM-SHA-512, SCRAM-SHA-256, PLAIN, AMQPLAIN,"
+                          " EXTERNAL, ANONYMOUS")
     if "ANONYMOUS" in auth.mechanisms and auth.anonymous_user is None:
         raise ConfigError(f"{where} has ANONYMOUS; expected auth.anonymous_user to name the user that it acts as")
     if "EXTERNAL" in auth.mechanisms and config.tls.verify == "none":

@@ -199,12 +199,12 @@ class AuthConfig(Section, frozen=True, kw_only=True):
     """How clients say who they are."""
 
     mechanisms: Annotated[
-        list[Literal["PLAIN", "AMQPLAIN", "EXTERNAL", "ANONYMOUS"]],
+        list[Literal["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "AMQPLAIN", "EXTERNAL", "ANONYMOUS"]],
         about(
             "SASL mechanisms that are offered, best first. EXTERNAL is offered where the client showed a verified "
-            "certificate only."
+            "certificate only, and SCRAM beside PLAIN and AMQPLAIN where every user with a password can use it."
         ),
-    ] = field(default_factory=lambda: ["PLAIN", "AMQPLAIN"])
+    ] = field(default_factory=lambda: ["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "AMQPLAIN"])
     loopback_users: Annotated[list[Name], about("Users that may connect from the same machine only.")] = field(
         default_factory=lambda: ["guest"]
     )

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from leveret.management.calls import Arguments, Call, Item, Named
 from leveret.management.connections import close_all
-from leveret.security.users import User, UserLimits
+from leveret.security.users import Secret, User, UserLimits
 
 if TYPE_CHECKING:
     from leveret.management.admin import Admin
@@ -33,10 +31,11 @@ class Change(Named, kw_only=True):
     max_channels: int | None = None
 
 
-def _hashed(admin: Admin, arguments: Add | Change) -> Add | Change:
+def _with_secret(admin: Admin, arguments: Add | Change) -> tuple[Add | Change, Secret | None]:
+    """The arguments, and what to keep of the password in them."""
     if arguments.password is None:
-        return arguments
-    return msgspec.structs.replace(arguments, password=admin.users.hash(arguments.password.encode()))
+        return arguments, None
+    return arguments, admin.users.secret(arguments.name, arguments.password.encode())
 
 
 def _describe(admin: Admin, user: User) -> Item:
@@ -47,6 +46,7 @@ def _describe(admin: Admin, user: User) -> Item:
         "vhosts": sorted(user.permissions),
         "max_connections": user.limits.max_connections,
         "max_channels": user.limits.max_channels,
+        "scram": admin.users.has_scram(user),
         "loopback_only": user.name in admin.users.loopback_users,
     }
 
@@ -55,12 +55,15 @@ def list_users(admin: Admin, arguments: Arguments) -> Iterator[Item]:
     return (_describe(admin, user) for user in admin.users.users())
 
 
-def add(admin: Admin, arguments: Add) -> None:
-    admin.users.add(User(name=arguments.name, password_hash=arguments.password or "", tags=tuple(arguments.tags),
+def add(admin: Admin, wanted: tuple[Add, Secret | None]) -> None:
+    arguments, secret = wanted
+    admin.users.add(User(name=arguments.name, password_hash=secret.password_hash if secret is not None else "",
+                         scram=secret.scram if secret is not None else None, tags=tuple(arguments.tags),
                          limits=UserLimits(arguments.max_connections, arguments.max_channels)))
 
 
-def change(admin: Admin, arguments: Change) -> None:
+def change(admin: Admin, wanted: tuple[Change, Secret | None]) -> None:
+    arguments, secret = wanted
     user = admin.users.get(arguments.name)
     limits = None
     if user is not None and (arguments.max_connections is not None or arguments.max_channels is not None):
@@ -68,7 +71,7 @@ def change(admin: Admin, arguments: Change) -> None:
             user.limits.max_connections if arguments.max_connections is None else arguments.max_connections,
             user.limits.max_channels if arguments.max_channels is None else arguments.max_channels,
         )
-    admin.users.change(arguments.name, password_hash=arguments.password, tags=arguments.tags, limits=limits)
+    admin.users.change(arguments.name, secret=secret, tags=arguments.tags, limits=limits)
 
 
 def delete(admin: Admin, arguments: Named) -> Item:
@@ -79,7 +82,7 @@ def delete(admin: Admin, arguments: Named) -> Item:
 
 CALLS = {
     "users.list": Call(list_users),
-    "users.add": Call(add, Add, changes=True, prepare=_hashed),
-    "users.change": Call(change, Change, changes=True, prepare=_hashed),
+    "users.add": Call(add, Add, changes=True, prepare=_with_secret),
+    "users.change": Call(change, Change, changes=True, prepare=_with_secret),
     "users.delete": Call(delete, Named, changes=True),
 }

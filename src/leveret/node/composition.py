@@ -25,6 +25,7 @@ from leveret.protocols.convert.to_amqp0 import make_header_reader as make_amqp1_
 from leveret.protocols.services import Amqp10Settings, Services, SessionSettings, VhostSessionSettings
 from leveret.protocols.v0_9_1.content import make_header_reader
 from leveret.security.declared import declared_users, read_password
+from leveret.security.scram import Keyring
 from leveret.security.tls import ServerTls, TlsSettings
 from leveret.security.users import UserStore
 from leveret.server.server import Server
@@ -55,7 +56,7 @@ class Composition:
         # Everything that may refuse the configuration comes before the store is opened.
         declared = declared_users(config.users)
         users = UserStore(self._put, loopback_users=config.auth.loopback_users, declared_in=config_name,
-                          owner=owner)
+                          owner=owner, keyring=Keyring(config.auth.mechanisms))
         try:
             users.declare(declared)
         except PreconditionFailed as error:

@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import threading
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from leveret.broker.errors import NotAllowed, NotFound, PreconditionFailed
+from leveret.broker.errors import NotAllowed, NotFound, PreconditionFailed, StorageFailed
 from leveret.security.passwords import NOBODY, Digester, Hasher, Verdicts
 from leveret.security.permissions import ALL, Permission, allows, check_permission
+from leveret.security.scram import Keyring, Keys, ScramKeys
 
 KIND = "user"
+# Of the records of users: 1 had no keys of SCRAM.
+FORMAT = 2
+# Where what fake keys are made of is kept.
+SECRET = ("secret", "scram")
 ADMINISTRATOR = "administrator"
 DEFAULT_USER = "guest"
 DEFAULT_PASSWORD = b"guest"
@@ -38,13 +44,28 @@ class UserLimits(msgspec.Struct, frozen=True):
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True):
-    """A user. `password_hash` is empty for one without a hash: see `UserStore.verify`."""
+    """A user. `password_hash` is empty for one without a hash: see `UserStore.verify`. `scram` is what SCRAM keeps of the
+    password, None where it has not been made yet."""
 
     name: str
     password_hash: str = ""
+    scram: Keys | None = None
     tags: tuple[str, ...] = ()
     permissions: dict[str, Permission] = {}
     limits: UserLimits = UserLimits()
+
+
+class Secret(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept of a password: its hash, and the keys of SCRAM."""
+
+    password_hash: str
+    scram: Keys | None = None
+
+
+class _Record(msgspec.Struct):
+    """What every record of a user begins with."""
+
+    format: int = 1
 
 
 class DeclaredUser(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,13 +81,16 @@ class UserStore:
     put          writes the metadata; the caller ends the turn
     declared_in  what to name in the refusal to change a user of the configuration
     owner        a user who may do everything in every vhost, whatever its permissions say; "" for none
+    keyring      makes the keys of SCRAM, for those of its mechanisms that are in use; by default for none
     generation   grows with every change: whoever keeps answers of `may` drops them when it differs
 
-    Everything but `verify` is called on the event loop; `verify` blocks and is for a small thread pool.
+    Everything but `verify`, `scram_keys` and `secret` is called on the event loop; these block and are for a small thread
+    pool.
     """
 
     def __init__(self, put: Put | None = None, *, loopback_users: Iterable[str] = (DEFAULT_USER,),
-                 declared_in: str = "the configuration", owner: str = "", hasher: Hasher | None = None) -> None:
+                 declared_in: str = "the configuration", owner: str = "", hasher: Hasher | None = None,
+                 keyring: Keyring | None = None) -> None:
         self.generation = 0
         # Called whenever `generation` grows.
         self.on_change: Callable[[], None] | None = None
@@ -75,21 +99,33 @@ class UserStore:
         self.loopback_users = frozenset(loopback_users)
         self._put = put
         self._hasher = hasher or Hasher()
+        self.keyring = keyring or Keyring()
         self._digester = Digester()
         self._verdicts = Verdicts()
         self._stored: dict[str, User] = {}
         self._declared: dict[str, User] = {}
         self._digests: dict[str, bytes] = {}
         self._versions: dict[str, int] = {}
+        # Passwords in clear; and the keys of SCRAM that were made of them and of those of logins, each with what stands for
+        # the password.
+        self._clear: dict[str, bytes] = {}
+        self._made: dict[str, tuple[str | bytes, Keys]] = {}
+        self._making = threading.Lock()
+        self._ready: bool | None = None
         self._default = User(name=DEFAULT_USER, tags=(ADMINISTRATOR,), permissions={"/": ALL})
 
     # Filling it
 
     def load(self, metadata: Mapping[tuple[str, str], bytes]) -> None:
-        """Take the users of the metadata, at the start."""
+        """Take the users of the metadata, at the start. StorageFailed where a later version has written them."""
         for (kind, name), value in metadata.items():
             if kind == KIND:
-                self._stored[name] = msgspec.json.decode(value, type=User)
+                self._stored[name] = _read_user(name, value)
+        secret = metadata.get(SECRET)
+        if secret is not None:
+            self.keyring.secret = secret
+        elif self._put is not None:
+            self._put(*SECRET, self.keyring.secret)
         self._changed(*self._stored)
 
     def declare(self, users: Mapping[str, DeclaredUser]) -> None:
@@ -106,6 +142,8 @@ class UserStore:
             for name, declared in users.items()
             if declared.password is not None
         }
+        self._clear = {name: declared.password for name, declared in users.items() if declared.password}
+        self._made = {name: made for name, made in self._made.items() if name in users or name in self._stored}
         self._changed(*names)
 
     # Asking
@@ -170,8 +208,13 @@ class UserStore:
         digest = self._digester.digest(name, self._versions.get(name, 0), password)
         verdict = self._verdicts.get(digest)
         if verdict is None:
+            # The user may change meanwhile: what is made belongs to the password that there was before.
+            user = self.get(name)
             verdict = self._check(name, password)
             self._verdicts.put(digest, verdict)
+            if (verdict and self.keyring.mechanisms and user is not None and user.password_hash
+                    and not self.keyring.complete(self._keys_of(user))):
+                self._make(user, user.password_hash, password)
         return verdict
 
     def _check(self, name: str, password: bytes) -> bool:
@@ -185,11 +228,72 @@ class UserStore:
         # The configuration has it in clear: no hash would protect it better.
         return known is not None and hmac.compare_digest(known, self._digester.digest(name, 0, password))
 
-    def hash(self, password: bytes) -> str:
-        """A hash for `password_hash`. Blocking."""
+    def secret(self, name: str, password: bytes) -> Secret:
+        """What to keep of a user's password. Blocking."""
         if not password:
             raise PreconditionFailed("the password is empty; a user without one cannot log in by password")
-        return self._hasher.hash(password)
+        keys = self.keyring.make(name, password) if self.keyring.mechanisms else None
+        return Secret(password_hash=self._hasher.hash(password), scram=keys)
+
+    # SCRAM
+
+    def scram_keys(self, name: str, mechanism: str) -> ScramKeys:
+        """The keys of a user; where there are none, such as look like them and take as long. Blocking."""
+        self._make_all()
+        user = self.get(name)
+        keys = None if user is None else self._keys_of(user)
+        found = None if keys is None else keys.get(mechanism)
+        return found or self.keyring.fake(mechanism, name)
+
+    def scram_ready(self) -> bool:
+        """Whether every user with a password can use SCRAM, as far as the password allows it."""
+        if self._ready is None:
+            self._ready = all(not user.password_hash or self.keyring.complete(self._keys_of(user))
+                              for user in self.users())
+        return self._ready
+
+    def has_scram(self, user: User) -> bool:
+        """Whether the user has keys of SCRAM, or a password in clear that they are made of."""
+        return user.name in self._clear or user is self._default or bool(self._keys_of(user))
+
+    def keep_keys(self, name: str) -> None:
+        """Keep the keys that `verify` has made of the password of a user who had none. For those of the configuration that
+        means until the end of the process. The caller ends the turn."""
+        if not self._ready:
+            self._ready = None
+        user = self._stored.get(name)
+        if name in self._made and user is not None and name not in self._declared:
+            password, keys = self._made.pop(name)
+            if password == user.password_hash:
+                user = msgspec.structs.replace(user, scram=keys)
+                self._stored[name] = user
+                self._write(user)
+
+    def _keys_of(self, user: User) -> Keys | None:
+        password, keys = self._made.get(user.name, (None, None))
+        return keys if password is not None and password == self._password_of(user) else user.scram
+
+    def _password_of(self, user: User) -> str | bytes | None:
+        """What stands for the user's password, and for no other one."""
+        if user is self._default:
+            return FROM_DEFAULT
+        return user.password_hash or self._digests.get(user.name)
+
+    def _make_all(self) -> None:
+        """Make the keys of all passwords in clear that have none yet: whoever comes first waits for them, whatever name he
+        says."""
+        clear = self._clear
+        if self.get(DEFAULT_USER) is self._default:
+            clear = {DEFAULT_USER: DEFAULT_PASSWORD}
+        with self._making:
+            for name, password in clear.items():
+                user = self.get(name)
+                if user is not None and self._keys_of(user) is None:
+                    self._make(user, self._password_of(user), password)
+
+    def _make(self, user: User, known_as: str | bytes | None, password: bytes) -> None:
+        if known_as is not None:
+            self._made[user.name] = (known_as, self.keyring.make(user.name, password))
 
     # Changing
 
@@ -202,13 +306,14 @@ class UserStore:
             raise PreconditionFailed("the name of a user takes 1 to 255 octets")
         self._store(user)
 
-    def change(self, name: str, *, password_hash: str | None = None, tags: Iterable[str] | None = None,
+    def change(self, name: str, *, secret: Secret | None = None, tags: Iterable[str] | None = None,
                limits: UserLimits | None = None) -> None:
         """Change what is given. NotFound without such a user, NotAllowed where the configuration names it."""
         user = self._changeable(name)
         self._store(msgspec.structs.replace(
             user,
-            password_hash=user.password_hash if password_hash is None else password_hash,
+            password_hash=user.password_hash if secret is None else secret.password_hash,
+            scram=user.scram if secret is None else secret.scram,
             tags=user.tags if tags is None else tuple(tags),
             limits=user.limits if limits is None else limits,
         ))
@@ -227,6 +332,7 @@ class UserStore:
         """Delete a user. NotFound without such a user, NotAllowed where the configuration names it."""
         self._changeable(name)
         del self._stored[name]
+        self._made.pop(name, None)
         if self._put is not None:
             self._put(KIND, name, None)
         self._changed(name)
@@ -254,17 +360,29 @@ class UserStore:
     def _store(self, user: User) -> None:
         _check_permissions(user.name, user.permissions)
         self._stored[user.name] = user
-        if self._put is not None:
-            self._put(KIND, user.name, msgspec.json.encode(user))
+        self._write(user)
         self._changed(user.name)
+
+    def _write(self, user: User) -> None:
+        if self._put is not None:
+            self._put(KIND, user.name, msgspec.json.encode({"format": FORMAT, **msgspec.structs.asdict(user)}))
 
     def _changed(self, *names: str) -> None:
         # The default user comes and goes with the others.
         self.generation += 1
+        self._ready = None
         for name in (*names, DEFAULT_USER):
             self._versions[name] = self.generation
         if self.on_change is not None:
             self.on_change()
+
+
+def _read_user(name: str, value: bytes) -> User:
+    found = msgspec.json.decode(value, type=_Record).format
+    if found > FORMAT:
+        raise StorageFailed(f"user '{name}' is stored in format {found}, this version knows up to {FORMAT}; a later version"
+                            " of Leveret has written it")
+    return msgspec.json.decode(value, type=User)
 
 
 def _check_permissions(name: str, permissions: Mapping[str, Permission]) -> None:

@@ -18,6 +18,7 @@ from leveret.protocols.services import Services
 from leveret.protocols.v0_9_1 import handshake, methods
 from leveret.protocols.v0_9_1.channel import QUANTUM, Channel
 from leveret.protocols.v0_9_1.heartbeat import Heartbeat
+from leveret.protocols.v0_9_1.login import Login
 from leveret.protocols.v0_9_1.outgoing import Outgoing, Sending
 from leveret.protocols.v0_9_1.reply_codes import CODES, HARD_ERRORS, reply_text
 from leveret.protocols.vhost_session import VhostSession
@@ -95,7 +96,7 @@ class Connection(VhostSession):
         self.user = ""
         self.user_octets = b""
         self.may_impersonate = False
-        self.mechanism: Any = None
+        self.login: Login | None = None
         self.client_properties: dict[str, Any] = {}
         self.notify_cancel = False
         # Cancel notifications that must not overtake the answer to this connection's own queue.delete.
@@ -330,6 +331,7 @@ class Connection(VhostSession):
             log.warning("%s: connection lost without connection.close-ok", self.peer.name)
         self.closing = True
         self.services.sessions.pop(self, None)
+        self.login = None
         if self.heartbeat is not None:
             self.broker.timers.cancel(self.heartbeat)
             self.heartbeat.connection = None  # the timers may remember it for a while

@@ -1,4 +1,4 @@
-"""Methods of channel 0: negotiation, authentication, open and close (0-9-1 class connection)."""
+"""Methods of channel 0: negotiation, open and close (0-9-1 class connection). The login between is in `login`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.errors import NotAllowed
 from leveret.protocols.v0_9_1.heartbeat import Heartbeat
-from leveret.security.mechanisms.base import Challenge, Context, NeedsPassword, Success
-from leveret.security.mechanisms.registry import create, offered
-from leveret.wire.amqp0.dialects import RABBITMQ
-from leveret.wire.amqp0.errors import WireError
-from leveret.wire.amqp0.fieldtable import decode_table
+from leveret.protocols.v0_9_1.login import Login
 
 if TYPE_CHECKING:
     from leveret.protocols.v0_9_1.connection import Connection
@@ -26,22 +22,6 @@ CAPABILITIES: Final = {
     "connection.blocked": True, "consumer_priorities": True, "authentication_failure_close": True,
     "per_consumer_qos": True, "direct_reply_to": True,
 }
-# A refused login waits this long before the socket is closed, so that guessing is slow.
-REFUSAL_DELAY: Final = 1.0
-
-
-def _context(connection: Connection) -> Context:
-    services = connection.services
-    return Context(certificate=connection.peer.certificate, external_name=services.external_name,
-                   anonymous_user=services.anonymous_user, decode_table=_read_pairs)
-
-
-def _read_pairs(data: bytes) -> dict[str, Any]:
-    try:
-        return decode_table(data, 0, len(data), RABBITMQ)
-    except WireError as error:
-        raise ValueError(str(error)) from None
-
 
 def start(connection: Connection) -> None:
     """Send connection.start: who we are and how to log in."""
@@ -51,10 +31,11 @@ def start(connection: Connection) -> None:
         "cluster_name": f"leveret@{socket.gethostname()}", "capabilities": CAPABILITIES,
     }
     properties.update(connection.services.server_properties)
-    mechanisms = offered(connection.services.mechanisms, _context(connection))
+    login = Login(connection)
+    connection.login = login
     connection.engine.send(0, "connection.start", {
-        "version_major": 0, "version_minor": 9, "server_properties": properties, "mechanisms": " ".join(mechanisms),
-        "locales": "en_US"})
+        "version_major": 0, "version_minor": 9, "server_properties": properties,
+        "mechanisms": " ".join(login.offered), "locales": "en_US"})
 
 
 def perform(connection: Connection, command: Method) -> None:
@@ -64,7 +45,8 @@ def perform(connection: Connection, command: Method) -> None:
     if name == "connection.start-ok":
         _start_ok(connection, **arguments)
     elif name == "connection.secure-ok":
-        _step(connection, arguments["response"])
+        if connection.login is not None:
+            connection.login.secure_ok(_octets(arguments["response"]))
     elif name == "connection.tune-ok":
         pass  # the engine has taken the values
     elif name == "connection.open":
@@ -92,75 +74,12 @@ def _start_ok(connection: Connection, client_properties: dict[str, Any], mechani
         connection.notify_cancel = bool(capabilities.get("consumer_cancel_notify"))
         connection.notify_blocked = bool(capabilities.get("connection.blocked"))
         connection.close_on_auth_failure = bool(capabilities.get("authentication_failure_close"))
-    chosen = create(mechanism, connection.services.mechanisms, _context(connection))
-    if chosen is None:
-        # start-ok.mechanism.validity: closed without sending anything
-        log.warning("%s: mechanism '%s' was not offered", connection.peer.name, mechanism)
-        connection.peer.close()
-        return
-    connection.mechanism = chosen
-    _step(connection, response)
+    if connection.login is not None:
+        connection.login.start_ok(mechanism, _octets(response))
 
 
-def _step(connection: Connection, response: bytes | str) -> None:
-    octets = response.encode("utf-8", "surrogateescape") if isinstance(response, str) else response
-    outcome = connection.mechanism.step(octets)
-    if isinstance(outcome, Challenge):
-        connection.engine.send(0, "connection.secure", {"challenge": outcome.data})
-    elif isinstance(outcome, NeedsPassword):
-        users = connection.services.users
-        name = outcome.username
-        password = outcome.password
-        verdict = users.cached_verdict(name, password)
-        if verdict is not None:
-            _verified(connection, name, verdict)
-            return
-        # For a client that has gone in the meantime nothing is computed.
-        connection.peer.run_blocking(lambda: not connection.lost and users.verify(name, password),
-                                     lambda result: _verified_later(connection, name, result))
-    elif isinstance(outcome, Success):
-        _verified(connection, outcome.username, True)
-    else:
-        log.warning("%s: login refused: %s", connection.peer.name, outcome.reason)
-        _refuse_login(connection, "")
-
-
-def _verified_later(connection: Connection, name: str, verdict: Any) -> None:
-    if connection.lost:
-        return
-    if isinstance(verdict, BaseException):
-        log.error("%s: the password of '%s' could not be checked: %s", connection.peer.name, name, verdict)
-        verdict = False
-    _verified(connection, name, bool(verdict))
-    connection.mark()
-    connection.broker.end_turn()
-
-
-def _verified(connection: Connection, name: str, verdict: bool) -> None:
-    users = connection.services.users
-    host = "127.0.0.1" if connection.peer.local else connection.peer.host
-    if verdict and not users.may_connect_from(name, host):
-        log.warning("%s: user '%s' may log in from this machine only (auth.loopback_users)", connection.peer.name, name)
-        verdict = False
-    if not verdict or users.get(name) is None:
-        log.warning("%s: login of '%s' by %s refused", connection.peer.name, name, connection.mechanism.name)
-        _refuse_login(connection, name)
-        return
-    connection.user = name
-    connection.user_octets = name.encode("utf-8", "surrogateescape")
-    user = users.get(name)
-    connection.may_impersonate = user is not None and "impersonator" in user.tags
-    engine = connection.engine
-    engine.send(0, "connection.tune", {
-        "channel_max": engine.channel_max, "frame_max": engine.frame_max, "heartbeat": engine.heartbeat})
-
-
-def _refuse_login(connection: Connection, name: str) -> None:
-    if connection.close_on_auth_failure:
-        connection.close(403, f"Login was refused using authentication mechanism {connection.mechanism.name}. For"
-                              " details see the broker's log.")
-    else:
-        connection.peer.call_later(REFUSAL_DELAY, connection.peer.close)
+def _octets(response: bytes | str) -> bytes:
+    return response.encode("utf-8", "surrogateescape") if isinstance(response, str) else response
 
 
 def _open(connection: Connection, virtual_host: str) -> None:

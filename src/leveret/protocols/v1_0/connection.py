@@ -138,7 +138,7 @@ class Connection(VhostSession):
         if sasl:
             self.output.send_header(SASL)
             self.login = Login(self)
-            self.login.start()
+            self.login.begin()
         else:
             self.output.send_header(AMQP)
         self.mark()

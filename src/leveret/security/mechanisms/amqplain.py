@@ -12,6 +12,7 @@ from leveret.security.mechanisms.base import Context, Failure, Mechanism, NeedsP
 
 class Amqplain(Mechanism):
     name = "AMQPLAIN"
+    speaks_first = True
 
     @classmethod
     def available(cls, context: Context) -> bool:

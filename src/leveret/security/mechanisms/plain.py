@@ -9,6 +9,7 @@ class Plain(Mechanism):
     """Section 2; to act as somebody else is not supported."""
 
     name = "PLAIN"
+    speaks_first = True
 
     def step(self, response: bytes) -> Outcome:
         parts = response.split(b"\0")

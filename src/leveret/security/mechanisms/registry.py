@@ -9,8 +9,12 @@ from leveret.security.mechanisms.anonymous import Anonymous
 from leveret.security.mechanisms.base import Context, Mechanism
 from leveret.security.mechanisms.external import External
 from leveret.security.mechanisms.plain import Plain
+from leveret.security.mechanisms.scram import ScramSha256, ScramSha512
+from leveret.security.scram import KEY_OCTETS
 
 MECHANISMS: dict[str, type[Mechanism]] = {
+    ScramSha512.name: ScramSha512,
+    ScramSha256.name: ScramSha256,
     Plain.name: Plain,
     Amqplain.name: Amqplain,
     External.name: External,
@@ -18,11 +22,21 @@ MECHANISMS: dict[str, type[Mechanism]] = {
 }
 
 
+# Those that show us the password itself. A login by one of them is what makes the keys of SCRAM where they are missing.
+SHOWING = (Plain.name, Amqplain.name)
+
+
 def offered(enabled: Sequence[str], context: Context) -> list[str]:
-    """The mechanisms to offer on a connection, of those that the configuration enables, in its order."""
-    return [name for name in enabled if MECHANISMS[name].available(context)]
+    """The mechanisms to offer on a connection, of those that the configuration enables, in its order.
+
+    SCRAM is held back as long as there are users whom it would lock out: a client that prefers it would not try another.
+    """
+    names = [name for name in enabled if MECHANISMS[name].available(context)]
+    if not context.scram_ready and any(name in names for name in SHOWING):
+        names = [name for name in names if name not in KEY_OCTETS]
+    return names
 
 
-def create(name: str, enabled: Sequence[str], context: Context) -> Mechanism | None:
-    """The mechanism that the client chose; None where it was not offered."""
-    return MECHANISMS[name](context) if name in offered(enabled, context) else None
+def create(name: str, names: Sequence[str], context: Context) -> Mechanism | None:
+    """The mechanism that the client chose of those that it was offered; None for another one."""
+    return MECHANISMS[name](context) if name in names and MECHANISMS[name].available(context) else None

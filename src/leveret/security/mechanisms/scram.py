@@ -1,0 +1,81 @@
+"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), without channel binding.
+
+No mechanism whose name ends in -PLUS is offered, so the flag `y` of a client that could bind is as good as `n`, and `p` is
+refused. The server's last message goes with the success; where a protocol has no room for it, it is one more challenge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from leveret.security.mechanisms.base import Blocking, Challenge, Context, Failure, Mechanism, Outcome, Success
+
+# Characters of the client's nonce: ours and the salt have to fit into a SASL frame of 512 octets with it.
+LONGEST_NONCE = 256
+
+
+class _Scram(Mechanism):
+    """The client's first message, a challenge, the client's final message, the outcome."""
+
+    speaks_first = True
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._server: Any = None
+        self._names: list[str] = []
+
+    @classmethod
+    def available(cls, context: Context) -> bool:
+        return context.scram_keys is not None
+
+    def step(self, response: bytes) -> Outcome:
+        if self._server is not None:
+            return self._final(response)
+        return Blocking(lambda: self._first(response))
+
+    def _first(self, response: bytes) -> Outcome:
+        from scramp import ScramException, ScramMechanism
+
+        server = ScramMechanism(self.name).make_server(_finder(self.name, self.context, self._names))
+        try:
+            text = response.decode("utf-8")
+            server.set_client_first(text)
+            if len(server.nonce) - len(server.s_nonce) > LONGEST_NONCE:
+                return Failure(f"{self.name}: the nonce has more than {LONGEST_NONCE} characters")
+            challenge = server.get_server_first()
+        except (ScramException, UnicodeDecodeError) as error:
+            return Failure(f"{self.name}: {error}")
+        self._server = server
+        return Challenge(challenge.encode())
+
+    def _final(self, response: bytes) -> Outcome:
+        from scramp import ScramException
+
+        (name,) = self._names
+        try:
+            self._server.set_client_final(response.decode("utf-8"))
+            return Success(name, self._server.get_server_final().encode())
+        except (ScramException, UnicodeDecodeError) as error:
+            return Failure(f"login of '{name}' by {self.name}: {error}")
+
+
+def _finder(mechanism: str, context: Context, names: list[str]) -> Callable[[str], tuple[bytes, bytes, bytes, int]]:
+    """What looks up the keys of a user, whose name it appends to `names`. It does not know the mechanism: no cycle."""
+    find = context.scram_keys
+    assert find is not None
+
+    def keys_of(name: str) -> tuple[bytes, bytes, bytes, int]:
+        names.append(name)
+        keys = find(name, mechanism)
+        return keys.salt, keys.stored_key, keys.server_key, keys.iterations
+
+    return keys_of
+
+
+class ScramSha256(_Scram):
+    name = "SCRAM-SHA-256"
+
+
+class ScramSha512(_Scram):
+    name = "SCRAM-SHA-512"

@@ -1,0 +1,75 @@
+"""What SCRAM (RFC 5802, RFC 7677) keeps of a password: two keys for each hash, from which nobody can log in elsewhere.
+
+The library `scramp` does the arithmetic. It is imported at the first use: that takes part of the time to start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Sequence
+
+import msgspec
+
+# The mechanisms, and the octets of their keys.
+KEY_OCTETS = {"SCRAM-SHA-512": 64, "SCRAM-SHA-256": 32}
+# Rounds of PBKDF2, which each client computes at each login: the most that Cyrus SASL takes, and so Qpid Proton.
+ITERATIONS = 65536
+SALT_OCTETS = 16
+
+
+class ScramKeys(msgspec.Struct, frozen=True, kw_only=True):
+    """The keys of one user for one mechanism (RFC 5802 section 3)."""
+
+    salt: bytes
+    iterations: int
+    stored_key: bytes
+    server_key: bytes
+
+
+# By mechanism. Empty for a password that SCRAM cannot take; it has to be text, of characters that SASLprep allows.
+Keys = dict[str, ScramKeys]
+
+
+class Keyring:
+    """Makes keys, and such as look like them.
+
+    mechanisms  those that keys are made for
+    secret      32 octets that salts come from. It has to outlive restarts: an unknown name gets the same salt for ever,
+                as a user does.
+    """
+
+    def __init__(self, mechanisms: Sequence[str] = (), iterations: int = ITERATIONS) -> None:
+        self.mechanisms = tuple(name for name in mechanisms if name in KEY_OCTETS)
+        self.iterations = iterations
+        self.secret = secrets.token_bytes(32)
+
+    def salt(self, mechanism: str, name: str) -> bytes:
+        """The salt of everybody of that name, whether there is such a user or not."""
+        text = f"{mechanism}\0{name}".encode("utf-8", "surrogateescape")
+        return hmac.digest(self.secret, text, hashlib.sha256)[:SALT_OCTETS]
+
+    def make(self, name: str, password: bytes) -> Keys:
+        """The keys of a password. Blocking: about 50 ms, without the interpreter's lock."""
+        from scramp import ScramException, ScramMechanism
+
+        keys = {}
+        for mechanism in self.mechanisms:
+            try:
+                salt, stored_key, server_key, iterations = ScramMechanism(mechanism).make_auth_info(
+                    password.decode("utf-8"), self.iterations, self.salt(mechanism, name))
+            except (ScramException, UnicodeDecodeError):
+                return {}
+            keys[mechanism] = ScramKeys(salt=salt, iterations=iterations, stored_key=stored_key, server_key=server_key)
+        return keys
+
+    def fake(self, mechanism: str, name: str) -> ScramKeys:
+        """Keys that no password has, with the salt and the cost of those of a user."""
+        octets = KEY_OCTETS[mechanism]
+        return ScramKeys(salt=self.salt(mechanism, name), iterations=self.iterations,
+                         stored_key=secrets.token_bytes(octets), server_key=secrets.token_bytes(octets))
+
+    def complete(self, keys: Keys | None) -> bool:
+        """Whether these are all keys that there can be of a password."""
+        return keys is not None and (not keys or all(name in keys for name in self.mechanisms))

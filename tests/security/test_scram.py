@@ -1,0 +1,388 @@
+"""SCRAM (RFC 5802, RFC 7677): the exchange, and what is kept of passwords for it."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leveret.broker.errors import StorageFailed
+from leveret.security.mechanisms import Blocking, Challenge, Context, Failure, Success, create, offered
+from leveret.security.passwords import Hasher
+from leveret.security.scram import ITERATIONS, KEY_OCTETS, Keyring
+from leveret.security.users import DeclaredUser, User, UserStore
+from tests.support.scram import ScramClient
+
+BOTH = ["SCRAM-SHA-512", "SCRAM-SHA-256"]
+# The least that the library takes, for quick tests.
+FEW = 4096
+
+
+class QuickHasher(Hasher):
+    def hash(self, password: bytes) -> str:
+        return "hash:" + password.decode("latin-1")[::-1]
+
+    def verify(self, hash: str, password: bytes) -> bool:
+        return hash == self.hash(password)
+
+
+class Metadata(dict[tuple[str, str], bytes]):
+    def put(self, kind: str, key: str, value: bytes | None) -> None:
+        if value is None:
+            self.pop((kind, key), None)
+        else:
+            self[kind, key] = value
+
+
+@pytest.fixture
+def metadata() -> Metadata:
+    return Metadata()
+
+
+@pytest.fixture
+def store(metadata: Metadata) -> UserStore:
+    return open_store(metadata)
+
+
+def open_store(metadata: Metadata, mechanisms: list[str] = BOTH) -> UserStore:
+    store = UserStore(metadata.put, hasher=QuickHasher(), keyring=Keyring(mechanisms, FEW))
+    store.load(metadata)
+    return store
+
+
+def add(store: UserStore, name: str, password: bytes = b"secret") -> None:
+    secret = store.secret(name, password)
+    store.add(User(name=name, password_hash=secret.password_hash, scram=secret.scram))
+
+
+def begin(store: UserStore, mechanism: str) -> Any:
+    found = create(mechanism, BOTH, Context(scram_keys=store.scram_keys))
+    assert found is not None
+    return found
+
+
+def first(mechanism: Any, message: bytes) -> Any:
+    outcome = mechanism.step(message)
+    assert isinstance(outcome, Blocking)
+    return outcome.call()
+
+
+def log_in(store: UserStore, name: str, password: str, mechanism: str = "SCRAM-SHA-256", **options: str) -> Any:
+    """The outcome of a whole exchange; where it is a success, the server has proved itself."""
+    client = ScramClient(mechanism, name, password, **options)
+    server = begin(store, mechanism)
+    challenge = first(server, client.first())
+    if not isinstance(challenge, Challenge):
+        return challenge
+    outcome = server.step(client.final(challenge.data))
+    if isinstance(outcome, Success):
+        client.check(outcome.data)
+    return outcome
+
+
+def is_in(store: UserStore, name: str, password: str, mechanism: str = "SCRAM-SHA-256") -> bool:
+    outcome = log_in(store, name, password, mechanism)
+    assert isinstance(outcome, (Success, Failure))
+    return isinstance(outcome, Success)
+
+
+# The exchange
+
+
+def test_the_example_of_rfc_7677(monkeypatch: pytest.MonkeyPatch) -> None:
+    import scramp.core
+
+    salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+    server_nonce = scramp.core.Nonce("%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0")
+    monkeypatch.setattr(scramp.core.Nonce, "create", classmethod(lambda cls: server_nonce))
+    keyring = Keyring(["SCRAM-SHA-256"], 4096)
+    monkeypatch.setattr(keyring, "salt", lambda mechanism, name: salt)
+    keys = keyring.make("user", b"pencil")["SCRAM-SHA-256"]
+    server = create("SCRAM-SHA-256", BOTH, Context(scram_keys=lambda name, mechanism: keys))
+    challenge = first(server, b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")
+    assert challenge.data == (b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096")
+    assert server is not None
+    outcome = server.step(b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
+                          b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=")
+    assert outcome == Success("user", b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")
+
+
+@pytest.mark.parametrize("mechanism", BOTH)
+def test_right_and_wrong_passwords(store: UserStore, mechanism: str) -> None:
+    add(store, "alice")
+    outcome = log_in(store, "alice", "secret", mechanism)
+    assert isinstance(outcome, Success) and outcome.username == "alice"
+    assert not is_in(store, "alice", "Secret", mechanism)
+    assert not is_in(store, "bob", "secret", mechanism)
+
+
+def test_names_with_commas_and_equals_signs(store: UserStore) -> None:
+    add(store, "a=b,c")
+    assert is_in(store, "a=b,c", "secret")
+
+
+def test_passwords_are_prepared(store: UserStore) -> None:
+    """RFC 4013: a non-breaking space is a space, a soft hyphen is nothing."""
+    add(store, "alice", "pass\u00adword\u00a0one".encode())
+    assert is_in(store, "alice", "password one")
+
+
+@pytest.mark.parametrize("flag", ["n,,", "y,,"])
+def test_clients_that_bind_no_channel(store: UserStore, flag: str) -> None:
+    add(store, "alice")
+    assert isinstance(log_in(store, "alice", "secret", flag=flag), Success)
+
+
+@pytest.mark.parametrize("flag", ["p=tls-unique,,", "p=tls-server-end-point,,", "p=tls-exporter,,", "n,a=bob,", "x,,", ",,",
+                                  "n,", ""])
+def test_what_is_not_supported_is_refused(store: UserStore, flag: str) -> None:
+    add(store, "alice")
+    assert isinstance(log_in(store, "alice", "secret", flag=flag), Failure)
+
+
+def test_a_flag_that_was_changed_on_the_way(store: UserStore) -> None:
+    """Whoever takes the offer of -PLUS away turns y into n: the proof covers it."""
+    add(store, "alice")
+    client = ScramClient("SCRAM-SHA-256", "alice", "secret", flag="y,,")
+    server = begin(store, "SCRAM-SHA-256")
+    challenge = first(server, b"n,," + client.bare.encode())
+    assert isinstance(server.step(client.final(challenge.data)), Failure)
+
+
+def test_a_nonce_that_would_not_fit_a_frame(store: UserStore) -> None:
+    add(store, "alice")
+    client = ScramClient("SCRAM-SHA-256", "alice", "secret", nonce="n" * 256)
+    challenge = first(begin(store, "SCRAM-SHA-256"), client.first())
+    assert len(challenge.data) < 512 - 32
+    assert isinstance(first(begin(store, "SCRAM-SHA-256"), b"n,,n=alice,r=" + b"n" * 257), Failure)
+
+
+def test_the_final_message_of_another_exchange(store: UserStore) -> None:
+    add(store, "alice")
+    client = ScramClient("SCRAM-SHA-256", "alice", "secret", nonce="same")
+    final = client.final(first(begin(store, "SCRAM-SHA-256"), client.first()).data)
+    again = begin(store, "SCRAM-SHA-256")
+    first(again, client.first())
+    assert isinstance(again.step(final), Failure)
+
+
+@settings(max_examples=200, deadline=None)
+@given(message=st.one_of(st.binary(max_size=80), st.text("nyp,=ar\0am1é", max_size=40).map(str.encode)),
+       last=st.one_of(st.binary(max_size=80), st.text("crp,=biws1\0é", max_size=40).map(str.encode)))
+def test_no_message_breaks_it(message: bytes, last: bytes) -> None:
+    store = open_store(Metadata())
+    server = begin(store, "SCRAM-SHA-256")
+    assert isinstance(first(server, message), (Challenge, Failure))
+    server = begin(store, "SCRAM-SHA-256")
+    first(server, b"n,,n=alice,r=nonce")
+    assert isinstance(server.step(last), Failure)
+
+
+def test_what_is_offered() -> None:
+    context = Context(scram_keys=lambda name, mechanism: None)  # type: ignore[arg-type,return-value]
+    assert offered([*BOTH, "PLAIN"], context) == [*BOTH, "PLAIN"]
+    assert offered([*BOTH, "PLAIN"], Context()) == ["PLAIN"]
+    waiting = Context(scram_keys=context.scram_keys, scram_ready=False)
+    assert offered([*BOTH, "PLAIN"], waiting) == ["PLAIN"]
+    assert offered([*BOTH, "ANONYMOUS"], waiting) == BOTH
+    assert create("SCRAM-SHA-256", ["PLAIN"], context) is None
+
+
+# Who is not there
+
+
+@pytest.mark.parametrize("mechanism", BOTH)
+def test_an_unknown_name_looks_like_a_user(store: UserStore, metadata: Metadata, mechanism: str) -> None:
+    """The same salt each time, also after a restart, and from before the user was added to after it was deleted."""
+    def challenge(of: UserStore, name: str) -> tuple[bytes, int]:
+        client = ScramClient(mechanism, name, "x")
+        outcome = first(begin(of, mechanism), client.first())
+        client.final(outcome.data)
+        return client.salt, client.iterations
+
+    seen = [challenge(store, "alice")]
+    seen.append(challenge(open_store(metadata), "alice"))
+    add(store, "alice")
+    seen.append(challenge(store, "alice"))
+    seen.append(challenge(open_store(metadata), "alice"))
+    store.delete("alice")
+    seen.append(challenge(store, "alice"))
+    store.declare({"alice": DeclaredUser(user=User(name="alice"), password=b"clear")})
+    seen.append(challenge(store, "alice"))
+    store.declare({"alice": DeclaredUser(user=User(name="alice", password_hash="hash:x"))})
+    seen.append(challenge(store, "alice"))
+    assert set(seen) == {seen[0]}
+    assert seen[0][1] == FEW
+    assert challenge(store, "bob")[0] != seen[0][0]
+
+
+def test_the_salts_of_the_mechanisms_and_of_brokers_differ(store: UserStore) -> None:
+    keyring = store.keyring
+    assert len({keyring.salt(name, "alice") for name in BOTH} | {Keyring().salt(BOTH[0], "alice")}) == 3
+
+
+def test_nobody_gets_in_by_keys_that_are_made_up(store: UserStore) -> None:
+    for mechanism, octets in KEY_OCTETS.items():
+        one, two = store.scram_keys("nobody", mechanism), store.scram_keys("nobody", mechanism)
+        assert one.stored_key != two.stored_key
+        assert len(one.stored_key) == len(one.server_key) == octets
+
+
+def test_the_cost_is_what_cyrus_sasl_takes_at_most() -> None:
+    assert Keyring(BOTH).iterations == ITERATIONS == 0x10000
+
+
+# What is kept
+
+
+def test_keys_are_stored_with_the_user(store: UserStore, metadata: Metadata) -> None:
+    add(store, "alice")
+    again = open_store(metadata)
+    assert again.get("alice") == store.get("alice")
+    assert is_in(again, "alice", "secret")
+    record = json.loads(metadata["user", "alice"])
+    assert record["format"] == 2
+    assert set(record["scram"]) == set(BOTH)
+    assert b"secret" not in metadata["user", "alice"]
+
+
+def test_a_new_password_ends_the_old_keys(store: UserStore) -> None:
+    add(store, "alice")
+    store.change("alice", secret=store.secret("alice", b"new"))
+    assert is_in(store, "alice", "new")
+    assert not is_in(store, "alice", "secret")
+    store.change("alice", tags=["administrator"])
+    assert is_in(store, "alice", "new")
+    store.delete("alice")
+    assert not is_in(store, "alice", "new")
+
+
+@pytest.fixture
+def old(metadata: Metadata) -> UserStore:
+    """A store whose one user is as the format without SCRAM had it."""
+    metadata["user", "alice"] = (
+        b'{"name":"alice","password_hash":"hash:terces","tags":["administrator"],'
+        b'"permissions":{"/":{"configure":".*","write":"a","read":""}},"limits":{"max_connections":3,"max_channels":0}}')
+    return open_store(metadata)
+
+
+def test_a_user_of_before_gets_keys_at_the_next_login_by_password(old: UserStore, metadata: Metadata) -> None:
+    before = old.get("alice")
+    generation = old.generation
+    assert not is_in(old, "alice", "secret")
+    assert not old.scram_ready()
+    assert not old.verify("alice", b"wrong")
+    old.keep_keys("alice")
+    assert not old.scram_ready()
+    assert old.verify("alice", b"secret")
+    old.keep_keys("alice")
+    assert is_in(old, "alice", "secret")
+    assert old.scram_ready()
+    # Nothing else has changed: nobody's answers have to be asked for again.
+    assert old.generation == generation
+    after = old.get("alice")
+    assert before is not None and after is not None
+    assert (after.tags, after.permissions, after.limits) == (before.tags, before.permissions, before.limits)
+    again = open_store(metadata)
+    assert is_in(again, "alice", "secret")
+    assert again.verify("alice", b"secret")
+
+
+def test_keys_of_a_password_that_was_replaced_meanwhile_are_not_kept(old: UserStore) -> None:
+    assert old.verify("alice", b"secret")
+    old.change("alice", secret=old.secret("alice", b"new"))
+    old.keep_keys("alice")
+    assert is_in(old, "alice", "new")
+    assert not is_in(old, "alice", "secret")
+
+
+def test_a_password_that_scram_cannot_take(store: UserStore) -> None:
+    for number, password in enumerate((b"\xff\xfe", "bell\u0007".encode())):
+        add(store, f"u{number}", password)
+        assert store.verify(f"u{number}", password)
+        assert store.get(f"u{number}").scram == {}  # type: ignore[union-attr]
+    # No keys will ever be there: nobody waits for them.
+    assert store.scram_ready()
+
+
+def test_a_mechanism_that_is_turned_on_later(metadata: Metadata) -> None:
+    one = open_store(metadata, ["SCRAM-SHA-256"])
+    add(one, "alice")
+    assert one.scram_ready()
+    both = open_store(metadata)
+    assert not both.scram_ready()
+    assert both.verify("alice", b"secret")
+    both.keep_keys("alice")
+    assert both.scram_ready()
+    assert is_in(both, "alice", "secret", "SCRAM-SHA-512")
+
+
+def test_without_scram_no_keys_are_made(metadata: Metadata) -> None:
+    store = open_store(metadata, ["PLAIN"])
+    add(store, "alice")
+    assert store.verify("alice", b"secret")
+    store.keep_keys("alice")
+    assert store.get("alice").scram is None  # type: ignore[union-attr]
+
+
+def test_a_later_format_is_refused(metadata: Metadata) -> None:
+    metadata["user", "alice"] = b'{"format":3,"name":"alice"}'
+    with pytest.raises(StorageFailed, match="user 'alice' is stored in format 3, this version knows up to 2"):
+        open_store(metadata)
+
+
+# The configuration's users
+
+
+def test_passwords_in_clear(store: UserStore) -> None:
+    store.declare({"alice": DeclaredUser(user=User(name="alice"), password=b"one")})
+    assert store.scram_ready()
+    assert is_in(store, "alice", "one", "SCRAM-SHA-512")
+    store.declare({"alice": DeclaredUser(user=User(name="alice"), password=b"two")})
+    assert is_in(store, "alice", "two")
+    assert not is_in(store, "alice", "one")
+    store.declare({})
+    assert not is_in(store, "alice", "two")
+
+
+def test_hashed_passwords_get_keys_at_a_login_and_keep_them_when_the_file_is_read_again(
+        store: UserStore, metadata: Metadata) -> None:
+    declared = {"alice": DeclaredUser(user=User(name="alice", password_hash="hash:terces"))}
+    store.declare(declared)
+    assert not store.scram_ready()
+    assert store.verify("alice", b"secret")
+    store.keep_keys("alice")
+    assert store.scram_ready()
+    store.declare(declared)
+    assert store.scram_ready()
+    assert is_in(store, "alice", "secret")
+    assert ("user", "alice") not in metadata
+    store.declare({"alice": DeclaredUser(user=User(name="alice", password_hash="hash:wen"))})
+    assert not is_in(store, "alice", "secret")
+
+
+def test_a_user_of_the_configuration_hides_the_keys_of_the_stored_one(store: UserStore) -> None:
+    add(store, "alice", b"stored")
+    store.declare({"alice": DeclaredUser(user=User(name="alice"))})
+    assert not is_in(store, "alice", "stored")
+    assert store.scram_ready()
+    store.declare({})
+    assert is_in(store, "alice", "stored")
+
+
+def test_guest(store: UserStore) -> None:
+    assert is_in(store, "guest", "guest")
+    store.declare({"guest": DeclaredUser(user=User(name="guest"))})
+    assert not is_in(store, "guest", "guest")
+    store.declare({"other": DeclaredUser(user=User(name="other"))})
+    assert not is_in(store, "guest", "guest")
+
+
+def test_users_without_a_password_keep_nobody_waiting(store: UserStore) -> None:
+    store.add(User(name="by certificate"))
+    assert store.scram_ready()
+    assert not is_in(store, "by certificate", "")
