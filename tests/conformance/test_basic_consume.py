@@ -105,6 +105,18 @@ def test_ten_priorities_on_any_queue(channel: Channel, name: str) -> None:
 
 
 @pytest.mark.rule("0-9-1", "basic.07")
+@pytest.mark.mode("strict")
+def test_with_a_small_maximum_the_levels_are_those_of_the_middle(channel: Channel, name: str) -> None:
+    """The specification wants two levels at least; which they are is what AMQP 1.0 says (messaging section 3.2.1)."""
+    channel.queue(name, arguments={"x-max-priority": 5})
+    channel.publish(b"absent", name)
+    for priority in (0, 3, 5, 200, 1):
+        channel.publish(b"%d" % priority, name, priority=priority)
+    assert channel.drain(name) == [b"200", b"5", b"absent", b"3", b"0", b"1"]
+
+
+@pytest.mark.rule("0-9-1", "basic.07")
+@pytest.mark.mode("rabbitmq")
 def test_with_a_maximum_absent_is_zero_and_more_is_the_maximum(channel: Channel, name: str) -> None:
     channel.queue(name, arguments={"x-max-priority": 5})
     channel.publish(b"absent", name)

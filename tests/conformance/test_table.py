@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +10,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.conformance.table import HERE, ROOT, Collected, Table
+from tests.conformance.catalogue import catalogue
+from tests.conformance.table import HERE, ROOT, VERSIONS, Collected, Table
 
 SPECIFICATION = ROOT.parent / "shared" / "spec" / "amqp-0-9-1.xml"
+SPECIFICATION_1_0 = ROOT.parent / "shared" / "spec" / "amqp-1-0"
+KEYWORD = re.compile(r"\b(?:MUST|SHOULD)(?:\s+NOT)?\b")
 
 
 def paths(element: ElementTree.Element, above: list[str]) -> list[str]:
@@ -35,6 +39,39 @@ def test_the_list_of_rules_is_the_specifications() -> None:
     assert len(listed) == 115
 
 
+def keywords(element: ElementTree.Element, above: list[str]) -> list[tuple[str, str]]:
+    """The MUSTs and SHOULDs below an element, each with the path of its place."""
+    kind = element.tag.rsplit("}", 1)[-1]
+    name = element.get("title") if kind == "doc" else element.get("name") if kind in ("section", "type", "field") else ""
+    path = [*above, name] if name else above
+    found = [("/".join(path), keyword) for keyword in KEYWORD.findall(element.text or "")]
+    for child in element:
+        found += keywords(child, path)
+        found += [("/".join(path), keyword) for keyword in KEYWORD.findall(child.tail or "")]
+    return [(place, " ".join(keyword.split())) for place, keyword in found]
+
+
+def test_the_catalogue_of_1_0_is_the_specifications() -> None:
+    if not SPECIFICATION_1_0.exists():
+        pytest.skip(f"{SPECIFICATION_1_0} is not there")
+    for part in ("types", "transport", "messaging", "transactions", "security"):
+        root = ElementTree.parse(SPECIFICATION_1_0 / f"{part}.xml").getroot()
+        listed = [(rule.place, rule.keyword) for rule in catalogue() if rule.part == part]
+        assert listed == keywords(root, []), part
+
+
+def test_the_catalogue_of_1_0_is_well_made() -> None:
+    rules = catalogue()
+    assert len({rule.id for rule in rules}) == len(rules)
+    must = [rule for rule in rules if rule.keyword.startswith("MUST")]
+    assert (len(must), len(rules) - len(must)) == (176, 32)
+    seen: dict[tuple[str, str], int] = {}
+    for rule in rules:
+        place = (rule.part, rule.place)
+        seen[place] = seen.get(place, 0) + 1
+        assert rule.ordinal == seen[place], rule.id
+
+
 def test_every_rule_has_a_test_or_a_reason() -> None:
     done = subprocess.run([sys.executable, "-m", "tests.conformance.table", "--check"], cwd=Path(ROOT),
                           capture_output=True, text=True, timeout=100, check=False)
@@ -45,18 +82,22 @@ def test_every_rule_has_a_test_or_a_reason() -> None:
 def collected() -> Collected:
     """Marks as if every rule had its tests."""
     made = Collected()
-    table = Table(made)
-    for rule in table.rules:
-        if rule not in table.untestable:
-            made.tests[rule]["test_x::test_y"] = None
-            made.modes[rule] |= {"rabbitmq", "strict"} if rule in table.deviations else {""}
+    for version in VERSIONS:
+        table = Table(version, made)
+        for rule in table.rules:
+            if rule not in table.untestable and rule not in table.missing:
+                made.tests[version][rule]["test_x::test_y"] = None
+                made.modes[version][rule] |= {"rabbitmq", "strict"} if rule in table.deviations else {""}
     return made
 
 
-def test_a_complete_table_has_no_problems(collected: Collected) -> None:
-    table = Table(collected)
+@pytest.mark.parametrize(("version", "rules"), [("0-9-1", 115), ("1.0", 208)])
+def test_a_complete_table_has_no_problems(collected: Collected, version: str, rules: int) -> None:
+    table = Table(version, collected)
     assert table.problems == []
-    assert "115 rules: 110 tested, 5 cannot be tested, 0 missing" in table.totals()
+    tested = rules - len(table.untestable) - len(table.missing)
+    assert (f"{rules} rules: {tested} tested, {len(table.untestable)} cannot be tested, {len(table.missing)} missing"
+            in table.totals())
 
 
 @pytest.mark.parametrize(("rule", "modes", "problem"), [
@@ -68,17 +109,28 @@ def test_a_complete_table_has_no_problems(collected: Collected) -> None:
 ])
 def test_what_is_wrong_with_a_table_is_said(collected: Collected, rule: str, modes: set[str] | None,
                                             problem: str) -> None:
+    tests = collected.tests["0-9-1"]
     if modes is None:
-        del collected.tests[rule]
+        del tests[rule]
     else:
-        collected.tests[rule]["test_x::test_y"] = None
-        collected.modes[rule] = modes
-    problems = Table(collected).problems
+        tests[rule]["test_x::test_y"] = None
+        collected.modes["0-9-1"][rule] = modes
+    problems = Table("0-9-1", collected).problems
     assert len(problems) == 1
     assert problems[0].startswith(rule)
     assert problem in problems[0]
 
 
+def test_what_is_missing_is_in_the_table(collected: Collected) -> None:
+    table = Table("1.0", collected)
+    rule = next(rule for rule in table.rules if rule in collected.tests["1.0"])
+    del collected.tests["1.0"][rule]
+    table.missing = {rule: "it lacks this"}
+    assert f"| `{rule}` | **missing:** it lacks this |" in table.page()
+    assert re.search(rf"{re.escape(rule)} +MISSING: it lacks this", table.text())
+
+
 def test_a_test_without_a_rule_is_a_problem(collected: Collected) -> None:
     collected.unmarked.append("test_x::test_z")
-    assert Table(collected).problems == ["test_x::test_z: has no rule"]
+    for version in VERSIONS:
+        assert Table(version, collected).problems == ["test_x::test_z: has no rule"]

@@ -276,7 +276,9 @@ class Vhost:
 
     def add_reply_queue(self, name: str, settings: QueueSettings) -> Queue:
         """A queue for direct replies to one channel: transient, gone with its consumer."""
-        return self._add_queue(name, False, None, True, {}, settings)
+        queue = self._add_queue(name, False, None, True, {}, settings)
+        queue.temporary = True
+        return queue
 
     def add_own_queue(self, name: str, durable: bool) -> Queue:
         """A queue that a protocol makes for somebody and takes away again: a dynamic node, a subscription."""

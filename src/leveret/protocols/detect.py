@@ -15,6 +15,8 @@ HEADER_1_0: Final = b"AMQP\x00\x01\x00\x00"
 HEADER_1_0_SASL: Final = b"AMQP\x03\x01\x00\x00"
 HEADER_1_0_TLS: Final = b"AMQP\x02\x01\x00\x00"
 HEADER_SIZE: Final = 8
+# The version of AMQP 0-8.
+OLDEST: Final = b"\x00\x08\x00"
 # A record of TLS that carries a handshake, of any version from SSL 3 on (RFC 8446 section 5.1).
 TLS_RECORD: Final = b"\x16\x03"
 
@@ -55,7 +57,8 @@ def supported_header(data: bytes, tls: bool = False) -> bytes:
     `tls` says whether TLS can be had on this connection.
     """
     if len(data) >= HEADER_SIZE and data[:4] == b"AMQP":
-        if data[4] == 0 and data[5] >= 1:
+        # Versions that are older than all others are answered with the newest; 0-8 and 0-9 are near to 0-9-1.
+        if data[4] == 0 and (data[5] >= 1 or data[5:8] < OLDEST):
             return HEADER_1_0
         if data[4] == 2 and tls:
             return HEADER_1_0_TLS

@@ -180,6 +180,8 @@ def test_states_and_termini() -> None:
     (described(0x10, "me", *[None] * 8, {"string": 1}), "properties: expected a symbol as key", "decode-error"),
     (described(0x12, "l", UInt(0), True, None, None, Described(ULong(0x29), [])), "source: expected a source",
      "decode-error"),
+    (described(0x12, "l", UInt(0), True, *[None] * 4, {None: None}), "unsettled: expected a delivery-tag as key",
+     "decode-error"),
     (described(0x14, UInt(0), *[None] * 6, Described(ULong(0x10), ["me"])), "expected a delivery-state", "decode-error"),
     (described(0x14, UInt(0), *[None] * 6, 5), "expected a delivery-state", "decode-error"),
     (described(0x18, Described(ULong(0x24), [])), "error: expected a error", "decode-error"),

@@ -54,6 +54,8 @@ class Queue:
         self.stored = False
         self.exclusive_owner = exclusive_owner
         self.auto_delete = auto_delete
+        # Made for one client, whose end it does not outlive.
+        self.temporary = exclusive_owner is not None or auto_delete
         self.arguments = arguments
         self.settings = settings
         self.next_seq = 1
@@ -219,6 +221,10 @@ class Queue:
         """The effective level of a raw priority (-1 for none); DESIGN of priorities: see docs/queues.md."""
         highest = self.max_priority
         if highest >= 0:
+            if highest < 9 and self.vhost.strict:
+                # So many of the ten levels, around their middle (1.0, messaging section 3.2.1).
+                lowest = 5 - ((highest + 2) >> 1)
+                return min(max(DEFAULT_PRIORITY if raw < 0 else raw, lowest), lowest + highest)
             return min(max(raw, 0), highest)
         return DEFAULT_PRIORITY if raw < 0 else min(raw, 9)
 

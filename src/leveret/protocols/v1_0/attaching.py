@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("leveret.connection")
 
 OUTCOMES: Final = ("amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list")
+DEFAULTS: Final = (descriptors.ACCEPTED, descriptors.REJECTED, descriptors.RELEASED, descriptors.MODIFIED)
 POLICIES: Final[dict[int, Any]] = {
     descriptors.DELETE_ON_CLOSE: DeleteOnClose, descriptors.DELETE_ON_NO_LINKS: DeleteOnNoLinks,
     descriptors.DELETE_ON_NO_MESSAGES: DeleteOnNoMessages,
@@ -147,7 +148,8 @@ def _attach_incoming(session: SessionEndpoint, frame: Attach, handle: int, key: 
         address = _text(target.address)
         node = addresses.parse(address, connection.vhost, tuple(target.capabilities))
         if node.queue is not None:
-            _find_queue(session, node)
+            queue = _find_queue(session, node)
+            link.forgetful = connection.vhost.strict and not queue.durable and not queue.temporary
         elif node.exchange not in connection.vhost.exchanges:
             raise NotFound(f"no exchange '{node.exchange}' in vhost '{connection.vhost_name}'")
         connection.check("write", node.exchange)
@@ -252,11 +254,11 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
         link.recorded = session.recorded = True
     else:
         link.consumer = LinkConsumer(link, queue, settled, False, _priority(frame))
-    link.consumer.default_outcome = source.default_outcome
+    link.consumer.default_outcome = _default_outcome(source)
     link.consumer.filter(wanted)
     actual = Source(address, durable, source.expiry_policy, source.timeout, properties is not None, properties,
                     constants.STD_DIST_MODE_COPY if copies else constants.STD_DIST_MODE_MOVE, wanted.in_place or None,
-                    source.default_outcome, source.outcomes or OUTCOMES, _known(source.capabilities))
+                    source.default_outcome, _outcomes(source), _known(source.capabilities))
     answer = Attach(frame.name, handle, False, frame.snd_settle_mode, frame.rcv_settle_mode, actual, frame.target,
                     initial_delivery_count=0, channel=session.channel)
     told = maps.source(link, terminus, frame, answer)
@@ -359,6 +361,20 @@ def _short(name: str) -> str:
 
 def _lifetime(node: DynamicNode) -> dict[str, Any]:
     return {LIFETIME: to_described(POLICIES[node.policy]())}
+
+
+def _outcomes(source: Source) -> tuple[str, ...]:
+    """Those of the outcomes that the client names which are some; all where it names none."""
+    return tuple(name for name in source.outcomes if name in OUTCOMES) or OUTCOMES
+
+
+def _default_outcome(source: Source) -> Any:
+    """The outcome that the client wants for deliveries of which it says nothing, None for the broker's own."""
+    outcome = source.default_outcome
+    if outcome is not None and getattr(outcome, "kind", 0) not in DEFAULTS:
+        raise LinkRefused(constants.INVALID_FIELD, "the default outcome of the source is none of accepted, rejected,"
+                          " released and modified")
+    return outcome
 
 
 def _text(address: Any) -> str:

@@ -81,6 +81,8 @@ class IncomingLink(Link):
         self.slack = 0
         self.work: Work | None = None
         self.withheld = False
+        # The node of the target would lose durable messages, and must not take them.
+        self.forgetful = False
 
     def set_target(self, exchange: str | None, routing_key: str | None) -> None:
         self.exchange = exchange
@@ -283,6 +285,10 @@ class IncomingLink(Link):
             address = _address(self.exchange, "" if subject is None else _text(subject))
         if sections.user_id is not None and not self._check_user(sections.user_id):
             return
+        if self.forgetful and sections.durable:
+            self._refuse(constants.PRECONDITION_FAILED, "the queue is not durable, so it takes no durable messages"
+                         " (compat.strict is set for this virtual host)")
+            return
         self._publish(sections, address, self.accepts_all)
 
     def _publish(self, sections: Sections, address: bytes, accepts_all: bool) -> None:
@@ -377,10 +383,14 @@ class IncomingLink(Link):
             return True
         text = (f"user-id is '{user_id.decode('utf-8', 'replace')}', but the user that has logged in is"
                 f" '{connection.user}'")
-        if self.settled or not self.may_reject:
-            raise LinkRefused(constants.UNAUTHORIZED_ACCESS, text)
-        self._reject(constants.UNAUTHORIZED_ACCESS, text)
+        self._refuse(constants.UNAUTHORIZED_ACCESS, text)
         return False
+
+    def _refuse(self, condition: str, text: str) -> None:
+        """Reject the delivery; where it cannot be rejected, end the link."""
+        if self.settled or not self.may_reject:
+            raise LinkRefused(condition, text)
+        self._reject(condition, text)
 
     def _spool(self, message: Message) -> None:
         """A large body leaves memory, where there is a place for it."""

@@ -163,6 +163,10 @@ def _read_map(pos: int, spec: CompositeSpec, field: FieldSpec, value: Any) -> An
         for key, _ in pairs:
             if not isinstance(key, Symbol):
                 raise _mismatch(pos, spec, field, key, "symbol as key")
+    if field.name == "unsettled":
+        for key, _ in pairs:
+            if key is None:
+                raise _mismatch(pos, spec, field, key, "delivery-tag as key")
     if field.name == "unsettled" or field.type == "node-properties":
         pairs = [(key, from_described(item) if isinstance(item, Described) else item) for key, item in pairs]
         return dict(pairs) if isinstance(value, dict) else Map(pairs)

@@ -1,0 +1,84 @@
+"""Peers of AMQP 1.0, and queues for them. The broker is that of all conformance tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.conformance.peer import Channel
+from tests.conformance.peer import Peer as OtherPeer
+from tests.conformance.peer1 import Peer, Session
+from tests.support.broker import Broker
+
+Connect = Callable[..., Peer]
+Begin = Callable[..., Session]
+
+
+@pytest.fixture(autouse=True)
+def _leveret_only() -> None:
+    if os.environ.get("LEVERET_TEST_BROKER") == "rabbitmq":
+        pytest.skip("RabbitMQ is the measure of 0-9-1, not of 1.0")
+
+
+@pytest.fixture
+def raw(broker: Broker) -> Iterator[Connect]:
+    """A factory of sockets on which nothing was said yet."""
+    peers: list[Peer] = []
+
+    def make(at: Broker = broker, **options: int) -> Peer:
+        peer = Peer(at.host, at.port, **options)
+        peers.append(peer)
+        return peer
+
+    yield make
+    for peer in peers:
+        peer.drop()
+
+
+@pytest.fixture
+def connect(raw: Connect, name: str) -> Connect:
+    """A factory of open connections, each of a container of its own unless it is named."""
+    made: list[Peer] = []
+
+    def make(*, at: Broker | None = None, **options: object) -> Peer:
+        peer = raw() if at is None else raw(at)
+        peer.header()
+        made.append(peer)
+        peer.open(**{"container_id": f"{name}.{len(made)}"} | options)  # type: ignore[arg-type]
+        return peer
+
+    return make
+
+
+@pytest.fixture
+def peer(connect: Connect) -> Peer:
+    return connect()
+
+
+@pytest.fixture
+def session(peer: Peer) -> Session:
+    return peer.begin()
+
+
+@pytest.fixture
+def begin(connect: Connect) -> Begin:
+    """A factory of sessions on connections of their own."""
+    return lambda **options: connect(**options).begin()
+
+
+@pytest.fixture
+def channel0(broker: Broker) -> Iterator[Callable[..., Channel]]:
+    """A factory of channels of AMQP 0-9-1, for queues with settings and for looking at them from elsewhere."""
+    peers: list[OtherPeer] = []
+
+    def make(vhost: str = "/") -> Channel:
+        peer = OtherPeer(broker.host, broker.port)
+        peers.append(peer)
+        peer.handshake(vhost)
+        return peer.channel(1)
+
+    yield make
+    for peer in peers:
+        peer.drop()
