@@ -98,9 +98,6 @@ class SessionEndpoint(Holder):
         self.retiring: dict[int, Retirement] = {}
         self.unsettled: dict[int, IncomingDelivery | None] = {}
         self.termini: dict[Terminus, None] = {}
-        # With less unsettled than this it may get one more in any case.
-        most = connection.settings.unacked_per_channel
-        self.hold_freely = min(MAY_HOLD, most) if most > 0 else MAY_HOLD
         self.sending: deque[Sending] = deque()
         self.draining: list[OutgoingLink] = []
         self.runs: deque[Run] = deque()
@@ -433,8 +430,6 @@ class SessionEndpoint(Holder):
     def may_hold_more(self) -> bool:
         """Whether the session may get one more delivery that it has to settle."""
         held = len(self.unacked) + len(self.retiring) + len(self.copies)
-        if held < self.hold_freely:
-            return True
         most = self.connection.settings.unacked_per_channel
         if (held >= MAY_HOLD and self.broker.tight) or 0 < most <= held:
             self.held_up = True
