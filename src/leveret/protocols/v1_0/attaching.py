@@ -9,7 +9,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.errors import AccessRefused, BrokerError, NotFound, ResourceError
-from leveret.protocols.v1_0 import addresses, filters, linkpair, maps, volatile
+from leveret.protocols.v1_0 import addresses, filters, linkpair, maps, shared, volatile
 from leveret.protocols.v1_0.addresses import Node
 from leveret.protocols.v1_0.browsing import BrowsingConsumer
 from leveret.protocols.v1_0.coordinator import CAPABILITIES, CoordinatorLink
@@ -20,9 +20,10 @@ from leveret.protocols.v1_0.link import Link
 from leveret.protocols.v1_0.nodes import LIFETIME, DynamicNode, policy_of
 from leveret.protocols.v1_0.outgoing import LinkConsumer, OutgoingLink
 from leveret.protocols.v1_0.recorded import RecordedConsumer
+from leveret.protocols.v1_0.shared import Member, SharedSubscription
 from leveret.protocols.v1_0.sources import SourceTerminus
 from leveret.protocols.v1_0.targets import TargetTerminus
-from leveret.protocols.v1_0.terminus import UNSETTLED_STATE, Key, Terminus
+from leveret.protocols.v1_0.terminus import CONFIGURATION, UNSETTLED_STATE, Key, Terminus
 from leveret.wire.amqp1 import constants, descriptors
 from leveret.wire.amqp1.composites import to_described
 from leveret.wire.amqp1.messaging import (
@@ -51,6 +52,7 @@ POLICIES: Final[dict[int, Any]] = {
 }
 # RabbitMQ's property of receivers with their priority.
 PRIORITY: Final = "rabbitmq:priority"
+KNOWN: Final = ("queue", "topic", "temporary-queue", "temporary-topic", shared.SHARED, shared.GLOBAL)
 # Octets that the names of container and link may have in the name of a dynamic node.
 LONGEST_PART: Final = 80
 
@@ -196,6 +198,9 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
     if source is None and terminus is not None:
         source = terminus.source
     if source is None:
+        known = shared.look_up(termini, key, frame)
+        source = None if known is None else known.source
+    if source is None:
         raise LinkRefused(constants.NOT_FOUND, f"no subscription of a link '{frame.name}' is known")
     if not isinstance(source, Source):
         raise LinkRefused(constants.INVALID_FIELD, "the source is of an unknown type")
@@ -211,7 +216,9 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
         terminus = None
     if terminus is None:
         terminus = SourceTerminus(termini, key)
-    termini.check(terminus, source)
+    if shared.SHARED not in source.capabilities:
+        termini.check(terminus, source)
+    subscription: SharedSubscription | None = None
     link = OutgoingLink(session, frame.name, frame.handle, handle)
     # A sender that may do both sends unsettled.
     link.snd_settle_mode = frame.snd_settle_mode
@@ -234,7 +241,14 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
             queue = _find_queue(session, node)
             connection.check("read", queue.name)
         else:
-            queue = _subscribe(session, frame.name, terminus, source, node, wanted).queue
+            if shared.SHARED in source.capabilities:
+                subscription = shared.find(termini, key, source)
+                if not isinstance(terminus, Member) or terminus.subscription is not subscription:
+                    terminus.destroy()
+                    terminus = Member(termini, key, subscription)
+                termini.check(subscription, source)
+            owner = terminus if subscription is None else subscription
+            queue = _subscribe(session, frame.name, owner, source, node, wanted).queue
             is_subscription = True
     # The queue of a subscription is the link's own, and nobody would ever empty it.
     copies = source.distribution_mode == constants.STD_DIST_MODE_COPY
@@ -243,8 +257,10 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
         raise AccessRefused(f"queue '{queue.name}' in vhost '{connection.vhost_name}' in exclusive use")
     queue.touch()
     settled = frame.snd_settle_mode == constants.SENDER_SETTLE_MODE_SETTLED
-    # What is not there after a restart cannot have a state then.
+    # What is not there after a restart cannot have a state then, and what is shared has none of its own.
     durable = source.durable if queue.stored else 0
+    if subscription is not None:
+        durable = min(durable, CONFIGURATION)
     if browses:
         if terminus.queue is not queue:
             terminus.seen = {}
@@ -272,15 +288,15 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
     return link
 
 
-def _subscribe(session: SessionEndpoint, name: str, terminus: SourceTerminus, source: Source, node: Node,
+def _subscribe(session: SessionEndpoint, name: str, terminus: Terminus, source: Source, node: Node,
                wanted: Wanted) -> DynamicNode:
     """A queue of the terminus' own that is bound to an exchange."""
-    known = terminus.node
-    if known is not None and not known.queue.deleted:
-        return known
     connection = session.connection
     vhost = connection.vhost
     connection.check("read", node.exchange)
+    known = terminus.node
+    if known is not None and not known.queue.deleted:
+        return known
     exchange = vhost.exchange(node.exchange)
     if not node.exchange:
         raise AccessRefused("nothing can be bound to the default exchange")
@@ -335,12 +351,10 @@ def _is_same(terminus: SourceTerminus | TargetTerminus, wanted: Any) -> bool:
         return bool(wanted.dynamic or wanted.address == known.address)
     if wanted.dynamic or wanted.address != known.address:
         return False
-    return not isinstance(wanted, Source) or terminus.node is None or _filter(wanted) == _filter(known)
-
-
-def _filter(source: Source) -> dict[Any, Any]:
-    """The filters of a source that have an effect."""
-    return filters.parse(source.filter, True).in_place
+    if terminus.node is None or not isinstance(wanted, Source):
+        return True
+    # Its queue cannot become durable.
+    return shared.is_same(known, wanted) and (not wanted.durable or terminus.node.queue.stored)
 
 
 def _add_queue(session: SessionEndpoint, link_name: str, durable: bool) -> DynamicNode:
@@ -395,4 +409,4 @@ def _priority(frame: Attach) -> int:
 
 def _known(capabilities: Any) -> tuple[str, ...]:
     """Those of the capabilities that have a meaning here."""
-    return tuple(name for name in capabilities if name in ("queue", "topic", "temporary-queue", "temporary-topic"))
+    return tuple(name for name in capabilities if name in KNOWN)

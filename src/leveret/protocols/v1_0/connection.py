@@ -17,7 +17,7 @@ from leveret.broker.vhost import Vhost
 from leveret.protocols.detect import HEADER_1_0, HEADER_1_0_SASL
 from leveret.protocols.peer import Peer
 from leveret.protocols.services import Services
-from leveret.protocols.v1_0 import linkpair, opening, sole
+from leveret.protocols.v1_0 import linkpair, opening, shared, sole
 from leveret.protocols.v1_0.endpoint import SessionEndpoint
 from leveret.protocols.v1_0.errors import ConnectionRefused, Refusal, SessionRefused, condition_of, make_error
 from leveret.protocols.v1_0.idle import Listening, Speaking
@@ -49,7 +49,7 @@ MAX_UNCOMMITTED: Final = 64 << 20
 MAX_WORK: Final = 20_000
 HELD_AGAIN: Final = 0.02
 PRODUCT: Final = "Leveret"
-CAPABILITIES: Final = ("ANONYMOUS-RELAY", linkpair.CAPABILITY, sole.CAPABILITY)
+CAPABILITIES: Final = ("ANONYMOUS-RELAY", linkpair.CAPABILITY, shared.CAPABILITY, sole.CAPABILITY)
 # Tells a client not to take our open for the beginning of a connection.
 ESTABLISHMENT_FAILED: Final = "amqp:connection-establishment-failed"
 

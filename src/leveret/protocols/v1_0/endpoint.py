@@ -234,6 +234,8 @@ class SessionEndpoint(Holder):
         if frame.error is not None:
             log.info("%s: link '%s' detached by the client with %s: %s", self.connection.peer.name, link.name,
                      frame.error.condition, frame.error.description)
+        if frame.closed and link.terminus is not None:
+            link.terminus.unsubscribes = True
         self.remove(link, frame.closed)
         self.connection.send(Detach(link.handle, frame.closed, channel=self.channel))
 

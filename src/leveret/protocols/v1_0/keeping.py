@@ -22,16 +22,20 @@ if TYPE_CHECKING:
 
 SENDER: Final = "sender"
 RECEIVER: Final = "receiver"
+# Of shared subscriptions.
+SHARED_DURABLE: Final = "shared-durable"
+SHARED_VOLATILE: Final = "shared-volatile"
 
 
 def key_of(terminus: Terminus) -> str:
-    vhost, user, container, name, receives = terminus.key
-    return metadata.make_key(vhost, user, container, name, RECEIVER if receives else SENDER)
+    vhost, user, container, name, _ = terminus.key
+    return metadata.make_key(vhost, user, container, name, terminus.role())
 
 
-def identity_of(key: str) -> Key:
+def identity_of(key: str) -> tuple[Key, str]:
+    """What identifies a terminus, and its role."""
     vhost, user, container, name, role = metadata.split_key(key)
-    return vhost, user, container, name, role == RECEIVER
+    return (vhost, user, container, name, role == RECEIVER), role
 
 
 def keep(log: Log, terminus: Terminus, description: Composite) -> None:

@@ -17,6 +17,7 @@ from leveret.broker.log import Loaded, RecoveredQueue, Recovery
 from leveret.broker.message import ACQUIRED, Entry
 from leveret.protocols.v1_0 import keeping
 from leveret.protocols.v1_0.nodes import DynamicNode
+from leveret.protocols.v1_0.shared import SharedSubscription
 from leveret.protocols.v1_0.sources import SourceTerminus, Unsettled
 from leveret.protocols.v1_0.targets import TargetTerminus
 from leveret.protocols.v1_0.terminus import NEVER, Terminus
@@ -69,10 +70,14 @@ class Restoring:
 
     def _restore(self, key: str, value: dict[str, object]) -> None:
         termini = self.termini
-        identity = keeping.identity_of(key)
+        identity, role = keeping.identity_of(key)
         description = keeping.description_of(value)
         terminus: Terminus
-        if isinstance(description, Source):
+        if role in (keeping.SHARED_DURABLE, keeping.SHARED_VOLATILE) and isinstance(description, Source):
+            shared = SharedSubscription(termini, identity, role == keeping.SHARED_DURABLE)
+            shared.source = description
+            terminus = shared
+        elif isinstance(description, Source):
             source = SourceTerminus(termini, identity)
             source.source = description
             terminus = source
@@ -89,7 +94,10 @@ class Restoring:
         if isinstance(node, list):
             self.nodes[terminus] = (node[0], node[1])
         self.by_id[terminus.id] = terminus
-        termini.add(terminus)
+        if isinstance(terminus, SharedSubscription):
+            termini.add_shared(terminus)
+        else:
+            termini.add(terminus)
 
     def _restore_delivery(self, key: str, value: bytes) -> None:
         id, tag = keeping.delivery_of(key)

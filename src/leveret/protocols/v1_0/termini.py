@@ -8,7 +8,9 @@ from leveret.broker.broker import Holder
 from leveret.broker.errors import NotFound, PreconditionFailed, ResourceError
 from leveret.broker.message import Entry
 from leveret.broker.queues.base import Queue
+from leveret.protocols.v1_0 import keeping
 from leveret.protocols.v1_0.restoring import Restoring
+from leveret.protocols.v1_0.shared import SharedSubscription
 from leveret.protocols.v1_0.sources import SourceTerminus
 from leveret.protocols.v1_0.targets import TargetTerminus
 from leveret.protocols.v1_0.terminus import Key, Terminus, outlives
@@ -27,6 +29,7 @@ class Termini(Holder):
         self.broker = broker
         self.settings = settings
         self.by_key: dict[Key, Terminus] = {}
+        self.shared: dict[tuple[Key, bool], SharedSubscription] = {}
         # How many of each user are there to outlive their sessions.
         self.kept: dict[str, int] = {}
         self.restoring: Restoring | None = None
@@ -63,6 +66,23 @@ class Termini(Holder):
             self._count(terminus)
         if not self.by_key:
             self.broker.holders.pop(self, None)
+
+    def find_shared(self, key: Key, durable: bool) -> SharedSubscription | None:
+        """The shared subscription of that identity, None where there is none."""
+        return self.shared.get((key, durable))
+
+    def add_shared(self, subscription: SharedSubscription) -> None:
+        self.shared[subscription.key, subscription.is_durable] = subscription
+        if subscription.is_kept() != subscription.counted:
+            self._count(subscription)
+
+    def remove_shared(self, subscription: SharedSubscription) -> None:
+        key = (subscription.key, subscription.is_durable)
+        if self.shared.get(key) is subscription:
+            del self.shared[key]
+
+    def all(self) -> list[Terminus]:
+        return [*self.by_key.values(), *self.shared.values()]
 
     def _count(self, terminus: Terminus) -> None:
         user = terminus.key[1]
@@ -108,26 +128,27 @@ class Termini(Holder):
     # What they belong to goes
 
     def vhost_removed(self, name: str) -> None:
-        for terminus in [terminus for key, terminus in self.by_key.items() if key[0] == name]:
-            terminus.destroy()
+        for terminus in self.all():
+            if terminus.key[0] == name:
+                terminus.destroy()
 
     def users_changed(self, users: UserStore) -> None:
         """Nobody inherits the links of a user that was deleted."""
-        for terminus in [terminus for key, terminus in self.by_key.items() if users.get(key[1]) is None]:
-            terminus.destroy()
+        for terminus in self.all():
+            if users.get(terminus.key[1]) is None:
+                terminus.destroy()
 
     # For operators
 
     def describe(self) -> list[dict[str, Any]]:
         """For `leveret links`."""
-        return [describe(terminus) for terminus in self.by_key.values()]
+        return [describe(terminus) for terminus in self.all()]
 
     def release(self, vhost: str, user: str, container: str, name: str, role: str) -> int:
         """Give what a suspended source has acquired back to its queue; how many. NotFound, PreconditionFailed."""
         terminus = self._find(vhost, user, container, name, role)
         if not isinstance(terminus, SourceTerminus):
-            raise PreconditionFailed(f"link '{name}' has a target here, which holds no messages of a queue; expected role"
-                                     " 'sender'")
+            raise PreconditionFailed(f"link '{name}' holds no messages of a queue; expected role 'sender'")
         if terminus.link is not None:
             raise PreconditionFailed(f"link '{name}' is attached: close its connection, or delete the link")
         return terminus.release_all()
@@ -141,19 +162,24 @@ class Termini(Holder):
         terminus.destroy()
 
     def _find(self, vhost: str, user: str, container: str, name: str, role: str) -> Terminus:
-        terminus = self.by_key.get((vhost, user, container, name, role == "receiver"))
+        terminus: Terminus | None
+        key = (vhost, user, container, name, role == keeping.RECEIVER)
+        if role in (keeping.SENDER, keeping.RECEIVER):
+            terminus = self.by_key.get(key)
+        else:
+            terminus = self.find_shared(key, role == keeping.SHARED_DURABLE)
         if terminus is None:
-            raise NotFound(f"no link '{name}' of container '{container}' and user '{user}' in vhost '{vhost}' of which the"
-                           f" broker is the {role}")
+            raise NotFound(f"no link '{name}' of container '{container}' and user '{user}' in vhost '{vhost}' with role"
+                           f" '{role}'")
         return terminus
 
 
 def describe(terminus: Terminus) -> dict[str, Any]:
-    vhost, user, container, name, receives = terminus.key
+    vhost, user, container, name, _ = terminus.key
     expiry = terminus.expiry
     return {
-        "vhost": vhost, "user": user, "container": container, "name": name, "role": "receiver" if receives else "sender",
-        "address": terminus.address(), "state": "suspended" if terminus.link is None else "attached",
+        "vhost": vhost, "user": user, "container": container, "name": name, "role": terminus.role(),
+        "address": terminus.address(), "state": "attached" if terminus.is_attached() else "suspended",
         "connection": None if terminus.link is None else terminus.link.session.connection.number,
         "unsettled": terminus.unsettled_count(), "durable": ("none", "configuration", "unsettled-state")[terminus.durable],
         "expiry": terminus.expiry_policy, "timeout": terminus.timeout,

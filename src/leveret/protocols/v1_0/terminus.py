@@ -77,6 +77,8 @@ class Terminus:
         self.expiry: Expiry | None = None
         self.gone = False
         self.counted = False
+        # The client has closed it: for a shared subscription that is the end, if nobody else is there.
+        self.unsubscribes = False
 
     # Links come and go
 
@@ -196,10 +198,17 @@ class Terminus:
 
     # Facts
 
+    def role(self) -> str:
+        """What it is called in the log and by operators."""
+        return keeping.RECEIVER if self.key[4] else keeping.SENDER
+
     def need_id(self) -> str:
         if not self.id:
             self.id = secrets.token_hex(8)
         return self.id
+
+    def is_attached(self) -> bool:
+        return self.link is not None
 
     def unsettled_count(self) -> int:
         raise NotImplementedError
