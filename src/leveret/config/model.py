@@ -133,6 +133,9 @@ class Amqp10Config(Section, frozen=True, kw_only=True):
         about("Time without a frame after which a client is taken for dead; 0: never. Clients are told half of it.", ge=0),
     ] = 120.0
     link_credit: Annotated[int, about("Messages that a sender may send ahead.", ge=1, le=65535)] = 1000
+    transaction_timeout: Annotated[
+        Seconds, about("Time that a transaction may take; then it is rolled back. 0: as long as it likes.", ge=0)
+    ] = 0.0
     kept_links: Annotated[
         int, about("Links of a user that may outlive their sessions: those with a timeout, a durability, or an expiry"
                    " policy other than link-detach and session-end.", ge=1)

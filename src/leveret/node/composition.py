@@ -235,7 +235,7 @@ def _amqp10_settings(config: Amqp10Config) -> Amqp10Settings:
     return Amqp10Settings(
         anonymous_user=config.anonymous_user, auto_create=config.auto_create, max_frame_size=config.max_frame_size,
         sessions=config.sessions, links=config.links, idle_timeout=config.idle_timeout, link_credit=config.link_credit,
-        kept_links=config.kept_links,
+        transaction_timeout=config.transaction_timeout, kept_links=config.kept_links,
         product=config.product, version=config.version)
 
 

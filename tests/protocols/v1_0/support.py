@@ -32,7 +32,7 @@ T = TypeVar("T", bound=Performative)
 def make_site(*, user: str = "user", **options: Any) -> Site:
     """A site whose anonymous user is `user`."""
     own = {name: options.pop(name) for name in list(options) if name in (
-        "auto_create", "sessions", "links", "idle_timeout", "link_credit", "max_frame_size")}
+        "auto_create", "sessions", "links", "idle_timeout", "link_credit", "max_frame_size", "transaction_timeout")}
     site = Site(**options)
     site.broker.header_readers.update([make_header_reader()])
     site.services.amqp10.anonymous_user = user

@@ -11,7 +11,6 @@ from leveret.wire.amqp1.composites import encode_composite
 from leveret.wire.amqp1.messaging import Accepted, Modified, Rejected, Released, Source
 from leveret.wire.amqp1.transactions import Coordinator, Declare, Declared, Discharge, TransactionalState
 from leveret.wire.amqp1.transport import Detach, Disposition, End
-from leveret.wire.amqp1.values import Symbol
 from tests.broker.support import HeldLog
 from tests.protocols.support import Site
 from tests.protocols.v1_0.support import Receiver, Sender, Session, connect, make_site, message
@@ -339,6 +338,61 @@ def test_garbage_for_the_coordinator(session: Session) -> None:
     assert session.client.error(Detach)[0] == "amqp:invalid-field"
 
 
-def test_acquisition_is_refused(session: Session) -> None:
-    session.receiver().flow(1, properties={Symbol("txn-id"): b"1"})
-    assert session.client.error(Detach)[0] == "amqp:not-implemented"
+def test_a_settled_message_that_is_refused_fails_its_transaction(site: Site, session: Session) -> None:
+    controller = Controller(session)
+    sender = session.sender()
+    id = controller.declare()
+    post(sender, id, settled=True)
+    sender.send(b"nonsense", state=TransactionalState(id), settled=True)
+    assert session.client.error(Detach)[0] == "amqp:decode-error"
+    answer = controller.discharge(id)
+    assert isinstance(answer, Rejected)
+    assert answer.error.condition == "amqp:transaction:rollback"
+    assert ready(site) == 0
+
+
+@pytest.mark.parametrize(("address", "outcome"), [("q", Accepted), ("/exchanges/amq.direct/nowhere", Released)])
+def test_who_settles_second_is_told_what_was_applied(session: Session, address: str, outcome: type[Composite]) -> None:
+    controller = Controller(session)
+    sender = session.sender(address, rcv_settle_mode=1)
+    id = controller.declare()
+    number = sender.send(message(), state=TransactionalState(id))
+    assert not session.client.take(Disposition).settled
+    controller.discharge(id)
+    applied = next(frame for frame in session.client.all(Disposition) if frame.first == number)
+    assert isinstance(applied.state, outcome)
+    assert not applied.settled
+
+
+def test_who_settles_second_is_told_of_a_roll_back(session: Session) -> None:
+    controller = Controller(session)
+    sender = session.sender(rcv_settle_mode=1)
+    id = controller.declare()
+    number = sender.send(message(), state=TransactionalState(id))
+    session.client.all(Disposition)
+    controller.discharge(id, True)
+    undone = next(frame for frame in session.client.all(Disposition) if frame.first == number)
+    assert undone.state is None
+    assert not undone.settled
+
+
+def test_a_transaction_that_takes_too_long() -> None:
+    site = make_site(transaction_timeout=5)
+    site.vhost.declare_queue("q", None, durable=True)
+    session = connect(site).begin()
+    filled(session, 1, 1)
+    controller = Controller(session)
+    first, second = controller.declare(), controller.declare()
+    post(session.sender(), first)
+    session.client.all(Disposition)
+    session.dispose(0, 0, TransactionalState(first, Accepted()), settled=False)
+    assert isinstance(controller.discharge(second), Accepted)
+    site.broker.timers.run(site.broker.timers.now() + 6000)
+    answer = controller.discharge(first)
+    assert isinstance(answer, Rejected)
+    assert answer.error.condition == "amqp:transaction:timeout"
+    assert "amqp10.transaction_timeout" in answer.error.description
+    # The delivery is still the client's, which may dispose of it now.
+    assert ready(site) == 0
+    session.dispose(0, 0, Released())
+    assert ready(site) == 1

@@ -103,6 +103,8 @@ class Connection(VhostSession):
         self.held_links: list[OutgoingLink] | None = None
         self.node_name = f"leveret@{socket.gethostname()}"
         self.next_work = 1
+        # Those whose discharge is answered once what they acquired is aborted.
+        self.aborting: list[Work] = []
         # Suspended ones whose last session has ended and was one of this connection.
         self.termini: dict[Terminus, None] = {}
         self.remote_channel_max = 65535

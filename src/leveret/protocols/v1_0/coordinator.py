@@ -88,13 +88,14 @@ class CoordinatorLink(IncomingLink):
                                                               "there is no such transaction on this link")))
             return
         connection.works.pop(work.id, None)
+        work.over()
         if connection.has_partial(work):
             work.failed = "a delivery of the transaction is not complete"
             work.roll_back()
             raise LinkRefused(constants.TRANSACTION_ROLLBACK, work.failed)
         if discharge.fail:
             work.roll_back()
-            self.answer(self.delivery_id, Accepted())
+            work.answer(self.delivery_id, Accepted())
         elif work.failed:
             work.roll_back(self.delivery_id)
         else:
@@ -106,6 +107,7 @@ class CoordinatorLink(IncomingLink):
         self.works = {}
         for work in works.values():
             self.session.connection.works.pop(work.id, None)
+            work.over()
             work.failed = "the control link was closed"
             work.roll_back()
         super().close()

@@ -10,18 +10,20 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
+from leveret.broker.bodies import Body
 from leveret.broker.broker import Holder
 from leveret.broker.errors import BrokerError
 from leveret.broker.message import Entry
 from leveret.broker.queues.base import Queue
-from leveret.protocols.v1_0 import attaching, outcomes
+from leveret.protocols.v1_0 import acquisition, attaching, outcomes
+from leveret.protocols.v1_0.acquisition import Acquired
 from leveret.protocols.v1_0.errors import ConnectionRefused, LinkRefused, SessionRefused, condition_of, make_error
 from leveret.protocols.v1_0.incoming import IncomingLink
 from leveret.protocols.v1_0.link import Link
 from leveret.protocols.v1_0.outgoing import OutgoingLink, Sending
 from leveret.protocols.v1_0.recorded import RecordedConsumer
+from leveret.protocols.v1_0.retirement import Retirement
 from leveret.protocols.v1_0.serial import HALF, MODULUS, WINDOW
-from leveret.protocols.v1_0.work import Retirement
 from leveret.wire.amqp1 import constants, descriptors
 from leveret.wire.amqp1.composite import Composite, Performative
 from leveret.wire.amqp1.descriptors import DISPOSITION, END, TRANSFER
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from leveret.protocols.v1_0.connection import Connection
     from leveret.protocols.v1_0.targets import IncomingDelivery
     from leveret.protocols.v1_0.terminus import Terminus
+    from leveret.protocols.v1_0.work import Work
 
 log = logging.getLogger("leveret.connection")
 
@@ -66,6 +69,7 @@ class SessionEndpoint(Holder):
     links       by the client's handle; `handles` by ours; `errant`: the client's handles of links that we ended with an
                 error and that it has not detached yet
     unacked     outgoing deliveries that are not settled, by delivery-id
+    acquired    those that were acquired under a transaction that is not discharged, by delivery-id
     copies      those of links that browse: there is nothing to do when they are settled
     retiring    those of which the outcome waits for the discharge of a transaction
     unsettled   incoming deliveries of receiver settle mode second that the client has not settled, with what their
@@ -94,6 +98,7 @@ class SessionEndpoint(Holder):
         self.names: dict[tuple[bool, str], Link] = {}
         self.errant: set[int] = set()
         self.unacked: dict[int, Entry] = {}
+        self.acquired: dict[int, Acquired] = {}
         self.copies: dict[int, OutgoingLink] = {}
         self.retiring: dict[int, Retirement] = {}
         self.unsettled: dict[int, IncomingDelivery | None] = {}
@@ -163,11 +168,20 @@ class SessionEndpoint(Holder):
         try:
             link.transfer(frame)
         except LinkRefused as refused:
-            self.refuse(link, refused.error())
+            self._refuse_transfer(link, frame, refused.error())
         except BrokerError as error:
-            self.refuse(link, make_error(condition_of(error), str(error)))
+            self._refuse_transfer(link, frame, make_error(condition_of(error), str(error)))
         except DecodeError as malformed:
-            self.refuse(link, make_error(malformed.condition, f"the message cannot be read: {malformed}"))
+            self._refuse_transfer(link, frame, make_error(malformed.condition, f"the message cannot be read: {malformed}"))
+
+    def _refuse_transfer(self, link: IncomingLink, frame: Transfer, error: Error) -> None:
+        """End a link whose message cannot be taken. A transaction that it is part of cannot be committed any more
+        (transactions section 4.4.4.1)."""
+        state = frame.state
+        work = self.connection.works.get(state.txn_id) if isinstance(state, TransactionalState) else link.work
+        if work is not None and not work.failed:
+            work.failed = f"a message of the transaction was refused: {error.description}"
+        self.refuse(link, error)
 
     def _unknown_handle(self, handle: int, what: str) -> None:
         """A frame for no link. What was on its way when we ended a link with an error is discarded; the specification
@@ -275,6 +289,8 @@ class SessionEndpoint(Holder):
         """What of a delivery has not gone out yet does not any more."""
         if self.sending:
             self.sending = deque(item for item in self.sending if item.link is not link)
+            if self.connection.aborting:
+                acquisition.go_on(self.connection)
 
     # Incoming deliveries
 
@@ -358,6 +374,8 @@ class SessionEndpoint(Holder):
             raise SessionRefused(constants.NOT_IMPLEMENTED, "a disposition with a state that is not known")
         elif state.kind == descriptors.RECEIVED and not frame.settled:
             return
+        if self.acquired and self._is_acquired_otherwise(first, span, None):
+            return
         if self.retiring and frame.settled:
             for number in _within(self.retiring, first, span):
                 self.retiring[number].settled = True
@@ -383,6 +401,8 @@ class SessionEndpoint(Holder):
             raise SessionRefused(constants.TRANSACTION_UNKNOWN_ID, "a disposition under an unknown transaction")
         if self.copies:
             self._dispose_of_copies(first, span, settled, state)
+        if self.acquired and self._is_acquired_otherwise(first, span, work):
+            return
         for number in _within(self.retiring, first, span):
             retirement = self.retiring[number]
             if retirement.work is not work:
@@ -395,6 +415,26 @@ class SessionEndpoint(Holder):
             retirement = Retirement(self, number, self.unacked.pop(number), state.outcome, settled, work)
             self.retiring[number] = retirement
             work.retirements.append(retirement)
+
+    def _is_acquired_otherwise(self, first: int, span: int, work: Work | None) -> bool:
+        """Whether outcomes under a transaction, or none, are for deliveries that were acquired under another one. Neither
+        can be committed then."""
+        other = acquisition.is_wrong(self, _within(self.acquired, first, span), work)
+        if other is None:
+            return False
+        for wrong in (other, work):
+            if wrong is not None and not wrong.failed:
+                wrong.failed = "a delivery that was acquired under a transaction has an outcome outside of it"
+                self.connection.end_work(wrong)
+        return True
+
+    def send_under(self, link: OutgoingLink, number: int, settled: bool, head: bytes, body: Body, tail: bytes,
+                   state: Composite) -> None:
+        """Send a delivery with a state."""
+        sending = Sending(link, number, link.tag_of(number), settled, head, body, tail)
+        sending.state = state
+        self.sending.append(sending)
+        self.pump()
 
     def _dispose_of_copies(self, first: int, span: int, settled: bool, state: Any) -> None:
         """Outcomes of what was browsed have no effect, in a transaction neither, so they are settled at once."""
@@ -450,6 +490,8 @@ class SessionEndpoint(Holder):
             log.error("%s: closed, a body cannot be read back: %s", connection.peer.name, error)
             sending.clear()
             connection.peer.abort()
+        if connection.aborting:
+            acquisition.go_on(connection)
         connection.mark()
 
     def wake(self) -> None:
@@ -504,16 +546,21 @@ class SessionEndpoint(Holder):
         self.closing = True
         self.broker.holders.pop(self, None)
         self.sending.clear()
+        if self.connection.aborting:
+            acquisition.go_on(self.connection)
         self.copies.clear()
         links = list(self.handles.values())
         # First out of the rings, then back into the queues: else the entries would come right back here.
         for link in links:
             link.leave()
+        for retirement in self.retiring.values():
+            retirement.work.failed = "a session with deliveries of the transaction has ended"
+        if self.acquired:
+            acquisition.undo_for(self, None)
         unacked = self.unacked
         self.unacked = {}
         for number, retirement in self.retiring.items():
             unacked[number] = retirement.entry
-            retirement.work.failed = "a session with deliveries of the transaction has ended"
         self.retiring.clear()
         self.unacked = unacked
         termini = list(self.termini)

@@ -331,11 +331,12 @@ class IncomingLink(Link):
     def _post(self, work: Work, message: Message, route: Route, accepted: bool) -> None:
         """A message of a transaction: it is told what outcome it will have (transactions section 4.4.1)."""
         session = self.session
+        outcome = presumed(accepted)
         work.post(Posting(session, message, route, self.delivery_id, self.second and not self.settled,
-                          session.broker.timers.now()))
+                          session.broker.timers.now(), outcome))
         if not self.settled:
             session.resolved(self.delivery_id, 0, descriptors.TRANSACTIONAL_STATE, not self.second,
-                             state_of(work, presumed(accepted)))
+                             state_of(work, outcome))
 
     def _publish_relayed(self, sections: Sections) -> None:
         """A message to an anonymous terminus: it says itself where it goes. What it says may be wrong, which is no reason

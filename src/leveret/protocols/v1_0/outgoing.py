@@ -12,8 +12,8 @@ from leveret.broker.message import FORMAT_AMQP1, Entry, Message
 from leveret.broker.queues import browsing
 from leveret.broker.queues.base import Queue
 from leveret.broker.queues.paging import Waiting
-from leveret.protocols.v1_0 import outcomes
-from leveret.protocols.v1_0.errors import LinkRefused, make_error
+from leveret.protocols.v1_0 import acquisition, outcomes
+from leveret.protocols.v1_0.errors import make_error
 from leveret.protocols.v1_0.filters import VIEW, Wanted
 from leveret.protocols.v1_0.link import Link
 from leveret.protocols.v1_0.messages import body_of, head_of, tail_of
@@ -27,6 +27,7 @@ from leveret.wire.amqp1.values import Symbol
 if TYPE_CHECKING:
     from leveret.protocols.v1_0.endpoint import SessionEndpoint
     from leveret.protocols.v1_0.resumption import Resumption
+    from leveret.protocols.v1_0.work import Work
 
 # A turn's deliveries to one connection: more waits until the socket has taken them.
 QUANTUM: Final = 256 << 10
@@ -90,6 +91,9 @@ class LinkConsumer(Consumer):
         session.next_delivery_id = (number + 1) % MODULUS
         link.credit -= 1
         link.delivery_count = (link.delivery_count + 1) % MODULUS
+        if link.work is not None:
+            acquisition.acquire(link, link.work, number, entry)
+            return
         if not self.no_ack:
             session.unacked[number] = entry
         message = entry.message
@@ -144,6 +148,12 @@ class Sending:
         self.resume = False
         self.aborted = False
         self.state: Composite | None = None
+
+    def aborting(self) -> Sending:
+        """What ends this delivery instead."""
+        aborted = Sending(self.link, self.delivery_id, self.tag, self.settled, b"", b"", b"")
+        aborted.aborted = True
+        return aborted
 
     def send(self, session: SessionEndpoint) -> bool:
         """Send frames while the window and the socket allow; whether that was all of it."""
@@ -218,6 +228,7 @@ class OutgoingLink(Link):
     heads       the sections before the body of those that went out in several frames, as they were sent, by delivery-id
     resumption  what it resumes before it sends anything new, None where there is nothing
     announced   the client has been told whether it is the active consumer
+    work        the transaction under which it acquires
     recorded    what is unsettled is in the log, too
     """
 
@@ -226,6 +237,7 @@ class OutgoingLink(Link):
     def __init__(self, session: SessionEndpoint, name: str, handle_in: int, handle: int) -> None:
         super().__init__(session, name, handle_in, handle)
         self.draining = False
+        self.work: Work | None = None
         self.announced = False
         self.prefix = b""
         self.tags: dict[int, bytes] = {}
@@ -255,8 +267,8 @@ class OutgoingLink(Link):
 
     def flow(self, frame: Flow) -> None:
         """The client gives credit (transport section 2.6.7)."""
-        if isinstance(frame.properties, dict) and frame.properties.get(TXN_ID) is not None:
-            raise LinkRefused(constants.NOT_IMPLEMENTED, "transactional acquisition is not implemented")
+        if isinstance(frame.properties, dict) and TXN_ID in frame.properties:
+            acquisition.join(self, frame.properties[TXN_ID])
         if frame.link_credit is not None:
             counted = 0 if frame.delivery_count is None else frame.delivery_count
             credit = (counted + frame.link_credit - self.delivery_count) % MODULUS
@@ -289,6 +301,8 @@ class OutgoingLink(Link):
 
     def send_flow(self, properties: Any = None) -> None:
         session = self.session
+        if self.work is not None:
+            properties = {**(properties or {}), Symbol(TXN_ID): self.work.id}
         session.connection.send(Flow(
             session.incoming_window, session.next_outgoing_id, WINDOW, session.next_incoming_id, self.handle,
             self.delivery_count, self.credit, min(self.consumer.queue.ready_count, 0xFFFFFFFF), self.draining,
@@ -340,6 +354,8 @@ class OutgoingLink(Link):
     def leave(self) -> None:
         self.consumer.active = False
         self.consumer.queue.leave_ring(self.consumer)
+        if self.work is not None:
+            acquisition.leave(self)
         if self.session.copies:
             self.session.forget_copies(self)
 
@@ -350,6 +366,8 @@ class OutgoingLink(Link):
         consumer = self.consumer
         session = self.session
         self.leave()
+        if session.acquired:
+            acquisition.undo_for(session, self)
         if self.recorded and self.terminus is not None:
             self.terminus.collect()
         numbers = [number for number, entry in session.unacked.items() if entry.holder is consumer]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from leveret.broker.message import Entry
-from leveret.protocols.v1_0 import keeping, outcomes
+from leveret.protocols.v1_0 import acquisition, keeping, outcomes
 from leveret.protocols.v1_0.messages import head_of
 from leveret.protocols.v1_0.terminus import UNSETTLED_STATE, Key, Terminus
 from leveret.wire.amqp1.composite import Composite
@@ -96,6 +96,8 @@ class SourceTerminus(Terminus):
         consumer = link.consumer
         if not consumer.unacked:
             return
+        if link.session.acquired:
+            acquisition.undo_for(link.session, link)
         unacked = link.session.unacked
         self.registry.hold()
         for number in [number for number, entry in unacked.items() if entry.holder is consumer]:

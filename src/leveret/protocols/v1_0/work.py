@@ -6,14 +6,17 @@ the deliveries stay acquired. A discharge writes everything in one turn, so that
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from leveret.broker.message import AT_ONCE, Entry, Message
+from leveret.broker.message import AT_ONCE, Message
 from leveret.broker.queues.base import Queue
 from leveret.broker.routing import Route
+from leveret.broker.timers import Timed
 from leveret.broker.transactions import Transaction
-from leveret.protocols.v1_0 import outcomes
+from leveret.protocols.v1_0 import acquisition, outcomes
+from leveret.protocols.v1_0.acquisition import Acquired
 from leveret.protocols.v1_0.errors import make_error
+from leveret.protocols.v1_0.retirement import Retirement
 from leveret.wire.amqp1 import constants, descriptors
 from leveret.wire.amqp1.composite import Composite
 from leveret.wire.amqp1.messaging import Accepted, Rejected, Released
@@ -23,18 +26,19 @@ from leveret.wire.amqp1.transport import Disposition
 if TYPE_CHECKING:
     from leveret.protocols.v1_0.coordinator import CoordinatorLink
     from leveret.protocols.v1_0.endpoint import SessionEndpoint
+    from leveret.protocols.v1_0.outgoing import OutgoingLink, Sending
 
 # What a posting costs in memory beside its body.
 OVERHEAD: Final = 1000
 
 
 class Posting:
-    """A message that waits for the discharge."""
+    """A message that waits for the discharge. `outcome`: what its sender was told that it will have."""
 
-    __slots__ = ("delivery_id", "message", "route", "second", "sent_at", "session")
+    __slots__ = ("delivery_id", "message", "outcome", "route", "second", "sent_at", "session")
 
     def __init__(self, session: SessionEndpoint, message: Message, route: Route, delivery_id: int, second: bool,
-                 sent_at: int) -> None:
+                 sent_at: int, outcome: Composite) -> None:
         self.session = session
         self.message = message
         self.route = route
@@ -42,30 +46,29 @@ class Posting:
         # The client has still to settle it, so it is told what became of it.
         self.second = second
         self.sent_at = sent_at
-
-
-class Retirement:
-    """An outcome that waits for the discharge; `settled`: the client has forgotten the delivery."""
-
-    __slots__ = ("entry", "number", "outcome", "session", "settled", "work")
-
-    def __init__(self, session: SessionEndpoint, number: int, entry: Entry, outcome: Any, settled: bool,
-                 work: Work) -> None:
-        self.session = session
-        self.number = number
-        self.entry = entry
         self.outcome = outcome
-        self.settled = settled
-        self.work = work
 
-    def forget_record(self) -> None:
-        """The delivery is about to be settled, for good."""
-        if self.session.recorded:
-            self.session.forget_record(self.number, self.entry)
+
+class Deadline(Timed):
+    """When a transaction has taken too long."""
+
+    def __init__(self, work: Work) -> None:
+        super().__init__()
+        self.work: Work | None = work
+
+    def fire(self, now: int) -> None:
+        if self.work is not None:
+            self.work.time_out()
 
 
 class Work:
-    """One transaction. `failed`: why it cannot be committed any more, "" while it can."""
+    """One transaction.
+
+    failed    why it cannot be committed any more, "" while it can; `condition` is what its discharge is rejected with
+    links     that acquire under it now
+    acquired  what they have acquired; what a session has forgotten of it is left in the list
+    aborted   deliveries whose abort must be sent before the discharge is answered, with their sessions
+    """
 
     def __init__(self, link: CoordinatorLink, id: bytes) -> None:
         self.link = link
@@ -74,6 +77,34 @@ class Work:
         self.retirements: list[Retirement] = []
         self.size = 0
         self.failed = ""
+        self.condition = constants.TRANSACTION_ROLLBACK
+        self.links: list[OutgoingLink] = []
+        self.acquired: list[Acquired] = []
+        self.aborted: list[tuple[SessionEndpoint, Sending]] = []
+        self.discharge = -1
+        self.state: Composite | None = None
+        self.deadline: Deadline | None = None
+        seconds = link.session.connection.own.transaction_timeout
+        if seconds:
+            timers = link.session.broker.timers
+            self.deadline = Deadline(self)
+            timers.at(timers.now() + int(seconds * 1000), self.deadline)
+
+    def over(self) -> None:
+        """It is discharged, or will never be."""
+        if self.deadline is not None:
+            self.link.session.broker.timers.cancel(self.deadline)
+            self.deadline.work = None  # the timers may remember it for a while
+            self.deadline = None
+
+    def time_out(self) -> None:
+        """It has taken too long: nothing of it is held any longer. Its discharge is told so."""
+        self.over()
+        self.failed = (f"the transaction took more than {self.link.session.connection.own.transaction_timeout:g} s; the"
+                       " setting is amqp10.transaction_timeout")
+        self.condition = constants.TRANSACTION_TIMEOUT
+        self.roll_back()
+        self.link.session.broker.end_turn()
 
     def post(self, posting: Posting) -> None:
         """Keep a message. It does not count where the transaction holds too much: that cannot be committed any more."""
@@ -95,6 +126,7 @@ class Work:
             self.failed = "a queue is full"
             self.roll_back(discharge)
             return
+        acquisition.keep(self)
         for message, queues in publishes:
             transaction.publish(message, queues)
         durable = any(retirement.entry.row is not None for retirement in self.retirements)
@@ -142,7 +174,13 @@ class Work:
     def roll_back(self, discharge: int = -1) -> None:
         """Forget it all. What was delivered stays with the client, but for what it has settled. A discharge that asked for
         a commit is rejected."""
+        for posting in self.postings:
+            if posting.second and not posting.session.closing:
+                # It has no outcome any more.
+                posting.session.connection.send(Disposition(
+                    True, posting.delivery_id, None, False, None, channel=posting.session.channel))
         self.postings.clear()
+        acquisition.undo(self)
         for retirement in reversed(self.retirements):
             session = retirement.session
             if session.retiring.pop(retirement.number, None) is None:
@@ -154,7 +192,24 @@ class Work:
                 session.unacked[retirement.number] = retirement.entry
         self.retirements.clear()
         if discharge >= 0:
-            self.link.answer(discharge, Rejected(make_error(constants.TRANSACTION_ROLLBACK, self.failed)))
+            self.answer(discharge, Rejected(make_error(self.condition, self.failed)))
+
+    def answer(self, discharge: int, state: Composite) -> None:
+        """Tell the outcome of the discharge, once everything that was acquired and not sent whole is aborted."""
+        self.discharge = discharge
+        self.state = state
+        for session, _ in self.aborted:
+            session.pump()
+        self.answer_if_sent()
+
+    def answer_if_sent(self) -> None:
+        link = self.link
+        if any(item in session.sending for session, item in self.aborted):
+            link.session.connection.aborting.append(self)
+            return
+        self.aborted.clear()
+        if self.state is not None and not link.closed and not link.session.closing:
+            link.answer(self.discharge, self.state)
 
 
 def route_again(posting: Posting) -> list[Queue]:
@@ -183,7 +238,7 @@ class _Done:
         for posting in work.postings:
             if posting.second and not posting.session.closing:
                 posting.session.connection.send(Disposition(
-                    True, posting.delivery_id, None, False, Accepted(), channel=posting.session.channel))
+                    True, posting.delivery_id, None, False, posting.outcome, channel=posting.session.channel))
         work.retirements.clear()
         work.postings.clear()
         session = work.link.session

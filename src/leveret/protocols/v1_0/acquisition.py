@@ -1,0 +1,166 @@
+"""Transactional acquisition (transactions 4.4.3 and 4.4.4.3): what a link sends under a transaction it acquires so.
+
+The flow that gives credit names the transaction in its properties, and the link keeps it until the discharge. Until then a
+delivery may be disposed of under that transaction only; a roll-back gives it back to its queue, and settles it as released.
+A settled link's deliveries stay acquired until then, too: they have an outcome from the start.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from leveret.protocols.v1_0.errors import LinkRefused
+from leveret.protocols.v1_0.messages import body_of, head_of, tail_of
+from leveret.protocols.v1_0.retirement import Retirement
+from leveret.wire.amqp1 import constants
+from leveret.wire.amqp1.messaging import Accepted, Released
+from leveret.wire.amqp1.transactions import TransactionalState
+from leveret.wire.amqp1.transport import Disposition
+
+if TYPE_CHECKING:
+    from leveret.broker.message import Entry
+    from leveret.protocols.v1_0.connection import Connection
+    from leveret.protocols.v1_0.endpoint import SessionEndpoint
+    from leveret.protocols.v1_0.outgoing import OutgoingLink
+    from leveret.protocols.v1_0.work import Work
+
+
+class Acquired:
+    """A delivery that was acquired under a transaction."""
+
+    __slots__ = ("link", "number", "session", "work")
+
+    def __init__(self, session: SessionEndpoint, number: int, link: OutgoingLink, work: Work) -> None:
+        self.session = session
+        self.number = number
+        self.link = link
+        self.work = work
+
+
+def join(link: OutgoingLink, id: Any) -> None:
+    """From now on the link acquires under the transaction of this id; None: under none. LinkRefused for an unknown one."""
+    if id is None:
+        leave(link)
+        return
+    work = link.session.connection.works.get(id) if isinstance(id, bytes) else None
+    if work is None:
+        raise LinkRefused(constants.TRANSACTION_UNKNOWN_ID, "credit under an unknown transaction")
+    consumer = link.consumer
+    if consumer.seen is not None:
+        raise LinkRefused(constants.NOT_IMPLEMENTED, "a link of distribution mode copy acquires nothing, so not under a"
+                          " transaction either")
+    if link.recorded:
+        raise LinkRefused(constants.NOT_IMPLEMENTED, "a source whose unsettled state is durable does not acquire under"
+                          " transactions")
+    if link.work is work:
+        return
+    leave(link)
+    link.work = work
+    work.links.append(link)
+    # The queue is to hold what it hands out, though the client is sent it settled.
+    consumer.no_ack = False
+
+
+def leave(link: OutgoingLink) -> None:
+    """The link acquires for good again."""
+    work = link.work
+    if work is not None:
+        link.work = None
+        work.links.remove(link)
+        link.consumer.no_ack = is_settled(link)
+
+
+def is_settled(link: OutgoingLink) -> bool:
+    """Whether the link sends settled."""
+    return link.snd_settle_mode == constants.SENDER_SETTLE_MODE_SETTLED
+
+
+def acquire(link: OutgoingLink, work: Work, number: int, entry: Entry) -> None:
+    """Send an entry, of which the queue has just been acquired for the link, with the state that names its transaction."""
+    session = link.session
+    settled = is_settled(link)
+    acquired = session.acquired[number] = Acquired(session, number, link, work)
+    work.acquired.append(acquired)
+    if settled:
+        retirement = Retirement(session, number, entry, Accepted(), True, work)
+        session.retiring[number] = retirement
+        work.retirements.append(retirement)
+    else:
+        session.unacked[number] = entry
+    message = entry.message
+    head = head_of(entry, session.broker.timers)
+    if not settled:
+        link.freeze(number, head)
+    session.send_under(link, number, settled, head, body_of(message), tail_of(message), TransactionalState(work.id))
+
+
+def is_wrong(session: SessionEndpoint, numbers: list[int], work: Work | None) -> Work | None:
+    """The transaction under which one of these deliveries was acquired, where that is not the one of its outcome."""
+    for number in numbers:
+        other = session.acquired[number].work
+        if other is not work:
+            return other
+    return None
+
+
+def keep(work: Work) -> None:
+    """The transaction is committed: what it acquired stays acquired, and the links acquire for good."""
+    for link in list(work.links):
+        leave(link)
+    for acquired in work.acquired:
+        session = acquired.session
+        if session.acquired.pop(acquired.number, None) is not None:
+            for item in session.sending:
+                if item.delivery_id == acquired.number and item.first:
+                    item.state = None  # there is no such transaction any more
+    work.acquired.clear()
+
+
+def undo(work: Work) -> None:
+    """The transaction is rolled back: what it acquired goes back, youngest first; what was not sent whole is aborted."""
+    for link in list(work.links):
+        leave(link)
+    for acquired in reversed(work.acquired):
+        if acquired.session.acquired.pop(acquired.number, None) is not None:
+            _give_back(acquired)
+    work.acquired.clear()
+
+
+def undo_for(session: SessionEndpoint, link: OutgoingLink | None) -> None:
+    """A link is gone, and what it acquired and nobody has disposed of goes back; or the session is (None), and all of it
+    does."""
+    for acquired in list(reversed(session.acquired.values())):
+        if link is None or (acquired.link is link and acquired.number in session.unacked):
+            del session.acquired[acquired.number]
+            _give_back(acquired)
+
+
+def _give_back(acquired: Acquired) -> None:
+    session, number = acquired.session, acquired.number
+    retirement = session.retiring.pop(number, None)
+    forgotten = retirement is not None and retirement.settled
+    entry = session.unacked.pop(number, None) if retirement is None else retirement.entry
+    if entry is None:
+        return
+    if not session.closing and not acquired.link.closed and not _abort(acquired) and not forgotten:
+        session.connection.send(Disposition(False, number, None, True, Released(), channel=session.channel))
+    entry.queue.requeue(entry, False)
+
+
+def _abort(acquired: Acquired) -> bool:
+    """Abort a delivery that is being sent; False where none of it is left to be sent."""
+    sending = acquired.session.sending
+    for index, item in enumerate(sending):
+        if item.delivery_id == acquired.number:
+            aborted = sending[index] = item.aborting()
+            acquired.work.aborted.append((acquired.session, aborted))
+            return True
+    return False
+
+
+def go_on(connection: Connection) -> None:
+    """Something was sent: discharges may have waited for it."""
+    works = connection.aborting
+    connection.aborting = []
+    for work in works:
+        work.answer_if_sent()
