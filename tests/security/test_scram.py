@@ -137,8 +137,24 @@ def test_clients_that_bind_no_channel(store: UserStore, flag: str) -> None:
     assert isinstance(log_in(store, "alice", "secret", flag=flag), Success)
 
 
-@pytest.mark.parametrize("flag", ["p=tls-unique,,", "p=tls-server-end-point,,", "p=tls-exporter,,", "n,a=bob,", "x,,", ",,",
-                                  "n,", ""])
+@pytest.mark.parametrize("name", ["alice", "a=b,c"])
+@pytest.mark.parametrize("flag", ["n", "y"])
+def test_a_client_that_acts_as_itself(store: UserStore, flag: str, name: str) -> None:
+    """As Cyrus SASL does it where it is asked for both names. It is part of what is proved."""
+    add(store, name)
+    escaped = name.replace("=", "=3D").replace(",", "=2C")
+    assert isinstance(log_in(store, name, "secret", flag=f"{flag},a={escaped},"), Success)
+    assert isinstance(log_in(store, name, "wrong", flag=f"{flag},a={escaped},"), Failure)
+    client = ScramClient("SCRAM-SHA-256", name, "secret")
+    server = begin(store, "SCRAM-SHA-256")
+    challenge = first(server, f"{flag},a={escaped},{client.bare}".encode())
+    assert isinstance(server.step(client.final(challenge.data)), Failure)
+
+
+@pytest.mark.parametrize("flag", [
+    "p=tls-unique,,", "p=tls-server-end-point,,", "p=tls-exporter,,", "p=tls-unique,a=alice,", "n,a=bob,", "n,a=,",
+    "n,a=alic,", "n,b=alice,", "x,a=alice,", "x,,", ",,", "n,", "",
+])
 def test_what_is_not_supported_is_refused(store: UserStore, flag: str) -> None:
     add(store, "alice")
     assert isinstance(log_in(store, "alice", "secret", flag=flag), Failure)
@@ -159,6 +175,13 @@ def test_a_nonce_that_would_not_fit_a_frame(store: UserStore) -> None:
     challenge = first(begin(store, "SCRAM-SHA-256"), client.first())
     assert len(challenge.data) < 512 - 32
     assert isinstance(first(begin(store, "SCRAM-SHA-256"), b"n,,n=alice,r=" + b"n" * 257), Failure)
+
+
+def test_a_message_that_is_far_too_long() -> None:
+    """Nothing is prepared, looked up or kept of it."""
+    server = create("SCRAM-SHA-256", BOTH, Context(scram_keys=lambda name, mechanism: pytest.fail(name)))
+    assert server is not None
+    assert isinstance(server.step(b"n,,n=" + b"\xc2\xa0" * 4000 + b",r=nonce"), Failure)
 
 
 def test_the_final_message_of_another_exchange(store: UserStore) -> None:

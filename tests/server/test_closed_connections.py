@@ -8,7 +8,7 @@ import socket
 import ssl
 from asyncio.selector_events import _SelectorSocketTransport  # type: ignore[attr-defined]
 from asyncio.sslproto import SSLProtocol
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pika
@@ -20,11 +20,18 @@ from leveret.protocols.detect import HEADER_1_0_TLS
 from leveret.protocols.services import Services, SessionSettings
 from leveret.protocols.v0_9_1.channel import Channel
 from leveret.protocols.v0_9_1.connection import Connection
+from leveret.protocols.v0_9_1.login import Login
+from leveret.protocols.v1_0.connection import Connection as Connection10
+from leveret.protocols.v1_0.login import Login as Login10
+from leveret.security.mechanisms.scram import ScramSha256
+from leveret.security.scram import Keyring
 from leveret.security.users import UserStore
 from leveret.server.server import Server
 from leveret.server.transport import SocketProtocol
 from leveret.storage.memory import MemoryLog
 from tests.security.certificates import Authority
+from tests.support.broker import Broker as BrokerAddress
+from tests.support.scram import log_in_0_9_1, log_in_1_0
 
 TIMES = 5
 
@@ -101,7 +108,8 @@ async def what_is_left(server: Server) -> dict[str, int]:
     while server.services.sessions or server.accepted:
         await asyncio.sleep(0.01)
     await asyncio.sleep(0)
-    left = alive(Connection, Channel, SocketProtocol, _SelectorSocketTransport, SSLProtocol)
+    left = alive(Connection, Channel, Login, SocketProtocol, _SelectorSocketTransport, SSLProtocol, ScramSha256)
+    left |= {f"{name} of 1.0": count for name, count in alive(Connection10, Login10).items()}
     await server.stop()
     return left
 
@@ -125,6 +133,25 @@ def test_nothing_is_left_of_closed_connections(
         _, port = await server.listen("127.0.0.1", 0, contexts[0] if how == "tls" else None)
         for _ in range(TIMES):
             await asyncio.to_thread(use, port, None if how == "plain" else contexts[1], close=close)
+        return await what_is_left(server)
+
+    left = asyncio.run(scenario())
+    assert left == dict.fromkeys(left, 0)
+
+
+@pytest.mark.parametrize("password", ["guest", "wrong"])
+@pytest.mark.parametrize("log_in", [log_in_0_9_1, log_in_1_0], ids=["0-9-1", "1.0"])
+def test_nothing_is_left_of_logins_by_scram(
+        no_collector: None, log_in: Callable[[BrokerAddress, str, str, str], object], password: str) -> None:
+    async def scenario() -> dict[str, int]:
+        server = await started()
+        mechanisms = ["SCRAM-SHA-256", "PLAIN"]
+        server.services.mechanisms = mechanisms
+        server.services.users.keyring = Keyring(mechanisms, 4096)
+        _, port = await server.listen("127.0.0.1", 0)
+        for _ in range(TIMES):
+            got_in = await asyncio.to_thread(log_in, BrokerAddress("127.0.0.1", port), mechanisms[0], "guest", password)
+            assert (got_in is not None) is (password == "guest")
         return await what_is_left(server)
 
     left = asyncio.run(scenario())

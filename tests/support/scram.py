@@ -1,4 +1,5 @@
-"""The client's side of SCRAM (RFC 5802), by hand: another reading of it than the library's that the broker uses."""
+"""The client's side of SCRAM (RFC 5802), by hand: another reading of it than the library's that the broker uses; and logins
+by it over sockets."""
 
 from __future__ import annotations
 
@@ -6,7 +7,21 @@ import base64
 import hashlib
 import hmac
 import secrets
+import socket
+from collections.abc import Callable
+from typing import Any
 
+from leveret.protocols.detect import HEADER_0_9_1
+from leveret.wire.amqp0.commands import Method
+from leveret.wire.amqp0.engine import CLIENT, Engine
+from leveret.wire.amqp0.specs import V0_9_1
+from leveret.wire.amqp1.frames import AMQP, SASL, FrameReader
+from leveret.wire.amqp1.output import Output
+from leveret.wire.amqp1.security import SaslChallenge, SaslInit, SaslMechanisms, SaslOutcome, SaslResponse
+from leveret.wire.amqp1.transport import Open
+from tests.support.broker import Broker
+
+DEADLINE = 30.0
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 
@@ -53,3 +68,90 @@ class ScramClient:
 
     def _mac(self, key: bytes, text: bytes) -> bytes:
         return hmac.digest(key, text, self.hash)
+
+
+class Client:
+    """A socket under an engine: `expect` waits for an item of a kind."""
+
+    def __init__(self, broker: Broker, receive: Callable[[bytes], list[Any]]) -> None:
+        self.socket = broker.connect(DEADLINE)
+        self.receive = receive
+        self.items: list[Any] = []
+
+    def expect(self, *kinds: Any) -> Any:
+        while True:
+            for index, item in enumerate(self.items):
+                if (item.name if isinstance(item, Method) else type(item)) in kinds:
+                    return self.items.pop(index)
+            data = self.socket.recv(65536)
+            assert data, f"the connection ended before {kinds}"
+            self.items += self.receive(data)
+
+    def close(self) -> None:
+        self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()
+
+
+def log_in_0_9_1(broker: Broker, mechanism: str, user: str, password: str) -> list[str] | None:
+    """The mechanisms that were offered; None where the login was refused. It goes on to open-ok."""
+    engine = Engine(CLIENT, V0_9_1)
+    client = Client(broker, engine.receive)
+    scram = ScramClient(mechanism, user, password)
+
+    def send(name: str, **arguments: Any) -> None:
+        engine.send(0, name, arguments)
+        client.socket.sendall(engine.to_send())
+
+    try:
+        client.socket.sendall(HEADER_0_9_1)
+        offered = str(client.expect("connection.start").arguments["mechanisms"]).split()
+        send("connection.start-ok", client_properties={"capabilities": {"authentication_failure_close": True}},
+             mechanism=mechanism, response=scram.first(), locale="en_US")
+        send("connection.secure-ok", response=scram.final(octets(client.expect("connection.secure"))))
+        answer = client.expect("connection.secure", "connection.close")
+        if answer.name == "connection.close":
+            assert answer.arguments["reply_code"] == 403
+            return None
+        scram.check(octets(answer))
+        send("connection.secure-ok", response=b"")
+        client.expect("connection.tune")
+        send("connection.tune-ok", channel_max=10, frame_max=131072, heartbeat=0)
+        send("connection.open", virtual_host="/")
+        client.expect("connection.open-ok")
+        return offered
+    finally:
+        client.close()
+
+
+def octets(secure: Method) -> bytes:
+    data = secure.arguments["challenge"]
+    return data if isinstance(data, bytes) else str(data).encode()
+
+
+def log_in_1_0(broker: Broker, mechanism: str, user: str, password: str) -> list[str] | None:
+    """The same over AMQP 1.0, up to the broker's open."""
+    output = Output()
+    client = Client(broker, FrameReader(1 << 20).receive)
+    scram = ScramClient(mechanism, user, password)
+
+    def send(frame: Any) -> None:
+        output.send(frame)
+        client.socket.sendall(output.to_send())
+
+    try:
+        output.send_header(SASL)
+        client.socket.sendall(output.to_send())
+        offered = [str(name) for name in client.expect(SaslMechanisms).sasl_server_mechanisms]
+        send(SaslInit(mechanism, scram.first()))
+        send(SaslResponse(scram.final(client.expect(SaslChallenge).challenge)))
+        outcome = client.expect(SaslOutcome)
+        if outcome.code:
+            assert outcome.additional_data is None
+            return None
+        scram.check(outcome.additional_data)
+        output.send_header(AMQP)
+        send(Open("test"))
+        assert "amqp:connection-establishment-failed" not in client.expect(Open).properties
+        return offered
+    finally:
+        client.close()

@@ -13,6 +13,8 @@ from leveret.security.mechanisms.base import Blocking, Challenge, Context, Failu
 
 # Characters of the client's nonce: ours and the salt have to fit into a SASL frame of 512 octets with it.
 LONGEST_NONCE = 256
+# Octets of a message: a name of 255 octets, escaped and twice, and a nonce fit into it.
+LONGEST_MESSAGE = 2048
 
 
 class _Scram(Mechanism):
@@ -30,6 +32,8 @@ class _Scram(Mechanism):
         return context.scram_keys is not None
 
     def step(self, response: bytes) -> Outcome:
+        if len(response) > LONGEST_MESSAGE:
+            return Failure(f"{self.name}: a message of {len(response)} octets, at most {LONGEST_MESSAGE} are taken")
         if self._server is not None:
             return self._final(response)
         return Blocking(lambda: self._first(response))
@@ -39,8 +43,10 @@ class _Scram(Mechanism):
 
         server = ScramMechanism(self.name).make_server(_finder(self.name, self.context, self._names))
         try:
-            text = response.decode("utf-8")
+            text, header = _without_authzid(response.decode("utf-8"))
             server.set_client_first(text)
+            if header is not None:
+                server.gs2_header = header
             if len(server.nonce) - len(server.s_nonce) > LONGEST_NONCE:
                 return Failure(f"{self.name}: the nonce has more than {LONGEST_NONCE} characters")
             challenge = server.get_server_first()
@@ -71,6 +77,26 @@ def _finder(mechanism: str, context: Context, names: list[str]) -> Callable[[str
         return keys.salt, keys.stored_key, keys.server_key, keys.iterations
 
     return keys_of
+
+
+class _Header:
+    """A header with an authorization identity, in the place of the library's, which has none: the proof covers it."""
+
+    def __init__(self, octets: bytes) -> None:
+        self._octets = octets
+
+    def make_cbind_input(self, channel_binding: Any) -> bytes:
+        return self._octets
+
+
+def _without_authzid(text: str) -> tuple[str, _Header | None]:
+    """The client's first message without an authorization identity that is the name itself, as clients of Cyrus SASL send
+    it; the library refuses all of them. And the header that was there, None where it had none."""
+    flag, _, rest = text.partition(",")
+    authzid, _, bare = rest.partition(",")
+    if authzid.startswith("a=") and bare.startswith(f"n={authzid[2:]},"):
+        return f"{flag},,{bare}", _Header(f"{flag},{authzid},".encode())
+    return text, None
 
 
 class ScramSha256(_Scram):
