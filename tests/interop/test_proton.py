@@ -60,8 +60,8 @@ def test_messages_come_as_they_went(amqp1: BlockingConnection, name: str) -> Non
         got = receiver.receive(timeout=TIMEOUT)
         receiver.accept()
         assert body_of(got) == message.body
-        for field in ("id", "subject", "properties", "durable", "priority", "annotations", "correlation_id", "group_id",
-                      "reply_to"):
+        assert got.annotations == message.annotations | {symbol("x-exchange"): "", symbol("x-routing-key"): name}
+        for field in ("id", "subject", "properties", "durable", "priority", "correlation_id", "group_id", "reply_to"):
             assert getattr(got, field) == getattr(message, field), field
 
 

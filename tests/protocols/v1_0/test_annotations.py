@@ -122,4 +122,4 @@ def test_delivery_annotations_are_for_one_hop_only() -> None:
     sections = split(payload)
     assert sections.delivery_annotations < 0
     assert payload[sections.message_annotations : sections.message_annotations_end] == MESSAGE + encode_pairs(
-        [(Symbol("x-opt-way"), 2)])
+        [(Symbol("x-opt-way"), 2), (Symbol("x-exchange"), ""), (Symbol("x-routing-key"), "q")])

@@ -184,7 +184,7 @@ def test_modified_annotations(session: Session) -> None:
     from leveret.wire.amqp1.decode import decode_value
 
     found = decode_value(payload, sections.message_annotations, sections.message_annotations_end)[0].value
-    assert found == {"x-opt": 2, "x-opt-": 5, "x-opt-b": "text"}
+    assert found == {"x-opt": 2, "x-opt-": 5, "x-opt-b": "text", "x-exchange": "", "x-routing-key": "q"}
 
 
 @pytest.mark.parametrize(("default", "ready"), [(Accepted(), 0), (Released(), 1), (Rejected(), 0), (None, 1)])

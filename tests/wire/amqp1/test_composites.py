@@ -199,6 +199,16 @@ def test_what_is_refused(octets: bytes, text: str, condition: str) -> None:
     assert caught.value.condition == f"amqp:{condition}"
 
 
+def test_strings_as_keys_of_the_annotations_of_an_outcome() -> None:
+    """Symbols are asked for; RabbitMQ's Python client writes strings."""
+    decoded = decode_composite(described(0x27, None, None, {"x-opt-a": 1, Symbol("x-opt-b"): 2}))[0]
+    assert isinstance(decoded, Modified)
+    assert decoded.message_annotations == {"x-opt-a": 1, "x-opt-b": 2}
+    assert {type(key) for key in decoded.message_annotations} == {Symbol}
+    with pytest.raises(DecodeError, match="expected a symbol as key"):
+        decode_composite(described(0x27, None, None, {"ü": 1}))
+
+
 @pytest.mark.parametrize(("kind", "arguments"), [
     (Begin, (0, -1, 0)), (Begin, (0, 2**32, 0)), (Attach, ("l", 0, True, 7)), (Attach, ("l", 1, True, 2, 0, Target())),
     (Attach, ("l", 1, True, 0, 0, 5)), (Close, (Accepted(),)), (Detach, (0, 1)), (Open, (None,)), (Error, ("é",)),

@@ -7,6 +7,7 @@ from typing import Any, Final
 from leveret.protocols.convert.values import text_of, typed
 from leveret.wire.amqp1.decode import decode_value
 from leveret.wire.amqp1.encode import encode_pairs
+from leveret.wire.amqp1.sections import split
 from leveret.wire.amqp1.values import Described, Map, Symbol
 
 # Annotations of other names than x-opt-... would have to be understood by whoever gets them.
@@ -33,6 +34,15 @@ def merged_annotations(section: bytes, headers: dict[str, Any]) -> bytes:
     kept = [(key, value) for key, value in pairs if not (isinstance(key, str) and str(key) in changes)]
     kept += [(Symbol(_ascii(name)), value) for name, value in changes.items() if value is not None]
     return encode_annotations(kept)
+
+
+def merged(octets: bytes, headers: dict[str, Any]) -> bytes:
+    """The sections behind the delivery annotations, with these headers set among the message annotations."""
+    sections = split(octets)
+    annotations = b""
+    if sections.message_annotations >= 0:
+        annotations = octets[sections.message_annotations : sections.message_annotations_end]
+    return merged_annotations(annotations, headers) + octets[sections.bare :]
 
 
 def encode_annotations(pairs: list[tuple[Any, Any]]) -> bytes:

@@ -18,6 +18,7 @@ from leveret.protocols.convert.names import (
     QUEUES,
     STRING_BODY,
 )
+from leveret.protocols.convert.origins import EXCHANGE, ROUTING_KEY
 from leveret.protocols.convert.values import is_simple, text_of, typed
 from leveret.wire.amqp0.errors import WireError
 from leveret.wire.amqp0.properties import decode_header
@@ -31,9 +32,6 @@ _APPLICATION_PROPERTIES: Final = b"\x00\x53\x74"
 _VALUE: Final = b"\x00\x53\x77"
 _DATA_8: Final = b"\x00\x53\x75\xa0"
 _DATA_32: Final = b"\x00\x53\x75\xb0"
-# Message annotations that say how the message was published, as RabbitMQ names them.
-EXCHANGE: Final = "x-exchange"
-ROUTING_KEY: Final = "x-routing-key"
 TYPE: Final = "x-basic-type"
 LOST: Final = "x-opt-headers-lost"
 CLUSTER: Final = "x-opt-cluster-id"

@@ -8,13 +8,13 @@ message stays as it came, octet for octet.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker.bodies import Body
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP1, Entry, Message, Overlay
 from leveret.broker.queues import expiry
-from leveret.protocols.convert import to_amqp1
-from leveret.protocols.convert.annotations import merged_annotations
+from leveret.protocols.convert import origins, to_amqp1
+from leveret.protocols.convert.annotations import merged
 from leveret.protocols.v1_0.errors import LinkRefused
 from leveret.wire.amqp1 import codes, constants
 from leveret.wire.amqp1.annotations import reserved_key
@@ -93,13 +93,18 @@ def head_of(entry: Entry, timers: Timers) -> bytes:
         header = header_section(entry, timers)
     if message.format != FORMAT_AMQP1:
         return header + to_amqp1.head_of(entry)
-    if not message.header:
-        return header if overlay is None or not overlay.headers else header + _rendered(b"", overlay)
     octets = message.header if message.headers_at < 0 else message.header[: message.headers_at]
-    if overlay is not None and overlay.headers:
-        return header + _rendered(octets, overlay)
-    at = _rest(octets)
-    return header + (octets[at:] if at else octets)
+    address = message.address
+    if overlay is not None:
+        if overlay.address is not None:
+            address = overlay.address
+        if overlay.headers:
+            return header + origins.annotate(_rendered(octets, overlay), address)
+    if octets:
+        at = _rest(octets)
+        if at:
+            octets = octets[at:]
+    return header + origins.annotate(octets, address)
 
 
 def sections_of(message: Message, overlay: Overlay | None) -> bytes:
@@ -115,20 +120,11 @@ def _rendered(octets: bytes, overlay: Overlay) -> bytes:
     rendered = overlay.rendered
     if rendered is None:
         try:
-            rendered = _merged(octets, overlay.headers)
+            rendered = merged(octets, overlay.headers)
         except (DecodeError, EncodeError):
             rendered = octets[_rest(octets) :]  # annotations that nobody can read
         overlay.rendered = rendered
     return rendered
-
-
-def _merged(octets: bytes, headers: dict[str, Any]) -> bytes:
-    """The sections behind the delivery annotations, with the overlay's headers among the message annotations."""
-    sections = split(octets)
-    annotations = b""
-    if sections.message_annotations >= 0:
-        annotations = octets[sections.message_annotations : sections.message_annotations_end]
-    return merged_annotations(annotations, headers) + octets[sections.bare :]
 
 
 def _rest(octets: bytes) -> int:

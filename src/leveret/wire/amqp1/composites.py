@@ -160,9 +160,15 @@ def _plain(pos: int, spec: CompositeSpec, field: FieldSpec, value: Any) -> Any:
 def _read_map(pos: int, spec: CompositeSpec, field: FieldSpec, value: Any) -> Any:
     pairs = list(value.items()) if isinstance(value, dict) else value.pairs
     if field.symbols:
+        strings = False
         for key, _ in pairs:
-            if not isinstance(key, Symbol):
+            # RabbitMQ's Python client writes the annotations of an outcome with strings as keys.
+            if field.name == "message_annotations" and type(key) is str and key.isascii():
+                strings = True
+            elif not isinstance(key, Symbol):
                 raise _mismatch(pos, spec, field, key, "symbol as key")
+        if strings:
+            return {Symbol(key): item for key, item in pairs}
     if field.name == "unsettled":
         for key, _ in pairs:
             if key is None:

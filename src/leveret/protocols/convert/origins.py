@@ -1,0 +1,78 @@
+"""The message annotations `x-exchange` and `x-routing-key`, which say how a message was published, as RabbitMQ adds them to
+what it delivers. Its clients count on a message to have annotations.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from leveret.protocols.convert.annotations import merged
+from leveret.protocols.convert.values import text_of
+from leveret.wire.amqp1 import codes
+from leveret.wire.amqp1.decode import value_end
+from leveret.wire.amqp1.encode import encode_pairs
+from leveret.wire.amqp1.errors import DecodeError, EncodeError
+from leveret.wire.amqp1.values import Symbol
+
+EXCHANGE: Final = "x-exchange"
+ROUTING_KEY: Final = "x-routing-key"
+_OCTETS: Final = (EXCHANGE.encode(), ROUTING_KEY.encode())
+_SECTION: Final = b"\x00\x53\x72"
+_MOST_CACHED: Final = 1024
+
+
+class Origin:
+    """The two annotations of an address: a section of their own, and the octets of the pairs."""
+
+    __slots__ = ("exchange", "pairs", "routing_key", "section")
+
+    def __init__(self, address: bytes) -> None:
+        length = address[0]
+        self.exchange = text_of(address[1 : 1 + length].decode("utf-8", "surrogateescape"))
+        self.routing_key = text_of(address[2 + length :].decode("utf-8", "surrogateescape"))
+        encoded = encode_pairs([(Symbol(EXCHANGE), self.exchange), (Symbol(ROUTING_KEY), self.routing_key)])
+        self.section = _SECTION + encoded
+        self.pairs = encoded[3:] if encoded[0] == codes.MAP_8 else encoded[9:]
+
+
+_cache: dict[bytes, Origin] = {}
+
+
+def annotate(octets: bytes, address: bytes) -> bytes:
+    """The sections of a message from its message annotations on, with those of its address among the annotations."""
+    origin = _cache.get(address)
+    if origin is None:
+        origin = Origin(address)
+        if len(_cache) >= _MOST_CACHED:
+            _cache.clear()
+        _cache[address] = origin
+    if not octets:
+        return origin.section
+    if octets[1] != codes.SMALL_ULONG:
+        return _slowly(octets, origin)  # descriptors in another form
+    if not octets.startswith(_SECTION):
+        return origin.section + octets
+    stop = value_end(octets, 3, len(octets))
+    known = octets[3:stop]
+    if known[0] == codes.MAP_8:
+        pairs = known[3:] + origin.pairs
+        count = known[2] + 4
+    elif known[0] == codes.MAP_32:
+        pairs = known[9:] + origin.pairs
+        count = int.from_bytes(known[5:9], "big") + 4
+    else:
+        return _slowly(octets, origin)
+    # Who passes a message on may have left them in.
+    if _OCTETS[0] in known or _OCTETS[1] in known:
+        return _slowly(octets, origin)
+    if len(pairs) < 255 and count < 256:
+        return _SECTION + bytes((codes.MAP_8, len(pairs) + 1, count)) + pairs + octets[stop:]
+    return (_SECTION + bytes((codes.MAP_32,)) + (len(pairs) + 4).to_bytes(4, "big") + count.to_bytes(4, "big") + pairs
+            + octets[stop:])
+
+
+def _slowly(octets: bytes, origin: Origin) -> bytes:
+    try:
+        return merged(octets, {EXCHANGE: origin.exchange, ROUTING_KEY: origin.routing_key})
+    except (DecodeError, EncodeError):
+        return octets  # annotations that nobody can read
