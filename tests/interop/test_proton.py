@@ -10,8 +10,9 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
+from tests.docs.pages import at_broker, blocks
 from tests.interop.helpers import get
-from tests.support.broker import Broker
+from tests.support.broker import ROOT, Broker
 
 proton = pytest.importorskip("proton")
 
@@ -319,3 +320,10 @@ def test_browsing(amqp1: BlockingConnection, name: str) -> None:
         got = receiver.receive(timeout=TIMEOUT)
         assert (got.body, got.first_acquirer, got.delivery_count) == (number, True, 0)
         receiver.accept()
+
+
+def test_the_page_about_the_management_node(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not among the blocks that are run with the other pages: not every machine has Proton."""
+    [block] = blocks(ROOT / "docs" / "management-node.md", "py")
+    exec(compile(at_broker(block.text, broker), "management-node.md", "exec"), {"__name__": "__docs__"})
+    assert capsys.readouterr().out == "201 1 orders\n"
