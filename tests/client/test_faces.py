@@ -15,12 +15,16 @@ from leveret.client.limit import DEFAULT, while_blocked
 # What a face has by its nature.
 DIFFERENT = {
     "Connection": {"open", "run", "wait", "until_open", "new_waiter", "flush_soon", "emit", "pause_reading",
-                   "resume_reading", "hang_up", "reconnect", "received", "socket_lost", "stream", "core", "driver"},
+                   "resume_reading", "hang_up", "reconnect", "received", "socket_lost", "stream", "core", "driver",
+                   "message_class", "delivery_class"},
     "Channel": {"send", "until_flowing", "lock", "call"},
     "Consumer": set(),
     "Publisher": set(),
     "Queue": set(),
     "Exchange": set(),
+    "Sender": set(),
+    "Receiver": set(),
+    "Transaction": set(),
 }
 
 

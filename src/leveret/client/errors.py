@@ -7,7 +7,7 @@ the message alone and given their attributes afterwards.
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from leveret.wire.amqp0 import constants
 from leveret.wire.amqp0.table_0_9_1 import V0_9_1
@@ -34,6 +34,8 @@ class Error(Exception):
     reply_text  of the server, ""
     class_id    class and method that the server complained about, 0
     method_id
+    condition   of AMQP 1.0, such as "amqp:not-found", "" where there is none; its description is `reply_text`
+    info        what came with the condition, a map
     """
 
     def __init__(self, message: str = "", *, reply_code: int = 0, reply_text: str = "", class_id: int = 0,
@@ -43,6 +45,8 @@ class Error(Exception):
         self.reply_text = reply_text
         self.class_id = class_id
         self.method_id = method_id
+        self.condition = ""
+        self.info: Any = None
 
     @property
     def method(self) -> str:
@@ -64,7 +68,9 @@ class ConnectionFailed(Error):
 
 
 class ProtocolMismatch(ConnectionFailed):
-    """The server speaks another protocol, or another version of this one."""
+    """The server speaks another protocol, or another version of this one: `speaks`, such as "1.0", where it said so."""
+
+    speaks = ""
 
 
 class TlsFailed(ConnectionFailed):
@@ -107,6 +113,14 @@ class PreconditionFailed(ChannelClosed):
     """406: it exists with other arguments, is in use, or a delivery tag is unknown."""
 
 
+class LinkClosed(ChannelClosed):
+    """The peer has ended a link of AMQP 1.0; its channel goes on."""
+
+
+class NotSupported(Error):
+    """The protocol of the connection, or the peer, does not know it."""
+
+
 class PublishFailed(Error):
     """Messages that the server did not take: `messages`, each (exchange, routing key, properties, body)."""
 
@@ -118,11 +132,13 @@ class PublishFailed(Error):
 
 
 class Nacked(PublishFailed):
-    """The server refused to take responsibility: a full queue with `reject-publish`, or an internal error."""
+    """The server refused to take responsibility: a full queue with `reject-publish`, or an internal error. Over AMQP 1.0
+    the outcomes rejected and modified."""
 
 
 class Returned(PublishFailed):
-    """A mandatory message without a queue (312), or an immediate one without a consumer (313)."""
+    """A mandatory message without a queue (312), or an immediate one without a consumer (313). Over AMQP 1.0 the outcome
+    released."""
 
     @property
     def message(self) -> Unpublished | None:
@@ -152,7 +168,7 @@ class InvalidUrl(Error, ValueError):
 
 
 class TransactionLost(Error):
-    """The connection was lost within a transaction: the server has rolled it back."""
+    """The server has rolled a transaction back: the connection was lost within it, or it could not be committed."""
 
 
 def anew(error: _AnyError) -> _AnyError:

@@ -5,14 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from leveret.client.errors import Error
 from leveret.client.properties import Properties, decode_properties
 from leveret.wire.amqp0.commands import Deliver
 
 if TYPE_CHECKING:
+    from leveret.client.core.amqp1.transactions import TransactionCore
     from leveret.client.core.channel import ChannelCore
+
+
+class AnyTransaction(Protocol):
+    """A transaction of either face."""
+
+    @property
+    def core(self) -> TransactionCore: ...
 
 
 class Message:

@@ -115,7 +115,7 @@ _OWN: Final = {
     "reconnect": _boolean, "reconnect_delay": _seconds, "reconnect_max_delay": _seconds,
     "reconnect_attempts": _integer,
     "cafile": _as_it_is, "certfile": _as_it_is, "keyfile": _as_it_is, "keypassword": _as_it_is, "verify": _verify,
-    "server_name": _server_name,
+    "server_name": _server_name, "addresses": _as_it_is, "container_id": _as_it_is,
 }
 _SYNONYMS: Final = {
     # pika

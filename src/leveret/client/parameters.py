@@ -15,7 +15,8 @@ from leveret.wire.amqp0.fieldtable import encode_table
 
 PORT: Final = 5672
 TLS_PORT: Final = 5671
-PROTOCOLS: Final = ("auto", "0-9-1")
+PROTOCOLS: Final = ("auto", "0-9-1", "1.0")
+ADDRESSES: Final = ("auto", "v2", "v1", "plain")
 MECHANISMS: Final = ("PLAIN", "AMQPLAIN", "EXTERNAL", "ANONYMOUS")
 # Seconds that every clock and lock of Python can wait.
 LONGEST_TIME: Final = 10**9
@@ -27,7 +28,10 @@ class Parameters:
 
     host                 a name or an address (IPv6 without brackets)
     port                 0: 5672, with TLS 5671
-    protocol             "auto" or "0-9-1"
+    protocol             "0-9-1", "1.0" or "auto": 0-9-1, unless the server answers that it speaks 1.0
+    addresses            over AMQP 1.0, what names of queues and exchanges become: "v2" and "v1" are RabbitMQ's forms,
+                         "plain" leaves them as they are, "auto" goes by what the server says of itself
+    container_id         over AMQP 1.0, who the client is: links with names outlast a connection under it; "": made up
     name                 of the connection, as the server shows it; "" for none
     mechanism            of SASL: "PLAIN", "AMQPLAIN", "EXTERNAL" or "ANONYMOUS"
     heartbeat            seconds; 0 for none
@@ -75,6 +79,8 @@ class Parameters:
     verify: bool = True
     server_name: str = ""
     client_properties: dict[str, Any] = field(default_factory=dict, hash=False)
+    addresses: str = "auto"
+    container_id: str = ""
     on_event: EventCallback | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -171,7 +177,7 @@ class Parameters:
             _check_host("server_name", self.server_name)
         if not 1 <= len(_octets(self.vhost)) <= 255:
             raise bad_option("vhost", self.vhost, "a name of 1 to 255 octets")
-        for name, choices in (("protocol", PROTOCOLS), ("mechanism", MECHANISMS)):
+        for name, choices in (("protocol", PROTOCOLS), ("mechanism", MECHANISMS), ("addresses", ADDRESSES)):
             if getattr(self, name) not in choices:
                 raise bad_option(name, getattr(self, name), f"one of {', '.join(choices)}")
         if self.mechanism == "PLAIN" and ("\0" in self.user or "\0" in self.password):
@@ -204,7 +210,7 @@ class Parameters:
 
 
 _TEXTS: Final = ("host", "vhost", "user", "password", "protocol", "name", "mechanism", "locale", "cafile", "certfile",
-                 "keyfile", "keypassword", "server_name")
+                 "keyfile", "keypassword", "server_name", "addresses", "container_id")
 _SECRET: Final = ("password", "keypassword")
 _INTEGERS: Final = {"port": (0, 65535), "heartbeat": (0, 65535), "channel_max": (0, 65535),
                     "frame_max": (0, 2**32 - 1), "reconnect_attempts": (0, 2**31 - 1)}

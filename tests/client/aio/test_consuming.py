@@ -9,7 +9,7 @@ import pytest
 
 from leveret.client.aio.channel import Channel
 from leveret.client.aio.consumer import Consumer
-from leveret.client.core import connection as core_connection
+from leveret.client.core import base as core_base
 from leveret.client.errors import AccessRefused, ChannelClosed, ConsumerCancelled, Error, PreconditionFailed, Timeout
 from leveret.client.message import Message
 from tests.client.conftest import Connect
@@ -377,8 +377,8 @@ async def test_a_consumer_of_a_closed_channel(connect: Connect, name: str) -> No
 
 async def test_a_flood_is_held_back(connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody takes what no prefetch limits: the socket is not read any more, and goes on when there is room."""
-    monkeypatch.setattr(core_connection, "BUFFER_HIGH", 1 << 20)
-    monkeypatch.setattr(core_connection, "BUFFER_LOW", 1 << 18)
+    monkeypatch.setattr(core_base, "BUFFER_HIGH", 1 << 20)
+    monkeypatch.setattr(core_base, "BUFFER_LOW", 1 << 18)
     feeder = await (await connect()).channel()
     await feeder.declare_queue(name)
     connection = await connect()
@@ -402,8 +402,8 @@ async def test_a_flood_is_held_back(connect: Connect, name: str, monkeypatch: py
 
 async def test_calls_go_through_a_flood(connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop that publishes for each message it takes must not wait for itself; cancelling must not, either."""
-    monkeypatch.setattr(core_connection, "BUFFER_HIGH", 1 << 19)
-    monkeypatch.setattr(core_connection, "BUFFER_LOW", 1 << 17)
+    monkeypatch.setattr(core_base, "BUFFER_HIGH", 1 << 19)
+    monkeypatch.setattr(core_base, "BUFFER_LOW", 1 << 17)
     feeder = await (await connect()).channel()
     await feeder.declare_queue(name)
     await fill(feeder, name, 2000, b"x" * 4096)

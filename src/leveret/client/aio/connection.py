@@ -6,21 +6,38 @@ import asyncio
 import random
 import ssl
 import weakref
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Final
 
 from leveret.client.aio.channel import Channel
 from leveret.client.aio.opening import Opening
+from leveret.client.aio.receiver import Receiver
+from leveret.client.aio.sender import Sender
 from leveret.client.aio.stream import Stream, open_stream
+from leveret.client.aio.transaction import Transaction
+from leveret.client.amqp1 import Filters
+from leveret.client.core.amqp1.links import check_protocol, session_of
+from leveret.client.core.amqp1.transactions import TransactionCore
 from leveret.client.core.backoff import Backoff
-from leveret.client.core.connection import ConnectionCore, describe
+from leveret.client.core.base import describe
 from leveret.client.core.host import Host, Procedure
-from leveret.client.core.recovery import recover
+from leveret.client.core.kinds import AnyCore, new_core, other_protocol
 from leveret.client.core.socket_errors import lost_error
-from leveret.client.errors import ConnectionClosed, ConnectionFailed, ConnectionLost, Error, Timeout, TlsFailed
+from leveret.client.delivery import Delivery
+from leveret.client.errors import (
+    ConnectionClosed,
+    ConnectionFailed,
+    ConnectionLost,
+    Error,
+    ProtocolMismatch,
+    Timeout,
+    TlsFailed,
+)
 from leveret.client.events import Closed, Connected, Event, Reconnecting
 from leveret.client.limit import DEFAULT, Default, Limit
+from leveret.client.message import Message
 from leveret.client.parameters import Parameters
 from leveret.client.url import parse_urls
 
@@ -54,10 +71,13 @@ class Connection(Host):
     stream       its socket
     """
 
+    message_class = Message
+    delivery_class = Delivery
+
     def __init__(self, hosts: Sequence[Parameters]) -> None:
         self._loop = asyncio.get_running_loop()
         self._hosts = list(hosts)
-        self.core = ConnectionCore(self, self._hosts[0])
+        self.core: AnyCore = new_core(self, self._hosts[0])
         self.stream: Stream | None = None
         self._flushing = False
         self._callbacks: list[Callable[[Event], object]] = []
@@ -120,13 +140,72 @@ class Connection(Host):
 
         return Opening(open)
 
+    def sender(self, address: str | None, *, name: str = "", window: int = 200, settled: bool = False, second: bool = False,
+               durable: bool = False, dynamic: bool = False, properties: Mapping[str, Any] | None = None,
+               capabilities: tuple[str, ...] = ()) -> Opening[Sender]:
+        """As `Channel.sender`, on a session of its own."""
+        options: dict[str, Any] = {"name": name, "window": window, "settled": settled, "second": second, "durable": durable,
+                                   "dynamic": dynamic, "properties": properties, "capabilities": capabilities}
+
+        async def open() -> Sender:
+            channel = await self._for_a_link()
+            try:
+                return await channel.sender(address, **options)
+            except BaseException:
+                channel.core.abandon()
+                raise
+
+        return Opening(open)
+
+    def receiver(self, address: str | None, *, name: str = "", prefetch: int = 100, filters: Filters | None = None,
+                 browse: bool = False, durable: bool = False, settled: bool = False, second: bool = False,
+                 dynamic: bool = False, properties: Mapping[str, Any] | None = None,
+                 capabilities: tuple[str, ...] = ()) -> Opening[Receiver]:
+        """As `Channel.receiver`, on a session of its own."""
+        options: dict[str, Any] = {"name": name, "prefetch": prefetch, "filters": filters, "browse": browse,
+                                   "durable": durable, "settled": settled, "second": second, "dynamic": dynamic,
+                                   "properties": properties, "capabilities": capabilities}
+
+        async def open() -> Receiver:
+            channel = await self._for_a_link()
+            try:
+                return await channel.receiver(address, **options)
+            except BaseException:
+                channel.core.abandon()
+                raise
+
+        return Opening(open)
+
+    async def _for_a_link(self) -> Channel:
+        await self.until_open()
+        check_protocol(self.core)
+        channel = await self.channel()
+        session_of(channel.core).single = True
+        return channel
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
+        """A transaction of AMQP 1.0: `async with connection.transaction() as tx: ...` commits what was sent and settled
+        with it at the end of the block, and rolls it back when the block raises. Raises `NotSupported` on other protocols;
+        0-9-1 has transactional channels instead."""
+        await self.until_open()
+        check_protocol(self.core)
+        core = TransactionCore(session_of(self.core.new_channel(True, False)))
+        core.session.internal = True
+        try:
+            await self.run(core.begin(), DEFAULT, "a declare")
+        except BaseException:
+            core.session.abandon()
+            raise
+        async with Transaction(self, core) as transaction:
+            yield transaction
+
     async def update_secret(self, secret: str, reason: str = "") -> None:
         """Give the server a new secret, such as a token, before the one that it has expires (RabbitMQ)."""
         # The old one would not open another connection.
         hosts = [replace(host, password=secret) for host in self._hosts]
         await self.until_open()
-        self.core.send("connection.update-secret", {"new_secret": secret, "reason": reason})
-        await self.wait(self.core.expect(), DEFAULT, "connection.update-secret")
+        await self.wait(self.core.update_secret(secret, reason), DEFAULT, "connection.update-secret")
         self._hosts = hosts
         self.core.parameters = replace(self.core.parameters, password=secret)
 
@@ -195,7 +274,12 @@ class Connection(Host):
         """The first time: every host once. Raises the error of the last."""
         for number, parameters in enumerate(self._hosts, 1):
             try:
-                await self._connect(parameters)
+                self.core = new_core(self, parameters)
+                try:
+                    await self._connect(parameters)
+                except ProtocolMismatch as error:
+                    self.core = other_protocol(self, parameters, error)
+                    await self._connect(parameters)
                 self.core.ready()
             except Error:
                 if number == len(self._hosts):
@@ -252,7 +336,7 @@ class Connection(Host):
                     await self._connect(parameters)
                     stream = self.stream
                     try:
-                        await self.run(recover(self.core), DEFAULT, "recovering the connection")
+                        await self.run(self.core.recover(), DEFAULT, "recovering the connection")
                     except BaseException:
                         self._drop(stream)
                         raise
@@ -383,12 +467,12 @@ class Connection(Host):
         if now - self._sent >= heartbeat / 2:
             self.core.engine.send_heartbeat()
             self._write()
-        if now - self._heard > 2 * heartbeat and not self.core.reading_paused:
+        if 0 < self.core.silence < now - self._heard and not self.core.reading_paused:
             stream = self.stream
             self.stream = None
             stream.abort()
             self.core.lost(ConnectionLost(f"the connection is lost: the server was silent for {now - self._heard:.0f} s,"
-                                          f" at a heartbeat of {heartbeat} s"))
+                                          f" at a heartbeat of {self.core.silence / 2:g} s"))
             return
         self._ticking = self._loop.call_later(heartbeat / 4, self._tick)
 

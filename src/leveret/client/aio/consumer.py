@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from leveret.client.core.consumer import ConsumerCore
 from leveret.client.core.encoding import name_of
 from leveret.client.core.host import Waiter
+from leveret.client.core.kinds import AnyConsumer
 from leveret.client.errors import ChannelClosed, ConnectionClosed, Error, anew
 from leveret.client.limit import DEFAULT
 from leveret.client.message import Message
@@ -21,14 +21,14 @@ class Consumer:
     """Begins with its first message, or when it is entered with `async with`, which cancels it at the end. Ends when it is
     cancelled; raises when the server ends it, after the messages that were here. Several tasks may take messages of it."""
 
-    def __init__(self, channel: Channel, core: ConsumerCore, queue: str | Queue) -> None:
+    def __init__(self, channel: Channel, core: AnyConsumer, queue: str | Queue) -> None:
         self._channel = channel
         self._core = core
         self._queue = queue
         self._begun = False
         self._given_tag = core.tag
         # One before it whose start was given up, and that the server may have to end first.
-        self._before: ConsumerCore | None = None
+        self._before: AnyConsumer | None = None
 
     @property
     def tag(self) -> str:
@@ -51,7 +51,7 @@ class Consumer:
         def send() -> Waiter:
             # A server-named queue may have another name by now.
             core.queue = name_of(self._queue)
-            sent.append(core.channel.consume(core))
+            sent.append(core.begin())
             return sent[0]
 
         try:
@@ -64,7 +64,7 @@ class Consumer:
             self._core = core.again()
             self._core.tag = self._given_tag
             if sent:
-                core.channel.give_up(core)
+                core.abandon()
                 self._before = core
             else:
                 core.end(error if isinstance(error, Error) else None)
@@ -77,12 +77,12 @@ class Consumer:
         if not self._begun or core.ended:
             return
         if not (core.channel.opened and core.active):
-            core.channel.give_up(core)
+            core.abandon()
             while not core.ended:
                 await self._channel.connection.wait(core.more(), DEFAULT, "basic.cancel")
             return
         try:
-            await self._channel._call("basic.cancel", lambda: core.channel.cancel(core))
+            await self._channel._call("basic.cancel", lambda: core.withdraw())
         except (ChannelClosed, ConnectionClosed):
             core.end(None)
 

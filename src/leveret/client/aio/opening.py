@@ -8,7 +8,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 
 class Closable(Protocol):
-    def close(self) -> Awaitable[None]: ...
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                        traceback: TracebackType | None) -> None: ...
 
 
 T = TypeVar("T", bound=Closable)
@@ -31,4 +32,4 @@ class Opening(Generic[T]):
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
                         traceback: TracebackType | None) -> None:
         if self._opened is not None:
-            await self._opened.close()
+            await self._opened.__aexit__(kind, error, traceback)

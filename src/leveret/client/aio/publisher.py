@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from leveret.client.core.encoding import Body, Encoder, encode_flags, merge
+from leveret.client.core.encoding import Body, encode_flags
+from leveret.client.core.kinds import AnyEncoder
 from leveret.client.core.publisher import PublisherCore
 from leveret.client.limit import DEFAULT, Limit
 from leveret.client.properties import Properties, from_keywords
@@ -20,7 +21,7 @@ class Publisher:
     that failed in its `messages`.
     """
 
-    def __init__(self, channel: Channel, core: PublisherCore, encoder: Encoder, exchange: str, routing_key: str,
+    def __init__(self, channel: Channel, core: PublisherCore, encoder: AnyEncoder, exchange: str, routing_key: str,
                  mandatory: bool, properties: Properties | None, keywords: dict[str, Any]) -> None:
         self._channel = channel
         self._core = core
@@ -28,7 +29,7 @@ class Publisher:
         self._exchange = exchange
         self._routing_key = routing_key
         self._flags = encode_flags(mandatory, False)
-        self._encoded = merge(properties, keywords)
+        self._encoded = encoder.merge(properties, keywords)
         self._properties = from_keywords(properties, keywords)
 
     @property
@@ -48,7 +49,7 @@ class Publisher:
             raise core.take_error()
         encoded = self._encoded
         if properties is not None or keywords:
-            encoded = merge(properties or self._properties, keywords)
+            encoded = self._encoder.merge(properties or self._properties, keywords)
         outgoing = self._encoder.encode(body, self._exchange, self._routing_key if routing_key is None else routing_key,
                                         self._flags, encoded)
         while core.in_flight >= core.window or not core.channel.flowing:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from leveret.client.amqp1 import Filters
 from leveret.client.blocking.consumer import Consumer
-from leveret.client.blocking.message import BlockingMessage
 from leveret.client.blocking.publisher import Publisher
 from leveret.client.blocking.queue import Exchange, Queue
+from leveret.client.blocking.receiver import Receiver
+from leveret.client.blocking.sender import Sender
 from leveret.client.blocking.waiter import BlockingWaiter
-from leveret.client.core import operations
-from leveret.client.core.channel import ChannelCore
-from leveret.client.core.consumer import ConsumerCore
-from leveret.client.core.encoding import Body, Encoder, encode_flags, merge, name_of
+from leveret.client.core.amqp1 import links
+from leveret.client.core.encoding import Body, encode_flags, name_of
 from leveret.client.core.host import Waiter
+from leveret.client.core.kinds import AnyChannelCore
 from leveret.client.core.publisher import PublisherCore
-from leveret.client.core.requests import REPLY_TO, Asked
+from leveret.client.core.requests import Asked
 from leveret.client.core.topology import DeclaredQueue
 from leveret.client.core.unconfirmed import Outgoing
 from leveret.client.errors import ChannelClosed, ConnectionClosed, Error, anew
@@ -40,13 +41,18 @@ class Channel:
     `timeout` is in seconds everywhere; left out it is the connection's.
     """
 
-    def __init__(self, connection: Connection, core: ChannelCore) -> None:
+    def __init__(self, connection: Connection, core: AnyChannelCore) -> None:
         self.connection = connection
         self._core = core
         self._driver = connection.driver
         self.lock = connection.driver.lock
-        self._encoder = Encoder()
+        self._encoder = core.new_encoder()
         core.face = self
+
+    @property
+    def core(self) -> AnyChannelCore:
+        """Its engine."""
+        return self._core
 
     @property
     def number(self) -> int:
@@ -105,57 +111,57 @@ class Channel:
 
         With `passive` it must exist, and the other options do not count.
         """
-        declared, messages, consumers = self._call("queue.declare", lambda: operations.declare_queue(
-            self._core, name_of(name), durable, exclusive, auto_delete, passive, arguments), timeout)
+        declared, messages, consumers = self._call("queue.declare", lambda: self._core.operations.declare_queue(
+            name_of(name), durable, exclusive, auto_delete, passive, arguments), timeout)
         return Queue(self, declared, messages, consumers)
 
     def delete_queue(self, queue: QueueName, *, if_unused: bool = False, if_empty: bool = False,
                            timeout: Limit = DEFAULT) -> int:
         """How many messages went with it."""
-        count: int = self._call("queue.delete", lambda: operations.delete_queue(
-            self._core, name_of(queue), if_unused, if_empty), timeout)
+        count: int = self._call("queue.delete", lambda: self._core.operations.delete_queue(
+            name_of(queue), if_unused, if_empty), timeout)
         return count
 
     def purge_queue(self, queue: QueueName, *, timeout: Limit = DEFAULT) -> int:
         """Remove what waits in it; how many messages these were."""
-        count: int = self._call("queue.purge", lambda: operations.purge_queue(self._core, name_of(queue)), timeout)
+        count: int = self._call("queue.purge", lambda: self._core.operations.purge_queue(name_of(queue)), timeout)
         return count
 
     def bind_queue(self, queue: QueueName, exchange: ExchangeName, routing_key: str = "",
                          arguments: dict[str, Any] | None = None, *, timeout: Limit = DEFAULT) -> None:
         """Have the exchange route to the queue (0-9-1 `queue.bind`)."""
-        self._call("queue.bind", lambda: operations.bind(
-            self._core, True, name_of(queue), name_of(exchange), routing_key, arguments), timeout)
+        self._call("queue.bind", lambda: self._core.operations.bind(
+            True, name_of(queue), name_of(exchange), routing_key, arguments), timeout)
 
     def unbind_queue(self, queue: QueueName, exchange: ExchangeName, routing_key: str = "",
                            arguments: dict[str, Any] | None = None, *, timeout: Limit = DEFAULT) -> None:
         """Undo `bind_queue` with the same arguments."""
-        self._call("queue.unbind", lambda: operations.unbind(
-            self._core, True, name_of(queue), name_of(exchange), routing_key, arguments), timeout)
+        self._call("queue.unbind", lambda: self._core.operations.unbind(
+            True, name_of(queue), name_of(exchange), routing_key, arguments), timeout)
 
     def declare_exchange(self, name: str, type: str = "direct", *, durable: bool = False,
                                auto_delete: bool = False, internal: bool = False, passive: bool = False,
                                arguments: dict[str, Any] | None = None, timeout: Limit = DEFAULT) -> Exchange:
         """Make an exchange, or see that it is as described (0-9-1 `exchange.declare`)."""
-        self._call("exchange.declare", lambda: operations.declare_exchange(
-            self._core, name_of(name), type, durable, auto_delete, internal, passive, arguments), timeout)
+        self._call("exchange.declare", lambda: self._core.operations.declare_exchange(
+            name_of(name), type, durable, auto_delete, internal, passive, arguments), timeout)
         return Exchange(self, name, type)
 
     def delete_exchange(self, exchange: ExchangeName, *, if_unused: bool = False, timeout: Limit = DEFAULT) -> None:
-        self._call("exchange.delete", lambda: operations.delete_exchange(
-            self._core, name_of(exchange), if_unused), timeout)
+        self._call("exchange.delete", lambda: self._core.operations.delete_exchange(
+            name_of(exchange), if_unused), timeout)
 
     def bind_exchange(self, destination: ExchangeName, source: ExchangeName, routing_key: str = "",
                             arguments: dict[str, Any] | None = None, *, timeout: Limit = DEFAULT) -> None:
         """Have `source` route to `destination` (RabbitMQ's `exchange.bind`)."""
-        self._call("exchange.bind", lambda: operations.bind(
-            self._core, False, name_of(destination), name_of(source), routing_key, arguments), timeout)
+        self._call("exchange.bind", lambda: self._core.operations.bind(
+            False, name_of(destination), name_of(source), routing_key, arguments), timeout)
 
     def unbind_exchange(self, destination: ExchangeName, source: ExchangeName, routing_key: str = "",
                               arguments: dict[str, Any] | None = None, *, timeout: Limit = DEFAULT) -> None:
         """Undo `bind_exchange` with the same arguments."""
-        self._call("exchange.unbind", lambda: operations.unbind(
-            self._core, False, name_of(destination), name_of(source), routing_key, arguments), timeout)
+        self._call("exchange.unbind", lambda: self._core.operations.unbind(
+            False, name_of(destination), name_of(source), routing_key, arguments), timeout)
 
     # Publishing
 
@@ -172,7 +178,7 @@ class Channel:
         While the connection is lost it waits; see docs/client/reconnecting.md for what may be delivered twice.
         """
         outgoing = self._encoder.encode(body, name_of(exchange), name_of(routing_key), encode_flags(mandatory, immediate),
-                                        merge(properties, keywords))
+                                        self._encoder.merge(properties, keywords))
         self.send(outgoing, timeout)
 
     def send(self, outgoing: Outgoing, timeout: Limit) -> None:
@@ -227,17 +233,23 @@ class Channel:
         """
         core = self._core
         driver = self._driver
+        self.until_flowing(timeout)
         with driver.lock:
             correlation_id = core.connection.new_name()
-        keywords = {**keywords, "correlation_id": correlation_id, "reply_to": REPLY_TO}
+            known = core.until_replies()
+        while known is not None:
+            driver.wait(known, timeout, "an address for the answer")
+            with driver.lock:
+                known = core.until_replies()
+        keywords = {**keywords, "correlation_id": correlation_id, "reply_to": core.reply_to}
         outgoing = self._encoder.encode(body, name_of(exchange), name_of(routing_key), encode_flags(True, False),
-                                        merge(properties, keywords))
+                                        self._encoder.merge(properties, keywords))
         outgoing.once = True
         while True:
             with driver.lock:
                 if core.flowing:
                     try:
-                        replies = core.listen_for_replies(BlockingMessage)
+                        replies = core.listen_for_replies()
                         waiter = replies.await_answer(correlation_id)
                         outgoing.waiter = Asked(waiter)
                         core.publish(outgoing)
@@ -263,17 +275,67 @@ class Channel:
         no_ack    they are settled as they are sent: what is lost on the way is lost
         """
         sent = {"no_ack": no_ack, "exclusive": exclusive, "no_local": no_local, "arguments": dict(arguments or {})}
-        core = ConsumerCore(self._core, name_of(queue), prefetch, sent, BlockingMessage)
+        core = self._core.new_consumer(name_of(queue), prefetch, sent)
         core.tag = consumer_tag
         return Consumer(self, core, queue)
 
+    def sender(self, address: str | None, *, name: str = "", window: int = 200, settled: bool = False, second: bool = False,
+               durable: bool = False, dynamic: bool = False, properties: Mapping[str, Any] | None = None,
+               capabilities: tuple[str, ...] = ()) -> Sender:
+        """A link of AMQP 1.0 to a target, to be entered. On other protocols it raises `NotSupported`.
+
+        address       as the server knows it; None for the anonymous terminus, where each message says its `to`
+        name          of the link; "" for one that we make up
+        window        how many messages of `Sender.publish` may have no outcome
+        settled       all is sent settled (sender settle mode settled): nobody hears of what is lost
+        second        the server settles after we have (receiver settle mode second)
+        durable       what is unsettled is resumed when the connection was lost; needs a name, implies `second`
+        dynamic       the server makes a node that lives as long as the link; `address` must be None
+        properties    of the link
+        capabilities  of the target
+        """
+
+        driver = self._driver
+        driver.until_open(DEFAULT)
+        with driver.lock:
+            core = links.new_sender(self._core, address, name, settled, second, durable, dynamic, properties, capabilities)
+            waiter = core.until_attached()
+        driver.wait(waiter, DEFAULT, "attach")
+        return Sender(self, core, window)
+
+    def receiver(self, address: str | None, *, name: str = "", prefetch: int = 100, filters: Filters | None = None,
+                 browse: bool = False, durable: bool = False, settled: bool = False, second: bool = False,
+                 dynamic: bool = False, properties: Mapping[str, Any] | None = None,
+                 capabilities: tuple[str, ...] = ()) -> Receiver:
+        """A link of AMQP 1.0 from a source, to be entered. On other protocols it raises `NotSupported`.
+
+        address       as the server knows it
+        name          of the link; "" for one that we make up
+        prefetch      how many deliveries it may hold that are not settled (its credit); 0 is no limit
+        filters       of `leveret.client.amqp1`: one, several, or by name; `Receiver.filters` says which are in place
+        browse        copies are delivered, and the messages stay where they are (distribution mode copy)
+        durable       the source outlives the link and the connection: a subscription; needs a name
+        settled       everything comes settled (sender settle mode settled): what is lost on the way is lost
+        second        the server settles after we have (receiver settle mode second)
+        dynamic       the server makes a node that lives as long as the link; `address` must be None
+        properties    of the link
+        capabilities  of the source, such as "queue", "topic", "shared"
+        """
+
+        core = links.new_receiver(self._core, address, name, prefetch, filters, browse, durable, settled, second, dynamic,
+                                  properties, capabilities)
+        receiver = Receiver(self, core)
+        receiver.start()
+        return receiver
+
     def get(self, queue: QueueName, *, no_ack: bool = False, timeout: Limit = DEFAULT) -> Message | None:
         """The next message of a queue, None when it is empty (0-9-1 `basic.get`)."""
-        waiters: list[BlockingWaiter] = []
+        waiters: list[Any] = []
 
         def send() -> Waiter:
-            waiters.append(self._core.get(name_of(queue), no_ack, BlockingMessage))  # type: ignore[arg-type]
-            return waiters[0]
+            waiters.append(self._core.get(name_of(queue), no_ack))
+            waiter: Waiter = waiters[0]
+            return waiter
 
         try:
             message: Message | None = self._call("basic.get", send, timeout)
@@ -303,7 +365,7 @@ class Channel:
     def qos(self, prefetch_count: int = 0, prefetch_size: int = 0, global_: bool = False, *,
                   timeout: Limit = DEFAULT) -> None:
         """0-9-1 `basic.qos`. With `global_` it holds for the channel's consumers together (RabbitMQ's meaning)."""
-        self._call("basic.qos", lambda: operations.qos(self._core, prefetch_count, prefetch_size, global_), timeout)
+        self._call("basic.qos", lambda: self._core.operations.qos(prefetch_count, prefetch_size, global_), timeout)
 
     def recover(self, requeue: bool = True, *, timeout: Limit = DEFAULT) -> None:
         """Have the server deliver everything again that is not settled (0-9-1 `basic.recover`). Settling a message that
@@ -312,7 +374,7 @@ class Channel:
 
     def flow(self, active: bool, *, timeout: Limit = DEFAULT) -> None:
         """Stop or start deliveries (0-9-1 `channel.flow`; RabbitMQ does not know it)."""
-        self._call("channel.flow", lambda: self._core.call("channel.flow", {"active": active}), timeout)
+        self._call("channel.flow", lambda: self._core.set_active(active), timeout)
 
     # Transactions
 

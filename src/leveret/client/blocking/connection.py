@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import queue
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from leveret.client.amqp1 import Filters
 from leveret.client.blocking.channel import Channel
 from leveret.client.blocking.driver import Driver
-from leveret.client.core.connection import describe
+from leveret.client.blocking.receiver import Receiver
+from leveret.client.blocking.sender import Sender
+from leveret.client.blocking.transaction import Transaction
+from leveret.client.core.amqp1.links import check_protocol, session_of
+from leveret.client.core.amqp1.transactions import TransactionCore
+from leveret.client.core.base import describe
+from leveret.client.core.kinds import AnyCore
 from leveret.client.errors import Error, Timeout, anew
 from leveret.client.events import Closed, Event
 from leveret.client.limit import DEFAULT
@@ -43,7 +51,10 @@ class Connection:
         if hosts[0].on_event is not None:
             self._callbacks.append(hosts[0].on_event)
         self.driver = Driver(hosts, self._callbacks)
-        self._core = self.driver.core
+
+    @property
+    def _core(self) -> AnyCore:
+        return self.driver.core
 
     @property
     def parameters(self) -> Parameters:
@@ -93,6 +104,65 @@ class Connection:
             raise
         return channel
 
+    def sender(self, address: str | None, *, name: str = "", window: int = 200, settled: bool = False, second: bool = False,
+               durable: bool = False, dynamic: bool = False, properties: Mapping[str, Any] | None = None,
+               capabilities: tuple[str, ...] = ()) -> Sender:
+        """As `Channel.sender`, on a session of its own."""
+        options: dict[str, Any] = {"name": name, "window": window, "settled": settled, "second": second, "durable": durable,
+                                   "dynamic": dynamic, "properties": properties, "capabilities": capabilities}
+
+        channel = self._for_a_link()
+        try:
+            return channel.sender(address, **options)
+        except BaseException:
+            with self.driver.lock:
+                channel.core.abandon()
+            raise
+
+    def receiver(self, address: str | None, *, name: str = "", prefetch: int = 100, filters: Filters | None = None,
+                 browse: bool = False, durable: bool = False, settled: bool = False, second: bool = False,
+                 dynamic: bool = False, properties: Mapping[str, Any] | None = None,
+                 capabilities: tuple[str, ...] = ()) -> Receiver:
+        """As `Channel.receiver`, on a session of its own."""
+        options: dict[str, Any] = {"name": name, "prefetch": prefetch, "filters": filters, "browse": browse,
+                                   "durable": durable, "settled": settled, "second": second, "dynamic": dynamic,
+                                   "properties": properties, "capabilities": capabilities}
+
+        channel = self._for_a_link()
+        try:
+            return channel.receiver(address, **options)
+        except BaseException:
+            with self.driver.lock:
+                channel.core.abandon()
+            raise
+
+    def _for_a_link(self) -> Channel:
+        self.driver.until_open(DEFAULT)
+        check_protocol(self._core)
+        channel = self.channel()
+        session_of(channel.core).single = True
+        return channel
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """A transaction of AMQP 1.0: `with connection.transaction() as tx: ...` commits what was sent and settled with it
+        at the end of the block, and rolls it back when the block raises. Raises `NotSupported` on other protocols; 0-9-1
+        has transactional channels instead."""
+        driver = self.driver
+        driver.until_open(DEFAULT)
+        check_protocol(self._core)
+        with driver.lock:
+            core = TransactionCore(session_of(self._core.new_channel(True, False)))
+            core.session.internal = True
+        try:
+            driver.run(core.begin(), DEFAULT, "a declare")
+        except BaseException:
+            with driver.lock:
+                core.session.abandon()
+            raise
+        with Transaction(self, core) as transaction:
+            yield transaction
+
     def update_secret(self, secret: str, reason: str = "") -> None:
         """Give the server a new secret, such as a token, before the one that it has expires (RabbitMQ)."""
         driver = self.driver
@@ -100,8 +170,7 @@ class Connection:
         hosts = [replace(host, password=secret) for host in driver.hosts]
         driver.until_open(DEFAULT)
         with driver.lock:
-            self._core.send("connection.update-secret", {"new_secret": secret, "reason": reason})
-            waiter = self._core.expect()
+            waiter = self._core.update_secret(secret, reason)
         driver.wait(waiter, DEFAULT, "connection.update-secret")
         with driver.lock:
             driver.hosts = hosts

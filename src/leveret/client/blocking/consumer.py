@@ -6,9 +6,9 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from leveret.client.core.consumer import ConsumerCore
 from leveret.client.core.encoding import name_of
 from leveret.client.core.host import Waiter
+from leveret.client.core.kinds import AnyConsumer
 from leveret.client.errors import ChannelClosed, ConnectionClosed, Error, anew
 from leveret.client.limit import DEFAULT
 from leveret.client.message import Message
@@ -22,7 +22,7 @@ class Consumer:
     """Begins with its first message, or when it is entered with `with`, which cancels it at the end. Ends when it is
     cancelled; raises when the server ends it, after the messages that were here. Threads may share it."""
 
-    def __init__(self, channel: Channel, core: ConsumerCore, queue: str | Queue) -> None:
+    def __init__(self, channel: Channel, core: AnyConsumer, queue: str | Queue) -> None:
         self._channel = channel
         self._driver = channel.connection.driver
         self._core = core
@@ -31,7 +31,7 @@ class Consumer:
         self._beginning = threading.Lock()
         self._given_tag = core.tag
         # One before it whose start was given up, and that the server may have to end first.
-        self._before: ConsumerCore | None = None
+        self._before: AnyConsumer | None = None
 
     @property
     def tag(self) -> str:
@@ -56,7 +56,7 @@ class Consumer:
         def send() -> Waiter:
             # A server-named queue may have another name by now.
             core.queue = name_of(self._queue)
-            sent.append(core.channel.consume(core))
+            sent.append(core.begin())
             return sent[0]
 
         try:
@@ -69,14 +69,14 @@ class Consumer:
                 self._core = core.again()
                 self._core.tag = self._given_tag
                 if sent:
-                    core.channel.give_up(core)
+                    core.abandon()
                     self._before = core
                 else:
                     core.end(error if isinstance(error, Error) else None)
             raise
         self._begun = True
 
-    def _until_ended(self, core: ConsumerCore) -> None:
+    def _until_ended(self, core: AnyConsumer) -> None:
         while True:
             with self._driver.lock:
                 if core.ended:
@@ -92,12 +92,12 @@ class Consumer:
                 return
             there = core.channel.opened and core.active
             if not there:
-                core.channel.give_up(core)
+                core.abandon()
         if not there:
             self._until_ended(core)
             return
         try:
-            self._channel._call("basic.cancel", lambda: core.channel.cancel(core))
+            self._channel._call("basic.cancel", lambda: core.withdraw())
         except (ChannelClosed, ConnectionClosed):
             with self._driver.lock:
                 core.end(None)

@@ -22,14 +22,23 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
+from leveret.client.blocking.message import BlockingDelivery, BlockingMessage
 from leveret.client.blocking.sockets import AnySocket, open_socket
 from leveret.client.blocking.waiter import BlockingWaiter, wake
 from leveret.client.core.backoff import Backoff
-from leveret.client.core.connection import ConnectionCore
 from leveret.client.core.host import Host, Procedure
-from leveret.client.core.recovery import recover
+from leveret.client.core.kinds import AnyCore, new_core, other_protocol
 from leveret.client.core.socket_errors import lost_error
-from leveret.client.errors import ConnectionClosed, ConnectionFailed, ConnectionLost, Error, Timeout, TlsFailed, anew
+from leveret.client.errors import (
+    ConnectionClosed,
+    ConnectionFailed,
+    ConnectionLost,
+    Error,
+    ProtocolMismatch,
+    Timeout,
+    TlsFailed,
+    anew,
+)
 from leveret.client.events import Closed, Connected, Event, Reconnecting
 from leveret.client.limit import DEFAULT, Default, Limit
 from leveret.client.parameters import Parameters
@@ -49,10 +58,13 @@ ENDING: Final = 10.0
 class Driver(Host):
     """The socket of a connection, its lock, and its thread."""
 
+    message_class = BlockingMessage
+    delivery_class = BlockingDelivery
+
     def __init__(self, hosts: Sequence[Parameters], callbacks: list[Callable[[Event], object]]) -> None:
         self.lock = threading.RLock()
         self.hosts = list(hosts)
-        self.core = ConnectionCore(self, self.hosts[0])
+        self.core: AnyCore = new_core(self, self.hosts[0])
         self._socket: AnySocket | None = None
         # One that is being connected.
         self._opening: socket.socket | None = None
@@ -82,7 +94,12 @@ class Driver(Host):
         """The first time: every host once. Raises the error of the last."""
         for number, parameters in enumerate(self.hosts, 1):
             try:
-                self._connect(parameters)
+                self.core = new_core(self, parameters)
+                try:
+                    self._connect(parameters)
+                except ProtocolMismatch as error:
+                    self.core = other_protocol(self, parameters, error)
+                    self._connect(parameters)
                 with self.lock:
                     self.core.ready()
             except Error:
@@ -432,9 +449,10 @@ class Driver(Host):
             self._write()
         if not self._led and not self._paused:
             self._read_what_is_here(opened)
-        if heartbeat and now - self._heard > 2 * heartbeat and not self._paused and self._socket is opened:
+        silence = self.core.silence
+        if 0 < silence < now - self._heard and not self._paused and self._socket is opened:
             self._socket_lost(ConnectionLost(f"the connection is lost: the server was silent for {now - self._heard:.0f} s,"
-                                             f" at a heartbeat of {heartbeat} s"))
+                                             f" at a heartbeat of {silence / 2:g} s"))
 
     def _read_what_is_here(self, opened: AnySocket) -> None:
         """A few reads at most: what application threads do not take they shall find in the socket."""
@@ -474,7 +492,7 @@ class Driver(Host):
                 self._connect(parameters)
                 opened = self._socket
                 try:
-                    self.run(recover(self.core), DEFAULT, "recovering the connection")
+                    self.run(self.core.recover(), DEFAULT, "recovering the connection")
                 except BaseException:
                     if opened is not None:
                         self._drop(opened)

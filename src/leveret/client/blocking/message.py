@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from leveret.client.delivery import Delivery
 from leveret.client.message import Message
+
+if TYPE_CHECKING:
+    from leveret.client.message import AnyTransaction
+    from leveret.wire.amqp1.composite import Composite
 
 
 class BlockingMessage(Message):
@@ -21,3 +28,17 @@ class BlockingMessage(Message):
     def reject(self, requeue: bool = False) -> None:
         with self._channel.face.lock:
             super().reject(requeue)
+
+
+class BlockingDelivery(Delivery):
+    """As `Delivery`; `respond` waits for the confirm."""
+
+    __slots__ = ()
+
+    def settle_as(self, state: Composite, transaction: AnyTransaction | None) -> None:
+        with self._channel.face.lock:
+            super().settle_as(state, transaction)
+
+    def _each(self, multiple: bool, state: Composite) -> None:
+        with self._channel.face.lock:
+            super()._each(multiple, state)

@@ -9,8 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.client.core.consumer import ConsumerCore
+from leveret.client.core.encoding import Encoder, encode_address
 from leveret.client.core.host import Procedure, Waiter
-from leveret.client.core.requests import Replies
+from leveret.client.core.operations import Operations
+from leveret.client.core.requests import REPLY_TO, Replies
 from leveret.client.core.unconfirmed import Outgoing, Unconfirmed
 from leveret.client.core.waiters import Waiters
 from leveret.client.errors import (
@@ -128,6 +130,15 @@ class ChannelCore:
         self._calls.append(Call(name, waiter, on_reply, (arguments or {}).get("consumer_tag", "")))
         self.connection.listen()
         return waiter
+
+    def new_encoder(self) -> Encoder:
+        """What encodes publishes."""
+        return Encoder()
+
+    @property
+    def operations(self) -> Operations:
+        """Declaring, binding, deleting."""
+        return Operations(self)
 
     @property
     def expecting(self) -> bool:
@@ -409,6 +420,14 @@ class ChannelCore:
 
     # Consuming
 
+    def new_consumer(self, queue: str, prefetch: int, arguments: dict[str, Any]) -> ConsumerCore:
+        """One that has not begun. `arguments` are those of `basic.consume`."""
+        return ConsumerCore(self, queue, prefetch, arguments, self.connection.host.message_class)
+
+    def set_active(self, active: bool) -> Waiter:
+        """Stop or start deliveries (`channel.flow`)."""
+        return self.call("channel.flow", {"active": active})
+
     def consume(self, consumer: ConsumerCore) -> Waiter:
         """Send the `basic.qos` and `basic.consume` of a consumer; the result is None. A tag that it has is used again,
         otherwise it is given one."""
@@ -430,11 +449,20 @@ class ChannelCore:
 
         return self.call("basic.consume", arguments, started)
 
-    def listen_for_replies(self, message_class: type[Message]) -> Replies:
+    def until_replies(self) -> Waiter | None:
+        """Until `reply_to` is known; None when it is."""
+        return None
+
+    @property
+    def reply_to(self) -> str:
+        """Where answers are to be sent."""
+        return REPLY_TO
+
+    def listen_for_replies(self) -> Replies:
         """The consumer of answers. Nobody has to wait for it: it is there before what is published next."""
         replies = self.replies
         if replies is None or replies.ended or not (replies.active or replies.generation == self.generation):
-            replies = Replies(self, message_class)
+            replies = Replies(self, self.connection.host.message_class)
             replies.tag = self.connection.new_name()
             self.cast("basic.consume", {**replies.arguments, "queue": replies.queue, "consumer_tag": replies.tag},
                       partial(self._listening, replies))
@@ -491,9 +519,10 @@ class ChannelCore:
         if consumer is not None:
             consumer.delivered(command)
 
-    def get(self, queue: str, no_ack: bool, message_class: type[Message]) -> Waiter:
+    def get(self, queue: str, no_ack: bool) -> Waiter:
         """`basic.get`: the result is a message or None."""
         generation = self.generation
+        message_class = self.connection.host.message_class
 
         def answered(reply: Method, abandoned: bool) -> Message | None:
             if not isinstance(reply, ContentMethod):
@@ -592,20 +621,6 @@ class ChannelCore:
     def forget_transaction(self) -> None:
         """It was rolled back with its connection, and that is what was asked for."""
         self._transaction = ""
-
-
-def encode_address(exchange: str, routing_key: str) -> bytes:
-    """The two short strings of `basic.publish`. Raises `InvalidMessage`."""
-    try:
-        first = exchange.encode("utf-8", "surrogateescape")
-        second = routing_key.encode("utf-8", "surrogateescape")
-    except (AttributeError, UnicodeEncodeError) as error:
-        raise InvalidMessage(
-            f"exchange {exchange!r:.100}, routing key {routing_key!r:.100}: {error}; expected text") from None
-    if len(first) > 255 or len(second) > 255:
-        what, size = ("exchange name", len(first)) if len(first) > 255 else ("routing key", len(second))
-        raise InvalidMessage(f"a {what} has at most 255 octets of UTF-8, not {size}")
-    return bytes((len(first),)) + first + bytes((len(second),)) + second
 
 
 def _properties(header: bytes) -> Properties | None:

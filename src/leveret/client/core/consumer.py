@@ -54,6 +54,18 @@ class ConsumerCore:
         """One that is the same and has not begun, without a tag."""
         return ConsumerCore(self.channel, self.queue, self.prefetch, self.arguments, self._message_class)
 
+    def begin(self) -> Waiter:
+        """`ChannelCore.consume`."""
+        return self.channel.consume(self)
+
+    def withdraw(self) -> Waiter:
+        """`ChannelCore.cancel`."""
+        return self.channel.cancel(self)
+
+    def abandon(self) -> None:
+        """`ChannelCore.give_up`."""
+        self.channel.give_up(self)
+
     def delivered(self, command: Deliver) -> None:
         if (self.cancelling or self.channel.recovering) and self._unwanted(command):
             return

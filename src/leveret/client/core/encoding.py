@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from typing import Any, Final, Protocol
 
-from leveret.client.core.channel import encode_address
 from leveret.client.core.unconfirmed import Outgoing
 from leveret.client.errors import InvalidMessage
 from leveret.client.properties import Properties, encode_properties, from_keywords
@@ -65,6 +64,20 @@ def merge(properties: Properties | None, keywords: dict[str, Any]) -> bytes:
     return NO_PROPERTIES if properties is None else encode_properties(properties)
 
 
+def encode_address(exchange: str, routing_key: str) -> bytes:
+    """The two short strings of `basic.publish`. Raises `InvalidMessage`."""
+    try:
+        first = exchange.encode("utf-8", "surrogateescape")
+        second = routing_key.encode("utf-8", "surrogateescape")
+    except (AttributeError, UnicodeEncodeError) as error:
+        raise InvalidMessage(
+            f"exchange {exchange!r:.100}, routing key {routing_key!r:.100}: {error}; expected text") from None
+    if len(first) > 255 or len(second) > 255:
+        what, size = ("exchange name", len(first)) if len(first) > 255 else ("routing key", len(second))
+        raise InvalidMessage(f"a {what} has at most 255 octets of UTF-8, not {size}")
+    return bytes((len(first),)) + first + bytes((len(second),)) + second
+
+
 class Encoder:
     """Encodes publishes; remembers the last address, which is the next one's as often as not. Threads may share it."""
 
@@ -72,6 +85,8 @@ class Encoder:
 
     def __init__(self) -> None:
         self._last = ("", "", b"\0\0")
+
+    merge = staticmethod(merge)
 
     def address(self, exchange: str, routing_key: str) -> bytes:
         last_exchange, last_routing_key, address = self._last

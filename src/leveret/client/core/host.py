@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from leveret.client.events import Event
+
+if TYPE_CHECKING:
+    from leveret.client.delivery import Delivery
+    from leveret.client.message import Message
 
 
 class Waiter(Protocol):
@@ -25,7 +29,13 @@ Procedure = Generator[Any, Any, None]
 
 
 class Host(ABC):
-    """The face. All calls come from within a call that it has made into the engine."""
+    """The face. All calls come from within a call that it has made into the engine.
+
+    message_class, delivery_class   what messages of AMQP 0-9-1 and of 1.0 are made of
+    """
+
+    message_class: type[Message]
+    delivery_class: type[Delivery]
 
     @abstractmethod
     def new_waiter(self) -> Any:

@@ -6,98 +6,101 @@ somebody still waits for it.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from leveret.client.core.channel import ChannelCore
 from leveret.client.core.host import Waiter
 from leveret.client.core.topology import DeclaredQueue
 from leveret.wire.amqp0.commands import Method
 
-
-def declare_queue(channel: ChannelCore, name: str, durable: bool, exclusive: bool, auto_delete: bool, passive: bool,
-                  arguments: dict[str, Any] | None) -> Waiter:
-    """The result is the `DeclaredQueue`, its message count and its consumer count."""
-    sent = {"queue": name, "durable": durable, "exclusive": exclusive, "auto_delete": auto_delete, "passive": passive,
-            "arguments": dict(arguments or {})}
-    topology = channel.connection.topology
-
-    def declared(reply: Method, abandoned: bool) -> tuple[DeclaredQueue, int, int]:
-        given: str = reply.arguments["queue"]
-        if passive:
-            queue = topology.queues.get(given) or DeclaredQueue(given, False, sent)
-        else:
-            queue = topology.add_queue(given, not name, sent)
-        return queue, reply.arguments["message_count"], reply.arguments["consumer_count"]
-
-    return channel.call("queue.declare", sent, declared)
+if TYPE_CHECKING:
+    from leveret.client.core.channel import ChannelCore
 
 
-def delete_queue(channel: ChannelCore, name: str, if_unused: bool, if_empty: bool) -> Waiter:
-    """The result is the number of messages that it held."""
+class Operations:
+    """Those of one channel."""
 
-    def deleted(reply: Method, abandoned: bool) -> int:
-        channel.connection.topology.remove_queue(name)
-        count: int = reply.arguments["message_count"]
-        return count
+    __slots__ = ("_channel",)
 
-    return channel.call("queue.delete", {"queue": name, "if_unused": if_unused, "if_empty": if_empty}, deleted)
+    def __init__(self, channel: ChannelCore) -> None:
+        self._channel = channel
 
+    def declare_queue(self, name: str, durable: bool, exclusive: bool, auto_delete: bool, passive: bool,
+                      arguments: dict[str, Any] | None) -> Waiter:
+        """The result is the `DeclaredQueue`, its message count and its consumer count."""
+        sent = {"queue": name, "durable": durable, "exclusive": exclusive, "auto_delete": auto_delete, "passive": passive,
+                "arguments": dict(arguments or {})}
+        topology = self._channel.connection.topology
 
-def purge_queue(channel: ChannelCore, name: str) -> Waiter:
-    """The result is the number of messages that were removed."""
-    return channel.call("queue.purge", {"queue": name}, lambda reply, abandoned: reply.arguments["message_count"])
+        def declared(reply: Method, abandoned: bool) -> tuple[DeclaredQueue, int, int]:
+            given: str = reply.arguments["queue"]
+            if passive:
+                queue = topology.queues.get(given) or DeclaredQueue(given, False, sent)
+            else:
+                queue = topology.add_queue(given, not name, sent)
+            return queue, reply.arguments["message_count"], reply.arguments["consumer_count"]
 
+        return self._channel.call("queue.declare", sent, declared)
 
-def declare_exchange(channel: ChannelCore, name: str, type: str, durable: bool, auto_delete: bool, internal: bool,
-                     passive: bool, arguments: dict[str, Any] | None) -> Waiter:
-    sent = {"exchange": name, "type": type, "durable": durable, "auto_delete": auto_delete, "internal": internal,
-            "passive": passive, "arguments": dict(arguments or {})}
+    def delete_queue(self, name: str, if_unused: bool, if_empty: bool) -> Waiter:
+        """The result is the number of messages that it held."""
 
-    def declared(reply: Method, abandoned: bool) -> None:
-        if not passive:
-            channel.connection.topology.add_exchange(sent)
+        def deleted(reply: Method, abandoned: bool) -> int:
+            self._channel.connection.topology.remove_queue(name)
+            count: int = reply.arguments["message_count"]
+            return count
 
-    return channel.call("exchange.declare", sent, declared)
+        return self._channel.call("queue.delete", {"queue": name, "if_unused": if_unused, "if_empty": if_empty}, deleted)
 
+    def purge_queue(self, name: str) -> Waiter:
+        """The result is the number of messages that were removed."""
+        return self._channel.call("queue.purge", {"queue": name}, lambda reply, abandoned: reply.arguments["message_count"])
 
-def delete_exchange(channel: ChannelCore, name: str, if_unused: bool) -> Waiter:
-    def deleted(reply: Method, abandoned: bool) -> None:
-        channel.connection.topology.remove_exchange(name)
+    def declare_exchange(self, name: str, type: str, durable: bool, auto_delete: bool, internal: bool,
+                         passive: bool, arguments: dict[str, Any] | None) -> Waiter:
+        sent = {"exchange": name, "type": type, "durable": durable, "auto_delete": auto_delete, "internal": internal,
+                "passive": passive, "arguments": dict(arguments or {})}
 
-    return channel.call("exchange.delete", {"exchange": name, "if_unused": if_unused}, deleted)
+        def declared(reply: Method, abandoned: bool) -> None:
+            if not passive:
+                self._channel.connection.topology.add_exchange(sent)
 
+        return self._channel.call("exchange.declare", sent, declared)
 
-def bind(channel: ChannelCore, to_queue: bool, destination: str, source: str, routing_key: str,
-         arguments: dict[str, Any] | None) -> Waiter:
-    sent = _binding(to_queue, destination, source, routing_key, arguments)
+    def delete_exchange(self, name: str, if_unused: bool) -> Waiter:
+        def deleted(reply: Method, abandoned: bool) -> None:
+            self._channel.connection.topology.remove_exchange(name)
 
-    def bound(reply: Method, abandoned: bool) -> None:
-        channel.connection.topology.bind(to_queue, sent)
+        return self._channel.call("exchange.delete", {"exchange": name, "if_unused": if_unused}, deleted)
 
-    return channel.call("queue.bind" if to_queue else "exchange.bind", sent, bound)
+    def bind(self, to_queue: bool, destination: str, source: str, routing_key: str,
+             arguments: dict[str, Any] | None) -> Waiter:
+        sent = _binding(to_queue, destination, source, routing_key, arguments)
 
+        def bound(reply: Method, abandoned: bool) -> None:
+            self._channel.connection.topology.bind(to_queue, sent)
 
-def unbind(channel: ChannelCore, to_queue: bool, destination: str, source: str, routing_key: str,
-           arguments: dict[str, Any] | None) -> Waiter:
-    sent = _binding(to_queue, destination, source, routing_key, arguments)
+        return self._channel.call("queue.bind" if to_queue else "exchange.bind", sent, bound)
 
-    def unbound(reply: Method, abandoned: bool) -> None:
-        channel.connection.topology.unbind(to_queue, sent)
+    def unbind(self, to_queue: bool, destination: str, source: str, routing_key: str,
+               arguments: dict[str, Any] | None) -> Waiter:
+        sent = _binding(to_queue, destination, source, routing_key, arguments)
 
-    return channel.call("queue.unbind" if to_queue else "exchange.unbind", sent, unbound)
+        def unbound(reply: Method, abandoned: bool) -> None:
+            self._channel.connection.topology.unbind(to_queue, sent)
+
+        return self._channel.call("queue.unbind" if to_queue else "exchange.unbind", sent, unbound)
+
+    def qos(self, prefetch_count: int, prefetch_size: int, global_: bool) -> Waiter:
+        """With `global_` it holds for the whole channel and consumers set none of their own any more."""
+        sent = {"prefetch_count": prefetch_count, "prefetch_size": prefetch_size, "global": global_}
+
+        def set_(reply: Method, abandoned: bool) -> None:
+            self._channel.qos = sent
+
+        return self._channel.call("basic.qos", sent, set_)
 
 
 def _binding(to_queue: bool, destination: str, source: str, routing_key: str,
              arguments: dict[str, Any] | None) -> dict[str, Any]:
     names = ("queue", "exchange") if to_queue else ("destination", "source")
     return {names[0]: destination, names[1]: source, "routing_key": routing_key, "arguments": dict(arguments or {})}
-
-
-def qos(channel: ChannelCore, prefetch_count: int, prefetch_size: int, global_: bool) -> Waiter:
-    """With `global_` it holds for the whole channel and consumers set none of their own any more."""
-    sent = {"prefetch_count": prefetch_count, "prefetch_size": prefetch_size, "global": global_}
-
-    def set_(reply: Method, abandoned: bool) -> None:
-        channel.qos = sent
-
-    return channel.call("basic.qos", sent, set_)

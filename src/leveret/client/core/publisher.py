@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from leveret.client.core.host import Waiter
-from leveret.client.core.unconfirmed import Outgoing, describe
+from leveret.client.core.unconfirmed import Outgoing
 from leveret.client.core.waiters import Waiters
 from leveret.client.errors import Error, InvalidMessage, Nacked, PublishFailed, Returned
 from leveret.client.properties import Properties
 
 if TYPE_CHECKING:
-    from leveret.client.core.channel import ChannelCore
+    from leveret.client.core.kinds import AnyChannelCore
 
 
 class PublisherCore:
@@ -20,7 +20,7 @@ class PublisherCore:
 
     __slots__ = ("_failed", "_idle", "_room", "channel", "error", "in_flight", "window")
 
-    def __init__(self, channel: ChannelCore, window: int) -> None:
+    def __init__(self, channel: AnyChannelCore, window: int) -> None:
         if window < 1:
             raise ValueError("window must be at least 1")
         self.channel = channel
@@ -48,7 +48,7 @@ class PublisherCore:
         if error is not None:
             if self.error is None:
                 self.error = error
-            self._failed.append(describe(outgoing))
+            self._failed.append(outgoing.describe())
         if self._room.waiting and in_flight <= self.window >> 1:
             self._room.wake()
         if self._idle.waiting and in_flight == 0:

@@ -47,6 +47,13 @@ class Outgoing:
             publisher, self.publisher = self.publisher, None
             publisher.settled(self, error)
 
+    def describe(self) -> tuple[str, str, Properties | None, bytes]:
+        """Exchange, routing key, properties and body."""
+        at = 1 + self.address[0]
+        exchange = self.address[1:at].decode("utf-8", "surrogateescape")
+        routing_key = self.address[at + 1 :].decode("utf-8", "surrogateescape")
+        return exchange, routing_key, decode_properties(self.header), self.body
+
 
 class Unconfirmed:
     """Those of one channel. Delivery tags count from 1 and grow by one with each publish (0-9-1 `confirm.select`,
@@ -128,12 +135,4 @@ def _outcome(outgoing: Outgoing, ack: bool) -> Error | None:
     if ack:
         return None
     return Nacked("the server refused the message (basic.nack): a queue is full, or it could not be kept",
-                  messages=[describe(outgoing)])
-
-
-def describe(outgoing: Outgoing) -> tuple[str, str, Properties | None, bytes]:
-    """Exchange, routing key, properties and body."""
-    at = 1 + outgoing.address[0]
-    exchange = outgoing.address[1:at].decode("utf-8", "surrogateescape")
-    routing_key = outgoing.address[at + 1 :].decode("utf-8", "surrogateescape")
-    return exchange, routing_key, decode_properties(outgoing.header), outgoing.body
+                  messages=[outgoing.describe()])

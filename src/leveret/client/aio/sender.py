@@ -1,0 +1,121 @@
+"""A sender of AMQP 1.0 for asyncio."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from leveret.client.core.amqp1 import links
+from leveret.client.core.amqp1.sender import SenderCore
+from leveret.client.core.publisher import PublisherCore
+from leveret.client.errors import ConnectionClosed
+from leveret.client.limit import DEFAULT, Limit
+
+if TYPE_CHECKING:
+    from leveret.client.aio.channel import Channel
+    from leveret.client.aio.transaction import Transaction
+
+
+class Sender:
+    """A link to a target, which comes back when the connection was lost. To be entered with `async with`, which awaits
+    what was published and closes it.
+
+    Messages are bytes, text (one data section, as UTF-8), or an `amqp1.Message`; keywords are fields of `amqp1.Message`.
+    """
+
+    def __init__(self, channel: Channel, core: SenderCore, window: int) -> None:
+        self._channel = channel
+        self._core = core
+        self._window = PublisherCore(core.session, window)
+
+    @property
+    def name(self) -> str:
+        """Of the link."""
+        return self._core.name
+
+    @property
+    def address(self) -> str | None:
+        """Where it sends to: of a dynamic target what the server has chosen, None for the anonymous terminus."""
+        return self._core.address
+
+    @property
+    def is_open(self) -> bool:
+        """It is attached now; while the connection is lost it is not."""
+        return self._core.attached
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many messages of `publish` have no outcome yet."""
+        return self._window.in_flight
+
+    async def send(self, body: Any = b"", *, transaction: Transaction | None = None, timeout: Limit = DEFAULT,
+                   **fields: Any) -> None:
+        """Send a message and await its outcome (settled senders: until it is written).
+
+        transaction  the message takes place when this is committed
+
+        Raises `InvalidMessage` before anything is sent, `Returned` for the outcome released, `Nacked` for rejected and
+        modified, the error of a sender that is closed, and `Timeout`.
+        """
+        core = self._core
+        transfer = links.encode(core, body, fields, transaction.core if transaction is not None else None)
+        channel = self._channel
+        connection = channel.connection
+        while not core.session.flowing and not core.gone:
+            await channel.until_flowing(timeout)
+        if core.settled:
+            core.session.publish(transfer)
+            return
+        waiter = transfer.waiter = connection.new_waiter()
+        core.session.publish(transfer)
+        await connection.wait(waiter, timeout, "an outcome")
+
+    async def publish(self, body: Any = b"", *, transaction: Transaction | None = None, **fields: Any) -> None:
+        """As `send`, but waits only while as many messages as the window holds have no outcome. A message that fails is
+        known later: the next `publish`, or `flush`, raises one exception with all that failed in its `messages`."""
+        core = self._core
+        window = self._window
+        if window.error is not None:
+            raise window.take_error()
+        transfer = links.encode(core, body, fields, transaction.core if transaction is not None else None)
+        while not core.gone and (window.in_flight >= window.window or not core.session.flowing):
+            if core.session.flowing:
+                await self._channel.connection.wait(window.room(), DEFAULT, "room in the sender's window")
+            else:
+                await self._channel.until_flowing()
+        window.publish(transfer)
+
+    async def flush(self, timeout: Limit = DEFAULT) -> None:
+        """Wait until everything has an outcome. Raises `Nacked` or `Returned` with the messages that failed."""
+        window = self._window
+        while window.in_flight:
+            await self._channel.connection.wait(window.idle(), timeout, "the sender's outcomes")
+        if window.error is not None:
+            raise window.take_error()
+
+    async def close(self) -> None:
+        """Close it. What has no outcome fails."""
+        await self._leave(True)
+
+    async def detach(self) -> None:
+        """Leave it: a durable target stays, with what is unsettled, for a sender of the same name."""
+        await self._leave(False)
+
+    async def _leave(self, closed: bool) -> None:
+        core = self._core
+        try:
+            await self._channel.connection.wait(links.leave(core, closed), DEFAULT, "detach")
+        except ConnectionClosed:
+            pass
+
+    async def __aenter__(self) -> Sender:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *raised: object) -> None:
+        try:
+            if kind is None:
+                await self.flush()
+        finally:
+            await self.close()
+
+    def __repr__(self) -> str:
+        return f"<Sender to {self._core.what}{'' if self.is_open else ', not open'}>"

@@ -1,0 +1,551 @@
+"""A session with the calls of a channel of 0-9-1: publishing by exchange and routing key, consumers, gets, settling."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.client.amqp1 import no_local
+from leveret.client.core.amqp1.conditions import publish_error
+from leveret.client.core.amqp1.operations import Operations
+from leveret.client.core.amqp1.outgoing import Encoder, Transfer
+from leveret.client.core.amqp1.receiver import Getter, ReceiverCore
+from leveret.client.core.amqp1.replies import Replies
+from leveret.client.core.amqp1.sender import OUTCOMES, SenderCore
+from leveret.client.core.amqp1.session import Session
+from leveret.client.core.amqp1.transactions import ChannelTransactions, TransactionCore
+from leveret.client.core.host import Procedure, Waiter
+from leveret.client.core.waiters import Waiters
+from leveret.client.errors import ChannelClosed, Error, InvalidMessage, NotSupported, TransactionLost, anew
+from leveret.wire.amqp1 import descriptors
+from leveret.wire.amqp1.composite import Composite
+from leveret.wire.amqp1.messaging import Modified, Rejected, Source, Target
+from leveret.wire.amqp1.short import ACCEPTED_STATE, RELEASED_STATE
+from leveret.wire.amqp1.transactions import TransactionalState
+from leveret.wire.amqp1.values import Int, Symbol
+
+if TYPE_CHECKING:
+    from leveret.client.core.amqp1.connection import Amqp1Connection
+    from leveret.client.delivery import Delivery
+
+# How many links for publishes, and for gets, are kept open on a channel.
+MOST_SENDERS: Final = 64
+MOST_GETTERS: Final = 16
+# How many messages that are not confirmed may wait for credit before `publish` waits, and goes on again.
+QUEUE_HIGH: Final = 1000
+QUEUE_LOW: Final = 250
+_PRIORITY: Final = "x-priority"
+
+
+class SessionCore(Session):
+    """As the channel core for 0-9-1, whose names it has.
+
+    internal       it goes with its connection
+    single         it goes with its link
+    kept_senders   those that the application has opened itself
+    received       counts deliveries
+    """
+
+    def __init__(self, connection: Amqp1Connection, number: int, confirms: bool, transactional: bool,
+                 internal: bool = False) -> None:
+        super().__init__(connection, number)
+        self.internal = internal
+        self.single = False
+        self.confirms = confirms
+        self.transactional = transactional
+        self.face: Any = None
+        self.flowing = False
+        self.error: Error | None = None
+        self.generation = 0
+        self.received = 0
+        self.consumers: dict[Any, ReceiverCore] = {}
+        self.qos: dict[str, Any] | None = None
+        self.replies: Replies | None = None
+        self.kept_senders: list[SenderCore] = []
+        self._senders: dict[str, SenderCore] = {}
+        self._getters: dict[tuple[str, bool], Getter] = {}
+        self._flow = Waiters(connection.host)
+        self._full = False
+        self._published = 0
+        self._again: list[Transfer] = []
+        self._transactions = ChannelTransactions(self) if transactional else None
+
+    @property
+    def operations(self) -> Operations:
+        """Declaring, binding, deleting: by the management node."""
+        return Operations(self)
+
+    def new_encoder(self) -> Encoder:
+        return Encoder(self.connection.addresses)
+
+    @property
+    def expecting(self) -> bool:
+        """Somebody waits for what the server has to say."""
+        return (bool(self.unsettled) or any(getter.expecting for getter in self._getters.values())
+                or (self.replies is not None and self.replies.expecting))
+
+    def _check_open(self) -> None:
+        if not self.opened:
+            raise anew(self.why_closed())
+
+    def why_closed(self) -> Error:
+        return self.error or self.connection.why_closed()
+
+    # Opening and closing
+
+    def open(self) -> Procedure:
+        """Procedure: begin it on the wire, for the first time or again."""
+        if self.connection.is_lost or self.connection.is_closed:
+            raise anew(self.connection.last_error)
+        self.generation += 1
+        self._full = False
+        yield self.begin()
+        if self._transactions is not None:
+            yield from self._transactions.begin()
+        self.update_flow()
+
+    def close(self) -> Procedure:
+        """Procedure: end it; what waits on it fails."""
+        closed = ChannelClosed("the channel was closed by the application")
+        if not self.opened:
+            if self.error is None:
+                self.ended(closed, consumers_error=False)
+            if not self.ending:
+                self.connection.forget_session(self)
+            return
+        waiter = self.end()
+        self.ended(closed, consumers_error=False)
+        yield waiter
+
+    def abandon(self) -> None:
+        """Who opened it does not want it any more."""
+        if self.opened:
+            self.end()
+        elif not self.ending:
+            self.connection.forget_session(self)
+        if self.error is None:
+            self.ended(ChannelClosed("the channel was abandoned by the application"))
+
+    def gone(self, error: Error) -> None:
+        self.ended(error)
+
+    def lost(self, error: Error, recoverable: bool) -> None:
+        """The connection is lost. Calls fail at once; publishes and consumers wait for the next one, if there is one."""
+        self.flowing = False
+        if not recoverable or self.internal:
+            self.ended(error)
+            self.connection.forget_session(self)
+            return
+        if self.error is not None:
+            # It was about to be closed.
+            self.connection.forget_session(self)
+            return
+        if self._transactions is not None:
+            self._transactions.connection_lost()
+        self._keep_unsettled(error)
+        self.lose(error)
+        if self.replies is not None:
+            self.replies.fail(error)
+            self.replies = None
+        self._flow.wake()
+
+    def ended(self, error: Error, consumers_error: bool = True) -> None:
+        """It is closed for good."""
+        self.opened = self.flowing = False
+        if self.error is None:
+            self.error = anew(error)
+        if self._transactions is not None:
+            self._transactions.connection_lost()
+        for consumer in list(self.consumers.values()):
+            if not consumers_error:
+                consumer.cancelling = True
+        consumers = list(self.consumers.values())
+        self.finish(error)
+        for consumer in consumers:
+            # Those of a connection that was lost before are on no handle.
+            consumer.finish(error)
+        for sender in [*self._senders.values(), *self.kept_senders]:
+            sender.finish(error)
+        unsettled, self.unsettled = self.unsettled, {}
+        for transfer in [*unsettled.values(), *self._again]:
+            transfer.outcome(None, anew(error))
+        self._again = []
+        if self.replies is not None:
+            self.replies.fail(error)
+        self._flow.wake(error)
+
+    # Publishing
+
+    def update_flow(self) -> None:
+        """Find out whether publishes may be sent now, and wake who waits for it."""
+        self.flowing = self.opened and self.connection.flowing and not self._full
+        if self.flowing:
+            self._flow.wake()
+
+    def until_flowing(self) -> Waiter:
+        if self.error is not None:
+            raise anew(self.error)
+        return self._flow.new()
+
+    def why_stopped(self) -> str:
+        """Why publishes wait, for the message of a timeout."""
+        if not self.connection.opened:
+            return "there is no connection"
+        return "the server gives no credit" if self._full else "the socket is full"
+
+    def publish(self, outgoing: Any) -> None:
+        """Send a publish, a `Transfer`; `flowing` must be true. Raises `InvalidMessage` for what is larger than the server
+        takes, and what is wrong with a sender that is gone."""
+        link: SenderCore | None = outgoing.link
+        if link is None:
+            link = self._senders.get(outgoing.target) or self._new_sender(outgoing.target)
+        elif link.gone:
+            raise anew(link.error or ChannelClosed(f"{link.what} was closed by the application"))
+        limit = link.remote.max_message_size if link.remote is not None else None
+        if limit and outgoing.size > limit:
+            raise InvalidMessage(f"the message takes {outgoing.size} octets; {link.what} takes {limit}")
+        if outgoing.transaction is not None:
+            outgoing.transaction.check()
+            outgoing.transaction.posted()
+        transactions = self._transactions
+        outgoing.settled = link.settled or not (self.confirms or self.transactional or outgoing.transaction is not None)
+        if transactions is not None:
+            if transactions.held is not None:
+                transactions.held.append(partial(self._send, link, outgoing))
+                outgoing.settle(None)
+                return
+            transactions.used = True
+        self._send(link, outgoing)
+        if outgoing.settled or transactions is not None:
+            outgoing.settle(None)
+
+    def _send(self, link: SenderCore, outgoing: Transfer) -> None:
+        if self._transactions is not None:
+            self._transactions.used = True
+        self._published += 1
+        outgoing.number = self._published
+        if link.gone:
+            self.has_failed(outgoing, link.error or ChannelClosed(f"{link.what} was closed"))
+            return
+        link.publish(outgoing)
+        if outgoing.settled and len(link.queue) > QUEUE_HIGH and not self._full:
+            self._full = True
+            self.update_flow()
+        connection = self.connection
+        if connection.paused:
+            connection.listen()
+        connection.host.flush_soon()
+
+    def _new_sender(self, target: str) -> SenderCore:
+        if len(self._senders) >= MOST_SENDERS:
+            for address, sender in list(self._senders.items()):
+                if not sender.queue and not any(transfer.link is sender for transfer in self.unsettled.values()):
+                    del self._senders[address]
+                    sender.detach(True)
+                    break
+        sender = SenderCore(self, self.connection.new_name(), Target(target))
+        self._senders[target] = sender
+        sender.attach()
+        return sender
+
+    def forget_sender(self, sender: SenderCore) -> None:
+        for address, other in list(self._senders.items()):
+            if other is sender:
+                del self._senders[address]
+        if sender in self.kept_senders:
+            self.kept_senders.remove(sender)
+        if self.single and self.opened:
+            self.abandon()
+
+    def has_outcome(self, transfer: Transfer, state: Composite | None) -> None:
+        error = publish_error(state, transfer.describe()) if state is not None \
+            and state.kind not in (descriptors.ACCEPTED, descriptors.DECLARED) else None
+        if (state is not None and state.kind == descriptors.RELEASED and transfer.exchange and not transfer.mandatory
+                and self.connection.addresses.is_routing):
+            # No queue took it, and nobody minds.
+            error = None
+        if error is not None:
+            self.has_failed(transfer, error, state)
+        else:
+            transfer.outcome(state, None)
+        if transfer.transaction is not None:
+            transfer.transaction.answered()
+        if self._transactions is not None:
+            self._transactions.go_on()
+
+    def has_failed(self, transfer: Transfer, error: Error, state: Composite | None = None) -> None:
+        if self._transactions is not None:
+            self._transactions.failed(error)
+        transfer.outcome(state, error)
+
+    @property
+    def is_sending(self) -> bool:
+        """Something was sent or is to be sent whose outcome is not known."""
+        return (any(not isinstance(transfer.link, SenderCore) or not transfer.link.control
+                    for transfer in self.unsettled.values())
+                or any(sender.queue for sender in [*self._senders.values(), *self.kept_senders]))
+
+    def pump(self) -> None:
+        super().pump()
+        if self._full and all(len(sender.queue) < QUEUE_LOW for sender in self._senders.values()):
+            self._full = False
+            self.update_flow()
+        if self._transactions is not None:
+            self._transactions.go_on()
+
+    # What was published before the connection was lost
+
+    def _keep_unsettled(self, error: Error) -> None:
+        """Sort what has no outcome: what is sent again, what its link resumes, and what has failed."""
+        transfers = list(self.unsettled.values())
+        for sender in [*self._senders.values(), *self.kept_senders]:
+            transfers.extend(sender.queue)
+            sender.queue.clear()
+        self.unsettled = {number: transfer for number, transfer in self.unsettled.items()
+                          if isinstance(transfer.link, SenderCore) and transfer.link.control}
+        for transfer in transfers:
+            link = transfer.link
+            if link is not None and link.control:
+                continue
+            if transfer.transaction is not None or self.transactional:
+                transfer.outcome(None, TransactionLost("the connection was lost within the transaction"))
+                if transfer.transaction is not None:
+                    transfer.transaction.answered()
+            elif transfer.once:
+                transfer.outcome(None, error)
+            elif link is not None and link.kept and link.durable and transfer.tag:
+                link.resumed.append(transfer)
+            else:
+                transfer.tag = b""
+                if link is not None and not link.kept:
+                    transfer.link = None
+                self._again.append(transfer)
+        for sender in list(self._senders.values()):
+            sender.closing = True
+        self._senders.clear()
+
+    def attach_again(self) -> list[SenderCore]:
+        """The senders that the application has opened."""
+        for sender in self.kept_senders:
+            sender.attach()
+        return list(self.kept_senders)
+
+    def publish_again(self) -> int:
+        """Everything that the connection which was lost had not confirmed, in order; how many these are."""
+        again, self._again = sorted(self._again, key=lambda transfer: transfer.number), []
+        count = 0
+        for transfer in again:
+            if transfer.waiter is not None and transfer.waiter.done():
+                continue
+            try:
+                self.publish(transfer)
+                count += 1
+            except Error as error:
+                transfer.outcome(None, error)
+        return count
+
+    # Consuming
+
+    def new_consumer(self, queue: str, prefetch: int, arguments: dict[str, Any]) -> ReceiverCore:
+        """One that has not begun. `arguments` are those of `basic.consume`."""
+        if arguments.get("exclusive"):
+            raise NotSupported("AMQP 1.0 has no exclusive consumers; expected x-single-active-consumer of the queue")
+        further = dict(arguments.get("arguments") or {})
+        properties: dict[Any, Any] = {}
+        if _PRIORITY in further:
+            properties[Symbol("rabbitmq:priority")] = Int(further.pop(_PRIORITY))
+        if further:
+            raise NotSupported(f"arguments of consumers have no meaning over AMQP 1.0: {', '.join(further)}; expected"
+                               f" {_PRIORITY} alone")
+        source = Source(self.connection.addresses.of_queue(queue), outcomes=OUTCOMES, default_outcome=Modified(True))
+        if arguments.get("no_local"):
+            filter = no_local()
+            source.filter = {Symbol(str(filter.descriptor)): filter.described()}
+        if self.qos is not None:
+            prefetch = self.qos["prefetch_count"]
+        return ReceiverCore(self, queue, source, prefetch, settled=bool(arguments.get("no_ack")),
+                            properties=properties or None)
+
+    def consume(self, consumer: ReceiverCore) -> Waiter:
+        """Attach it; the result is None."""
+        self._check_open()
+        if not consumer.tag:
+            consumer.tag = self.connection.new_name()
+        if not consumer.name:
+            # Names of links are the connection's, tags the channel's.
+            consumer.name = f"{consumer.tag}.{self.number}"
+        if consumer.source.address is not None and not consumer.kept and consumer.queue:
+            consumer.source.address = self.connection.addresses.of_queue(consumer.queue)
+        if self.qos is not None and consumer.queue:
+            consumer.prefetch = self.qos["prefetch_count"]
+        self.consumers[consumer.key] = consumer
+        try:
+            consumer.attach()
+        except Error:
+            del self.consumers[consumer.key]
+            raise
+        return consumer.until_attached()
+
+    def cancel(self, consumer: ReceiverCore) -> Waiter:
+        """Detach it; messages that nobody has taken go back to the queue, also those that still come."""
+        consumer.cancel()
+        if not consumer.closing:
+            # It stays until what was taken of it is settled.
+            self.consumers.pop(consumer.key, None)
+            consumer.end(None)
+            waiter: Waiter = self.connection.host.new_waiter()
+            waiter.set_result(None)
+            return waiter
+        return consumer.until_gone()
+
+    def give_up(self, consumer: ReceiverCore) -> None:
+        """As `cancel`, where nobody waits for it; also for one that has not begun, or that is not there now."""
+        if self.opened and consumer.handle >= 0:
+            consumer.cancel()
+            if not consumer.closing:
+                consumer.detach(True)
+        else:
+            consumer.cancelling = True
+            consumer.forget()
+            consumer.finish(None)
+
+    def forget_receiver(self, receiver: ReceiverCore) -> None:
+        if self.consumers.pop(receiver.key, None) is not None and receiver is not self.replies:
+            self.connection.unused(receiver.queue)
+        if receiver is self.replies:
+            self.replies = None
+        if self.single and self.opened:
+            self.abandon()
+
+    def set_active(self, active: bool) -> Waiter:
+        """Stop or start deliveries: by credit."""
+        self._check_open()
+        for consumer in self.consumers.values():
+            consumer.stop(not active)
+        waiter: Waiter = self.connection.host.new_waiter()
+        waiter.set_result(None)
+        return waiter
+
+    def get(self, queue: str, no_ack: bool) -> Waiter:
+        """The result is a message or None."""
+        self._check_open()
+        key = (queue, no_ack)
+        getter = self._getters.get(key)
+        if getter is None:
+            for other, idle in list(self._getters.items()):
+                if len(self._getters) >= MOST_GETTERS and idle.idle:
+                    del self._getters[other]
+                    idle.detach(True)
+            source = Source(self.connection.addresses.of_queue(queue), outcomes=OUTCOMES, default_outcome=Modified(True))
+            getter = self._getters[key] = Getter(self, queue, source, no_ack, self.connection.new_name())
+            getter.attach()
+        return getter.get()
+
+    def forget_getter(self, getter: Getter) -> None:
+        for key, other in list(self._getters.items()):
+            if other is getter:
+                del self._getters[key]
+
+    # Requests
+
+    def until_replies(self) -> Waiter | None:
+        """Until `reply_to` is known; None when it is."""
+        self._check_open()
+        replies = self.listen_for_replies()
+        return None if replies.attached else replies.until_attached()
+
+    @property
+    def reply_to(self) -> str:
+        replies = self.listen_for_replies()
+        return replies.address
+
+    def listen_for_replies(self) -> Replies:
+        """The link of answers."""
+        if self.replies is None or self.replies.gone:
+            self.replies = Replies(self, self.connection.new_name())
+            self.replies.attach()
+        return self.replies
+
+    # Settling. A message of a connection that was lost is delivered again: there is nothing to settle.
+
+    def settle(self, delivery: Delivery, state: Composite, transaction: TransactionCore | None) -> None:
+        if self.error is not None:
+            raise anew(self.error)
+        transactions = self._transactions
+        if transactions is not None and transactions.held is not None:
+            transactions.held.append(partial(self.settle, delivery, state, None))
+            return
+        if not self.opened or delivery.generation != self.generation or delivery.delivery_id not in self.deliveries:
+            if transactions is not None:
+                transactions.used = True
+            return
+        if transaction is not None:
+            transaction.check()
+            transaction.retired(delivery)
+            self.send_outcome(delivery.delivery_id, TransactionalState(transaction.txn_id, state), False)
+        elif transactions is not None:
+            transactions.used = True
+            transactions.retired(delivery)
+            self.send_outcome(delivery.delivery_id, TransactionalState(self.transaction_id, state), False)
+        elif delivery.link.second:
+            self.send_outcome(delivery.delivery_id, state, False)
+        else:
+            self.send_outcome(delivery.delivery_id, state, True)
+            self.settled(delivery)
+
+    def settled(self, delivery: Delivery) -> None:
+        """It is settled on both sides, or the other side does not mind."""
+        if delivery.generation == self.generation and self.deliveries.pop(delivery.delivery_id, None) is not None:
+            link = delivery.link
+            link.settled_one()
+            if link.cancelling:
+                link.leave_if_done()
+
+    def unsettled_until(self, number: int) -> list[Delivery]:
+        """The deliveries up to this one that are not settled, in order."""
+        return [delivery for delivery in self.deliveries.values() if delivery.number <= number and not delivery.settled]
+
+    def settle_tag(self, name: str, arguments: dict[str, Any]) -> None:
+        """`basic.ack`, `basic.nack` or `basic.reject` by delivery tag, of this connection's deliveries."""
+        self._check_open()
+        tag = arguments["delivery_tag"]
+        upto = self.unsettled_until(tag or 1 << 62)
+        found = upto if arguments.get("multiple") else [delivery for delivery in upto if delivery.number == tag]
+        if not found:
+            raise InvalidMessage(f"delivery tag {tag} is unknown; expected each message settled once")
+        state: Composite = ACCEPTED_STATE
+        if name != "basic.ack":
+            state = Modified(True) if arguments["requeue"] else Rejected()
+        for delivery in found:
+            delivery.settle_as(state, None)
+
+    def recover(self, requeue: bool) -> Waiter:
+        """Everything that is not settled goes back, and comes again."""
+        self._check_open()
+        for delivery in self.unsettled_until(1 << 62):
+            delivery.settle_as(RELEASED_STATE, None)
+        for consumer in self.consumers.values():
+            consumer.forget()
+        waiter: Waiter = self.connection.host.new_waiter()
+        waiter.set_result(None)
+        return waiter
+
+    # Transactions
+
+    def transaction(self, name: str) -> Waiter:
+        """Commit or roll back. Raises `TransactionLost` at the commit of what a lost connection took along."""
+        self._check_open()
+        transactions = self._transactions
+        if transactions is None:
+            raise RuntimeError("the channel has no transactions; open it with channel(transactional=True)")
+        fail = name != "tx.commit"
+        lost, transactions.lost = transactions.lost, False
+        if lost and not fail:
+            transactions.discharge(True)
+            raise TransactionLost("the connection was lost within the transaction: nothing of it has happened")
+        waiter: Waiter = transactions.discharge(fail)
+        return waiter
+
+    def forget_transaction(self) -> None:
+        if self._transactions is not None:
+            self._transactions.lost = self._transactions.used = False

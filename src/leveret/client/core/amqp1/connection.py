@@ -1,0 +1,229 @@
+"""A connection of AMQP 1.0: its sessions, and what remains of it when the socket is lost."""
+
+from __future__ import annotations
+
+import uuid
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from leveret.client.core.amqp1.addresses import Addresses, choose
+from leveret.client.core.amqp1.channel import SessionCore
+from leveret.client.core.amqp1.conditions import WORTH_A_RETRY, breach, connection_error
+from leveret.client.core.amqp1.engine import Engine
+from leveret.client.core.amqp1.handshake import handshake
+from leveret.client.core.amqp1.management import Management
+from leveret.client.core.amqp1.recovery import recover
+from leveret.client.core.base import OPENED, OPENING, RECOVERING, AnyChannel, BaseConnection
+from leveret.client.core.host import Host, Procedure, Waiter
+from leveret.client.errors import ConnectionClosed, Error, ProtocolMismatch
+from leveret.client.parameters import Parameters
+from leveret.wire.amqp1 import constants, descriptors, frames
+from leveret.wire.amqp1.composite import Performative
+from leveret.wire.amqp1.frames import Failure
+from leveret.wire.amqp1.transport import Begin, Close, Open
+from leveret.wire.amqp1.transport import Error as Condition
+
+if TYPE_CHECKING:
+    from leveret.client.core.amqp1.session import Session
+
+
+class Amqp1Connection(BaseConnection):
+    """
+    addresses      what names of queues and exchanges become
+    container_id   who we are; the same over all sockets, so that links are the same
+    unflushed      sessions with outcomes that are still to be written
+    offered        the server's capabilities
+    """
+
+    def __init__(self, host: Host, parameters: Parameters) -> None:
+        super().__init__(host, parameters)
+        self.engine = Engine(parameters)
+        self.channels: dict[int, SessionCore] = {}
+        self.addresses = Addresses("v2")
+        self.container_id = parameters.container_id or f"leveret-{uuid.uuid4().hex[:12]}"
+        self.unflushed: list[Session] = []
+        self.offered: tuple[str, ...] = ()
+        self.management = Management(self)
+        self._remote: dict[int, SessionCore] = {}
+        self._headers = 0
+        # What came before somebody waited for it: the server may say several things at once.
+        self._early: deque[Any] = deque()
+        self._free_from = 0
+
+    @property
+    def silence(self) -> float:
+        return self.engine.silence
+
+    def _all_channels(self) -> list[AnyChannel]:
+        return list(self.channels.values())
+
+    def _forget_channels(self) -> None:
+        self.channels.clear()
+        self._remote.clear()
+
+    # Opening
+
+    def connected(self, parameters: Parameters) -> Procedure:
+        self._begin(parameters)
+        self.engine = Engine(parameters)
+        self.unflushed.clear()
+        self._remote.clear()
+        self._headers = 0
+        self._early.clear()
+        yield from handshake(self)
+        self._go_on(OPENING, RECOVERING)
+
+    def recover(self) -> Procedure:
+        return recover(self)
+
+    def expect(self) -> Waiter:
+        waiter = super().expect()
+        if self._early:
+            self._came(self._early.popleft())
+        return waiter
+
+    def _came(self, what: Any) -> None:
+        if self._awaited:
+            super()._came(what)
+        else:
+            self._early.append(what)
+
+    def greet(self, protocol: int) -> None:
+        """Send a protocol header."""
+        self.engine.send_header(protocol)
+        self.host.flush_soon()
+
+    def send(self, frame: Performative) -> None:
+        self.engine.send(frame)
+        self.host.flush_soon()
+
+    def agree(self, theirs: Open) -> None:
+        """The server's open."""
+        self.engine.agree(theirs)
+        self.offered = theirs.offered_capabilities
+        properties = theirs.properties if isinstance(theirs.properties, dict) else {}
+        self.server_properties = {str(key): value for key, value in properties.items()}
+        self.addresses.form = choose(self.parameters.addresses, self.server_properties).form
+        self.addresses.is_routing = self.addresses.form != "plain"
+
+    # Octets
+
+    def to_send(self) -> bytes:
+        if self.unflushed:
+            sessions, self.unflushed = self.unflushed, []
+            for session in sessions:
+                session.flush_settled()
+        return self.engine.to_send()
+
+    def receive(self, data: bytes) -> None:
+        """Take what the socket gave."""
+        remote = self._remote
+        for frame in self.engine.receive(data):
+            kind = frame.kind
+            if descriptors.ATTACH <= kind <= descriptors.END:
+                session = remote.get(frame.channel)
+                if session is not None:
+                    session.receive(frame)
+            elif kind == descriptors.BEGIN:
+                assert isinstance(frame, Begin)
+                self._began(frame)
+            elif kind == descriptors.CLOSE:
+                assert isinstance(frame, Close)
+                self._closed(frame)
+            elif kind == frames.FAILURE:
+                assert isinstance(frame, Failure)
+                self._failed(frame)
+            elif kind != frames.EMPTY:
+                if kind == frames.HEADER:
+                    self._headers += 1
+                self._came(frame)
+        if self.engine.pending:
+            # What waited for credit.
+            self.host.flush_soon()
+        self._check_buffer()
+
+    def _began(self, frame: Begin) -> None:
+        if frame.remote_channel is None:
+            # Clients have no use for sessions of the server's.
+            self.fail(breach(constants.NOT_ALLOWED, "it began a session by itself"))
+            return
+        begun = self.channels.get(frame.remote_channel)
+        if begun is not None:
+            self._remote[frame.channel] = begun
+            begun.began(frame)
+
+    def _closed(self, frame: Close) -> None:
+        if self.is_closed:
+            self._came(frame)
+            return
+        error = connection_error(frame.error)
+        self.send(Close())
+        self.engine.can_close = False
+        self.host.hang_up()
+        self.lost(error, error.condition in WORTH_A_RETRY)
+
+    def _failed(self, failure: Failure) -> None:
+        if self.state == OPENING and not self._headers:
+            text = ("the server does not speak AMQP 1.0: what it answered is no header; is it another port's, or one for"
+                    " TLS (amqps://)?")
+            self.mismatch(ProtocolMismatch(text, host=self.parameters.host, port=self.parameters.port))
+            return
+        self.fail(breach(failure.condition, failure.text))
+
+    def mismatch(self, error: ProtocolMismatch) -> None:
+        """The server speaks something else."""
+        self.lost(error)
+        self.host.hang_up()
+
+    # The end
+
+    def fail(self, error: Error) -> None:
+        """The server broke the protocol: tell it, and give up."""
+        if self.engine.can_close:
+            self.send(Close(Condition(error.condition or constants.INTERNAL_ERROR, error.reply_text or None)))
+        self.host.hang_up()
+        self.lost(error, False)
+
+    def close(self) -> Procedure:
+        error = ConnectionClosed("the connection was closed by the application")
+        usable = self.state == OPENED and self.engine.can_close
+        if usable:
+            for channel in list(self.channels.values()):
+                channel.flush_settled()
+            self.send(Close())
+        self.end(error, by_application=True)
+        if usable:
+            yield self._await_next()
+        self.host.hang_up()
+
+    # Sessions
+
+    def new_channel(self, confirms: bool, transactional: bool, internal: bool = False) -> SessionCore:
+        """A session with the lowest number that is free; `SessionCore.open` opens it."""
+        number = self._free_from
+        while number in self.channels:
+            number += 1
+        self._free_from = number
+        if number > self.engine.channel_max:
+            raise ConnectionClosed(f"the connection has {self.engine.channel_max + 1} sessions open, as many as were agreed"
+                                   " (channel_max)")
+        session = self.channels[number] = SessionCore(self, number, confirms, transactional, internal)
+        return session
+
+    def forget_session(self, session: Session) -> None:
+        """Its number may be used again."""
+        number = session.number
+        if self.channels.get(number) is session:
+            del self.channels[number]
+            self._free_from = min(self._free_from, number)
+        for remote, other in list(self._remote.items()):
+            if other is session:
+                del self._remote[remote]
+
+    def _expecting(self) -> bool:
+        return self.management.expecting or super()._expecting()
+
+    def update_secret(self, secret: str, reason: str) -> Waiter:
+        """Give the server a new token (RabbitMQ's `PUT /auth/tokens`)."""
+        return self.management.request("PUT", "/auth/tokens", secret.encode(), lambda status, body, abandoned: None,
+                                       "connection.update-secret")

@@ -1,0 +1,70 @@
+"""The wire's reader and output for one socket, and what both sides have agreed on."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from leveret.client.parameters import Parameters
+from leveret.wire.amqp1 import frames
+from leveret.wire.amqp1.composite import Performative
+from leveret.wire.amqp1.frames import FrameReader
+from leveret.wire.amqp1.output import Output
+from leveret.wire.amqp1.transport import Open
+
+DEFAULT_FRAME: Final = 131072
+DEFAULT_CHANNELS: Final = 1023
+
+
+class Engine:
+    """Frames of one socket.
+
+    channel_max   the highest channel number that both sides allow
+    heartbeat     seconds in which something must be sent, 0 where the server does not mind
+    silence       seconds after which a silent server is given up, 0 for never
+    """
+
+    def __init__(self, parameters: Parameters) -> None:
+        self.max_frame_size = max(512, parameters.frame_max or DEFAULT_FRAME)
+        self.channel_max = parameters.channel_max or DEFAULT_CHANNELS
+        self.reader = FrameReader(self.max_frame_size)
+        self.output = Output()
+        self.idle_time_out = parameters.heartbeat * 1000
+        self.heartbeat = 0.0
+        self.silence = 0.0
+        # Set while the connection may be closed in order.
+        self.can_close = False
+
+    @property
+    def pending(self) -> int:
+        return self.output.pending
+
+    def to_send(self) -> bytes:
+        return self.output.to_send()
+
+    def receive(self, data: bytes) -> list[Performative]:
+        return self.reader.receive(data)
+
+    def send(self, performative: Performative) -> None:
+        """EncodeError for a field that does not fit its type."""
+        self.output.send(performative)
+
+    def send_header(self, protocol: int) -> None:
+        self.output.send_header(protocol)
+
+    def send_heartbeat(self) -> None:
+        if self.can_close:
+            self.output.send_empty()
+
+    def agree(self, theirs: Open) -> None:
+        """What the server's `open` says."""
+        self.output.max_frame_size = min(max(theirs.max_frame_size, 512), DEFAULT_FRAME)
+        self.channel_max = min(self.channel_max, theirs.channel_max)
+        ours = self.idle_time_out / 1000
+        their = (theirs.idle_time_out or 0) / 1000
+        self.silence = 2 * ours
+        # Ours shows that the server is alive only if it answers nothing: it costs an empty frame now and then.
+        self.heartbeat = min([seconds for seconds in (ours, their) if seconds] or [0.0])
+
+
+AMQP: Final = frames.AMQP
+SASL: Final = frames.SASL

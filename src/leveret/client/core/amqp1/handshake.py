@@ -1,0 +1,134 @@
+"""The opening of a connection (security 5.3, transport 2.4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret import __version__
+from leveret.client.core.amqp1.engine import AMQP, SASL
+from leveret.client.core.host import Procedure
+from leveret.client.errors import (
+    AuthenticationFailed,
+    ConnectionClosed,
+    ConnectionFailed,
+    ConnectionLost,
+    Error,
+    ProtocolMismatch,
+    VhostRefused,
+)
+from leveret.wire.amqp1 import constants
+from leveret.wire.amqp1.frames import Header
+from leveret.wire.amqp1.security import SaslInit, SaslMechanisms, SaslOutcome
+from leveret.wire.amqp1.transport import Open
+from leveret.wire.amqp1.values import Symbol
+
+if TYPE_CHECKING:
+    from leveret.client.core.amqp1.connection import Amqp1Connection
+    from leveret.client.parameters import Parameters
+
+DEFAULT_VHOST: Final = "/"
+_OF_VHOST: Final = (constants.NOT_FOUND, constants.UNAUTHORIZED_ACCESS, constants.NOT_ALLOWED)
+_CODES: Final = {constants.SASL_CODE_AUTH: "wrong name or password", constants.SASL_CODE_SYS: "a system error",
+                 constants.SASL_CODE_SYS_PERM: "a permanent system error",
+                 constants.SASL_CODE_SYS_TEMP: "a temporary system error"}
+
+
+def handshake(connection: Amqp1Connection) -> Procedure:
+    """Procedure: from the first protocol header to the server's open, and on to its first begin: a server that refuses the
+    vhost opens the connection first and closes it then."""
+    parameters = connection.parameters
+    yield from _login(connection, parameters)
+    connection.greet(AMQP)
+    connection.send(Open(
+        connection.container_id, _hostname(parameters), connection.engine.max_frame_size, connection.engine.channel_max,
+        connection.engine.idle_time_out or None, properties=_properties(parameters)))
+    try:
+        _check_header(connection, (yield connection.expect()), AMQP)
+        theirs = yield connection.expect()
+        if not isinstance(theirs, Open):
+            raise ConnectionFailed(f"{_at(parameters)} answered with another frame than open", host=parameters.host,
+                                   port=parameters.port)
+        connection.agree(theirs)
+        connection.engine.can_close = True
+        probe = connection.new_channel(False, False, internal=True)
+        begun = probe.begin()
+        yield begun
+        yield probe.end()
+    except ConnectionLost:
+        raise
+    except ConnectionClosed as error:
+        raise _refused(parameters, error) from None
+
+
+def _login(connection: Amqp1Connection, parameters: Parameters) -> Procedure:
+    connection.greet(SASL)
+    _check_header(connection, (yield connection.expect()), SASL)
+    try:
+        offered = yield connection.expect()
+        if not isinstance(offered, SaslMechanisms):
+            raise _failed(parameters, "it did not offer mechanisms")
+        mechanism, response = parameters.sasl()
+        if mechanism not in offered.sasl_server_mechanisms:
+            raise _failed(parameters, f"it offers the mechanisms {', '.join(offered.sasl_server_mechanisms)}, not"
+                          f" {mechanism}; choose one by the option mechanism")
+        connection.send(SaslInit(mechanism, response or None, _hostname(parameters)))
+        outcome = yield connection.expect()
+        if not isinstance(outcome, SaslOutcome):
+            raise _failed(parameters, f"it asked for more than {mechanism} has")
+    except ConnectionLost:
+        raise _failed(parameters, "it hung up without a word") from None
+    if outcome.code != constants.SASL_CODE_OK:
+        raise _failed(parameters, f"user {parameters.user!r} by {mechanism}: {_CODES.get(outcome.code, outcome.code)};"
+                      " expected its name and password (options user, password, mechanism)")
+
+
+def _check_header(connection: Amqp1Connection, header: Any, expected: int) -> None:
+    if isinstance(header, Header) and header.is_supported() and header.protocol == expected:
+        return
+    parameters = connection.parameters
+    spoken = ""
+    if not isinstance(header, Header):
+        text = "the server sent a frame before its header"
+    elif header.is_supported():
+        text = f"the server wants the protocol {header.protocol} of AMQP 1.0 instead of {expected}; with 0 it has no SASL"
+    else:
+        numbers = (header.major, header.minor, header.revision)
+        spoken = "-".join(map(str, numbers if header.major == 0 else numbers[:2]))
+        text = f"the server speaks AMQP {spoken} instead of 1.0"
+    error = ProtocolMismatch(text, host=parameters.host, port=parameters.port)
+    error.speaks = spoken
+    connection.mismatch(error)
+    raise error
+
+
+def _at(parameters: Parameters) -> str:
+    return f"{parameters.host}:{parameters.port}"
+
+
+def _failed(parameters: Parameters, text: str) -> AuthenticationFailed:
+    return AuthenticationFailed(f"{_at(parameters)} refused the login: {text}", host=parameters.host, port=parameters.port)
+
+
+def _refused(parameters: Parameters, error: Error) -> ConnectionFailed:
+    kind = ConnectionFailed
+    text = f"{_at(parameters)} refused the connection: {error}"
+    if error.condition in _OF_VHOST:
+        kind = VhostRefused
+        text = (f"{_at(parameters)} refused the vhost {parameters.vhost!r} to user {parameters.user!r}: {error};"
+                " expected one that exists and that the user may use (options vhost, user)")
+    failed = kind(text, host=parameters.host, port=parameters.port, reply_text=error.reply_text)
+    failed.condition, failed.info = error.condition, error.info
+    return failed
+
+
+def _hostname(parameters: Parameters) -> str:
+    """Leveret and RabbitMQ take the vhost from it."""
+    return parameters.host if parameters.vhost == DEFAULT_VHOST else f"vhost:{parameters.vhost}"
+
+
+def _properties(parameters: Parameters) -> dict[Any, Any]:
+    properties: dict[str, Any] = {"product": "Leveret", "version": __version__, "platform": "Python"}
+    if parameters.name:
+        properties["connection_name"] = parameters.name
+    properties.update(parameters.client_properties or {})
+    return {Symbol(key): value for key, value in properties.items()}

@@ -1,0 +1,112 @@
+"""The links that applications open by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from leveret.client.amqp1 import Filters, Message, filter_map
+from leveret.client.core.amqp1.channel import SessionCore
+from leveret.client.core.amqp1.messages import encode_message
+from leveret.client.core.amqp1.outgoing import Transfer
+from leveret.client.core.amqp1.receiver import ReceiverCore
+from leveret.client.core.amqp1.sender import OUTCOMES, SenderCore
+from leveret.client.core.amqp1.transactions import TransactionCore
+from leveret.client.core.host import Waiter
+from leveret.client.errors import InvalidMessage, NotSupported
+from leveret.wire.amqp1 import constants
+from leveret.wire.amqp1.message import encode_data_head
+from leveret.wire.amqp1.messaging import Modified, Source, Target
+from leveret.wire.amqp1.values import Symbol
+
+_NEVER: Final = constants.TERMINUS_EXPIRY_POLICY_NEVER
+
+
+def session_of(core: Any) -> SessionCore:
+    """The session that links can be opened on. Raises `NotSupported` for a channel of another protocol."""
+    if isinstance(core, SessionCore):
+        return core
+    raise NotSupported("senders, receivers and their transactions are of AMQP 1.0; expected protocol=\"1.0\"")
+
+
+def check_protocol(core: Any) -> None:
+    """Raises `NotSupported` for a connection of another protocol."""
+    if not hasattr(core, "addresses"):
+        raise NotSupported("senders, receivers and their transactions are of AMQP 1.0; expected protocol=\"1.0\"")
+
+
+def _address(address: Any, dynamic: bool) -> str | None:
+    if dynamic and address is not None:
+        raise InvalidMessage("a dynamic terminus has no address: the server finds one; expected None")
+    if address is None or isinstance(address, str):
+        return address
+    raise InvalidMessage(f"an address expected, not {type(address).__name__}")
+
+
+def _check_name(name: str, durable: bool) -> None:
+    if durable and not name:
+        raise InvalidMessage("what is durable is found again by its name; expected one (name)")
+
+
+def new_sender(core: Any, address: str | None, name: str, settled: bool, second: bool, durable: bool, dynamic: bool,
+               properties: Mapping[str, Any] | None, capabilities: tuple[str, ...]) -> SenderCore:
+    """A sender, whose attach is sent; `until_attached` is when it can be used, or why it cannot."""
+    session = session_of(core)
+    session._check_open()
+    _check_name(name, durable)
+    target = Target(_address(address, dynamic), dynamic=dynamic, capabilities=tuple(capabilities))
+    if durable:
+        target.durable = constants.TERMINUS_DURABILITY_UNSETTLED_STATE
+        target.expiry_policy = _NEVER
+    sender = SenderCore(session, name or session.connection.new_name(), target, settled=settled, second=second or durable,
+                        durable=durable, kept=True, properties=_symbols(properties))
+    session.kept_senders.append(sender)
+    sender.attach()
+    return sender
+
+
+def new_receiver(core: Any, address: str | None, name: str, prefetch: int, filters: Filters | None, browse: bool,
+                 durable: bool, settled: bool, second: bool, dynamic: bool, properties: Mapping[str, Any] | None,
+                 capabilities: tuple[str, ...]) -> ReceiverCore:
+    """A receiver that has not begun; `SessionCore.consume` attaches it."""
+    session = session_of(core)
+    _check_name(name, durable)
+    source = Source(_address(address, dynamic), dynamic=dynamic, filter=filter_map(filters), outcomes=OUTCOMES,
+                    default_outcome=Modified(True), capabilities=tuple(capabilities))
+    if browse:
+        source.distribution_mode = constants.STD_DIST_MODE_COPY
+    if durable:
+        source.durable = constants.TERMINUS_DURABILITY_CONFIGURATION
+        source.expiry_policy = _NEVER
+    return ReceiverCore(session, "", source, prefetch, settled=settled, second=second, kept=durable,
+                        properties=_symbols(properties), name=name)
+
+
+def _symbols(properties: Mapping[str, Any] | None) -> dict[Any, Any] | None:
+    return {Symbol(name): value for name, value in properties.items()} if properties else None
+
+
+def encode(sender: SenderCore, body: Any, fields: dict[str, Any], transaction: TransactionCore | None) -> Transfer:
+    """A message for this sender. `body` may be an `amqp1.Message`, whose fields the others replace. Raises
+    `InvalidMessage`."""
+    if isinstance(body, bytes) and not fields:
+        head = encode_data_head(len(body))
+        transfer = Transfer("", sender.wanted, "", 0, [head, body], len(head) + len(body), body)
+    else:
+        if isinstance(body, Message):
+            message = replace(body, **fields) if fields else body
+        else:
+            message = Message(body=body, **fields)
+        octets = encode_message(message)
+        transfer = Transfer("", sender.wanted, "", 0, [octets], len(octets),
+                            message.body if isinstance(message.body, bytes) else b"")
+    transfer.link = sender
+    transfer.transaction = transaction
+    return transfer
+
+
+def leave(sender: SenderCore, closed: bool) -> Waiter:
+    """Close it, or only leave it; the result is for the server's answer."""
+    sender.detach(closed)
+    return sender.until_gone()

@@ -1,0 +1,161 @@
+"""The management node of RabbitMQ 4 and Leveret: requests as messages, over a pair of links of one name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.client.amqp1 import Message, Value
+from leveret.client.core.amqp1.addresses import MANAGEMENT
+from leveret.client.core.amqp1.channel import SessionCore
+from leveret.client.core.amqp1.messages import encode_message
+from leveret.client.core.amqp1.outgoing import Transfer
+from leveret.client.core.amqp1.receiver import ReceiverCore
+from leveret.client.core.amqp1.requests import PENDING, OnAnswer, Request
+from leveret.client.core.amqp1.sender import SenderCore
+from leveret.client.core.host import Waiter
+from leveret.client.errors import (
+    AccessRefused,
+    ConnectionClosed,
+    Error,
+    InvalidMessage,
+    NotFound,
+    NotSupported,
+    PreconditionFailed,
+    ResourceLocked,
+    anew,
+)
+from leveret.wire.amqp1.messaging import Source, Target
+from leveret.wire.amqp1.values import Symbol
+
+if TYPE_CHECKING:
+    from leveret.client.core.amqp1.connection import Amqp1Connection
+    from leveret.client.delivery import Delivery
+
+_LINK: Final = "management-link-pair"
+_CREDIT: Final = 100
+_PAIRED: Final = {Symbol("paired"): True}
+_ERRORS: Final[dict[int, type[Error]]] = {
+    401: AccessRefused, 403: AccessRefused, 404: NotFound, 409: PreconditionFailed, 423: ResourceLocked,
+}
+
+
+class _Answers(ReceiverCore):
+    """The half of the pair that receives."""
+
+    def __init__(self, session: SessionCore, management: Management) -> None:
+        super().__init__(session, "", Source(MANAGEMENT), _CREDIT, settled=True, properties=_PAIRED,
+                         name=_LINK)
+        self._management = management
+
+    def delivered(self, delivery: Delivery) -> None:
+        self._management.answer(delivery)
+        self._top_up()
+
+    def finished(self, error: Error | None) -> None:
+        super().finished(error)
+        self._management.failed(error)
+
+
+class _Requests(SenderCore):
+    """The half that sends."""
+
+    def __init__(self, session: SessionCore, management: Management) -> None:
+        super().__init__(session, _LINK, Target(MANAGEMENT), settled=True, properties=_PAIRED)
+        self._management = management
+
+    def finished(self, error: Error | None) -> None:
+        super().finished(error)
+        self._management.failed(error)
+
+
+class Management:
+    """The node of one connection. It has a session of its own: some peers end sessions over a link that they refuse."""
+
+    def __init__(self, connection: Amqp1Connection) -> None:
+        self._connection = connection
+        self._session: SessionCore | None = None
+        self._sender: _Requests | None = None
+        self._asked: dict[str, Request] = {}
+        self._numbers = 0
+
+    @property
+    def expecting(self) -> bool:
+        return bool(self._asked)
+
+    def request(self, method: str, path: str, body: Any, answered: OnAnswer, name: str,
+                waiter: Waiter | None = None) -> Waiter:
+        """Send a request; the result is what `answered` makes of the answer, for `waiter` if there is one. Raises
+        `NotSupported` where the peer has no such node, and `InvalidMessage` for a body that cannot be encoded."""
+        connection = self._connection
+        connection.addresses.check_managed()
+        if connection.is_lost or connection.is_closed:
+            raise anew(connection.last_error)
+        self._numbers += 1
+        number = f"{self._numbers}"
+        octets = encode_message(Message(body=Value(body), message_id=number, to=path, subject=method, reply_to="$me"))
+        transfer = Transfer("", MANAGEMENT, MANAGEMENT, 0, [octets], len(octets), b"")
+        transfer.settled = True
+        if waiter is None:
+            waiter = connection.host.new_waiter()
+        self._asked[number] = Request(name, waiter, answered)
+        self._link().publish(transfer)
+        connection.listen()
+        connection.host.flush_soon()
+        return waiter
+
+    def _link(self) -> _Requests:
+        sender = self._sender
+        if sender is None or sender.gone:
+            connection = self._connection
+            session = self._session
+            if session is None or not session.opened:
+                session = self._session = connection.new_channel(False, False, internal=True)
+                session.begin()
+            answers = _Answers(session, self)
+            session.consumers[answers.key] = answers
+            sender = self._sender = _Requests(session, self)
+            answers.attach()
+            sender.attach()
+        return sender
+
+    def answer(self, delivery: Delivery) -> None:
+        message = delivery.message
+        request = self._asked.pop(str(message.correlation_id), None)
+        if request is None:
+            return
+        body = message.body.value if isinstance(message.body, Value) else None
+        try:
+            status = int(message.subject or "")
+        except ValueError:
+            status = 0
+        abandoned = request.waiter.done()
+        if 200 <= status < 300:
+            result = request.answered(status, body, abandoned)
+            if result is not PENDING and not request.waiter.done():
+                request.waiter.set_result(result)
+        elif not abandoned:
+            request.waiter.set_exception(_refused(request.name, status, body))
+
+    def failed(self, error: Error | None) -> None:
+        """The pair is broken: nothing that was asked will be answered."""
+        self._sender = None
+        asked, self._asked = self._asked, {}
+        for request in asked.values():
+            if not request.waiter.done():
+                request.waiter.set_exception(self._why(error))
+
+    def _why(self, error: Error | None) -> Error:
+        if error is None:
+            return anew(self._connection.last_error)
+        if isinstance(error, (AccessRefused, ConnectionClosed)):
+            return anew(error)
+        missing = NotSupported(f"this peer has no management node, which declaring and binding over AMQP 1.0 need: {error};"
+                               f" expected queues that exist, and a peer with {MANAGEMENT}", reply_text=error.reply_text)
+        missing.condition, missing.info = error.condition, error.info
+        return missing
+
+
+def _refused(name: str, status: int, body: Any) -> Error:
+    text = str(body) if body is not None else "no reason given"
+    kind = _ERRORS.get(status, InvalidMessage if status == 400 else Error)
+    return kind(f"{name}: the server refused it: {status} {text}", reply_code=status, reply_text=text)

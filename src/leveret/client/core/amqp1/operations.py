@@ -1,0 +1,182 @@
+"""Declaring, binding and deleting by the management node; and what the connection remembers of it for the next socket.
+The calls are those of the operations for 0-9-1."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.client.core.amqp1.addresses import quoted
+from leveret.client.core.amqp1.requests import PENDING
+from leveret.client.core.host import Waiter
+from leveret.client.core.topology import DeclaredQueue
+from leveret.client.errors import NotSupported
+
+if TYPE_CHECKING:
+    from leveret.client.core.amqp1.channel import SessionCore
+
+BINDINGS: Final = "/bindings"
+
+
+def queue_path(name: str) -> str:
+    return f"/queues/{quoted(name)}"
+
+
+def exchange_path(name: str) -> str:
+    return f"/exchanges/{quoted(name)}"
+
+
+def queue_body(sent: dict[str, Any]) -> dict[str, Any]:
+    """What a request to declare says of a queue; `sent` is as for `queue.declare`."""
+    return {"durable": sent["durable"], "exclusive": sent["exclusive"], "auto_delete": sent["auto_delete"],
+            "arguments": sent["arguments"]}
+
+
+def exchange_body(sent: dict[str, Any]) -> dict[str, Any]:
+    return {"type": sent["type"], "durable": sent["durable"], "auto_delete": sent["auto_delete"],
+            "internal": sent["internal"], "arguments": sent["arguments"]}
+
+
+def binding_body(to_queue: bool, sent: dict[str, Any]) -> dict[str, Any]:
+    """`sent` is as for `queue.bind` or `exchange.bind`."""
+    destination = {"destination_queue": sent["queue"]} if to_queue else {"destination_exchange": sent["destination"]}
+    source = sent["exchange"] if to_queue else sent["source"]
+    return {"source": source, **destination, "binding_key": sent["routing_key"], "arguments": sent["arguments"]}
+
+
+class Operations:
+    """Those of one channel."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: SessionCore) -> None:
+        self._session = session
+
+    def _request(self, method: str, path: str, body: Any, answered: Any, name: str) -> Waiter:
+        self._session._check_open()
+        return self._session.connection.management.request(method, path, body, answered, name)
+
+    def declare_queue(self, name: str, durable: bool, exclusive: bool, auto_delete: bool, passive: bool,
+                      arguments: dict[str, Any] | None) -> Waiter:
+        """The result is the `DeclaredQueue`, its message count and its consumer count. Without a name we make one up."""
+        connection = self._session.connection
+        wanted = name or connection.new_name()
+        sent: dict[str, Any] = {"queue": wanted, "durable": durable, "exclusive": exclusive, "auto_delete": auto_delete,
+                                "passive": passive, "arguments": dict(arguments or {})}
+
+        def declared(status: int, body: Any, abandoned: bool) -> tuple[DeclaredQueue, int, int]:
+            told = body if isinstance(body, dict) else {}
+            given = str(told.get("name", wanted))
+            if passive:
+                queue = connection.topology.queues.get(given) or DeclaredQueue(given, False, sent)
+            else:
+                queue = connection.topology.add_queue(given, False, sent)
+            return queue, int(told.get("message_count") or 0), int(told.get("consumer_count") or 0)
+
+        path = queue_path(wanted)
+        if passive:
+            return self._request("GET", path, None, declared, "queue.declare")
+        return self._request("PUT", path, queue_body(sent), declared, "queue.declare")
+
+    def delete_queue(self, name: str, if_unused: bool, if_empty: bool) -> Waiter:
+        """The result is the number of messages that it held."""
+        if if_unused or if_empty:
+            raise NotSupported("the management node deletes queues whatever their state; expected if_unused and if_empty"
+                               " left out")
+        topology = self._session.connection.topology
+
+        def deleted(status: int, body: Any, abandoned: bool) -> int:
+            topology.remove_queue(name)
+            return _count(body)
+
+        return self._request("DELETE", queue_path(name), None, deleted, "queue.delete")
+
+    def purge_queue(self, name: str) -> Waiter:
+        """The result is the number of messages that were removed."""
+        return self._request("DELETE", queue_path(name) + "/messages", None,
+                             lambda status, body, abandoned: _count(body), "queue.purge")
+
+    def declare_exchange(self, name: str, type: str, durable: bool, auto_delete: bool, internal: bool, passive: bool,
+                         arguments: dict[str, Any] | None) -> Waiter:
+        if passive:
+            raise NotSupported("the management node cannot tell of an exchange; expected passive left out")
+        sent = {"exchange": name, "type": type, "durable": durable, "auto_delete": auto_delete, "internal": internal,
+                "passive": False, "arguments": dict(arguments or {})}
+        topology = self._session.connection.topology
+
+        def declared(status: int, body: Any, abandoned: bool) -> None:
+            topology.add_exchange(sent)
+
+        return self._request("PUT", exchange_path(name), exchange_body(sent), declared, "exchange.declare")
+
+    def delete_exchange(self, name: str, if_unused: bool) -> Waiter:
+        if if_unused:
+            raise NotSupported("the management node deletes exchanges whatever their state; expected if_unused left out")
+        topology = self._session.connection.topology
+
+        def deleted(status: int, body: Any, abandoned: bool) -> None:
+            topology.remove_exchange(name)
+
+        return self._request("DELETE", exchange_path(name), None, deleted, "exchange.delete")
+
+    def bind(self, to_queue: bool, destination: str, source: str, routing_key: str,
+             arguments: dict[str, Any] | None) -> Waiter:
+        sent = _binding(to_queue, destination, source, routing_key, arguments)
+        topology = self._session.connection.topology
+
+        def bound(status: int, body: Any, abandoned: bool) -> None:
+            topology.bind(to_queue, sent)
+
+        return self._request("POST", BINDINGS, binding_body(to_queue, sent), bound, "queue.bind" if to_queue else
+                             "exchange.bind")
+
+    def unbind(self, to_queue: bool, destination: str, source: str, routing_key: str,
+               arguments: dict[str, Any] | None) -> Waiter:
+        sent = _binding(to_queue, destination, source, routing_key, arguments)
+        topology = self._session.connection.topology
+        name = "queue.unbind" if to_queue else "exchange.unbind"
+        kind = "dstq" if to_queue else "dste"
+        if not arguments:
+            path = f"{BINDINGS}/src={quoted(source)};{kind}={quoted(destination)};key={quoted(routing_key)};args="
+
+            def unbound(status: int, body: Any, abandoned: bool) -> None:
+                topology.unbind(to_queue, sent)
+
+            return self._request("DELETE", path, None, unbound, name)
+        # The server names bindings with arguments: the one that is meant has to be found.
+        management = self._session.connection.management
+        waiter: Waiter = self._session.connection.host.new_waiter()
+
+        def gone(status: int, body: Any, abandoned: bool) -> None:
+            topology.unbind(to_queue, sent)
+
+        def found(status: int, body: Any, abandoned: bool) -> Any:
+            for binding in body or []:
+                if binding.get("arguments") == sent["arguments"]:
+                    management.request("DELETE", binding["location"], None, gone, name, waiter)
+                    return PENDING
+            return gone(status, None, abandoned)
+
+        path = f"{BINDINGS}?src={quoted(source)}&{kind}={quoted(destination)}&key={quoted(routing_key)}"
+        self._session._check_open()
+        return management.request("GET", path, None, found, name, waiter)
+
+    def qos(self, prefetch_count: int, prefetch_size: int, global_: bool) -> Waiter:
+        """With `global_` it holds for each of the channel's consumers from now on: credit belongs to links."""
+        session = self._session
+        session._check_open()
+        if prefetch_size:
+            raise NotSupported("credit counts messages, not octets; expected prefetch_size left out")
+        session.qos = {"prefetch_count": prefetch_count, "prefetch_size": 0, "global": True}
+        waiter: Waiter = session.connection.host.new_waiter()
+        waiter.set_result(None)
+        return waiter
+
+
+def _binding(to_queue: bool, destination: str, source: str, routing_key: str,
+             arguments: dict[str, Any] | None) -> dict[str, Any]:
+    names = ("queue", "exchange") if to_queue else ("destination", "source")
+    return {names[0]: destination, names[1]: source, "routing_key": routing_key, "arguments": dict(arguments or {})}
+
+
+def _count(body: Any) -> int:
+    return int(body.get("message_count") or 0) if isinstance(body, dict) else 0

@@ -1,0 +1,109 @@
+"""Messages on their way to the server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.client.core.amqp1.properties import decode_sections, encode_sections
+from leveret.client.core.encoding import Body, encode_body
+from leveret.client.core.unconfirmed import Outgoing
+from leveret.client.errors import Error, InvalidMessage, NotSupported
+from leveret.client.properties import Properties, from_keywords
+from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY
+from leveret.wire.amqp1.composite import Composite
+from leveret.wire.amqp1.errors import DecodeError
+from leveret.wire.amqp1.message import encode_data_head
+from leveret.wire.amqp1.sections import split
+
+if TYPE_CHECKING:
+    from leveret.client.core.amqp1.addresses import Addresses
+    from leveret.client.core.amqp1.sender import SenderCore
+    from leveret.client.core.amqp1.transactions import TransactionCore
+
+# Headers of messages that have no properties but that they are persistent or not.
+_PERSISTENT: Final = b"\x00\x53\x70\xc0\x02\x01\x41"
+_PERSISTENT_KEYWORD: Final = {"persistent": True}
+
+
+class Transfer(Outgoing):
+    """A message, encoded.
+
+    exchange, routing_key   where it goes, for who asks; the latter is the address of a sender's
+    target      the address; "" where `link` is set
+    payload     the sections, in pieces
+    size        their octets
+    settled     it is sent settled: nobody will hear of it
+    number      counts the publishes of a session, so that they keep their order over a lost connection
+    tag         of the delivery, once it was sent
+    link        the sender that it is for, once that is known
+    transaction  the one that it is part of
+    state       of a delivery that is resumed: what the server has said of it
+    """
+
+    __slots__ = ("exchange", "link", "number", "payload", "routing_key", "settled", "size", "state", "tag", "target",
+                 "transaction")
+
+    def __init__(self, exchange: str, routing_key: str, target: str, flags: int, payload: list[bytes], size: int,
+                 body: bytes) -> None:
+        super().__init__(b"", flags, b"", body)
+        self.exchange = exchange
+        self.routing_key = routing_key
+        self.target = target
+        self.payload = payload
+        self.size = size
+        self.settled = False
+        self.number = 0
+        self.tag = b""
+        self.link: SenderCore | None = None
+        self.transaction: TransactionCore | None = None
+        self.state: Composite | None = None
+
+    @property
+    def mandatory(self) -> bool:
+        return bool(self.flags & MANDATORY)
+
+    def describe(self) -> tuple[str, str, Properties | None, bytes]:
+        properties: Properties | None = None
+        try:
+            properties = decode_sections(split(b"".join(self.payload)))
+        except (DecodeError, InvalidMessage):
+            pass
+        return self.exchange, self.routing_key, properties, self.body
+
+    def outcome(self, state: Composite | None, error: Error | None) -> None:
+        """It has an outcome; `error` says what that means, None for accepted."""
+        self.settle(error)
+
+
+class Encoder:
+    """As the one for 0-9-1, whose calls it has. Remembers the last address."""
+
+    __slots__ = ("_addresses", "_last")
+
+    def __init__(self, addresses: Addresses) -> None:
+        self._addresses = addresses
+        self._last = ("", "", "")
+
+    def merge(self, properties: Properties | None, keywords: dict[str, Any]) -> bytes:
+        """The sections between the beginning and the body."""
+        if properties is None:
+            if not keywords:
+                return b""
+            if keywords == _PERSISTENT_KEYWORD:
+                return _PERSISTENT
+        elif not isinstance(properties, Properties):
+            raise InvalidMessage(f"properties: leveret.Properties expected, not {type(properties).__name__}")
+        return encode_sections(from_keywords(properties, keywords), self._addresses)
+
+    def encode(self, body: Body, exchange: str, routing_key: str, flags: int, properties: bytes) -> Transfer:
+        """Raises `InvalidMessage`, and `NotSupported` for `immediate`."""
+        if flags & IMMEDIATE:
+            raise NotSupported("AMQP 1.0 has no immediate publishes; expected mandatory, or neither")
+        octets = encode_body(body)
+        last_exchange, last_key, target = self._last
+        if (routing_key != last_key or exchange != last_exchange or not target
+                or type(routing_key) is not type(last_key)):
+            target = self._addresses.of_exchange(exchange, routing_key)
+            self._last = (exchange, routing_key, target)
+        head = properties + encode_data_head(len(octets))
+        return Transfer(exchange, routing_key, target, flags, [head, octets], len(head) + len(octets), octets)

@@ -1,0 +1,369 @@
+"""A link that receives: credit, the deliveries that have come and were not taken, and who waits for the next one. It has
+the calls of the consumer for 0-9-1."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.client.core.amqp1.link import Link
+from leveret.client.core.host import Waiter
+from leveret.client.core.waiters import Waiters
+from leveret.client.delivery import Delivery
+from leveret.client.errors import ChannelClosed, ConsumerCancelled, Error, anew
+from leveret.wire.amqp1 import constants
+from leveret.wire.amqp1.messaging import Source, Target
+from leveret.wire.amqp1.transport import Attach, Disposition, Flow
+from leveret.wire.amqp1.transport import Transfer as Performative
+
+if TYPE_CHECKING:
+    from leveret.client.core.amqp1.channel import SessionCore
+
+_MASK: Final = 0xFFFFFFFF
+# The credit where no prefetch limits it: it is given anew as messages are taken.
+UNLIMITED: Final = 1000
+
+
+class ReceiverCore(Link):
+    """
+    queue     what it consumes from, as it was named
+    prefetch  how many it may hold that are not settled, 0 for no limit
+    tag       the consumer tag
+    settled   the server sends everything settled
+    second    the server settles after we have (receiver settle mode second)
+    kept      its unsettled deliveries survive that it is detached: it is left at the end, not closed
+    active, cancelling, ended, messages     as of the consumer for 0-9-1
+    """
+
+    is_receiver = True
+    session: SessionCore
+
+    def __init__(self, session: SessionCore, queue: str, source: Source, prefetch: int, *, settled: bool = False,
+                 second: bool = False, kept: bool = False, properties: dict[Any, Any] | None = None,
+                 capabilities: tuple[str, ...] = (), name: str = "", tag: str = "") -> None:
+        super().__init__(session, name)
+        self.channel = session
+        self.queue = queue
+        self.source = source
+        self.prefetch = prefetch
+        self.settled = settled
+        self.second = second
+        self.kept = kept
+        self.tag = tag
+        self.messages: deque[Delivery] = deque()
+        self.active = False
+        self.cancelling = False
+        self.ended = False
+        self.stopped = False
+        self.unsettled = 0
+        self.available: int | None = None
+        self._properties = properties
+        self._capabilities = capabilities
+        self._fixed_name = name
+        self._credit = 0
+        self._delivery_count = 0
+        self._coming: Performative | None = None
+        self._pieces: list[bytes] = []
+        self._waiters = Waiters(session.connection.host)
+        self._counted = prefetch == 0 or settled
+        self._limit = prefetch or UNLIMITED
+        self._delivery_class = session.connection.host.delivery_class
+
+    @property
+    def key(self) -> ReceiverCore:
+        """Under which its session has it."""
+        return self
+
+    @property
+    def what(self) -> str:
+        return f"the source {self.source.address!r}" if self.source.address is not None else "the dynamic source"
+
+    @property
+    def address(self) -> str | None:
+        """Where it receives from; of a dynamic source what the server has chosen."""
+        source: Any = self.remote.source if self.remote is not None else self.source
+        found: str | None = getattr(source, "address", None)
+        return found
+
+    @property
+    def filters(self) -> dict[str, Any]:
+        """Those that the server has in place."""
+        source: Any = self.remote.source if self.remote is not None else None
+        found = getattr(source, "filter", None)
+        return {str(key): value for key, value in found.items()} if isinstance(found, dict) else {}
+
+    def again(self) -> ReceiverCore:
+        """One that is the same and has not begun."""
+        return ReceiverCore(self.session, self.queue, self.source, self.prefetch, settled=self.settled, second=self.second,
+                            kept=self.kept, properties=self._properties, capabilities=self._capabilities,
+                            name=self._fixed_name)
+
+    def performative(self) -> Attach:
+        mode = constants.SENDER_SETTLE_MODE_SETTLED if self.settled else constants.SENDER_SETTLE_MODE_UNSETTLED
+        return Attach(self.name, 0, constants.ROLE_RECEIVER, mode, int(self.second), self.source,
+                      Target(self.session.connection.container_id), properties=self._properties,
+                      desired_capabilities=self._capabilities)
+
+    def accepted(self, attach: Attach) -> None:
+        self._delivery_count = attach.initial_delivery_count or 0
+        self._credit = 0
+        self.unsettled = 0
+        self.active = True
+        if not self.stopped:
+            self._top_up()
+
+    def begin(self) -> Waiter:
+        """`SessionCore.consume`."""
+        return self.channel.consume(self)
+
+    def withdraw(self) -> Waiter:
+        """`SessionCore.cancel`."""
+        return self.channel.cancel(self)
+
+    def abandon(self) -> None:
+        """`SessionCore.give_up`."""
+        self.channel.give_up(self)
+
+    # What comes
+
+    def transfer(self, frame: Performative) -> None:
+        coming = self._coming
+        if coming is None:
+            coming = frame
+            if not frame.resume:
+                self._credit -= 1
+                self._delivery_count = (self._delivery_count + 1) & _MASK
+        elif frame.settled:
+            coming.settled = True
+        if frame.aborted:
+            self._coming = None
+            self._pieces = []
+            return
+        if frame.more:
+            self._coming = coming
+            self._pieces.append(frame.payload)
+            return
+        if self._pieces:
+            self._pieces.append(frame.payload)
+            payload = b"".join(self._pieces)
+            self._pieces = []
+        else:
+            payload = frame.payload
+        self._coming = None
+        session = self.session
+        settled = bool(coming.settled) or self.settled
+        delivery = self._delivery_class(session, self, coming.delivery_id or 0, coming.delivery_tag or b"", payload,
+                                        settled)
+        if not settled:
+            self.unsettled += 1
+            session.deliveries[delivery.delivery_id] = delivery
+        self.delivered(delivery)
+
+    def delivered(self, delivery: Delivery) -> None:
+        if self.cancelling or self.closing:
+            if not delivery.settled:
+                delivery.release()
+            return
+        self.messages.append(delivery)
+        if self._counted:
+            self.session.connection.buffered(delivery.octets)
+        elif not self._credit:
+            self._top_up()
+        if self._waiters.waiting:
+            self._waiters.wake()
+
+    def flowed(self, flow: Flow) -> None:
+        self.available = flow.available
+        if flow.delivery_count is not None and self._coming is None:
+            passed = (flow.delivery_count - self._delivery_count) & _MASK
+            if 0 < passed <= self._credit:
+                # It was drained.
+                self._credit -= passed
+                self._delivery_count = flow.delivery_count
+                self.drained()
+        if flow.echo and self.attached:
+            self._send_credit()
+
+    def drained(self) -> None:
+        """There was nothing for the credit that was given to be used up."""
+
+    # Credit
+
+    def settled_one(self) -> None:
+        """A delivery is settled, or taken where none need to be."""
+        self.unsettled -= 1
+        self._top_up()
+
+    def _top_up(self) -> None:
+        """Give credit again, once half of it is free: each flow is paid for by many messages."""
+        if not self.attached or self.cancelling or self.stopped:
+            return
+        held = len(self.messages) if self._counted else self.unsettled
+        missing = self._limit - held - self._credit
+        if missing > 0 and (missing >= self._limit >> 1 or self._credit <= 0):
+            self._credit += missing
+            self._send_credit()
+
+    def _send_credit(self, drain: bool = False, echo: bool = False) -> None:
+        self.session.send_flow(self.handle, self._delivery_count, max(self._credit, 0), drain=drain, echo=echo)
+
+    def stop(self, stopped: bool) -> None:
+        """Give no credit for now; what is on its way still comes."""
+        self.stopped = stopped
+        if not self.attached:
+            return
+        if stopped:
+            self._credit = 0
+            self._send_credit()
+        else:
+            self._top_up()
+
+    # For the faces
+
+    def take(self) -> Delivery:
+        """The next message; IndexError when there is none."""
+        delivery = self.messages.popleft()
+        if self._counted:
+            self.session.connection.taken(delivery.octets)
+            self._top_up()
+        return delivery
+
+    def more(self) -> Waiter:
+        """Until a message has come or there will be no more."""
+        return self._waiters.new()
+
+    def forget(self) -> list[Delivery]:
+        """Let go of the messages that nobody has taken."""
+        forgotten = list(self.messages)
+        self.messages.clear()
+        if self._counted:
+            for delivery in forgotten:
+                self.session.connection.taken(delivery.octets)
+        return forgotten
+
+    # The end
+
+    def cancel(self) -> None:
+        """No more messages; those that nobody has taken go back. The link goes once those that were taken are settled:
+        with it they would go back, too."""
+        self.cancelling = True
+        if self.attached and self._credit > 0:
+            self._credit = 0
+            self._send_credit()
+        for delivery in self.forget():
+            if not delivery.settled:
+                delivery.release()
+        self.leave_if_done()
+
+    def leave_if_done(self) -> None:
+        if self.cancelling and not self.closing and (self.unsettled <= 0 or self.kept):
+            self.session.flush_settled()
+            self.detach(not self.kept)
+
+    def lost(self) -> None:
+        self._coming = None
+        self._pieces = []
+        self._credit = 0
+        self.unsettled = 0
+        if not self.settled:
+            self.forget()
+        if self.cancelling:
+            self.closing = True
+        super().lost()
+
+    def finished(self, error: Error | None) -> None:
+        if error is not None and not self.settled:
+            self.forget()
+        if error is not None and error.condition == constants.RESOURCE_DELETED:
+            cancelled = ConsumerCancelled(f"the server cancelled the consumer '{self.tag}': {error}", consumer_tag=self.tag,
+                                          reply_text=error.reply_text)
+            cancelled.condition, cancelled.info = error.condition, error.info
+            error = cancelled
+        self.session.forget_receiver(self)
+        self.end(None if self.cancelling else error)
+
+    def end(self, error: Error | None) -> None:
+        """No more messages will come. Those that are here can be taken before `error` is raised."""
+        if self.ended:
+            return
+        self.active = False
+        self.ended = True
+        if self.error is None:
+            self.error = error
+        self._waiters.wake()
+
+    def settled_by_peer(self, disposition: Disposition, delivery: Any) -> None:
+        delivery.settled_by_server(disposition.state)
+        self.settled_one()
+        self.leave_if_done()
+
+
+class Getter(ReceiverCore):
+    """Gets single messages: credit of one, and a drain, so that the answer is a message or that there is none."""
+
+    def __init__(self, session: SessionCore, queue: str, source: Source, settled: bool, name: str) -> None:
+        super().__init__(session, queue, source, 1, settled=settled, name=name)
+        self._asking: deque[Any] = deque()
+        self.stopped = True
+
+    def get(self) -> Waiter:
+        waiter: Waiter = self.session.connection.host.new_waiter()
+        self._asking.append(waiter)
+        self.session.connection.listen()
+        if self.gone:
+            waiter.set_exception(anew(self.error or ChannelClosed("the channel was closed by the application")))
+        elif len(self._asking) == 1 and self.attached:
+            self._ask()
+        return waiter
+
+    @property
+    def idle(self) -> bool:
+        return not self._asking and self.unsettled <= 0
+
+    @property
+    def expecting(self) -> bool:
+        return bool(self._asking)
+
+    def _ask(self) -> None:
+        self._credit = 1
+        self._send_credit(drain=True)
+
+    def accepted(self, attach: Attach) -> None:
+        super().accepted(attach)
+        if self._asking:
+            self._ask()
+
+    def delivered(self, delivery: Delivery) -> None:
+        self._answer(delivery)
+
+    def drained(self) -> None:
+        self._answer(None)
+
+    def _answer(self, delivery: Delivery | None) -> None:
+        if self._asking:
+            waiter = self._asking.popleft()
+            if not waiter.done():
+                if delivery is not None:
+                    delivery.message_count = self.available
+                waiter.set_result(delivery)
+                delivery = None
+        if delivery is not None and not delivery.settled:
+            # Who has asked for it does not want it any more.
+            delivery.release()
+        if self._asking:
+            self._ask()
+
+    def _fail(self, error: Error) -> None:
+        asking, self._asking = self._asking, deque()
+        for waiter in asking:
+            if not waiter.done():
+                waiter.set_exception(error)
+
+    def lost(self) -> None:
+        self._fail(self.session.connection.last_error)
+        super().lost()
+        self.finish(None)
+
+    def finished(self, error: Error | None) -> None:
+        self.session.forget_getter(self)
+        self._fail(error or ChannelClosed("the channel was closed by the application"))

@@ -1,0 +1,74 @@
+"""Requests over a dynamic source: the node whose messages are the answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.client.core.amqp1.receiver import ReceiverCore
+from leveret.client.core.host import Waiter
+from leveret.client.errors import ChannelClosed, Error, InvalidMessage
+from leveret.wire.amqp1.messaging import Source
+
+if TYPE_CHECKING:
+    from leveret.client.core.amqp1.channel import SessionCore
+    from leveret.client.delivery import Delivery
+
+# RabbitMQ 4 answers these straight to the session that asks, without a queue.
+_VOLATILE: Final = "rabbitmq:volatile-queue"
+_TEMPORARY: Final = "temporary-queue"
+_EXPIRY: Final = "link-detach"
+
+
+class Replies(ReceiverCore):
+    """Each answer goes to the request with its correlation id, and what nobody waits for any more is dropped."""
+
+    def __init__(self, session: SessionCore, name: str) -> None:
+        volatile = session.connection.addresses.form == "v2"
+        source = Source(dynamic=True, expiry_policy=_EXPIRY, capabilities=(_VOLATILE if volatile else _TEMPORARY,))
+        super().__init__(session, "", source, 0, settled=True, name=name)
+        self._requests: dict[str, Waiter] = {}
+
+    @property
+    def address(self) -> str:
+        """Where answers are to be sent to; "" before it is known."""
+        source: Any = self.remote.source if self.remote is not None else None
+        return "" if source is None or source.address is None else str(source.address)
+
+    @property
+    def expecting(self) -> bool:
+        return bool(self._requests)
+
+    def await_answer(self, correlation_id: str) -> Waiter:
+        """What waits for the answer with that correlation id."""
+        waiter: Waiter = self.session.connection.host.new_waiter()
+        self._requests[correlation_id] = waiter
+        self.session.connection.listen()
+        return waiter
+
+    def give_up(self, correlation_id: str) -> None:
+        self._requests.pop(correlation_id, None)
+
+    def delivered(self, delivery: Delivery) -> None:
+        try:
+            correlation_id = delivery.properties.correlation_id or ""
+        except InvalidMessage:
+            correlation_id = ""
+        waiter = self._requests.pop(correlation_id, None)
+        if waiter is not None and not waiter.done():
+            waiter.set_result(delivery)
+        self._top_up()
+
+    def fail(self, error: Error) -> None:
+        """No answer can come: the address that it would be sent to is gone."""
+        requests, self._requests = self._requests, {}
+        for waiter in requests.values():
+            if not waiter.done():
+                waiter.set_exception(error)
+
+    def lost(self) -> None:
+        super().lost()
+        self.finish(None)
+
+    def finished(self, error: Error | None) -> None:
+        super().finished(error)
+        self.fail(error or ChannelClosed("the channel was closed by the application"))

@@ -1,0 +1,230 @@
+"""A link that sends: what waits for credit, and transfers (transport 2.6.7, 2.6.12)."""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.client.core.amqp1.link import Link
+from leveret.client.core.amqp1.outgoing import Transfer
+from leveret.client.core.amqp1.resuming import resume
+from leveret.client.errors import ChannelClosed, Error, NotFound, Returned, anew
+from leveret.wire.amqp1 import constants
+from leveret.wire.amqp1.messaging import Source
+from leveret.wire.amqp1.transactions import TransactionalState
+from leveret.wire.amqp1.transport import Attach, Flow
+from leveret.wire.amqp1.transport import Transfer as Performative
+
+if TYPE_CHECKING:
+    from leveret.client.core.amqp1.channel import SessionCore
+
+OUTCOMES: Final = ("amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list")
+_PACK_TAG: Final = struct.Struct(">I").pack
+_MASK: Final = 0xFFFFFFFF
+# What the head of a transfer takes of a frame at most.
+_HEAD: Final = 128
+
+
+class SenderCore(Link):
+    """
+    address    as it was asked for, None for the anonymous terminus
+    queue      what waits for credit or for the session's window
+    second     the server settles after we have (receiver settle mode second)
+    settled    all is sent settled
+    durable    its unsettled deliveries are resumed after the connection was lost
+    kept       it was opened by the application, and is opened again after the connection was lost
+    resumed    what is to be sent again of the last connection before anything else
+    """
+
+    # Of the coordinator it is.
+    control = False
+
+    session: SessionCore
+
+    def __init__(self, session: SessionCore, name: str, target: Any, *, settled: bool = False, second: bool = False,
+                 durable: bool = False, kept: bool = False, properties: dict[Any, Any] | None = None,
+                 capabilities: tuple[str, ...] = ()) -> None:
+        super().__init__(session, name)
+        self.target = target
+        self.settled = settled
+        self.second = second
+        self.durable = durable
+        self.kept = kept
+        self.queue: deque[Transfer] = deque()
+        self.resumed: deque[Transfer] = deque()
+        self.credit = 0
+        self._properties = properties
+        self._capabilities = capabilities
+        self._delivery_count = 0
+        self._tags = 0
+        # How much of the first in the queue was sent, and what all of it is.
+        self._offset = 0
+        self._delivery_id = 0
+        self._whole = b""
+
+    @property
+    def address(self) -> str | None:
+        """Where it sends to; of a dynamic target what the server has chosen."""
+        target = self.remote.target if self.remote is not None else self.target
+        found: str | None = getattr(target, "address", None)
+        return found
+
+    @property
+    def wanted(self) -> str:
+        """The address that was asked for, "" for the anonymous terminus and a dynamic one."""
+        return getattr(self.target, "address", None) or ""
+
+    @property
+    def what(self) -> str:
+        if self.control:
+            return "the coordinator of transactions"
+        return f"the target {self.wanted!r}" if self.wanted else "the anonymous or dynamic target"
+
+    def performative(self) -> Attach:
+        unsettled: dict[Any, Any] | None = None
+        if self.durable:
+            unsettled = {transfer.tag: transfer.state for transfer in self.resumed} or None
+        mode = constants.SENDER_SETTLE_MODE_SETTLED if self.settled else constants.SENDER_SETTLE_MODE_UNSETTLED
+        return Attach(self.name, 0, constants.ROLE_SENDER, mode, int(self.second), self._source(), self.target, unsettled,
+                      initial_delivery_count=self._delivery_count, properties=self._properties,
+                      desired_capabilities=self._capabilities)
+
+    def _source(self) -> Source:
+        source = Source(self.session.connection.container_id, outcomes=OUTCOMES)
+        if self.durable:
+            source.durable = constants.TERMINUS_DURABILITY_UNSETTLED_STATE
+            source.expiry_policy = constants.TERMINUS_EXPIRY_POLICY_NEVER
+        return source
+
+    def accepted(self, attach: Attach) -> None:
+        if self.resumed:
+            resume(self, attach.unsettled)
+
+    # Sending
+
+    def publish(self, transfer: Transfer) -> None:
+        """Send it, once there is credit."""
+        transfer.link = self
+        self.queue.append(transfer)
+        if self.credit > 0:
+            self.pump()
+
+    def pump(self) -> None:
+        """Send what can be sent."""
+        session = self.session
+        queue = self.queue
+        output = session.connection.engine.output
+        largest = output.max_frame_size - _HEAD
+        while queue and self.credit > 0 and session.remote_window > 0:
+            transfer = queue[0]
+            if transfer.waiter is not None and transfer.waiter.done() and not self._offset:
+                # Whoever published it was told that it may have failed.
+                queue.popleft()
+                continue
+            if transfer.size > largest or transfer.transaction is not None or (session.transaction_id is not None
+                                                                               and not self.control):
+                if not self._send_in_parts(transfer, largest):
+                    return
+                queue.popleft()
+                continue
+            queue.popleft()
+            delivery_id = self._begin(transfer)
+            session.transferred()
+            output.send_transfer(session.number, self.handle, delivery_id, transfer.tag, transfer.settled, transfer.payload,
+                                 transfer.size)
+
+    def _begin(self, transfer: Transfer) -> int:
+        """Give it an id and a tag, and keep it until it is settled."""
+        session = self.session
+        delivery_id = session.next_delivery_id
+        session.next_delivery_id = (delivery_id + 1) & _MASK
+        if not transfer.tag:
+            transfer.tag = _PACK_TAG(self._tags)
+            self._tags = (self._tags + 1) & _MASK
+        self.credit -= 1
+        self._delivery_count = (self._delivery_count + 1) & _MASK
+        if not transfer.settled:
+            session.unsettled[delivery_id] = transfer
+        return delivery_id
+
+    def resent(self) -> None:
+        """A delivery of the last connection goes again."""
+        self._delivery_count = (self._delivery_count + 1) & _MASK
+
+    def _send_in_parts(self, transfer: Transfer, largest: int) -> bool:
+        """As many frames as the session's window takes; whether that was all."""
+        session = self.session
+        txn_id = transfer.transaction.txn_id if transfer.transaction is not None else session.transaction_id
+        if self.control:
+            txn_id = None
+        state = TransactionalState(txn_id) if txn_id is not None else None
+        if not self._offset:
+            self._whole = b"".join(transfer.payload)
+            self._delivery_id = self._begin(transfer)
+        whole = self._whole
+        while True:
+            end = min(self._offset + largest, len(whole))
+            more = end < len(whole)
+            if self._offset:
+                frame = Performative(self.handle, more=more)
+            else:
+                frame = Performative(self.handle, self._delivery_id, transfer.tag, 0, transfer.settled, more, None, state)
+            frame.payload = whole[self._offset : end]
+            frame.channel = session.number
+            session.transferred()
+            session.connection.engine.output.send(frame)
+            self._offset = end
+            if not more:
+                self._offset = 0
+                self._whole = b""
+                return True
+            if session.remote_window <= 0:
+                return False
+
+    def flowed(self, flow: Flow) -> None:
+        if flow.link_credit is None:
+            return
+        theirs = self._delivery_count if flow.delivery_count is None else flow.delivery_count
+        credit = (theirs + flow.link_credit - self._delivery_count) & _MASK
+        self.credit = credit if credit < 1 << 31 else 0
+        self.pump()
+        if flow.drain and not self.queue:
+            self._delivery_count = (self._delivery_count + self.credit) & _MASK
+            self.credit = 0
+        if flow.drain or flow.echo:
+            self.send_flow()
+
+    def send_flow(self) -> None:
+        self.session.send_flow(self.handle, self._delivery_count, self.credit, available=len(self.queue))
+
+    # The end
+
+    def finished(self, error: Error | None) -> None:
+        """What it holds has failed: nobody will hear of it."""
+        session = self.session
+        session.forget_sender(self)
+        mine = [(number, transfer) for number, transfer in session.unsettled.items() if transfer.link is self]
+        for number, _ in mine:
+            del session.unsettled[number]
+        for transfer in [*[transfer for _, transfer in mine], *self.resumed, *self.queue]:
+            transfer.outcome(None, self._failure(transfer, error))
+        self.queue.clear()
+        self.resumed.clear()
+
+    def _failure(self, transfer: Transfer, error: Error | None) -> Error:
+        if error is None:
+            return ChannelClosed(f"{self.what} was closed by the application")
+        if isinstance(error, NotFound) and not transfer.exchange and not self.kept:
+            # The queue that it names is not there.
+            returned = Returned(f"the message has no queue: {error}", messages=[transfer.describe()],
+                                reply_text=error.reply_text)
+            returned.condition, returned.info = error.condition, error.info
+            return returned
+        return anew(error)
+
+    def lost(self) -> None:
+        self.credit = 0
+        self._offset = 0
+        self._whole = b""
+        super().lost()

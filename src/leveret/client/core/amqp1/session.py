@@ -1,0 +1,293 @@
+"""A session on the wire: its windows, its links, and which delivery is whose (transport 2.5)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.client.core.amqp1.conditions import publish_error, session_error
+from leveret.client.core.amqp1.link import NO_HANDLE, Link
+from leveret.client.core.amqp1.outgoing import Transfer
+from leveret.client.core.host import Waiter
+from leveret.client.core.waiters import Waiters
+from leveret.client.errors import Error, InvalidMessage
+from leveret.wire.amqp1 import constants, descriptors
+from leveret.wire.amqp1.composite import Composite, Performative
+from leveret.wire.amqp1.errors import EncodeError
+from leveret.wire.amqp1.transactions import TransactionalState
+from leveret.wire.amqp1.transport import Attach, Begin, Detach, Disposition, End, Flow
+from leveret.wire.amqp1.transport import Transfer as TransferFrame
+
+if TYPE_CHECKING:
+    from leveret.client.core.amqp1.connection import Amqp1Connection
+    from leveret.client.core.amqp1.sender import SenderCore
+    from leveret.client.delivery import Delivery
+
+_MASK: Final = 0xFFFFFFFF
+# Credit limits what comes, session windows do not.
+WINDOW: Final = (1 << 31) - 1
+_TERMINAL: Final = (descriptors.ACCEPTED, descriptors.REJECTED, descriptors.RELEASED, descriptors.MODIFIED,
+                    descriptors.DECLARED)
+
+
+class Session:
+    """
+    number          of the channel, ours
+    opened          both sides have begun it, or are about to
+    unsettled       by delivery id, what was sent and has no outcome yet
+    deliveries      by delivery id, what came and has none yet
+    remote_window   how many frames with transfers the server takes
+    """
+
+    def __init__(self, connection: Amqp1Connection, number: int) -> None:
+        self.connection = connection
+        self.number = number
+        self.opened = False
+        self.ending = False
+        self.unsettled: dict[int, Transfer] = {}
+        self.deliveries: dict[int, Delivery] = {}
+        self.next_delivery_id = 0
+        self.remote_window = 0
+        self.transaction_id: bytes | None = None
+        self._next_outgoing_id = 0
+        self._next_incoming_id: int | None = None
+        self._links: dict[int, Link] = {}
+        self._remote_links: dict[int, Link] = {}
+        self._begun = Waiters(connection.host)
+        self._ended = Waiters(connection.host)
+        # Outcomes that are to be sent: of a range of deliveries, by the descriptor of the state.
+        self._first = 0
+        self._last = -1
+        self._kind = 0
+
+    # To be said by the channel.
+
+    def forget_sender(self, sender: SenderCore) -> None: ...
+
+    def has_outcome(self, transfer: Transfer, state: Composite | None) -> None:
+        transfer.outcome(state, publish_error(state, transfer.describe()) if state is not None
+                         and state.kind != descriptors.ACCEPTED else None)
+
+    def gone(self, error: Error) -> None:
+        """The server has ended it."""
+
+    # Beginning and ending
+
+    def begin(self) -> Waiter:
+        """Send the begin; the result is for the server's."""
+        self.opened = True
+        self.ending = False
+        self._next_outgoing_id = 0
+        self.next_delivery_id = 0
+        self._next_incoming_id = None
+        self.remote_window = 0
+        self._links.clear()
+        self._remote_links.clear()
+        self._last = -1
+        self._kind = 0
+        waiter: Waiter = self._begun.new()
+        self.send(Begin(0, WINDOW, WINDOW, channel=self.number))
+        self.connection.listen()
+        return waiter
+
+    def began(self, begin: Begin) -> None:
+        self._next_incoming_id = begin.next_outgoing_id
+        self.remote_window = begin.incoming_window
+        self._begun.wake()
+
+    def end(self) -> Waiter:
+        """Send the end; the result is for the server's."""
+        self.flush_settled()
+        self.ending = True
+        self.opened = False
+        self.send(End(channel=self.number))
+        waiter: Waiter = self._ended.new()
+        self.connection.listen()
+        return waiter
+
+    def _end_came(self, frame: End) -> None:
+        self.connection.forget_session(self)
+        if self.ending:
+            self._ended.wake()
+            return
+        self.send(End(channel=self.number))
+        self.ending = True
+        self.opened = False
+        self.gone(session_error(frame.error))
+
+    def finish(self, error: Error | None) -> None:
+        """Every link of it is gone, and whoever waits for it learns of it."""
+        links, self._links = list(self._links.values()), {}
+        self._remote_links.clear()
+        for link in links:
+            link.finish(error)
+        self.deliveries.clear()
+        if error is not None:
+            self._begun.wake(error)
+        self._ended.wake()
+
+    def lose(self, error: Error) -> None:
+        """The connection is lost, and will come back."""
+        self.opened = False
+        links, self._links = list(self._links.values()), {}
+        self._remote_links.clear()
+        self.deliveries.clear()
+        self._begun.wake(error)
+        self._ended.wake()
+        for link in links:
+            link.lost()
+
+    # Links
+
+    def add_link(self, link: Link) -> int:
+        """A handle for it."""
+        handle = 0
+        while handle in self._links:
+            handle += 1
+        self._links[handle] = link
+        return handle
+
+    def remove_link(self, link: Link) -> None:
+        self._links.pop(link.handle, None)
+        for remote, other in list(self._remote_links.items()):
+            if other is link:
+                del self._remote_links[remote]
+
+    @property
+    def links(self) -> list[Link]:
+        return list(self._links.values())
+
+    # What comes
+
+    def receive(self, frame: Performative) -> None:
+        if isinstance(frame, TransferFrame):
+            self._next_incoming_id = ((self._next_incoming_id or 0) + 1) & _MASK
+            link: Any = self._remote_links.get(frame.handle)
+            if link is not None:
+                link.transfer(frame)
+        elif isinstance(frame, Disposition):
+            self._disposition(frame)
+        elif isinstance(frame, Flow):
+            self._flow_came(frame)
+        elif isinstance(frame, Attach):
+            self._attach(frame)
+        elif isinstance(frame, Detach):
+            detached = self._remote_links.get(frame.handle)
+            if detached is not None:
+                detached.detached(frame)
+        elif isinstance(frame, End):
+            self._end_came(frame)
+
+    def _attach(self, frame: Attach) -> None:
+        is_receiver = frame.role == constants.ROLE_SENDER
+        for link in self._links.values():
+            if link.name == frame.name and link.is_receiver == is_receiver:
+                self._remote_links[frame.handle] = link
+                link.came(frame)
+                return
+
+    def _flow_came(self, frame: Flow) -> None:
+        seen = 0 if frame.next_incoming_id is None else frame.next_incoming_id
+        window = (seen + frame.incoming_window - self._next_outgoing_id) & _MASK
+        self.remote_window = window if window < 1 << 31 else 0
+        if frame.handle is None:
+            if frame.echo:
+                self.send_flow()
+            self.pump()
+            return
+        link = self._remote_links.get(frame.handle)
+        if link is not None:
+            link.flowed(frame)
+        self.pump()
+
+    def pump(self) -> None:
+        """Send what waits for the window."""
+        for link in list(self._links.values()):
+            if not link.is_receiver and link.attached:
+                waiting: Any = link
+                if waiting.queue:
+                    waiting.pump()
+
+    def _disposition(self, frame: Disposition) -> None:
+        last = frame.first if frame.last is None else frame.last
+        if last < frame.first:
+            last += _MASK + 1
+        if frame.role == constants.ROLE_SENDER:
+            self._settled_by_server(frame, last)
+            return
+        state = frame.state
+        if isinstance(state, TransactionalState):
+            state = state.outcome
+        terminal = isinstance(state, Composite) and state.kind in _TERMINAL
+        if not terminal and not frame.settled:
+            return
+        accepted = terminal and state.kind == descriptors.ACCEPTED
+        unsettled = self.unsettled
+        second = False
+        for number in range(frame.first, last + 1):
+            transfer = unsettled.pop(number & _MASK, None)
+            if transfer is None:
+                continue
+            if not frame.settled:
+                second = True
+            if accepted and transfer.publisher is not None and transfer.transaction is None:
+                # What most of them are.
+                transfer.settle(None)
+            else:
+                self.has_outcome(transfer, state)
+        if second:
+            self.send(Disposition(constants.ROLE_SENDER, frame.first, frame.last, True, None, channel=self.number))
+
+    def _settled_by_server(self, frame: Disposition, last: int) -> None:
+        if not frame.settled:
+            return
+        for number in range(frame.first, last + 1):
+            delivery = self.deliveries.pop(number & _MASK, None)
+            if delivery is not None:
+                delivery.link.settled_by_peer(frame, delivery)
+
+    # What goes
+
+    def send(self, frame: Performative) -> None:
+        """Raises `InvalidMessage` for what cannot be encoded."""
+        if self._last >= 0:
+            self.flush_settled()
+        try:
+            self.connection.engine.send(frame)
+        except EncodeError as error:
+            raise InvalidMessage(str(error)) from error
+        self.connection.host.flush_soon()
+
+    def transferred(self) -> None:
+        """A frame with a transfer is about to go."""
+        self._next_outgoing_id = (self._next_outgoing_id + 1) & _MASK
+        self.remote_window -= 1
+
+    def send_flow(self, handle: int | None = None, delivery_count: int | None = None, credit: int | None = None, *,
+                  available: int | None = None, drain: bool = False, echo: bool = False) -> None:
+        """The state of the session, and of a link where a handle is given."""
+        if handle == NO_HANDLE or not self.opened:
+            return
+        self.send(Flow(WINDOW, self._next_outgoing_id, WINDOW, self._next_incoming_id, handle, delivery_count, credit,
+                       available, drain, echo, channel=self.number))
+
+    def send_outcome(self, delivery_id: int, state: Composite, settled: bool) -> None:
+        """The outcome of a delivery. Equal ones of deliveries in a row go as a range, with the next write."""
+        kind = state.kind
+        if not settled or (kind != descriptors.ACCEPTED and kind != descriptors.RELEASED):
+            self.send(Disposition(constants.ROLE_RECEIVER, delivery_id, None, settled, state, channel=self.number))
+            return
+        if self._last >= 0 and self._kind == kind and self._last + 1 == delivery_id:
+            self._last = delivery_id
+        else:
+            self.flush_settled()
+            self._first = self._last = delivery_id
+            self._kind = kind
+            self.connection.unflushed.append(self)
+        self.connection.host.flush_soon()
+
+    def flush_settled(self) -> None:
+        """Send the outcomes that were gathered."""
+        if self._last >= 0:
+            last, self._last = self._last, -1
+            self.connection.engine.output.send_disposition(self.number, constants.ROLE_RECEIVER, self._first, last, True,
+                                                           self._kind)

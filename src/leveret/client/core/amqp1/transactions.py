@@ -1,0 +1,295 @@
+"""Local transactions: the link to the coordinator, and what takes part (transactions 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from leveret.client.core.amqp1.conditions import text_of
+from leveret.client.core.amqp1.outgoing import Transfer
+from leveret.client.core.amqp1.sender import SenderCore
+from leveret.client.core.host import Procedure
+from leveret.client.core.waiters import Waiters
+from leveret.client.errors import Error, TransactionLost, anew
+from leveret.wire.amqp1.composite import Composite
+from leveret.wire.amqp1.message import encode_body_value
+from leveret.wire.amqp1.messaging import Rejected
+from leveret.wire.amqp1.transactions import Coordinator, Declare, Declared, Discharge
+
+if TYPE_CHECKING:
+    from leveret.client.core.amqp1.channel import SessionCore
+    from leveret.client.delivery import Delivery
+
+Told = Callable[[Composite | None, Error | None], None]
+_LOST = "the connection was lost within the transaction: nothing of it has happened"
+
+
+class Control(Transfer):
+    """A declare or a discharge; `told` gets its outcome."""
+
+    __slots__ = ("_told",)
+
+    def __init__(self, body: Composite, told: Told) -> None:
+        octets = encode_body_value(body)
+        super().__init__("", "", "", 0, [octets], len(octets), b"")
+        self._told = told
+
+    def outcome(self, state: Composite | None, error: Error | None) -> None:
+        self._told(state, error)
+
+    def settle(self, error: Error | None) -> None:
+        self._told(None, error)
+
+
+class CoordinatorLink(SenderCore):
+    """Declares and discharges."""
+
+    control = True
+
+    def __init__(self, session: SessionCore, name: str) -> None:
+        super().__init__(session, name, Coordinator(("amqp:local-transactions", "amqp:multi-txns-per-ssn")))
+
+    def publish(self, transfer: Transfer) -> None:
+        super().publish(transfer)
+        self.session.connection.listen()
+        self.session.connection.host.flush_soon()
+
+    def declare(self, told: Callable[[bytes | None, Error | None], None]) -> None:
+        """`told` gets the transaction's id, or why there is none."""
+
+        def answered(state: Composite | None, error: Error | None) -> None:
+            if isinstance(state, Declared):
+                told(state.txn_id, None)
+            else:
+                told(None, error or TransactionLost(f"the server has not declared a transaction: {_reason(state)}"))
+
+        self.publish(Control(Declare(), answered))
+
+    def discharge(self, txn_id: bytes, fail: bool, told: Callable[[Error | None], None]) -> None:
+        """Commit it, or with `fail` roll it back; `told` gets None, or why that was not done."""
+
+        def answered(state: Composite | None, error: Error | None) -> None:
+            if isinstance(state, Rejected):
+                error = TransactionLost(f"the server has rolled the transaction back: {_reason(state)}")
+                if state.error is not None:
+                    error.condition, error.reply_text = state.error.condition, state.error.description or ""
+                    error.info = state.error.info
+            told(error)
+
+        self.publish(Control(Discharge(txn_id, fail), answered))
+
+    def lost(self) -> None:
+        session = self.session
+        error = TransactionLost(_LOST)
+        controls = [number for number, transfer in session.unsettled.items() if transfer.link is self]
+        waiting = [session.unsettled.pop(number) for number in controls] + list(self.queue)
+        self.queue.clear()
+        super().lost()
+        for control in waiting:
+            control.outcome(None, anew(error))
+        self.finish(error)
+
+
+def _reason(state: Composite | None) -> str:
+    return text_of(state.error) if isinstance(state, Rejected) else "it gave no reason"
+
+
+class TransactionCore:
+    """A transaction of the connection's. What is sent and settled with it takes place when it is committed.
+
+    txn_id   None before it was declared and after it was discharged
+    error    why it is over
+    """
+
+    def __init__(self, session: SessionCore) -> None:
+        self.session = session
+        self.txn_id: bytes | None = None
+        self.error: Error | None = None
+        self._coordinator = CoordinatorLink(session, session.connection.new_name())
+        self._posted = 0
+        self._idle = Waiters(session.connection.host)
+        self._retired: list[Delivery] = []
+
+    @property
+    def lost(self) -> bool:
+        """It went with its connection."""
+        return self.txn_id is not None and self._coordinator.gone
+
+    def begin(self) -> Procedure:
+        """Procedure: attach to the coordinator and declare."""
+        yield from self.session.open()
+        self._coordinator.attach()
+        yield self._coordinator.until_attached()
+        waiter: Any = self.session.connection.host.new_waiter()
+
+        def declared(txn_id: bytes | None, error: Error | None) -> None:
+            self.txn_id = txn_id
+            _tell(waiter, error)
+
+        self._coordinator.declare(declared)
+        yield waiter
+
+    def check(self) -> None:
+        """Raises what is wrong with it, where nothing can take part in it any more."""
+        if self.txn_id is None or self._coordinator.gone:
+            error = self.error or self._coordinator.error
+            raise anew(error) if error is not None else RuntimeError("the transaction is over")
+
+    def posted(self) -> None:
+        """Something is sent in it."""
+        self._posted += 1
+
+    def answered(self) -> None:
+        """The server has said what will become of it."""
+        self._posted -= 1
+        if not self._posted:
+            self._idle.wake()
+
+    def retired(self, delivery: Delivery) -> None:
+        """A delivery is settled in it."""
+        self._retired.append(delivery)
+
+    def discharge(self, fail: bool) -> Procedure:
+        """Procedure: commit, or roll back. Raises `TransactionLost` where a commit was not done."""
+        try:
+            self.check()
+            while self._posted and not fail:
+                yield self._idle.new()
+            self.check()
+        except TransactionLost:
+            if not fail:
+                raise
+            return
+        waiter: Any = self.session.connection.host.new_waiter()
+        txn_id, self.txn_id = self.txn_id, None
+        assert txn_id is not None
+
+        def discharged(error: Error | None) -> None:
+            self.error = error
+            finish_retired(self._retired, error is None and not fail)
+            _tell(waiter, None if fail else error)
+
+        self._coordinator.discharge(txn_id, fail, discharged)
+        yield waiter
+
+    def close(self) -> Procedure:
+        """Procedure: end its session."""
+        self.txn_id = None
+        yield from self.session.close()
+
+
+def finish_retired(retired: list[Delivery], committed: bool) -> None:
+    """After a commit they are settled; after a roll-back they are ours still, and can be settled again."""
+    for delivery in retired:
+        if committed:
+            delivery.link.session.settled(delivery)
+        else:
+            delivery.settled = False
+            delivery.state = None
+    retired.clear()
+
+
+def _tell(waiter: Any, error: Error | None) -> None:
+    if not waiter.done():
+        if error is None:
+            waiter.set_result(None)
+        else:
+            waiter.set_exception(error)
+
+
+class ChannelTransactions:
+    """A channel with transactions: there is always one, and after a commit or roll-back the next one is declared.
+
+    held   what was asked for while the last one is being discharged
+    lost   something of it went with a lost connection
+    """
+
+    def __init__(self, session: SessionCore) -> None:
+        self.session = session
+        self.held: list[Callable[[], None]] | None = None
+        self.error: Error | None = None
+        self.used = False
+        self.lost = False
+        self._coordinator: CoordinatorLink | None = None
+        self._retired: list[Delivery] = []
+        self._fail = False
+        self._waiter: Any = None
+
+    def begin(self) -> Procedure:
+        session = self.session
+        self.held = None
+        self.error = None
+        coordinator = self._coordinator = CoordinatorLink(session, session.connection.new_name())
+        coordinator.attach()
+        yield coordinator.until_attached()
+        waiter: Any = session.connection.host.new_waiter()
+
+        def declared(txn_id: bytes | None, error: Error | None) -> None:
+            session.transaction_id = txn_id
+            _tell(waiter, error)
+
+        coordinator.declare(declared)
+        yield waiter
+
+    def retired(self, delivery: Delivery) -> None:
+        self._retired.append(delivery)
+
+    def failed(self, error: Error) -> None:
+        """A message cannot be sent: the transaction cannot be committed."""
+        if self.error is None:
+            self.error = error
+
+    def discharge(self, fail: bool) -> Any:
+        """Begin to commit or roll back; the result is a waiter."""
+        waiter: Any = self.session.connection.host.new_waiter()
+        self.used = False
+        self._fail = fail
+        self._waiter = waiter
+        self.held = []
+        self.go_on()
+        return waiter
+
+    def go_on(self) -> None:
+        """Discharge it, once everything of it was sent and answered."""
+        session = self.session
+        coordinator = self._coordinator
+        if self._waiter is None or coordinator is None or session.is_sending:
+            return
+        waiter, self._waiter = self._waiter, None
+        failed, self.error = self.error, None
+        fail = self._fail or failed is not None
+
+        def discharged(error: Error | None) -> None:
+            finish_retired(self._retired, error is None and not fail)
+            _tell(waiter, None if self._fail else failed or error)
+
+        txn_id = session.transaction_id
+        if txn_id is None:
+            _tell(waiter, TransactionLost(_LOST))
+            return
+        coordinator.discharge(txn_id, fail, discharged)
+        coordinator.declare(self._declared)
+
+    def _declared(self, txn_id: bytes | None, error: Error | None) -> None:
+        self.session.transaction_id = txn_id
+        held, self.held = self.held or [], None
+        if error is not None and not isinstance(error, TransactionLost):
+            self.session.ended(error)
+            return
+        for number, act in enumerate(held, 1):
+            act()
+            if self.held is not None:
+                # That was another commit.
+                self.held.extend(held[number:])
+                return
+
+    def connection_lost(self) -> None:
+        """What waits for a discharge learns of it, and what took part is gone."""
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None:
+            _tell(waiter, TransactionLost(_LOST))
+        self._retired.clear()
+        self.held = None
+        self.session.transaction_id = None
+        self.lost = self.lost or self.used
+        self.used = False

@@ -1,0 +1,32 @@
+"""The engines of both protocols, which have the same calls."""
+
+from __future__ import annotations
+
+from leveret.client.core.amqp1.channel import SessionCore
+from leveret.client.core.amqp1.connection import Amqp1Connection
+from leveret.client.core.amqp1.outgoing import Encoder as Amqp1Encoder
+from leveret.client.core.amqp1.receiver import ReceiverCore
+from leveret.client.core.channel import ChannelCore
+from leveret.client.core.connection import ConnectionCore
+from leveret.client.core.consumer import ConsumerCore
+from leveret.client.core.encoding import Encoder
+from leveret.client.core.host import Host
+from leveret.client.errors import ProtocolMismatch
+from leveret.client.parameters import Parameters
+
+AnyCore = ConnectionCore | Amqp1Connection
+AnyChannelCore = ChannelCore | SessionCore
+AnyConsumer = ConsumerCore | ReceiverCore
+AnyEncoder = Encoder | Amqp1Encoder
+
+
+def new_core(host: Host, parameters: Parameters) -> AnyCore:
+    """What the option `protocol` asks for."""
+    return Amqp1Connection(host, parameters) if parameters.protocol == "1.0" else ConnectionCore(host, parameters)
+
+
+def other_protocol(host: Host, parameters: Parameters, error: ProtocolMismatch) -> AnyCore:
+    """For a server that speaks AMQP 1.0 alone, where that is left to us; otherwise raises the error."""
+    if parameters.protocol == "auto" and error.speaks == "1.0":
+        return Amqp1Connection(host, parameters)
+    raise error

@@ -1,0 +1,245 @@
+"""A message that was received over AMQP 1.0."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.client.amqp1 import Address, Map, Sequence, Value
+from leveret.client.amqp1 import Message as Amqp1Message
+from leveret.client.core.amqp1.messages import decode_body, decode_message
+from leveret.client.core.amqp1.properties import decode_sections
+from leveret.client.errors import InvalidMessage
+from leveret.client.message import Message
+from leveret.client.properties import Properties
+from leveret.wire.amqp1 import message as sections_of
+from leveret.wire.amqp1.composite import Composite
+from leveret.wire.amqp1.errors import DecodeError
+from leveret.wire.amqp1.messaging import Modified, Rejected
+from leveret.wire.amqp1.sections import Sections, split
+from leveret.wire.amqp1.short import ACCEPTED_STATE, RELEASED_STATE
+from leveret.wire.amqp1.transport import Error as Condition
+
+if TYPE_CHECKING:
+    from leveret.client.core.amqp1.channel import SessionCore
+    from leveret.client.core.amqp1.receiver import ReceiverCore
+    from leveret.client.core.amqp1.transactions import TransactionCore
+    from leveret.client.message import AnyTransaction
+
+_EXCHANGE: Final = "x-exchange"
+_ROUTING_KEY: Final = "x-routing-key"
+
+
+class Delivery(Message):
+    """A `Message` with what AMQP 1.0 has beside. Sections are decoded when they are asked for.
+
+    tag         the delivery tag, of the sender's choice
+    link        what it came over
+    octets      of all sections together
+    state       the outcome that was given, None before; with settle mode second also what the server said at the end
+    """
+
+    __slots__ = ("_sections", "delivery_id", "link", "number", "octets", "payload", "state", "tag", "transaction")
+
+    def __init__(self, session: SessionCore, link: ReceiverCore, delivery_id: int, tag: bytes, payload: bytes,
+                 settled: bool) -> None:
+        # Not that of the base, whose deliveries are frames of 0-9-1.
+        self._channel = session  # type: ignore[assignment]
+        self.generation = session.generation
+        self._properties: Properties | None = None
+        self.settled = settled
+        self.message_count: int | None = None
+        self._sections: Sections | None = None
+        session.received += 1
+        self.number = session.received
+        self.delivery_id = delivery_id
+        self.link = link
+        self.tag = tag
+        self.payload = payload
+        self.octets = len(payload)
+        self.state: Composite | None = None
+        self.transaction: TransactionCore | None = None
+
+    # What came
+
+    @property
+    def sections(self) -> Sections:
+        """Where the sections are in `payload`. Raises `InvalidMessage` for a message that is malformed."""
+        if self._sections is None:
+            try:
+                self._sections = split(self.payload)
+            except DecodeError as error:
+                raise InvalidMessage(f"the message received is malformed: {error}") from error
+        return self._sections
+
+    @property
+    def body(self) -> bytes:
+        """The octets of data; of a text or binary value the same; of other values and of sequences their sections, as
+        they were encoded. `content` is the body with its types."""
+        content = self.content
+        if isinstance(content, bytes):
+            return content
+        if isinstance(content, list) and not isinstance(content[0], Sequence):
+            return b"".join(part for part in content if isinstance(part, bytes))
+        if isinstance(content, Value):
+            if type(content.value) is bytes:
+                return content.value
+            if type(content.value) is str:
+                return content.value.encode()
+        sections = self.sections
+        return self.payload[sections.body : sections.body_end]
+
+    @property
+    def content(self) -> bytes | Value | Sequence | list[bytes] | list[Sequence]:
+        """The body: octets, an `amqp1.Value`, an `amqp1.Sequence`, or a list where there are several sections."""
+        try:
+            found: bytes | Value | Sequence | list[bytes] | list[Sequence] = decode_body(self.sections)
+        except DecodeError as error:
+            raise InvalidMessage(f"the body received is malformed: {error}") from error
+        return found
+
+    @property
+    def message(self) -> Amqp1Message:
+        """Everything that came, decoded."""
+        return decode_message(self.sections)
+
+    @property
+    def size(self) -> int:
+        return len(self.body)
+
+    @property
+    def delivery_tag(self) -> int:
+        return self.number
+
+    @property
+    def redelivered(self) -> bool:
+        """An attempt to deliver it has failed before, or it may have been delivered before, as its header says."""
+        sections = self.sections
+        return sections.delivery_count > 0 or (sections.header >= 0 and not sections.first_acquirer
+                                               and self.link.session.connection.addresses.form == "v2")
+
+    @property
+    def delivery_count(self) -> int:
+        """How many attempts to deliver it have failed."""
+        return self.sections.delivery_count
+
+    @property
+    def consumer_tag(self) -> str:
+        return self.link.tag
+
+    @property
+    def exchange(self) -> str:
+        """What it was published to, as far as the server says so (annotation `x-exchange`)."""
+        return self._annotated(_EXCHANGE)
+
+    @property
+    def routing_key(self) -> str:
+        """As `exchange`, the annotation `x-routing-key`."""
+        return self._annotated(_ROUTING_KEY)
+
+    def _annotated(self, name: str) -> str:
+        value = self.annotations.get(name)
+        return str(value) if isinstance(value, str) else ""
+
+    @property
+    def properties(self) -> Properties:
+        if self._properties is None:
+            self._properties = decode_sections(self.sections)
+        return self._properties
+
+    @property
+    def annotations(self) -> dict[Any, Any]:
+        """The message annotations."""
+        return _as_dict(self._map(sections_of.message_annotations))
+
+    @property
+    def delivery_annotations(self) -> dict[Any, Any]:
+        return _as_dict(self._map(sections_of.delivery_annotations))
+
+    @property
+    def application_properties(self) -> dict[str, Any]:
+        return _as_dict(self._map(sections_of.application_properties))
+
+    @property
+    def footer(self) -> dict[Any, Any]:
+        return _as_dict(self._map(sections_of.footer))
+
+    def _map(self, read: Any) -> Any:
+        try:
+            return read(self.sections)
+        except DecodeError as error:
+            raise InvalidMessage(f"the message received is malformed: {error}") from error
+
+    # Settling
+
+    def accept(self, transaction: AnyTransaction | None = None) -> None:
+        """The outcome accepted: it was processed."""
+        self.settle_as(ACCEPTED_STATE, transaction)
+
+    def release(self, transaction: AnyTransaction | None = None) -> None:
+        """The outcome released: it was not touched, and goes back to its place."""
+        self.settle_as(RELEASED_STATE, transaction)
+
+    def modify(self, *, delivery_failed: bool = True, undeliverable_here: bool = False,
+               annotations: dict[str, Any] | None = None, transaction: AnyTransaction | None = None) -> None:
+        """The outcome modified: it goes back, with these annotations merged into its own.
+
+        delivery_failed     it counts as a failed attempt
+        undeliverable_here  this link is not to get it again
+        """
+        self.settle_as(Modified(delivery_failed or None, undeliverable_here or None, annotations), transaction)
+
+    def reject(self, requeue: bool = False, *, condition: str = "", description: str = "",
+               transaction: AnyTransaction | None = None) -> None:
+        """The outcome rejected: it is invalid, and becomes a dead letter. With `requeue` it is released instead."""
+        if requeue:
+            self.release(transaction)
+            return
+        error = Condition(condition, description or None) if condition else None
+        self.settle_as(Rejected(error), transaction)
+
+    def ack(self, multiple: bool = False) -> None:
+        """Accept it; with `multiple`, everything before it on its channel too."""
+        self._each(multiple, ACCEPTED_STATE)
+
+    def nack(self, requeue: bool = True, multiple: bool = False) -> None:
+        """Give it back to the queue as a failed attempt, or reject it."""
+        self._each(multiple, Modified(True) if requeue else Rejected())
+
+    def _each(self, multiple: bool, state: Composite) -> None:
+        if multiple:
+            for delivery in self.link.session.unsettled_until(self.number):
+                if delivery is not self:
+                    delivery.settle_as(state, None)
+        self.settle_as(state, None)
+
+    def settle_as(self, state: Composite, transaction: AnyTransaction | None) -> None:
+        """Settle it with this outcome. RuntimeError when it is settled already."""
+        self._settle()
+        self.state = state
+        self.link.session.settle(self, state, transaction.core if transaction is not None else None)
+
+    def settled_by_server(self, state: Composite | None) -> None:
+        """Settle mode second: the server has settled it, too; or it has done so by itself."""
+        self.settled = True
+        if state is not None:
+            self.state = state
+
+    def respond(self, body: bytes | bytearray | memoryview | str, **properties: Any) -> Any:
+        reply_to = self._reply_to()
+        if not reply_to:
+            raise ValueError("the message has no reply_to: nobody waits for an answer")
+        properties.setdefault("correlation_id", self.properties.correlation_id or self.properties.message_id)
+        return self._channel.face.publish(body, Address(reply_to), **properties)
+
+    def _reply_to(self) -> str:
+        fields = self._map(sections_of.properties)
+        return str(fields.reply_to) if fields is not None and fields.reply_to is not None else ""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.delivery_tag}: {self.octets} octets of {self.link.what}>"
+
+
+def _as_dict(value: Any) -> dict[Any, Any]:
+    if value is None:
+        return {}
+    return {str(key): item for key, item in value.pairs} if isinstance(value, Map) else value
