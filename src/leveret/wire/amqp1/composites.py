@@ -158,7 +158,7 @@ def _plain(pos: int, spec: CompositeSpec, field: FieldSpec, value: Any) -> Any:
 
 
 def _read_map(pos: int, spec: CompositeSpec, field: FieldSpec, value: Any) -> Any:
-    pairs = list(value.items()) if isinstance(value, dict) else value.pairs
+    pairs: list[tuple[Any, Any]] = list(value.items()) if isinstance(value, dict) else value.pairs
     if field.symbols:
         strings = False
         for key, _ in pairs:
@@ -170,9 +170,9 @@ def _read_map(pos: int, spec: CompositeSpec, field: FieldSpec, value: Any) -> An
         if strings:
             return {Symbol(key): item for key, item in pairs}
     if field.name == "unsettled":
-        for key, _ in pairs:
-            if key is None:
-                raise _mismatch(pos, spec, field, key, "delivery-tag as key")
+        for tag, _ in pairs:
+            if tag is None:
+                raise _mismatch(pos, spec, field, tag, "delivery-tag as key")
     if field.name == "unsettled" or field.type == "node-properties":
         pairs = [(key, from_described(item) if isinstance(item, Described) else item) for key, item in pairs]
         return dict(pairs) if isinstance(value, dict) else Map(pairs)
