@@ -112,4 +112,13 @@ WORKLOADS = [
              beside=(_own("transient", THIRD),)),
     Workload("amqp1-to-0-9-1", "256 B transient, AMQP 1.0 in, 0-9-1 out", (*BATCHED, "--publish-1.0"), {},
              beside=(_own("transient", THIRD),)),
+    Workload("properties", "256 B transient with ids, time and headers", (*BATCHED, "--properties"), {}),
+    Workload("amqp1-properties", "AMQP 1.0, the same", (*BATCHED, *AMQP1, "--properties"), {},
+             beside=(_own("properties", 0.5),)),
+    Workload("0-9-1-to-amqp1-properties", "the same, 0-9-1 in, AMQP 1.0 out",
+             (*BATCHED, "--consume-1.0", "--properties"), {},
+             beside=(_own("properties", THIRD),)),
+    Workload("amqp1-to-0-9-1-properties", "the same, AMQP 1.0 in, 0-9-1 out",
+             (*BATCHED, "--publish-1.0", "--properties"), {},
+             beside=(_own("properties", THIRD),)),
 ]

@@ -332,8 +332,10 @@ void amqp_confirm_select(int fd)
     amqp_call(fd, &b, METHOD(85, 11), NULL);
 }
 
-size_t put_publish(struct buf *b, const char *exchange, const char *key, int persistent, const uint8_t *body, size_t size)
+struct places put_publish(struct buf *b, const char *exchange, const char *key, int persistent, int properties,
+                          const uint8_t *body, size_t size)
 {
+    struct places places = {0};
     size_t start = b->len, at = method_begin(b, 1, 60, 40);
     put16(b, 0);
     put_str(b, exchange);
@@ -344,10 +346,20 @@ size_t put_publish(struct buf *b, const char *exchange, const char *key, int per
     put16(b, 60);
     put16(b, 0);
     put64(b, size);
-    put16(b, 0x1000); /* delivery-mode */
+    put16(b, properties ? 0xB0C0 : 0x1000); /* delivery-mode is the one that is always there */
+    if (properties) {
+        put_str(b, "application/json");
+        put_long_str(b, "\x06tenantS\x00\x00\x00\x04" "acme\x07" "attemptI\x00\x00\x00\x01", 29);
+    }
     put8(b, persistent ? 2 : 1);
+    if (properties) {
+        put8(b, ID_SIZE);
+        places.text = b->len - start;
+        put(b, "0000000000000000", ID_SIZE);
+        put64(b, 1700000000);
+    }
     method_end(b, at);
-    size_t offset = b->len + 7 - start;
+    places.body = b->len + 7 - start;
     for (size_t done = 0; done < size;) {
         size_t part = size - done < FRAME_MAX - 8 ? size - done : FRAME_MAX - 8;
         at = frame_begin(b, 3, 1);
@@ -355,7 +367,7 @@ size_t put_publish(struct buf *b, const char *exchange, const char *key, int per
         method_end(b, at);
         done += part;
     }
-    return offset;
+    return places;
 }
 
 void put_ack(struct buf *b, uint64_t tag, int multiple)

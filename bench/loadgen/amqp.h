@@ -66,10 +66,17 @@ void amqp_qos(int fd, unsigned prefetch);
 void amqp_consume(int fd, const char *queue, int no_ack);
 void amqp_confirm_select(int fd);
 
-/* basic.publish with its content, whose body is `size` octets from `body`. Returns where the body begins, counted from
-   where the frames do. */
-size_t put_publish(struct buf *b, const char *exchange, const char *key, int persistent, const uint8_t *body,
-                   size_t size);
+/* Where in the frames of a message that parts of it begin which differ from message to message: the body; the message-id,
+   ID_SIZE octets of text, 0 where there is none; over 1.0 delivery-id and -tag, four octets each. */
+#define ID_SIZE 16
+struct places {
+    size_t body, text, id, tag;
+};
+
+/* basic.publish with its content, whose body is `size` octets from `body`; with `properties` it has a message-id, a content
+   type, a timestamp and two headers. */
+struct places put_publish(struct buf *b, const char *exchange, const char *key, int persistent, int properties,
+                          const uint8_t *body, size_t size);
 void put_ack(struct buf *b, uint64_t tag, int multiple);
 
 /* Prints the reply code and text of a connection.close or channel.close payload and ends the program. */

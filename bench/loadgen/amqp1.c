@@ -378,9 +378,9 @@ void amqp1_say_close(int fd)
 
 /* What a load sends again and again: short lists, as clients write them */
 
-struct places1 put_transfer(struct buf *b, int settled, int durable, const uint8_t *body, size_t size)
+struct places put_transfer(struct buf *b, int settled, int durable, int properties, const uint8_t *body, size_t size)
 {
-    struct places1 at;
+    struct places at = {0};
     size_t begin = b->len;
     put32(b, 0);
     put(b, "\x02\x00\x00\x00\x00\x53\x14\xC0\x0F\x05\x43\x70", 12); /* handle 0, the delivery-id */
@@ -393,6 +393,26 @@ struct places1 put_transfer(struct buf *b, int settled, int durable, const uint8
     put_bool(b, settled);
     if (durable)
         put(b, "\x00\x53\x70\xC0\x02\x01\x41", 7);
+    if (properties) {
+        size_t list;
+        put(b, "\x00\x53\x73\xD0", 4);
+        list = b->len;
+        put32(b, 0);
+        put32(b, 10);
+        put(b, "\xA1\x10", 2);
+        at.text = b->len - begin;
+        put(b, "0000000000000000", ID_SIZE);
+        put(b, "\x40\x40\x40\x40\x40", 5);
+        put_sized(b, 0xA3, "application/json", 16);
+        put(b, "\x40\x40\x83", 3);
+        put64(b, 1700000000000);
+        end_list(b, list);
+        put(b, "\x00\x53\x74\xC1\x1A\x04", 6);
+        put_string(b, "tenant");
+        put_string(b, "acme");
+        put_string(b, "attempt");
+        put(b, "\x54\x01", 2);
+    }
     put(b, "\x00\x53\x75", 3);
     put8(b, size < 256 ? 0xA0 : 0xB0);
     if (size < 256)

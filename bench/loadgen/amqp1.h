@@ -26,12 +26,9 @@ void amqp1_attach_receiver(int fd, const char *name, const char *address, int se
 /* As amqp_say_close; amqp_await_close fits both protocols. */
 void amqp1_say_close(int fd);
 
-/* A transfer with a message of one data section, with a header where it is durable. Says where in it the delivery-id, the
-   delivery-tag (both of four octets) and the body begin. */
-struct places1 {
-    size_t id, tag, body;
-};
-struct places1 put_transfer(struct buf *b, int settled, int durable, const uint8_t *body, size_t size);
+/* A transfer with a message of one data section, with a header where it is durable; with `properties` as in
+   `put_publish`. */
+struct places put_transfer(struct buf *b, int settled, int durable, int properties, const uint8_t *body, size_t size);
 /* Accepts the deliveries first to last. */
 void put_accepted(struct buf *b, uint32_t first, uint32_t last);
 /* Credit for so many deliveries beside those that came. */

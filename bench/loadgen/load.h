@@ -9,6 +9,7 @@ struct load {
     int watch;               /* pid of the broker, whose CPU time and memory are reported; 0 for none */
     int publishers, consumers, queues;
     size_t size;             /* octets of a body; at least 16: the time of sending and a number stand in it */
+    int properties;          /* messages have an id and some more */
     int durable;             /* persistent messages on durable queues */
     int confirm;
     unsigned window;         /* with confirms: publishes in flight, per publisher */

@@ -15,7 +15,7 @@ static const char help[] =
     "  floor    echoes of --size octets at --rate between two processes, without a broker\n"
     "  --host --port --user --password --vhost --prefix   where, and what the names begin with\n"
     "  --watch PID        report CPU time and memory of this process\n"
-    "  --publishers N --consumers N --queues N --size OCTETS --durable --keep\n"
+    "  --publishers N --consumers N --queues N --size OCTETS --durable --properties --keep\n"
     "  --window N         with confirms, so many publishes in flight a publisher (0: no confirms)\n"
     "  --batch N          at most so many publishes a write     --rate R   messages a second in all\n"
     "  --no-ack | --prefetch N --ack-every N [--ack-single]\n"
@@ -66,7 +66,7 @@ void load_idle(const struct load *load, unsigned count)
 
 enum { HOST = 256, PORT, USER, PASSWORD, VHOST, PREFIX, WATCH, PUBLISHERS, CONSUMERS, QUEUES, SIZE, DURABLE, KEEP, WINDOW,
        BATCH, RATE, NO_ACK, PREFETCH, ACK_EVERY, ACK_SINGLE, EXCHANGE, BINDINGS, WARMUP, SECONDS, MESSAGES, MAX_BACKLOG,
-       PUBLISH1, CONSUME1, ADDRESS, NO_DECLARE, HELP };
+       PUBLISH1, CONSUME1, ADDRESS, PROPERTIES, NO_DECLARE, HELP };
 
 static const struct option options[] = {
     {"host", 1, 0, HOST}, {"port", 1, 0, PORT}, {"user", 1, 0, USER}, {"password", 1, 0, PASSWORD},
@@ -77,7 +77,7 @@ static const struct option options[] = {
     {"ack-single", 0, 0, ACK_SINGLE}, {"exchange", 1, 0, EXCHANGE}, {"bindings", 1, 0, BINDINGS},
     {"warmup", 1, 0, WARMUP}, {"seconds", 1, 0, SECONDS}, {"messages", 1, 0, MESSAGES}, {"max-backlog", 1, 0, MAX_BACKLOG},
     {"publish-1.0", 0, 0, PUBLISH1}, {"consume-1.0", 0, 0, CONSUME1}, {"address", 1, 0, ADDRESS},
-    {"no-declare", 0, 0, NO_DECLARE}, {"help", 0, 0, HELP},
+    {"properties", 0, 0, PROPERTIES}, {"no-declare", 0, 0, NO_DECLARE}, {"help", 0, 0, HELP},
     {0, 0, 0, 0},
 };
 
@@ -121,6 +121,7 @@ int main(int argc, char **argv)
         case PUBLISH1: load.publish1 = 1; break;
         case CONSUME1: load.consume1 = 1; break;
         case ADDRESS: load.address = optarg; break;
+        case PROPERTIES: load.properties = 1; break;
         case NO_DECLARE: load.declare = 0; break;
         case HELP: fputs(help, stdout); return 0;
         default: fputs(help, stderr); return 2;

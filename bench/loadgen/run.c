@@ -17,9 +17,10 @@
 
 #define INPUT (256 * 1024)
 
-/* A publish as it goes out, but for the time in its body, and over 1.0 the delivery-id and -tag. */
+/* A publish as it goes out, but for what differs from one to the next. */
 struct template {
-    size_t at, len, body, id, tag;
+    size_t at, len;
+    struct places in;
 };
 
 struct connection {
@@ -183,12 +184,15 @@ static void publish(struct connection *c)
             buf_reserve(&c->out, t->len);
             uint8_t *to = c->out.data + c->out.len;
             memcpy(to, templates.data + t->at, t->len);
-            set64(to + t->body, when);
-            set64(to + t->body + 8, c->published);
+            set64(to + t->in.body, when);
+            set64(to + t->in.body + 8, c->published);
             if (c->one) {
-                set32(to + t->id, (uint32_t)c->published);
-                set32(to + t->tag, (uint32_t)c->published);
+                set32(to + t->in.id, (uint32_t)c->published);
+                set32(to + t->in.tag, (uint32_t)c->published);
             }
+            if (t->in.text)
+                for (unsigned digit = 0; digit < ID_SIZE; digit++)
+                    to[t->in.text + digit] = (uint8_t)"0123456789abcdef"[c->published >> 4 * (ID_SIZE - 1 - digit) & 15];
             c->out.len += t->len;
             c->published++;
             if (load->confirm)
@@ -437,16 +441,11 @@ static void encode(struct connection *c, int number, const char *exchange, const
         if (topic)
             topic_keys(i, binding, key, sizeof key);
         t->at = templates.len;
-        if (c->one) {
-            struct places1 places = put_transfer(&templates, !load->confirm, load->durable, body, load->size);
-            t->body = places.body;
-            t->id = places.id;
-            t->tag = places.tag;
-            t->len = templates.len - t->at;
-            continue;
-        }
-        t->body = put_publish(&templates, exchange, *exchange ? key : queue_name(number % load->queues), load->durable,
-                              body, load->size);
+        if (c->one)
+            t->in = put_transfer(&templates, !load->confirm, load->durable, load->properties, body, load->size);
+        else
+            t->in = put_publish(&templates, exchange, *exchange ? key : queue_name(number % load->queues), load->durable,
+                                load->properties, body, load->size);
         t->len = templates.len - t->at;
     }
     /* Not in the order of the bindings. */

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from typing import Any
 
+import pika
 import pytest
 
 from bench import generator
@@ -45,13 +46,28 @@ ONE = ("--publish-1.0", "--consume-1.0")
     (*ONE, "--ack-single", "--ack-every", "7"), (*ONE, "--publishers", "5", "--window", "1", "--consumers", "3"),
     (*ONE, "--no-declare", "--address", "", "--size", "60000", "--window", "4", "--prefetch", "4", "--ack-every", "2"),
     ("--publish-1.0", "--durable"), ("--consume-1.0", "--prefetch", "1", "--ack-every", "1"),
-], ids=["transient", "durable", "settled", "single", "many", "undeclared", "to-0-9-1", "from-0-9-1"])
+    (*ONE, "--properties"), ("--publish-1.0", "--properties"), ("--consume-1.0", "--properties"),
+], ids=["transient", "durable", "settled", "single", "many", "undeclared", "to-0-9-1", "from-0-9-1",
+        "properties", "properties-to-0-9-1", "properties-from-0-9-1"])
 def test_every_message_is_accepted_and_delivered_once_over_1_0(broker: Broker, options: tuple[str, ...]) -> None:
     result = run(broker, *options, "--messages", "2000")
     assert result["published"] == result["delivered"] == 2000
     assert result["confirmed"] == (0 if "0" in options else 2000)
     assert result["backlog"] == result["nacked"] == 0
     assert result["latency_us"]["count"] >= 1000  # what comes in the very first turn is not counted
+
+
+@pytest.mark.parametrize("options", [(), ("--publish-1.0",)], ids=["0-9-1", "1.0"])
+def test_messages_with_properties(broker: Broker, options: tuple[str, ...]) -> None:
+    run(broker, *options, "--properties", "--keep", "--consumers", "0", "--prefix", "with", "--messages", "20")
+    with pika.BlockingConnection(pika.URLParameters(broker.url())) as connection:
+        channel = connection.channel()
+        found = [channel.basic_get("with-0", auto_ack=True)[1] for _ in range(20)]
+        channel.queue_delete("with-0")
+    assert [one.message_id for one in found] == [f"{number:016x}" for number in range(20)]
+    assert {one.content_type for one in found} == {"application/json"}
+    assert {one.timestamp for one in found} == {1_700_000_000}
+    assert [one.headers for one in found] == [{"tenant": "acme", "attempt": 1}] * 20
 
 
 def test_a_refused_link_is_reported(broker: Broker) -> None:

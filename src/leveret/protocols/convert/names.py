@@ -31,3 +31,6 @@ FIELDS: Final[tuple[tuple[str, str, type], ...]] = (
 ID_TYPES: Final[dict[str, Callable[[str], Any]]] = {
     "uuid": UUID, "ulong": lambda value: ULong(int(value)), "binary": bytes.fromhex,
 }
+
+# The headers that say it.
+ID_MARKS: Final = ("x-opt-message-id-type", "x-opt-correlation-id-type")

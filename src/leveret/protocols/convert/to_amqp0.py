@@ -13,6 +13,7 @@ from leveret.broker.message import AT_ONCE, FORMAT_AMQP1, Entry, Message
 from leveret.protocols.convert.annotations import DEATHS, PREFIX
 from leveret.protocols.convert.names import AMQP_BODY, AMQP_ENCODED, FIELDS, NESTED, QUEUES, STRING_BODY
 from leveret.protocols.convert.parts import Part
+from leveret.protocols.convert.usual_amqp0 import usual_properties
 from leveret.protocols.convert.values import name_of, plain
 from leveret.wire.amqp0.errors import EncodeError
 from leveret.wire.amqp0.properties import encode_header
@@ -72,6 +73,9 @@ def convert(entry: Entry) -> Message:
 def _plain(message: Message) -> bytes:
     """The properties, encoded, where the entry and the body add nothing to them."""
     octets = message.header if message.headers_at < 0 else message.header[: message.headers_at]
+    usual = usual_properties(message, octets, _properties_of)
+    if usual is not None:
+        return usual
     key = (octets, message.persistent, message.priority)
     found = _cache.get(key)
     if found is None:

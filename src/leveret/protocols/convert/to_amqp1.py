@@ -19,6 +19,7 @@ from leveret.protocols.convert.names import (
     STRING_BODY,
 )
 from leveret.protocols.convert.origins import EXCHANGE, ROUTING_KEY
+from leveret.protocols.convert.usual_amqp1 import DIFFERING, usual_sections
 from leveret.protocols.convert.values import is_simple, text_of, typed
 from leveret.wire.amqp0.errors import WireError
 from leveret.wire.amqp0.properties import decode_header
@@ -82,6 +83,11 @@ def _marked_sections(message: Message, overlay: Overlay | None) -> bytes:
 
 
 def _plain_sections(message: Message, address: bytes) -> bytes:
+    header = message.header
+    if (header[_PROPERTIES_AT] << 8 | header[_PROPERTIES_AT + 1]) & DIFFERING:
+        usual = usual_sections(header, address, _sections)
+        if usual is not None:
+            return usual
     # Publishers write the same properties again and again.
     key = (address, message.header[_PROPERTIES_AT:])
     found = _cache.get(key)

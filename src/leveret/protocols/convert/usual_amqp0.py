@@ -1,0 +1,162 @@
+"""Content properties of 0-9-1 for messages of AMQP 1.0 that differ in ids and time only.
+
+Most senders write the same sections again and again, with another message-id, correlation-id and creation-time. What
+`to_amqp0` makes of the rest is remembered in pieces, between which those three go.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, Final
+
+from leveret.broker.message import Message
+from leveret.wire.amqp0.errors import EncodeError
+from leveret.wire.amqp0.properties import encode_header
+from leveret.wire.amqp1 import codes
+from leveret.wire.amqp1.decode import value_end
+from leveret.wire.amqp1.descriptors import PROPERTIES
+from leveret.wire.amqp1.errors import DecodeError
+
+_BASIC: Final = 60
+_FLAGS_AT: Final = 12
+_CORRELATION_ID: Final = 0x0400
+_MESSAGE_ID: Final = 0x0080
+_TIMESTAMP: Final = 0x0040
+# The properties before correlation-id, between it and message-id, and behind timestamp.
+_FIRST: Final = ("content_type", "content_encoding", "headers", "delivery_mode", "priority")
+_SECOND: Final = ("reply_to", "expiration")
+_THIRD: Final = ("type", "user_id", "app_id", "cluster_id")
+_PACK_FLAGS: Final = struct.Struct(">H").pack
+_MOST: Final = 1024
+_LONGEST: Final = 2048
+
+_Key = tuple[bytes, bytes, bytes, bytes, bytes, bool, int]
+# Flags, and the encoded properties of the three groups.
+_Pieces = tuple[int, bytes, bytes, bytes]
+
+_remembered: dict[_Key, _Pieces | None] = {}
+
+
+def usual_properties(message: Message, octets: bytes, make: Callable[[Message], dict[str, Any]]) -> bytes | None:
+    """Flags and properties, encoded, for the properties that `make` gives for the message, whose sections before the body
+    are `octets`; None where it is not one of the usual ones, or has none of the three."""
+    try:
+        return _usual(message, octets, make)
+    except (IndexError, DecodeError):
+        return None
+
+
+def _usual(message: Message, octets: bytes, make: Callable[[Message], dict[str, Any]]) -> bytes | None:
+    end = len(octets)
+    begin = _properties_at(octets, end)
+    if begin < 0:
+        return None
+    pos = begin + 3
+    if octets[pos] == codes.LIST_8:
+        stop = pos + 2 + octets[pos + 1]
+        count = octets[pos + 2]
+        pos += 3
+    elif octets[pos] == codes.LIST_32:
+        stop = pos + 5 + int.from_bytes(octets[pos + 1 : pos + 5], "big")
+        count = int.from_bytes(octets[pos + 5 : pos + 9], "big")
+        pos += 9
+    else:
+        return None
+    message_id = correlation_id = b""
+    milliseconds = -1
+    # Where the three begin and end, the end of the list where there are none.
+    first = second = second_end = third = stop
+    for index in range(min(count, 10)):
+        start = pos
+        code = octets[pos]
+        if code == codes.NULL:
+            pos += 1
+        elif code == codes.STRING_8 or code == codes.SYMBOL_8 or code == codes.BINARY_8:
+            pos += 2 + octets[pos + 1]
+        elif code == codes.TIMESTAMP:
+            pos += 9
+        else:
+            pos = value_end(octets, pos, stop)
+        if index == 0:
+            first = pos
+            if code == codes.STRING_8:
+                message_id = octets[start + 1 : pos]
+            elif code != codes.NULL:
+                return None
+        elif index == 5:
+            second = start
+            second_end = pos
+            if code == codes.STRING_8:
+                correlation_id = octets[start + 1 : pos]
+            elif code != codes.NULL:
+                return None
+        elif index == 9:
+            third = start
+            if code == codes.TIMESTAMP:
+                milliseconds = int.from_bytes(octets[start + 1 : pos], "big", signed=True)
+            elif code != codes.NULL:
+                return None
+    if pos > stop or stop > end or not (message_id or correlation_id or milliseconds >= 0):
+        return None
+    # A length of 128 and more is no ASCII either.
+    if not (message_id.isascii() and correlation_id.isascii()):
+        return None
+    key = (octets[:begin], octets[first:second], octets[second_end:third], octets[pos:stop] if count > 10 else b"",
+           octets[stop:], message.persistent, message.priority)
+    pieces = _remembered.get(key)
+    if pieces is None:
+        if key in _remembered:
+            return None
+        pieces = _take_apart(make(message), bool(message_id), bool(correlation_id), milliseconds >= 0)
+        if len(_remembered) >= _MOST:
+            _remembered.clear()
+        if end < _LONGEST:
+            _remembered[key] = pieces
+        if pieces is None:
+            return None
+    flags = pieces[0]
+    if message_id:
+        flags |= _MESSAGE_ID
+    if correlation_id:
+        flags |= _CORRELATION_ID
+    time = b""
+    if milliseconds >= 0:
+        flags |= _TIMESTAMP
+        time = (milliseconds // 1000).to_bytes(8, "big")
+    packed: bytes = _PACK_FLAGS(flags)
+    return packed + pieces[1] + correlation_id + pieces[2] + message_id + time + pieces[3]
+
+
+def _properties_at(octets: bytes, end: int) -> int:
+    """Where the properties section begins, -1 where there is none or it is not written as usual."""
+    pos = 0
+    while pos + 4 < end:
+        if octets[pos] != codes.DESCRIBED or octets[pos + 1] != codes.SMALL_ULONG:
+            return -1
+        kind = octets[pos + 2]
+        if kind == PROPERTIES:
+            return pos
+        if kind > PROPERTIES:
+            return -1
+        pos = value_end(octets, pos + 3, end)
+    return -1
+
+
+def _take_apart(properties: dict[str, Any], has_id: bool, has_correlation: bool, has_time: bool) -> _Pieces | None:
+    """The pieces, or None where the properties are not what their octets say, or do not fit."""
+    if ("message_id" in properties) != has_id or ("correlation_id" in properties) != has_correlation \
+            or ("timestamp" in properties) != has_time:
+        return None
+    if not properties["headers"]:
+        del properties["headers"]
+    flags = 0
+    pieces: list[bytes] = []
+    for group in (_FIRST, _SECOND, _THIRD):
+        try:
+            encoded = encode_header(_BASIC, 0, {name: properties[name] for name in group if name in properties})
+        except EncodeError:
+            return None
+        flags |= encoded[_FLAGS_AT] << 8 | encoded[_FLAGS_AT + 1]
+        pieces.append(encoded[_FLAGS_AT + 2 :])
+    return flags, pieces[0], pieces[1], pieces[2]
