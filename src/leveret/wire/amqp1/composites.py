@@ -169,10 +169,8 @@ def _read_map(pos: int, spec: CompositeSpec, field: FieldSpec, value: Any) -> An
                 raise _mismatch(pos, spec, field, key, "symbol as key")
         if strings:
             return {Symbol(key): item for key, item in pairs}
-    if field.name == "unsettled":
-        for tag, _ in pairs:
-            if tag is None:
-                raise _mismatch(pos, spec, field, tag, "delivery-tag as key")
+    if field.name == "unsettled" and None in [pair[0] for pair in pairs]:
+        raise _mismatch(pos, spec, field, None, "delivery-tag as key")
     if field.name == "unsettled" or field.type == "node-properties":
         pairs = [(key, from_described(item) if isinstance(item, Described) else item) for key, item in pairs]
         return dict(pairs) if isinstance(value, dict) else Map(pairs)
