@@ -68,7 +68,7 @@ TEN_YEARS_AND_A_BIT = 3660 * 24 * 60 * 60 * 1000
     ("x-max-priority", -1, "from 0 to 255"),
     ("x-delivery-limit", -2, "-1 for no limit"),
     ("x-single-active-consumer", 1, "true or false"),
-    ("x-queue-type", "stream", "classic, quorum"),
+    ("x-queue-type", "heap", "classic, quorum, stream"),
     ("x-queue-mode", "eager", "default, lazy"),
     ("x-queue-version", 3, "from 1 to 2"),
     ("x-queue-leader-locator", "moon", "client-local"),

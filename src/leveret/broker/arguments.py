@@ -11,11 +11,13 @@ from typing import Any, Final
 
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.exchanges.base import freeze
+from leveret.broker.queues.stream_offsets import interval_of
 
 WHOLE: Final = 0
 FLAG: Final = 1
 TEXT: Final = 2
 ANYTHING: Final = 3
+INTERVAL: Final = 4
 
 DROP_HEAD: Final = 0
 REJECT_PUBLISH: Final = 1
@@ -24,6 +26,7 @@ OVERFLOWS: Final = {"drop-head": DROP_HEAD, "reject-publish": REJECT_PUBLISH, "r
 
 CLASSIC: Final = "classic"
 QUORUM: Final = "quorum"
+STREAM: Final = "stream"
 QUORUM_DELIVERY_LIMIT: Final = 20
 
 # Ten years with their leap days, in milliseconds: far enough for any TTL, near enough that sums stay in 64 bits.
@@ -35,7 +38,7 @@ class Argument:
     """The declaration of one argument.
 
     kind      WHOLE (a number of any integer type from `lowest` to `highest`), FLAG, TEXT (one of `choices` where there
-              are any, otherwise at most 255 octets of UTF-8) or ANYTHING
+              are any, otherwise at most 255 octets of UTF-8), INTERVAL (a text such as 7D) or ANYTHING
     unit      of a number, for the refusal's text
     compared  whether a redeclaration must repeat it
     default   what a redeclaration that leaves it out is taken to say
@@ -62,6 +65,8 @@ class Argument:
             return f"a whole number from {self.lowest} to {self.highest}{f' ({self.unit})' if self.unit else ''}"
         if self.kind == FLAG:
             return "true or false"
+        if self.kind == INTERVAL:
+            return "a number with one of the units Y, M, D, h, m and s, such as 7D"
         return f"one of {', '.join(self.choices)}" if self.choices else "a text of at most 255 octets"
 
     def parse(self, value: Any) -> Any:
@@ -76,7 +81,10 @@ class Argument:
                 return value
         else:
             text = value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
-            if isinstance(text, str) and (
+            if self.kind == INTERVAL:
+                if isinstance(text, str) and interval_of(text) is not None:
+                    return text
+            elif isinstance(text, str) and (
                 text in self.choices if self.choices else len(text.encode("utf-8", "surrogateescape")) <= 255
             ):
                 return text
@@ -98,7 +106,7 @@ def _declared(*arguments: Argument) -> dict[str, Argument]:
 
 
 QUEUE_ARGUMENTS: Final = _declared(
-    Argument("x-queue-type", TEXT, choices=(CLASSIC, QUORUM), default=CLASSIC),
+    Argument("x-queue-type", TEXT, choices=(CLASSIC, QUORUM, STREAM), default=CLASSIC),
     Argument("x-message-ttl", WHOLE, 0, TEN_YEARS, "milliseconds"),
     Argument("x-expires", WHOLE, 1, TEN_YEARS, "milliseconds"),
     Argument("x-max-length", WHOLE, unit="messages"),
@@ -111,6 +119,7 @@ QUEUE_ARGUMENTS: Final = _declared(
     Argument("x-delivery-limit", WHOLE, -1, LARGEST, "failed deliveries, -1 for no limit"),
     Argument("x-single-active-consumer", FLAG),
     Argument("x-consumer-timeout", WHOLE, 0, TEN_YEARS, "milliseconds, 0 for none"),
+    Argument("x-max-age", INTERVAL),
     # How RabbitMQ places and stores a queue: accepted so that declarations written for it work, without effect here.
     Argument("x-queue-mode", TEXT, choices=("default", "lazy")),
     Argument("x-queue-version", WHOLE, 1, 2),
@@ -120,6 +129,9 @@ QUEUE_ARGUMENTS: Final = _declared(
     Argument("x-quorum-target-group-size", WHOLE, 1),
     Argument("x-max-in-memory-length", WHOLE, unit="messages"),
     Argument("x-max-in-memory-bytes", WHOLE, unit="octets"),
+    Argument("x-initial-cluster-size", WHOLE, 1),
+    Argument("x-stream-max-segment-size-bytes", WHOLE, unit="octets"),
+    Argument("x-stream-filter-size-bytes", WHOLE, 16, 255, unit="octets"),
     Argument("x-ha-policy", ANYTHING, compared=False),
     Argument("x-ha-policy-params", ANYTHING, compared=False),
 )
@@ -134,6 +146,16 @@ CONSUMER_ARGUMENTS: Final = _declared(
     Argument("x-priority", WHOLE, -LARGEST, LARGEST),
     Argument("x-consumer-timeout", WHOLE, 0, TEN_YEARS, "milliseconds, 0 for none"),
     Argument("x-cancel-on-ha-failover", FLAG),
+    # Of a reader of a stream; the stream looks at their values.
+    Argument("x-stream-offset", ANYTHING),
+    Argument("x-stream-filter", ANYTHING),
+    Argument("x-stream-match-unfiltered", FLAG),
+)
+
+# What a stream has no use for: its messages leave it by retention alone.
+NOT_OF_STREAMS: Final = (
+    "x-message-ttl", "x-expires", "x-max-length", "x-overflow", "x-dead-letter-exchange", "x-dead-letter-routing-key",
+    "x-dead-letter-strategy", "x-max-priority", "x-delivery-limit", "x-single-active-consumer", "x-queue-mode",
 )
 
 
@@ -161,7 +183,7 @@ def _parse(declared: dict[str, Argument], arguments: dict[str, Any], strict: boo
 class QueueSettings:
     """What the arguments of a queue say; None where they say nothing. Times in milliseconds, sizes in octets.
 
-    type                     CLASSIC or QUORUM
+    type                     CLASSIC, QUORUM or STREAM
     message_ttl, expires     how long a message, and the unused queue, live
     max_length, max_length_bytes, overflow   the limit and what happens at it (DROP_HEAD unless said otherwise)
     dead_letter_exchange, dead_letter_routing_key   the default exchange is ""; None for no dead-lettering
@@ -171,11 +193,12 @@ class QueueSettings:
                              for the type QUORUM
     single_active_consumer   all consumers but one wait
     consumer_timeout         how long a delivery may stay unacknowledged, 0 for ever
+    max_age                  how long a stream keeps a message
     unknown                  arguments that nobody here knows, as they came
     """
 
     __slots__ = ("at_least_once", "consumer_timeout", "dead_letter_exchange", "dead_letter_routing_key",
-                 "delivery_limit", "expires", "max_length", "max_length_bytes", "max_priority", "message_ttl",
+                 "delivery_limit", "expires", "max_age", "max_length", "max_length_bytes", "max_priority", "message_ttl",
                  "overflow", "single_active_consumer", "type", "unknown")
 
     def __init__(self, known: dict[str, Any], unknown: dict[str, Any]) -> None:
@@ -193,6 +216,8 @@ class QueueSettings:
         self.delivery_limit: int | None = None if limit == -1 else limit
         self.single_active_consumer: bool = known.get("x-single-active-consumer", False)
         self.consumer_timeout: int | None = known.get("x-consumer-timeout")
+        age: str | None = known.get("x-max-age")
+        self.max_age: int | None = None if age is None else interval_of(age)
         self.unknown = unknown
 
 
@@ -234,12 +259,20 @@ def parse_queue_arguments(arguments: dict[str, Any], *, durable: bool, exclusive
     """
     known, unknown = _parse(QUEUE_ARGUMENTS, arguments, strict)
     settings = QueueSettings(known, unknown)
-    if settings.type == QUORUM:
+    if settings.type in (QUORUM, STREAM):
         bad = ("durable=false" if not durable else "exclusive=true" if exclusive else
                "auto-delete=true" if auto_delete else "")
         if bad:
-            raise PreconditionFailed(f"invalid property {bad} with 'x-queue-type' 'quorum', expected a durable queue "
-                                     "that is neither exclusive nor auto-delete")
+            raise PreconditionFailed(f"invalid property {bad} with 'x-queue-type' '{settings.type}', expected a durable "
+                                     "queue that is neither exclusive nor auto-delete")
+    if settings.type == STREAM:
+        for name in NOT_OF_STREAMS:
+            if name in known:
+                raise PreconditionFailed(f"invalid arg '{name}': received with 'x-queue-type' 'stream', whose messages "
+                                         "leave it by 'x-max-length-bytes' and 'x-max-age' only")
+    elif settings.max_age is not None:
+        raise PreconditionFailed("invalid arg 'x-max-age': received without 'x-queue-type' 'stream', expected together "
+                                 "with it; 'x-message-ttl' is that of other queues")
     return settings
 
 

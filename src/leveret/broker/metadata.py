@@ -22,6 +22,7 @@ COUNTER: Final = "counter"
 TERMINUS: Final = "terminus"  # of a link of AMQP 1.0
 LINK_STATE: Final = "link-state"  # of one delivery that is unsettled at a terminus
 LINK_PART: Final = "link-part"  # what has come of one that was interrupted
+STREAM_CHUNK: Final = "stream-chunk"  # when a chunk of a stream began
 
 # Extension types: decimals, texts that are not UTF-8 (as the decoder of field tables leaves them), tables with such names.
 _DECIMAL: Final = 1

@@ -35,6 +35,8 @@ from leveret.broker.exchanges.registry import exchange_class, make_exchange
 from leveret.broker.message import Message
 from leveret.broker.queues import paging, remains
 from leveret.broker.queues.base import Queue
+from leveret.broker.queues.registry import make_queue
+from leveret.broker.queues.stream import StreamQueue
 from leveret.broker.routing import Route, depends_on_message, resolve
 
 if TYPE_CHECKING:
@@ -257,7 +259,7 @@ class Vhost:
         # An exclusive queue goes with its connection, so there is nothing to keep.
         kept = durable and exclusive_owner is None
         queue_id = self.broker.new_queue_id()
-        queue = Queue(self, queue_id, name, durable, exclusive_owner, auto_delete, arguments, settings)
+        queue = make_queue(self, queue_id, name, durable, exclusive_owner, auto_delete, arguments, settings)
         queue.stored = kept
         self.queues[name] = queue
         if exclusive_owner is not None:
@@ -435,7 +437,7 @@ class Vhost:
         elif kind == metadata.QUEUE:
             settings = parse_queue_arguments(value["arguments"], durable=True, exclusive=False,
                                              auto_delete=value["auto_delete"], strict=False)
-            queue = Queue(self, value["id"], names[0], True, None, value["auto_delete"], value["arguments"], settings)
+            queue = make_queue(self, value["id"], names[0], True, None, value["auto_delete"], value["arguments"], settings)
             queue.stored = True
             queue.has_expiring = value.get("has_expiring", False)
             queue.handed_out_until = value.get("handed_out_until", 0)
@@ -467,7 +469,11 @@ class Vhost:
     def _restore_entries(self, queue: Queue, recovery: Recovery) -> None:
         queue.next_seq = recovery.last_seq.get(queue.id, 0) + 1
         recovered = recovery.queues.get(queue.id)
-        if recovered is not None:
+        if recovered is None:
+            return
+        if isinstance(queue, StreamQueue):
+            queue.recover_chunks(recovered, _chunk_times(queue.id, recovery))
+        else:
             paging.recover(queue, recovered, not recovery.clean)
 
     # Checks
@@ -500,6 +506,17 @@ class Vhost:
         difference = equivalent(declared, current, received, f"{kind} '{name}' in vhost '{self.name}'")
         if difference is not None:
             raise PreconditionFailed(difference)
+
+
+def _chunk_times(queue_id: int, recovery: Recovery) -> dict[int, int]:
+    """When each chunk of a stream began, by the sequence number of its first message."""
+    times: dict[int, int] = {}
+    for (kind, key), value in recovery.metadata.items():
+        if kind == metadata.STREAM_CHUNK:
+            stream, first = metadata.split_key(key)
+            if int(stream) == queue_id:
+                times[int(first)] = metadata.unpack(value)["time"]
+    return times
 
 
 def _is_kept(destination: Any) -> bool:

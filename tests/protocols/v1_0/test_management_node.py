@@ -304,9 +304,9 @@ class TestQueues:
         (None, "a map"), ([], "a map"), ({"durable": "yes"}, "true or false"), ({"color": "red"}, "'color'"),
         ({1: True}, "1"), ({"arguments": []}, "a map"), ({"arguments": {7: 1}}, "7"),
         ({"arguments": {"x-max-length": "many"}}, "x-max-length"),
-        ({"arguments": {"x-queue-type": "stream"}}, "expected one of classic, quorum"),
+        ({"arguments": {"x-queue-type": "heap"}}, "expected one of classic, quorum, stream"),
         ({"exclusive": True, "arguments": {"x-queue-type": "quorum"}}, "exclusive=true"),
-    ], ids=["null", "list", "string", "unknown", "key", "arguments", "argument", "value", "stream", "exclusive quorum"])
+    ], ids=["null", "list", "string", "unknown", "key", "arguments", "argument", "value", "type", "exclusive quorum"])
     def test_bad_declarations(self, site: Site, node: Node, body: Any, says: str) -> None:
         status, text = node.call("PUT", "/queues/q", body)
         assert status == 400

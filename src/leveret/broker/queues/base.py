@@ -528,6 +528,9 @@ class Queue:
 
     # Consumers
 
+    def check_consumer(self, arguments: dict[str, Any]) -> None:
+        """Refuse arguments of a consumer that make no sense here; before it joins, and is told so."""
+
     def add_consumer(self, consumer: Consumer) -> None:
         """A consumer joins; with a single active consumer it may have to wait for its turn."""
         if consumer.seen is not None:

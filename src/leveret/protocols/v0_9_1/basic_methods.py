@@ -7,9 +7,9 @@ import secrets
 from collections.abc import Callable
 from typing import Any, Final
 
-from leveret.broker.arguments import parse_consumer_arguments
+from leveret.broker.arguments import STREAM, parse_consumer_arguments
 from leveret.broker.dead_letter import split_address
-from leveret.broker.errors import AccessRefused, NotAllowed, PreconditionFailed, ResourceError
+from leveret.broker.errors import AccessRefused, NotAllowed, NotImplementedByBroker, PreconditionFailed, ResourceError
 from leveret.broker.message import FORMAT_AMQP0, Entry
 from leveret.broker.queues.base import Queue
 from leveret.broker.queues.paging import Waiting
@@ -70,12 +70,25 @@ def consume(channel: Channel, queue: str, consumer_tag: str, no_local: bool, no_
     if exclusive and found.settings.single_active_consumer:
         raise AccessRefused(f"queue '{found.name}' in vhost '{connection.vhost_name}' has a single active consumer:"
                             " exclusive consumers are not permitted")
+    if found.settings.type == STREAM:
+        _check_reader(channel, found, no_ack)
+    found.check_consumer(arguments)
     consumer = ChannelConsumer(channel, found, consumer_tag, no_ack, exclusive, no_local, settings.priority, arguments)
     channel.consumers[consumer_tag] = consumer
     if not no_wait:
         connection.engine.send(channel.number, "basic.consume-ok", {"consumer_tag": consumer_tag})
     watch_timeout(channel, settings.timeout, found)
     found.add_consumer(consumer)
+
+
+def _check_reader(channel: Channel, stream: Queue, no_ack: bool) -> None:
+    """A stream is endless: its readers must say how much they take at a time, as with RabbitMQ."""
+    if no_ack:
+        raise NotImplementedByBroker(f"queue '{stream.name}' in vhost '{channel.connection.vhost_name}' is a stream, which"
+                                     " has no automatic acknowledgement: consume without no-ack", closes_connection=True)
+    if not channel.default_prefetch and not channel.prefetch:
+        raise PreconditionFailed(f"consumer prefetch count is not set for queue '{stream.name}' in vhost"
+                                 f" '{channel.connection.vhost_name}': a stream's consumer needs basic.qos first")
 
 
 def _reply_queue(channel: Channel, no_ack: bool) -> Queue:

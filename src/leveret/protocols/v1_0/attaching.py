@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from leveret.broker.arguments import STREAM
 from leveret.broker.errors import AccessRefused, BrokerError, NotFound, ResourceError
 from leveret.protocols.v1_0 import addresses, filters, linkpair, maps, shared, volatile
 from leveret.protocols.v1_0.addresses import Node
@@ -252,7 +253,8 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
             is_subscription = True
     # The queue of a subscription is the link's own, and nobody would ever empty it.
     copies = source.distribution_mode == constants.STD_DIST_MODE_COPY
-    browses = copies and not is_subscription
+    # What reads a stream takes nothing away from it.
+    browses = copies and not is_subscription and queue.settings.type != STREAM
     if not browses and queue.consumers and queue.consumers[0].exclusive:
         raise AccessRefused(f"queue '{queue.name}' in vhost '{connection.vhost_name}' in exclusive use")
     queue.touch()
@@ -271,6 +273,7 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
     else:
         link.consumer = LinkConsumer(link, queue, settled, False, _priority(frame))
     link.consumer.default_outcome = _default_outcome(source)
+    wanted.take_place(queue, copies)
     link.consumer.filter(wanted)
     actual = Source(address, durable, source.expiry_policy, source.timeout, properties is not None, properties,
                     constants.STD_DIST_MODE_COPY if copies else constants.STD_DIST_MODE_MOVE, wanted.in_place or None,

@@ -9,7 +9,9 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any, Final
 
+from leveret.broker.arguments import STREAM
 from leveret.broker.message import AT_ONCE, Entry, Message, Overlay
+from leveret.broker.queues.base import Queue
 from leveret.broker.queues.expiry import expires_at
 from leveret.protocols.convert.values import plain
 from leveret.protocols.v1_0.errors import LinkRefused
@@ -42,6 +44,11 @@ SELECTOR: Final = "apache.org:selector-filter:string"
 SQL: Final = "amqp:sql-filter"
 PROPERTIES_FILTER: Final = "amqp:properties-filter"
 APPLICATION_PROPERTIES_FILTER: Final = "amqp:application-properties-filter"
+# Of streams, as RabbitMQ names them: what they mean stands in the arguments of a consumer of 0-9-1.
+STREAM_FILTERS: Final = {
+    "rabbitmq:stream-offset-spec": "x-stream-offset", "rabbitmq:stream-filter": "x-stream-filter",
+    "rabbitmq:stream-match-unfiltered": "x-stream-match-unfiltered",
+}
 DESCRIPTORS: Final = {
     0x0000468C00000000: DIRECT_BINDING, 0x0000468C00000001: TOPIC_BINDING, 0x0000468C00000002: HEADERS_BINDING,
     0x0000468C00000003: NO_LOCAL, 0x0000468C00000004: SELECTOR, 0x120: SQL, 0x173: PROPERTIES_FILTER,
@@ -55,17 +62,31 @@ class Wanted:
     filters    that every message must pass
     no_local   nothing that this connection has published
     binding    of a subscription: its key, None where no filter says it; arguments of the binding
+    stream     of a reader of a stream: the arguments of its consumer
     in_place   the map for the answer
     """
 
-    __slots__ = ("arguments", "binding", "filters", "in_place", "no_local")
+    __slots__ = ("arguments", "binding", "filters", "in_place", "no_local", "stream")
 
     def __init__(self) -> None:
         self.filters: list[Filter] = []
         self.no_local = False
         self.binding: str | None = None
         self.arguments: dict[str, Any] = {}
+        self.stream: dict[str, Any] = {}
         self.in_place: dict[Any, Any] = {}
+
+    def take_place(self, queue: Queue, browses: bool) -> None:
+        """Leave out what makes no sense at this queue. BrokerError for a place in a stream that there is not; who browses
+        a stream begins with what is there."""
+        if queue.settings.type == STREAM:
+            if browses:
+                self.stream.setdefault("x-stream-offset", "first")
+            queue.check_consumer(self.stream)
+        elif self.stream:
+            self.stream = {}
+            self.in_place = {key: value for key, value in self.in_place.items()
+                             if str(value.descriptor) not in STREAM_FILTERS}
 
 
 def parse(filters: Any, is_exchange: bool) -> Wanted:
@@ -102,6 +123,8 @@ def _add(wanted: Wanted, name: str, value: Any, is_exchange: bool) -> bool:
         wanted.filters.append(application_properties_filter(_map(name, value)))
     elif name == NO_LOCAL:
         wanted.no_local = True
+    elif name in STREAM_FILTERS:
+        wanted.stream[STREAM_FILTERS[name]] = plain(value)
     elif name in (DIRECT_BINDING, TOPIC_BINDING) and is_exchange:
         wanted.binding = _text(name, value)
     elif name == HEADERS_BINDING and is_exchange:

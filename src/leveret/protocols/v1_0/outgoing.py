@@ -57,6 +57,7 @@ class LinkConsumer(Consumer):
         self.no_local = wanted.no_local
         self.filters = wanted.filters
         self.selective = wanted.no_local or bool(wanted.filters)
+        self.arguments = wanted.stream
 
     def wants(self, message: Message, entry: Entry | None) -> bool:
         if self.no_local and message.publisher == self.link.session.connection.number:

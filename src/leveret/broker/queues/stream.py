@@ -1,0 +1,507 @@
+"""A stream: a queue that readers do not empty (`x-queue-type: stream`).
+
+Messages are appended and stay until retention takes the oldest away (`x-max-length-bytes`, `x-max-age`). Any number of
+readers go through them, each from where it wants and as fast as its credit allows; an acknowledgement is credit, and
+nothing else. An append is visible once it is committed, so that no offset which a reader has seen is used again. The
+offset of a message is its sequence number less one.
+
+A reader's place is a chunk and a sequence number. Where the messages of the chunk are not in memory they are read back,
+once for all readers that wait for them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.broker import metadata
+from leveret.broker.arguments import QueueSettings
+from leveret.broker.consumer import Consumer
+from leveret.broker.errors import NotImplementedByBroker, PreconditionFailed
+from leveret.broker.log import CommitWaiter, Loaded
+from leveret.broker.message import ACQUIRED, ARCHIVED, ENTRY_OVERHEAD, Entry, Message, Overlay
+from leveret.broker.queues import removal, rings
+from leveret.broker.queues.base import Queue
+from leveret.broker.queues.stream_chunks import CHUNK_TIME, StreamChunk
+from leveret.broker.queues.stream_offsets import FIRST, LAST, StartingPoint, starting_point
+from leveret.broker.timers import Timed
+
+if TYPE_CHECKING:
+    from leveret.broker.log import RecoveredQueue
+    from leveret.broker.vhost import Vhost
+
+OFFSET: Final = "x-stream-offset"
+FILTER: Final = "x-stream-filter"
+FILTER_VALUE: Final = "x-stream-filter-value"
+MATCH_UNFILTERED: Final = "x-stream-match-unfiltered"
+
+
+class Reader:
+    """A consumer's place in a stream.
+
+    next    sequence number of the next message
+    chunk   where that is, None while it has to be found
+    values  the filter values it takes, None for any; with `unfiltered` also messages that have none
+    """
+
+    __slots__ = ("chunk", "consumer", "next", "unfiltered", "values")
+
+    def __init__(self, consumer: Consumer, values: frozenset[str] | None, unfiltered: bool) -> None:
+        self.consumer = consumer
+        self.next = 0
+        self.chunk: StreamChunk | None = None
+        self.values = values
+        self.unfiltered = unfiltered
+
+
+class _Appended(CommitWaiter):
+    """Makes appends visible once they are on disk."""
+
+    def __init__(self, stream: StreamQueue) -> None:
+        self.stream = stream
+
+    def committed(self, batch: int) -> None:
+        self.stream.show(batch)
+
+
+class _Load:
+    """A chunk on its way back into memory."""
+
+    def __init__(self, stream: StreamQueue, chunk: StreamChunk) -> None:
+        self.stream = stream
+        self.chunk = chunk
+
+    def done(self, loaded: list[Loaded]) -> None:
+        self.stream.loaded(self.chunk, loaded)
+
+
+class _Aging(Timed):
+    """When the oldest chunk has reached `x-max-age`."""
+
+    def __init__(self, stream: StreamQueue) -> None:
+        super().__init__()
+        self.stream: StreamQueue | None = stream
+
+    def fire(self, now: int) -> None:
+        if self.stream is not None:
+            self.stream.retain(now)
+
+
+class StreamQueue(Queue):
+    """One stream of one vhost.
+
+    chunks    what is retained and visible, oldest first
+    pending   appended, not committed yet
+    cached    chunks whose messages are in memory, in the order in which they came there
+    readers   by consumer
+    """
+
+    def __init__(self, vhost: Vhost, id: int, name: str, durable: bool, exclusive_owner: object | None, auto_delete: bool,
+                 arguments: dict[str, Any], settings: QueueSettings) -> None:
+        super().__init__(vhost, id, name, durable, exclusive_owner, auto_delete, arguments, settings)
+        self.chunks: deque[StreamChunk] = deque()
+        self.pending: deque[Entry] = deque()
+        self.cached: deque[StreamChunk] = deque()
+        self.readers: dict[Consumer, Reader] = {}
+        self.count = 0
+        self.octets = 0
+        self.awaited = 0
+        self.waiter = _Appended(self)
+        self.aging: _Aging | None = None
+        self.max_age = -1 if settings.max_age is None else settings.max_age
+        self.guarded = False
+
+    # Figures
+
+    @property
+    def ready_count(self) -> int:
+        """Messages that are retained."""
+        return self.count
+
+    @property
+    def ready_bytes(self) -> int:
+        return self.octets
+
+    @property
+    def first_offset(self) -> int:
+        """The offset of the oldest message, or of the next one where there is none."""
+        return self.chunks[0].first - 1 if self.chunks else self.visible_until - 1
+
+    @property
+    def visible_until(self) -> int:
+        """The sequence number behind the last visible message."""
+        return self.pending[0].seq if self.pending else self.next_seq
+
+    # In
+
+    def push(self, message: Message) -> bool:
+        self.prepare(message)
+        return True
+
+    def prepare(self, message: Message, overlay: Overlay | None = None) -> Entry:
+        """Append a message, to be seen once it is committed."""
+        seq = self.next_seq
+        self.next_seq = seq + 1
+        entry = Entry(self, message, seq)
+        entry.overlay = overlay
+        self.log.store(entry)
+        self.pending.append(entry)
+        self.published += 1
+        row = entry.row
+        if row is not None and row.batch != self.awaited:
+            self.awaited = row.batch
+            self.log.wait(self.waiter)
+        return entry
+
+    def insert_new(self, entry: Entry) -> None:
+        """What was prepared shows itself."""
+
+    def show(self, batch: int) -> None:
+        """What was appended up to this batch is on disk."""
+        pending = self.pending
+        if self.deleted or not pending:
+            return
+        now = self.broker.timers.now()
+        chunk = self.chunks[len(self.chunks) - 1] if self.chunks else None
+        while pending:
+            entry = pending[0]
+            row = entry.row
+            if row is None or row.batch > batch:
+                break
+            pending.popleft()
+            if chunk is None or chunk.is_full(now) or chunk.end != entry.seq:
+                chunk = self._new_chunk(entry.seq, now)
+            message = entry.message
+            size = message.size
+            chunk.rows.append(row.id)
+            chunk.slots.append(entry.slot)
+            chunk.sizes.append(size)
+            chunk.bytes += size
+            chunk.last = now
+            if chunk.messages is not None:
+                chunk.messages.append(message)
+                if entry.overlay is not None:
+                    chunk.overlays[entry.seq] = entry.overlay
+                self.memory += size + ENTRY_OVERHEAD
+            self.count += 1
+            self.octets += size
+        self._evict(chunk)
+        self.retain(now)
+        self.activate()
+        self.broker.end_turn()
+
+    def _new_chunk(self, first: int, now: int) -> StreamChunk:
+        chunk = StreamChunk(first, now)
+        chunk.messages = []
+        if self.chunks:
+            self.chunks[len(self.chunks) - 1].following = chunk
+        self.chunks.append(chunk)
+        self.cached.append(chunk)
+        self.log.put(metadata.STREAM_CHUNK, metadata.make_key(str(self.id), str(first)), metadata.pack({"time": now}))
+        return chunk
+
+    def _evict(self, keep: StreamChunk | None) -> None:
+        """Forget messages that are in memory, those longest there first, until they are within the queue's share."""
+        cached = self.cached
+        while self.memory > self.broker.page_above and cached and cached[0] is not keep:
+            self._forget_messages(cached.popleft())
+
+    def _forget_messages(self, chunk: StreamChunk) -> None:
+        messages = chunk.messages
+        if messages is not None:
+            chunk.messages = None
+            chunk.overlays = {}
+            self.memory -= sum(message.size for message in messages) + ENTRY_OVERHEAD * len(messages)
+
+    # Retention
+
+    def retain(self, now: int) -> None:
+        """Drop the oldest chunks that retention does not keep. The newest one stays while it is appended to."""
+        chunks = self.chunks
+        while chunks:
+            chunk = chunks[0]
+            too_much = 0 <= self.max_bytes < self.octets and len(chunks) > 1
+            too_old = self.max_age >= 0 and chunk.last <= now - self.max_age
+            if not (too_much or too_old):
+                break
+            self._drop(chunk)
+        if self.max_age >= 0 and chunks:
+            if self.aging is None:
+                self.aging = _Aging(self)
+            self.broker.timers.at(chunks[0].last + self.max_age, self.aging)
+
+    def _drop(self, chunk: StreamChunk) -> None:
+        self.chunks.popleft()
+        chunk.dropped = True
+        if chunk.messages is not None:
+            self._forget_messages(chunk)
+            self.cached.remove(chunk)
+        self.count -= len(chunk.rows)
+        self.octets -= chunk.bytes
+        self.log.settle_range(self.id, chunk.first, chunk.end - 1, (), chunk.rows, chunk.slots)
+        self.log.put(metadata.STREAM_CHUNK, metadata.make_key(str(self.id), str(chunk.first)), None)
+
+    # Out
+
+    def check_consumer(self, arguments: dict[str, Any]) -> None:
+        """Refuse a consumer that asks for a place that there is not, before it is told that it consumes."""
+        starting_point(arguments.get(OFFSET), 0)
+        _filter_of(arguments)
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        arguments = consumer.arguments
+        values, unfiltered = _filter_of(arguments)
+        reader = Reader(consumer, values, unfiltered)
+        self._place(reader, starting_point(arguments.get(OFFSET), self.broker.timers.now()))
+        self.readers[consumer] = reader
+        rings.add(self, consumer)
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        self.readers.pop(consumer, None)
+        rings.remove(self, consumer)
+
+    def _place(self, reader: Reader, start: StartingPoint) -> None:
+        """Put a reader where it wants to begin. An offset that retention has taken away means the oldest message."""
+        chunks = self.chunks
+        if start.offset >= 0:
+            reader.next = start.offset + 1
+        elif start.time >= 0:
+            reader.next = self.visible_until
+            for chunk in chunks:
+                if chunk.last >= start.time:
+                    reader.next = chunk.first
+                    break
+        elif start.name == FIRST:
+            reader.next = 0
+        elif start.name == LAST and chunks:
+            reader.next = chunks[len(chunks) - 1].first
+        else:
+            reader.next = self.visible_until
+
+    def drain(self) -> None:
+        """Give every reader with credit what is there for it."""
+        for _, ring in list(self.rings):
+            for consumer in list(ring):
+                reader = self.readers.get(consumer)
+                if reader is not None and not self._serve(reader):
+                    consumer.parked = True
+                    if consumer in ring:
+                        ring.remove(consumer)
+
+    def _serve(self, reader: Reader) -> bool:
+        """Deliver to one reader; False where it has no credit left."""
+        consumer = reader.consumer
+        delivered = 0
+        try:
+            while True:
+                chunk = self._chunk_of(reader)
+                if chunk is None:
+                    return True
+                messages = chunk.messages
+                if messages is None:
+                    if not consumer.can_take(0):
+                        return False
+                    self._load(chunk)
+                    return True
+                message = messages[reader.next - chunk.first]
+                if self._skips(reader, message):
+                    reader.next += 1
+                    continue
+                if not consumer.can_take(message.size):
+                    return False
+                offset = reader.next - 1
+                reader.next += 1
+                delivered += 1
+                entry = Entry(self, message, offset + 1)
+                entry.overlay = _with_offset(chunk.overlays.get(offset + 1), offset)
+                entry.state = ACQUIRED
+                entry.acquired_count = 1
+                if consumer.no_ack:
+                    consumer.deliver(entry)
+                    entry.state = ARCHIVED
+                else:
+                    entry.holder = consumer
+                    consumer.unacked += 1
+                    self.unacked += 1
+                    consumer.deliver(entry)
+        finally:
+            self.delivered += delivered
+
+    def _chunk_of(self, reader: Reader) -> StreamChunk | None:
+        """The chunk with the reader's next message, None where that has not come yet."""
+        chunk = reader.chunk
+        while chunk is not None and not chunk.dropped and reader.next >= chunk.end:
+            following = chunk.following
+            if following is None:
+                return None
+            chunk = following
+            reader.next = max(reader.next, chunk.first)
+        if chunk is None or chunk.dropped:
+            chunk = self._find(reader.next)
+            if chunk is None:
+                return None
+            reader.next = max(reader.next, chunk.first)
+        reader.chunk = chunk
+        return chunk
+
+    def _find(self, seq: int) -> StreamChunk | None:
+        """The first chunk that ends behind a sequence number."""
+        chunks = self.chunks
+        low = 0
+        high = len(chunks)
+        while low < high:
+            middle = (low + high) // 2
+            if chunks[middle].end <= seq:
+                low = middle + 1
+            else:
+                high = middle
+        return chunks[low] if low < len(chunks) else None
+
+    def _skips(self, reader: Reader, message: Message) -> bool:
+        """Whether a message is not for this reader."""
+        values = reader.values
+        if values is not None:
+            value = self.broker.decode_headers(message).get(FILTER_VALUE)
+            if value is None:
+                if not reader.unfiltered:
+                    return True
+            elif _text(value) not in values:
+                return True
+        consumer = reader.consumer
+        return consumer.selective and not consumer.wants(message, None)
+
+    def _load(self, chunk: StreamChunk) -> None:
+        if not chunk.loading:
+            chunk.loading = True
+            self.log.load(chunk.rows, chunk.slots, _Load(self, chunk).done)
+
+    def loaded(self, chunk: StreamChunk, loaded: list[Loaded]) -> None:
+        """The messages of a chunk are back in memory."""
+        chunk.loading = False
+        if chunk.dropped or self.deleted:
+            self.activate()
+            return
+        messages = [item.message for item in loaded]
+        if len(messages) < len(chunk.rows) or chunk.messages is not None:
+            self.activate()  # it has grown in the meantime
+            self.broker.end_turn()
+            return
+        chunk.messages = messages
+        for index, item in enumerate(loaded):
+            if item.overlay is not None:
+                chunk.overlays[chunk.first + index] = item.overlay
+        self.memory += chunk.bytes + ENTRY_OVERHEAD * len(messages)
+        self.cached.append(chunk)
+        self._evict(chunk)
+        self.activate()
+        self.broker.end_turn()
+
+    def get(self, no_ack: bool) -> Entry | None:
+        raise NotImplementedByBroker(f"queue '{self.name}' in vhost '{self.vhost.name}' is a stream, which is not read by"
+                                     " basic.get: consume from it", closes_connection=True)
+
+    def needs_loading(self) -> bool:
+        return False
+
+    def can_deliver_now(self, message: Message) -> bool:
+        return any(consumer.can_take(message.size) for consumer in self.consumers)
+
+    # Settlement: credit, and nothing else
+
+    def settle(self, entry: Entry) -> None:
+        holder = entry.holder
+        if holder is not None:
+            holder.unacked -= 1
+            entry.holder = None
+        self.unacked -= 1
+        entry.state = ARCHIVED
+        self.settled += 1
+
+    def requeue(self, entry: Entry, failed: bool = True) -> None:
+        self.settle(entry)
+
+    def requeue_elsewhere(self, entry: Entry, scope: object) -> None:
+        self.settle(entry)
+
+    def refuse(self, entry: Entry, scope: object) -> None:
+        """A message of a stream goes to a reader once anyway."""
+
+    def reject(self, entry: Entry, reason: str = "") -> None:
+        self.settle(entry)
+
+    # The end
+
+    def purge(self) -> int:
+        raise NotImplementedByBroker(f"queue '{self.name}' in vhost '{self.vhost.name}' is a stream, which is not purged:"
+                                     " its retention is set by 'x-max-length-bytes' and 'x-max-age'",
+                                     closes_connection=True)
+
+    def delete(self) -> int:
+        count = self.count
+        while self.chunks:
+            self._drop(self.chunks[0])
+        for entry in self.pending:
+            self.log.settle(entry)
+        self.pending.clear()
+        self.readers.clear()
+        if self.aging is not None:
+            self.broker.timers.cancel(self.aging)
+            self.aging.stream = None
+            self.aging = None
+        removal.detach(self)
+        removal.forget(self)
+        return count
+
+    # After a start
+
+    def recover_chunks(self, recovered: RecoveredQueue, times: dict[int, int]) -> None:
+        """Take over what the log held. `times`: when each chunk began, by the sequence number of its first message."""
+        seqs = recovered.seqs
+        if not seqs:
+            return
+        self.next_seq = seqs[len(seqs) - 1] + 1
+        chunk: StreamChunk | None = None
+        for index, seq in enumerate(seqs):
+            begun = times.get(seq, -1)
+            if chunk is None or begun >= 0 or chunk.end != seq:
+                following = StreamChunk(seq, begun if begun >= 0 else 0 if chunk is None else chunk.time)
+                # When the last one came is not known; a chunk takes no appends for longer than this.
+                following.last = following.time + CHUNK_TIME
+                if chunk is not None:
+                    chunk.last = max(min(chunk.last, following.time), chunk.time)
+                    chunk.following = following
+                chunk = following
+                self.chunks.append(chunk)
+            size = recovered.sizes[index]
+            chunk.rows.append(recovered.rows[index])
+            chunk.slots.append(recovered.slots[index])
+            chunk.sizes.append(size)
+            chunk.bytes += size
+            self.octets += size
+        self.count = len(seqs)
+
+
+def _with_offset(overlay: Overlay | None, offset: int) -> Overlay:
+    """What a reader sees beside the message: its offset, and what has been added to it before."""
+    if overlay is None:
+        return Overlay(None, {OFFSET: offset})
+    return Overlay(overlay.address, {**overlay.headers, OFFSET: offset}, overlay.drop_expiration)
+
+
+def _filter_of(arguments: dict[str, Any]) -> tuple[frozenset[str] | None, bool]:
+    """The filter values that a consumer asks for, None where it takes all; whether also what has none."""
+    wanted = arguments.get(FILTER)
+    unfiltered = arguments.get(MATCH_UNFILTERED, False)
+    if not isinstance(unfiltered, bool):
+        raise PreconditionFailed(f"invalid arg '{MATCH_UNFILTERED}': received '{unfiltered}', expected true or false")
+    if wanted is None:
+        return None, unfiltered
+    values = wanted if isinstance(wanted, (list, tuple)) else (wanted,)
+    if not values or not all(isinstance(value, (str, bytes)) for value in values):
+        raise PreconditionFailed(f"invalid arg '{FILTER}': received '{str(wanted)[:60]}', expected a text or a list of"
+                                 " texts")
+    return frozenset(_text(value) for value in values), unfiltered
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

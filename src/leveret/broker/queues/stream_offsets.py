@@ -1,0 +1,59 @@
+"""Where a reader of a stream begins, and how long messages stay: the texts of `x-stream-offset` and `x-max-age`."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Any, Final
+
+from leveret.broker.errors import PreconditionFailed
+
+FIRST: Final = "first"
+LAST: Final = "last"
+NEXT: Final = "next"
+EXPECTED: Final = "first, last, next, an offset, a timestamp, or an interval such as 1h"
+
+_INTERVAL: Final = re.compile(r"([0-9]{1,9})([YMDhms])", re.ASCII)
+_SECONDS: Final = {"Y": 31_536_000, "M": 2_592_000, "D": 86_400, "h": 3600, "m": 60, "s": 1}
+
+
+class StartingPoint:
+    """A reader begins with the message at `offset` where that is not negative; else with what was appended at or after
+    `time` (milliseconds of Unix time) where that is not negative; else FIRST, LAST or NEXT, as `name` says."""
+
+    __slots__ = ("name", "offset", "time")
+
+    def __init__(self, name: str = NEXT, offset: int = -1, time: int = -1) -> None:
+        self.name = name
+        self.offset = offset
+        self.time = time
+
+
+def interval_of(text: str) -> int | None:
+    """Milliseconds of an interval such as `7D` (years Y, months M, days D, hours h, minutes m, seconds s), or None."""
+    found = _INTERVAL.fullmatch(text)
+    return None if found is None else int(found.group(1)) * _SECONDS[found.group(2)] * 1000
+
+
+def starting_point(value: Any, now: int) -> StartingPoint:
+    """What a consumer's `x-stream-offset` asks for; PreconditionFailed where that is nothing known. `now` in
+    milliseconds."""
+    if value is None:
+        return StartingPoint()
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    if isinstance(value, bool):
+        pass
+    elif isinstance(value, int):
+        if value >= 0:
+            return StartingPoint(offset=value)
+    elif isinstance(value, datetime):
+        return StartingPoint(time=int(value.timestamp() * 1000))
+    elif isinstance(value, str):
+        if value in (FIRST, LAST, NEXT):
+            return StartingPoint(value)
+        span = interval_of(value)
+        if span is not None:
+            return StartingPoint(time=max(now - span, 0))
+    shown = str(value)[:60]
+    raise PreconditionFailed(f"invalid arg 'x-stream-offset': received '{shown}', expected {EXPECTED}")

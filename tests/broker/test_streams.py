@@ -1,0 +1,313 @@
+"""Streams: what is appended stays, and every reader goes through it at its own pace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from leveret.broker.errors import NotImplementedByBroker, PreconditionFailed
+from leveret.broker.message import Entry, Overlay
+from leveret.broker.queues import stream_chunks
+from leveret.broker.queues.stream import StreamQueue
+from leveret.broker.transactions import Transaction
+from tests.broker.support import HeldLog, Taker, World
+
+
+def stream(world: World, name: str = "s", **arguments: Any) -> StreamQueue:
+    queue = world.queue(name, durable=True, queue_type="stream", **arguments)
+    assert isinstance(queue, StreamQueue)
+    return queue
+
+
+class Reading(Taker):
+    """A consumer of a stream that begins at `start`, with filters where they are given."""
+
+    def __init__(self, queue: StreamQueue, start: object = "first", *, credit: int = -1, no_ack: bool = False,
+                 only: bytes | None = None, **arguments: Any) -> None:
+        super().__init__(queue, credit=credit, no_ack=no_ack, only=only, join=False)
+        self.arguments = {"x-stream-offset": start} | {"x-stream-" + k.replace("_", "-"): v for k, v in arguments.items()}
+        queue.add_consumer(self)
+
+    def offsets(self) -> list[object]:
+        return [entry.overlay.headers["x-stream-offset"] for entry in self.taken if entry.overlay is not None]
+
+
+def append(world: World, queue: StreamQueue, *bodies: str, **options: Any) -> None:
+    assert world.push(queue, *bodies, **options)
+    world.broker.end_turn()
+
+
+def numbers(first: int, last: int) -> list[str]:
+    return [str(number) for number in range(first, last)]
+
+
+def test_every_reader_gets_everything() -> None:
+    world = World()
+    queue = stream(world)
+    early = Reading(queue)
+    append(world, queue, "a", "b")
+    late = Reading(queue)
+    world.broker.end_turn()
+    assert early.bodies() == late.bodies() == ["a", "b"]
+    assert early.offsets() == late.offsets() == [0, 1]
+    early.ack(2)
+    append(world, queue, "c")
+    assert (early.bodies(), late.bodies()) == (["c"], ["a", "b", "c"])
+    assert queue.ready_count == 3
+    assert queue.unacked == 4
+
+
+def test_nothing_is_seen_before_it_is_on_disk() -> None:
+    world = World(log=HeldLog(held=True))
+    world.held_log.release_all()
+    queue = stream(world)
+    world.held_log.release_all()
+    reader = Reading(queue)
+    append(world, queue, "a")
+    assert reader.bodies() == []
+    assert queue.ready_count == 0
+    world.held_log.release_all()
+    assert reader.bodies() == ["a"]
+    assert queue.ready_count == 1
+
+
+def test_a_transaction_shows_all_of_it_in_its_place() -> None:
+    world = World(log=HeldLog(held=True))
+    world.held_log.release_all()
+    queue = stream(world)
+    reader = Reading(queue)
+    append(world, queue, "before")
+    transaction = Transaction(world.log)
+    transaction.publish(world.message("one"), [queue])
+    transaction.publish(world.message("two"), [queue])
+    done: list[bool] = []
+    transaction.commit(lambda: done.append(True))
+    append(world, queue, "after")
+    world.held_log.release_all()
+    assert done == [True]
+    assert reader.bodies() == ["before", "one", "two", "after"]
+
+
+@pytest.mark.parametrize(("start", "wanted"), [
+    ("first", 0), (0, 0), (7, 7), ("next", 10), (None, 10), (10, 10), (25, 25),
+])
+def test_where_readers_begin(start: object, wanted: int) -> None:
+    world = World()
+    queue = stream(world)
+    append(world, queue, *numbers(0, 10))
+    reader = Reading(queue, start)
+    append(world, queue, *numbers(10, 30))
+    assert reader.bodies() == numbers(wanted, 30)
+    assert reader.offsets() == list(range(wanted, 30))
+
+
+def test_times_are_those_of_chunks() -> None:
+    world = World()
+    queue = stream(world)
+    for hour in range(4):
+        append(world, queue, f"{hour}a", f"{hour}b")
+        world.clock.time += 3_600_000
+    assert Reading(queue, "90m").history == []
+    world.broker.end_turn()
+    since = Reading(queue, "150m")
+    last = Reading(queue, "last")
+    world.broker.end_turn()
+    assert since.bodies() == ["2a", "2b", "3a", "3b"]
+    assert last.bodies() == ["3a", "3b"]
+
+
+@pytest.mark.parametrize("start", ["soon", -1, 1.5, True, "1w", ["first"]], ids=str)
+def test_other_places_are_refused(start: object) -> None:
+    queue = stream(World())
+    with pytest.raises(PreconditionFailed, match="x-stream-offset"):
+        queue.check_consumer({"x-stream-offset": start})
+
+
+def test_credit_stops_a_reader_and_not_the_others() -> None:
+    world = World()
+    queue = stream(world)
+    slow = Reading(queue, credit=2)
+    quick = Reading(queue)
+    append(world, queue, *numbers(0, 5))
+    assert slow.bodies() == ["0", "1"]
+    assert quick.bodies() == numbers(0, 5)
+    slow.give(2)
+    world.broker.end_turn()
+    assert slow.bodies() == numbers(0, 4)
+    assert slow.unacked == 4
+
+
+def test_settling_is_credit_and_nothing_else() -> None:
+    world = World()
+    queue = stream(world)
+    append(world, queue, *numbers(0, 4))
+    reader = Reading(queue)
+    world.broker.end_turn()
+    entries = list(reader.taken)
+    queue.settle(entries[0])
+    queue.requeue(entries[1])
+    queue.reject(entries[2])
+    queue.requeue_elsewhere(entries[3], object())
+    world.broker.end_turn()
+    assert reader.unacked == queue.unacked == 0
+    assert len(reader.history) == 4
+    assert queue.ready_count == 4
+
+
+def test_filter_values() -> None:
+    world = World()
+    queue = stream(world)
+    red = Reading(queue, filter="red")
+    some = Reading(queue, filter=["red", "blue"], match_unfiltered=True)
+    for value in ("red", "green", "blue", None):
+        headers = {"x-stream-filter-value": value} if value else None
+        append(world, queue, str(value), headers=headers)
+    assert red.bodies() == ["red"]
+    assert some.bodies() == ["red", "blue", "None"]
+    assert red.offsets() == [0]
+
+
+def test_a_selective_reader() -> None:
+    world = World()
+    queue = stream(world)
+    reader = Reading(queue, only=b"x")
+    append(world, queue, "a", "x1", "b", "x2")
+    assert reader.bodies() == ["x1", "x2"]
+
+
+def test_retention_by_size() -> None:
+    world = World()
+    queue = stream(world, max_length_bytes=3_000_000)
+    lost = Reading(queue, credit=1)
+    for number in range(10):
+        append(world, queue, str(number) + "m" * 999_999)
+    assert queue.ready_bytes <= 3_000_000 + (1 << 20)
+    assert 0 < queue.ready_count < 10
+    assert len(world.held_log.kept) == queue.ready_count
+    # Who was overtaken goes on with what is there.
+    lost.ack()
+    lost.give(-1)
+    world.broker.end_turn()
+    assert [body[0] for body in lost.bodies()] == numbers(10 - queue.ready_count, 10)
+    assert queue.first_offset == 10 - queue.ready_count
+
+
+def test_retention_by_age() -> None:
+    world = World()
+    queue = stream(world, max_age="1h")
+    append(world, queue, "old")
+    world.sleep(1_800_000)
+    append(world, queue, "young")
+    world.sleep(1_800_000)
+    assert queue.ready_count == 1
+    reader = Reading(queue)
+    world.broker.end_turn()
+    assert (reader.bodies(), reader.offsets()) == (["young"], [1])
+    world.sleep(3_600_000)
+    assert queue.ready_count == 0
+    append(world, queue, "new")
+    assert reader.offsets() == [1, 2]
+
+
+def test_after_a_start_everything_is_where_it_was() -> None:
+    world = World()
+    queue = stream(world)
+    append(world, queue, *numbers(0, 5))
+    world.clock.time += 3_600_000
+    append(world, queue, *numbers(5, 10))
+    log, recovery = world.held_log.recovery()
+    again = World(log=log, recovery=recovery, time=world.clock.time)
+    found = again.vhost.queues["s"]
+    assert isinstance(found, StreamQueue)
+    assert found.ready_count == 10
+    reader, late = Reading(found), Reading(found, "30m")
+    again.run()
+    append(again, found, "10")
+    again.run()
+    assert reader.bodies() == numbers(0, 11)
+    assert reader.offsets() == list(range(11))
+    assert late.bodies() == numbers(5, 11)
+    assert all(entry.acquired_count == 1 for entry in reader.taken)
+
+
+def test_offsets_go_on_after_retention_has_taken_everything() -> None:
+    world = World()
+    queue = stream(world, max_age="1s")
+    append(world, queue, "a", "b")
+    world.sleep(5000)
+    assert queue.ready_count == 0
+    log, recovery = world.held_log.recovery()
+    again = World(log=log, recovery=recovery, time=world.clock.time)
+    found = again.vhost.queues["s"]
+    assert isinstance(found, StreamQueue)
+    reader = Reading(found, "next")
+    append(again, found, "c")
+    assert reader.offsets() == [2]
+
+
+def test_a_deep_stream_is_read_from_disk() -> None:
+    world = World(page_above=3_000_000)
+    queue = stream(world)
+    size = stream_chunks.CHUNK_ENTRIES * 3 + 10
+    append(world, queue, *numbers(0, size))
+    assert queue.memory <= 3_000_000 + 4096 * 800
+    assert sum(chunk.messages is not None for chunk in queue.chunks) < len(queue.chunks)
+    one, two = Reading(queue), Reading(queue, 4000)
+    world.run()
+    assert one.bodies() == numbers(0, size)
+    assert two.bodies() == numbers(4000, size)
+    assert queue.memory <= 3_000_000 + 4096 * 800
+
+
+def test_what_a_dead_letter_brings_stays_with_it() -> None:
+    world = World()
+    queue = stream(world)
+    entry = queue.prepare(world.message("dead"), Overlay(None, {"x-death": ["why"]}))
+    queue.insert_new(entry)
+    world.broker.end_turn()
+    reader = Reading(queue)
+    world.broker.end_turn()
+    taken: Entry = reader.taken[0]
+    assert taken.overlay is not None
+    assert taken.overlay.headers == {"x-death": ["why"], "x-stream-offset": 0}
+
+
+def test_deleting_gives_everything_back() -> None:
+    world = World()
+    queue = stream(world, max_age="1h")
+    reader = Reading(queue, credit=1)
+    append(world, queue, "a", "b")
+    assert world.vhost.delete_queue("s", None) == 2
+    world.broker.end_turn()
+    assert reader.gone
+    assert world.held_log.kept == {}
+    assert [key for key in world.held_log.metadata if key[0] == "stream-chunk"] == []
+    queue.settle(reader.taken[0])
+    world.sleep(7_200_000)
+
+
+def test_what_streams_do_not_do() -> None:
+    queue = stream(World())
+    with pytest.raises(NotImplementedByBroker, match="consume from it"):
+        queue.get(False)
+    with pytest.raises(NotImplementedByBroker, match="x-max-age"):
+        queue.purge()
+
+
+@pytest.mark.parametrize(("options", "named"), [
+    ({"durable": False}, "durable=false"), ({"durable": True, "exclusive": True}, "exclusive=true"),
+    ({"durable": True, "auto_delete": True}, "auto-delete=true"), ({"durable": True, "message_ttl": 5}, "x-message-ttl"),
+    ({"durable": True, "max_priority": 5}, "x-max-priority"), ({"durable": True, "max_age": "5w"}, "x-max-age"),
+    ({"durable": True, "dead_letter_exchange": "d"}, "x-dead-letter-exchange"),
+], ids=str)
+def test_what_a_stream_cannot_have(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(PreconditionFailed, match=named):
+        World().queue("s", queue_type="stream", owner=object(), **options)
+
+
+def test_a_maximum_age_is_for_streams() -> None:
+    with pytest.raises(PreconditionFailed, match="x-max-age"):
+        World().queue("q", max_age="1h")
+
+
