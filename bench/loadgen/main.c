@@ -132,7 +132,7 @@ int main(int argc, char **argv)
         die("a body has at least 16 octets");
     if (load.queues < 1 || load.ack_every < 1 || load.batch < 1)
         die("--queues, --ack-every and --batch are at least 1");
-    if ((load.publish1 || load.consume1) && (*load.exchange || load.consumers < load.queues))
+    if (((load.publish1 || load.consume1) && *load.exchange) || (load.consume1 && load.consumers < load.queues))
         die("over AMQP 1.0 there are queues only, and a consumer has one");
     if (strcmp(mode, "run") == 0)
         load_run(&load);
