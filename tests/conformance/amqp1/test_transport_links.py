@@ -183,6 +183,43 @@ def test_what_was_on_its_way_to_a_link_that_failed_ends_the_session(connect: Con
     assert session.ended_with() == "amqp:session:errant-link"
 
 
+def reattached(session: Session, name: str, **options: Any) -> Any:
+    """The peer detaches and attaches again before it hears that the link has failed."""
+    sender = broken(session, name)
+    session.send(Detach(sender.handle, False))
+    link = session.attach(sender.name, False, source=Source("here"), target=Target(name), initial_delivery_count=0,
+                          handle=sender.handle, **options)
+    assert session.take(Detach).error is not None
+    return link
+
+
+@pytest.mark.rule("1.0", "transport.2.6.5.errant-reattach")
+@pytest.mark.mode("strict")
+def test_a_reattach_that_was_on_its_way_ends_the_session(connect: Connect, name: str) -> None:
+    session = connect(hostname="vhost:strict").begin()
+    reattached(session, name)
+    assert session.ended_with() == "amqp:session:errant-link"
+    # With a map it would have been a resumption.
+    session = session.peer.begin()
+    reattached(session, name, unsettled={})
+    assert session.take(Attach).target is not None
+
+
+@pytest.mark.rule("1.0", "transport.2.6.5.errant-reattach")
+@pytest.mark.rule("1.0", "transport.2.6.6.crossed-detach")
+@pytest.mark.mode("rabbitmq")
+def test_a_reattach_that_was_on_its_way_makes_a_new_link(session: Session, name: str) -> None:
+    """A peer that wants to say that it has closed the link has to do the same."""
+    link = reattached(session, name)
+    attached = session.take(Attach)
+    assert attached.target is not None
+    session.send(Detach(link.handle, True))
+    detach = session.take(Detach)
+    assert (detach.handle, detach.closed, detach.error) == (attached.handle, True, None)
+    session.sync()
+    assert not session.peer.kept(End)
+
+
 # Flow control, the broker as sender
 
 
@@ -355,20 +392,3 @@ def test_an_unsettled_map_with_a_null_key_is_malformed(peer: Peer, name: str) ->
     peer.send_octets(frame(composite(0x12, "l", b"\x43", True, None, None, Source(name), Target("here"), unsettled),
                            session.channel))
     assert peer.closed_with() == "amqp:decode-error"
-
-
-@pytest.mark.rule("1.0", "transport.2.6.6.crossed-detach")
-def test_a_plain_detach_that_crosses_a_closing_one(session: Session, name: str) -> None:
-    """The peer attaches again to close, as it has to; the broker takes part in that."""
-    sender = broken(session, name)
-    session.send(Detach(sender.handle, False))
-    again = session.attach(sender.name, False, source=Source("here"), target=Target(name), initial_delivery_count=0,
-                           handle=sender.handle)
-    session.send(Detach(again.handle, True))
-    detach = session.take(Detach)
-    assert detach.error is not None
-    attached = session.take(Attach)
-    detach = session.take(Detach)
-    assert (detach.handle, detach.closed, detach.error) == (attached.handle, True, None)
-    session.sync()
-    assert not session.peer.kept(End)

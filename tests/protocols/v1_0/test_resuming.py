@@ -105,6 +105,15 @@ class TestTheBrokerSends:
             source.unsettled[bytes((number,))] = Unsettled(None if isinstance(state, Accepted) else entry, state)
         return connect(site)
 
+    @pytest.mark.rule("1.0", "messaging.3.4.6.tag-1-resent")
+    @pytest.mark.rule("1.0", "messaging.3.4.6.tag-1-not-resumed")
+    @pytest.mark.rule("1.0", "messaging.3.4.6.tag-3-resumed")
+    @pytest.mark.rule("1.0", "messaging.3.4.6.tag-3-state")
+    @pytest.mark.rule("1.0", "messaging.3.4.6.tag-4-resent")
+    @pytest.mark.rule("1.0", "messaging.3.4.6.tag-4-resumed")
+    @pytest.mark.rule("1.0", "messaging.3.4.6.tag-5-resent")
+    @pytest.mark.rule("1.0", "messaging.3.4.6.tag-5-not-resumed")
+    @pytest.mark.rule("1.0", "messaging.3.4.6.tag-13-sender-wins")
     def test_all(self, site: Site, client: Client) -> None:
         session = client.begin()
         link = receiver(session, expiry_policy="never",
@@ -175,6 +184,9 @@ class TestTheBrokerReceives:
     def payload(self, number: int) -> bytes:
         return ANNOTATIONS + long_message(number)
 
+    @pytest.mark.rule("1.0", "messaging.3.4.6.tag-2-from-position")
+    @pytest.mark.rule("1.0", "messaging.3.4.6.tag-4-no-null")
+    @pytest.mark.rule("1.0", "messaging.3.4.6.tag-6-skips")
     def test_all(self, site: Site, client: Client) -> None:
         session = client.begin()
         link = session.sender(name="s", target=Target("q", expiry_policy="never"), rcv_settle_mode=1,

@@ -105,7 +105,7 @@ def _refuse(session: SessionEndpoint, frame: Attach, handle: int, error: Error) 
         frame.name, handle, ours, frame.snd_settle_mode, frame.rcv_settle_mode,
         frame.source if ours else None, None if ours else frame.target,
         initial_delivery_count=None if ours else 0, channel=session.channel))
-    session.errant.add(frame.handle)
+    session.errant[frame.handle] = None
     connection.send(Detach(handle, True, error, channel=session.channel))
 
 

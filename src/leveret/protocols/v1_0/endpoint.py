@@ -67,7 +67,8 @@ class SessionEndpoint(Holder):
     channel_in, channel  the client's channel number and ours
     ended       our end was sent: everything but the client's is discarded
     links       by the client's handle; `handles` by ours; `errant`: the client's handles of links that we ended with an
-                error and that it has not detached yet
+                error and that it has not detached yet, with direction and name of those that are gone; `crossed`: those
+                for which the client has sent, meanwhile, a detach that does not close (strict mode only)
     unacked     outgoing deliveries that are not settled, by delivery-id
     acquired    those that were acquired under a transaction that is not discharged, by delivery-id
     copies      those of links that browse: there is nothing to do when they are settled
@@ -96,7 +97,8 @@ class SessionEndpoint(Holder):
         self.links: dict[int, Link] = {}
         self.handles: dict[int, Link] = {}
         self.names: dict[tuple[bool, str], Link] = {}
-        self.errant: set[int] = set()
+        self.errant: dict[int, tuple[bool, str] | None] = {}
+        self.crossed: set[tuple[bool, str]] = set()
         self.unacked: dict[int, Entry] = {}
         self.acquired: dict[int, Acquired] = {}
         self.copies: dict[int, OutgoingLink] = {}
@@ -226,6 +228,11 @@ class SessionEndpoint(Holder):
                                     f" {self.connection.own.links - 1}; the setting is amqp10.links")
         if handle in self.links or handle in self.errant:
             raise SessionRefused(constants.SESSION_HANDLE_IN_USE, f"handle {handle} has a link already")
+        if self.crossed and (not frame.role, frame.name) in self.crossed:
+            self.crossed.discard((not frame.role, frame.name))
+            if frame.unsettled is None:
+                raise SessionRefused(constants.SESSION_ERRANT_LINK, f"link '{frame.name}' was detached with an error: it can"
+                                     " be resumed, but not attached again")
         attaching.attach(self, frame)
 
     def new_handle(self) -> int:
@@ -242,7 +249,9 @@ class SessionEndpoint(Holder):
         link = self.links.get(handle)
         if link is None:
             if handle in self.errant:
-                self.errant.discard(handle)
+                failed = self.errant.pop(handle)
+                if failed is not None and not frame.closed and self.connection.vhost.strict:
+                    self.crossed.add(failed)
                 return
             raise SessionRefused(constants.SESSION_UNATTACHED_HANDLE, f"a detach of handle {handle}, which has no link")
         if frame.error is not None:
@@ -269,7 +278,7 @@ class SessionEndpoint(Holder):
                  error.description)
         self.resolve()
         self.remove(link, destroyed)
-        self.errant.add(link.handle_in)
+        self.errant[link.handle_in] = (link.receives, link.name) if closed else None
         self.connection.send(Detach(link.handle, closed, error, channel=self.channel))
 
     def remove(self, link: Link, closed: bool) -> None:
