@@ -31,6 +31,12 @@ class Peer:
         """Close after everything written was sent."""
         raise NotImplementedError
 
+    def finish(self) -> None:
+        """Say that nothing more will come, and read what still comes until the other side closes: a refusal must not be
+        overtaken by the reset that octets nobody has read would cause (1.0, security section 5.1). The time that a client
+        has to open its connection ends this, too."""
+        self.close()
+
     def abort(self) -> None:
         """Close at once."""
         raise NotImplementedError

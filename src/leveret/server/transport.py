@@ -61,6 +61,9 @@ class SocketPeer(Peer):
     def close(self) -> None:
         self._transport.close()
 
+    def finish(self) -> None:
+        finish(self._transport)
+
     def abort(self) -> None:
         self._transport.abort()
 
@@ -109,6 +112,16 @@ def _reader_of(transport: asyncio.Transport) -> Any:
     """The transport that reads the socket: that of TLS stands upon another one."""
     tls = getattr(transport, "_ssl_protocol", None)
     return transport if tls is None else tls._transport
+
+
+def finish(transport: asyncio.Transport) -> None:
+    """Shut down the outgoing side, once what was written has gone. The rest follows when the client does the same."""
+    if transport.is_closing():
+        return
+    if transport.can_write_eof():
+        transport.write_eof()
+    else:
+        transport.close()  # TLS has its own way of saying so
 
 
 def _shown(address: Any) -> str:
@@ -213,7 +226,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
         else:
             log.info("%s: asks for TLS, which is not set up; the setting is tls.cert", name)
         transport.write(supported_header(self._first, self._tls is not None))
-        transport.close()
+        finish(transport)
         self._first = b""
         self._ignoring = True
 

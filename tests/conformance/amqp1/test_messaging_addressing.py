@@ -65,9 +65,36 @@ def test_a_wish_for_a_dynamic_node_with_an_address_is_refused(session: Session, 
 
 
 @pytest.mark.rule("1.0", "messaging.3.5.3.mode-told")
-@pytest.mark.parametrize("asked", [None, "move"])
-def test_the_distribution_mode_is_told(session: Session, name: str, asked: str | None) -> None:
-    assert session.receiver(source=Source(name, distribution_mode=asked)).attached.source.distribution_mode == "move"
+@pytest.mark.parametrize(("asked", "told"), [(None, "move"), ("move", "move"), ("copy", "copy")])
+def test_the_distribution_mode_is_told(session: Session, name: str, asked: str | None, told: str) -> None:
+    assert session.receiver(source=Source(name, distribution_mode=asked)).attached.source.distribution_mode == told
+
+
+@pytest.mark.rule("1.0", "messaging.3.5.2.no-second-time")
+@pytest.mark.parametrize("expiry", ["session-end", "never"])
+def test_a_link_that_browses_gets_every_message_once(begin: Begin, name: str, expiry: str) -> None:
+    """Also where it is attached again, as long as its source is there."""
+    session = begin()
+    sender = session.sender(name)
+    for number in range(3):
+        sender.deliver(message(b"%d" % number))
+    source = Source(name, expiry_policy=expiry, distribution_mode="copy")
+    receiver = session.receiver(source=source, credit=2, name="browser")
+    for delivery in (receiver.get(), receiver.get()):
+        receiver.accept(delivery)
+    if expiry == "never":
+        receiver.detach(closed=False)
+        receiver = session.receiver(source=source, name="browser")
+    receiver.flow(10)
+    last = receiver.get()
+    assert last.body == b"2"
+    session.dispose(last.id, state=Released())
+    sender.deliver(message(b"new"))
+    assert receiver.get().body == b"new"
+    receiver.nothing()
+    # They are all there for others.
+    other = session.receiver(name, 10)
+    assert [other.get().body for _ in range(4)] == [b"0", b"1", b"2", b"new"]
 
 
 # Filters

@@ -10,11 +10,11 @@ import pytest
 from leveret.wire.amqp1.composites import encode_composite
 from leveret.wire.amqp1.messaging import Accepted, Header, Properties, Rejected, Released, Source, Target
 from leveret.wire.amqp1.transactions import Declare, Declared, Discharge, TransactionalState
-from leveret.wire.amqp1.transport import Disposition
+from leveret.wire.amqp1.transport import Disposition, Flow, Transfer
 from leveret.wire.amqp1.values import Symbol
-from tests.conformance.amqp1.conftest import Begin
+from tests.conformance.amqp1.conftest import Begin, Connect
 from tests.conformance.peer import Channel
-from tests.conformance.peer1 import Session, describe, header_of, message, section, under
+from tests.conformance.peer1 import Receiver, Session, body_of, describe, header_of, message, section, under
 
 ONLY_ACCEPTED = Source("here", outcomes=("amqp:accepted:list",))
 
@@ -264,3 +264,122 @@ def test_the_broker_settles_retirements_that_the_controller_left(session: Sessio
     assert (answer.settled, type(answer.state)) == (True, Accepted)
     receiver.detach()
     session.receiver(name, 2).nothing()
+
+
+# Acquisition (4.4.3, 4.4.4.3)
+
+
+def credit(receiver: Receiver, id: bytes, count: int = 10, **options: Any) -> None:
+    """Credit for deliveries that are acquired under a transaction."""
+    receiver.flow(count, properties={Symbol("txn-id"): id}, **options)
+
+
+@pytest.mark.rule("1.0", "transactions.4.4.txn-id-right")
+def test_what_is_acquired_under_a_transaction_says_so(session: Session, begin: Begin, name: str) -> None:
+    filled(begin, name, b"1", b"2", b"3")
+    controller = session.controller()
+    first, second = controller.declare(), controller.declare()
+    receivers = [session.receiver(name), session.receiver(name), session.receiver(name)]
+    credit(receivers[0], first, 1)
+    credit(receivers[1], second, 1)
+    receivers[2].flow(1)
+    states = [receiver.get().transfers[0].state for receiver in receivers]
+    assert [getattr(state, "txn_id", None) for state in states] == [first, second, None]
+    # So does a flow say under which transaction the link will acquire.
+    session.flow(handle=receivers[0].handle, echo=True, properties={Symbol("txn-id"): first})
+    flow = session.take(Flow, lambda item: item.handle == receivers[0].attached.handle)
+    assert flow.properties[Symbol("txn-id")] == first
+
+
+@pytest.mark.rule("1.0", "transactions.4.4.3.acquisition-refused")
+def test_a_link_that_cannot_acquire_under_a_transaction_detaches(session: Session, begin: Begin, name: str) -> None:
+    """One that browses acquires nothing at all."""
+    filled(begin, name, b"1")
+    controller = session.controller()
+    receiver = session.receiver(source=Source(name, distribution_mode="copy"))
+    credit(receiver, controller.declare())
+    assert receiver.detached_with() == "amqp:not-implemented"
+    assert not session.peer.kept(Transfer)
+
+
+@pytest.mark.rule("1.0", "transactions.4.4.3.partial-acquisition")
+@pytest.mark.rule("1.0", "transactions.4.4.3.partial-acquisition-ends")
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_roll_back_amid_a_delivery_aborts_it_before_it_is_answered(connect: Connect, begin: Begin, name: str,
+                                                                     settled: bool) -> None:
+    filled(begin, name, bytes(100_000))
+    session = connect(max_frame_size=4096).begin(incoming_window=4)
+    controller = session.controller()
+    id = controller.declare()
+    receiver = session.receiver(name, snd_settle_mode=int(settled))
+    credit(receiver, id, 1, incoming_window=4)
+    frames = [session.take(Transfer) for _ in range(4)]
+    assert frames[-1].more
+    session.next_incoming += 4
+    number = controller.send(Discharge(id, True))
+    session.flow(incoming_window=1000)
+    last = session.take(Transfer)
+    while last.more and not last.aborted:
+        last = session.take(Transfer)
+    assert isinstance(session.outcome(number).state, Accepted)
+    assert not session.peer.kept(Transfer)
+    # Whether it was aborted or completed: its fate was the discharge's.
+    assert session.peer.begin().receiver(name, 1).get().body == bytes(100_000)
+
+
+@pytest.mark.rule("1.0", "transactions.4.4.3.partial-acquisition")
+def test_a_commit_amid_a_delivery_acquires_it_for_good(connect: Connect, begin: Begin, name: str) -> None:
+    filled(begin, name, bytes(100_000))
+    session = connect(max_frame_size=4096).begin(incoming_window=4)
+    controller = session.controller()
+    id = controller.declare()
+    receiver = session.receiver(name)
+    credit(receiver, id, 1, incoming_window=4)
+    frames = [session.take(Transfer) for _ in range(4)]
+    session.next_incoming += 4
+    number = frames[0].delivery_id
+    assert number is not None
+    session.dispose(number, state=under(id, Accepted()), settled=False)
+    assert isinstance(controller.discharge(id), Accepted)
+    session.flow(incoming_window=1000)
+    while not frames or frames[-1].more:
+        frames.append(session.take(Transfer))
+    assert not any(item.aborted for item in frames)
+    assert body_of(b"".join(item.payload for item in frames)) == bytes(100_000)
+    receiver.detach()
+    session.receiver(name, 10).nothing()
+
+
+@pytest.mark.rule("1.0", "transactions.4.4.4.3.outcome-same-transaction")
+@pytest.mark.parametrize("which", ["none", "another"])
+def test_an_outcome_outside_of_the_transaction_that_acquired_ends_the_control_link(
+        session: Session, begin: Begin, name: str, which: str) -> None:
+    filled(begin, name, b"x")
+    controller = session.controller()
+    first, second = controller.declare(), controller.declare()
+    receiver = session.receiver(name)
+    credit(receiver, first, 1)
+    delivery = receiver.get()
+    session.dispose(delivery.id, state=Accepted() if which == "none" else under(second, Accepted()))
+    assert controller.link.detached_with() == "amqp:transaction:rollback"
+    # With the controller its transactions are rolled back: the message is there.
+    assert session.receiver(name, 1).get().body == b"x"
+
+
+@pytest.mark.rule("1.0", "transactions.4.4.4.3.outcome-same-transaction")
+@pytest.mark.parametrize("fail", [False, True])
+def test_a_discharge_decides_about_acquisition_and_outcome_together(session: Session, begin: Begin, name: str,
+                                                                    fail: bool) -> None:
+    filled(begin, name, b"x")
+    controller = session.controller()
+    id = controller.declare()
+    receiver = session.receiver(name)
+    credit(receiver, id, 1)
+    session.dispose(receiver.get().id, state=under(id, Accepted()), settled=False)
+    assert isinstance(controller.discharge(id, fail), Accepted)
+    session.sync()
+    receiver.detach()
+    other = session.receiver(name, 10)
+    if fail:
+        assert other.get().body == b"x"
+    other.nothing()

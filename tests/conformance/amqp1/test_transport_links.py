@@ -206,7 +206,6 @@ def test_a_reattach_that_was_on_its_way_ends_the_session(connect: Connect, name:
 
 
 @pytest.mark.rule("1.0", "transport.2.6.5.errant-reattach")
-@pytest.mark.rule("1.0", "transport.2.6.6.crossed-detach")
 @pytest.mark.mode("rabbitmq")
 def test_a_reattach_that_was_on_its_way_makes_a_new_link(session: Session, name: str) -> None:
     """A peer that wants to say that it has closed the link has to do the same."""

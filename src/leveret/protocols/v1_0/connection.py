@@ -259,13 +259,14 @@ class Connection(VhostSession):
                 raise ConnectionRefused(frame.condition, frame.text)
             log.info("%s: %s", self.peer.name, frame.text)
             self.flush()
-            self.peer.close()
+            self.peer.finish()
             self.stage = OVER
         elif stage == IN_SASL:
             assert self.login is not None
             if frame.kind == HEADER:
                 self.stage = OVER
-                self.peer.close()
+                self.flush()
+                self.peer.finish()
             else:
                 self.login.receive(frame)
                 self.mark()
@@ -277,7 +278,7 @@ class Connection(VhostSession):
                 return
             self.stage = OVER
             self.flush()
-            self.peer.close()
+            self.peer.finish()
         elif isinstance(frame, Open):
             opening.open_connection(self, frame)
         elif frame.kind != EMPTY:

@@ -231,8 +231,8 @@ class SessionEndpoint(Holder):
         if self.crossed and (not frame.role, frame.name) in self.crossed:
             self.crossed.discard((not frame.role, frame.name))
             if frame.unsettled is None:
-                raise SessionRefused(constants.SESSION_ERRANT_LINK, f"link '{frame.name}' was detached with an error: it can"
-                                     " be resumed, but not attached again")
+                raise SessionRefused(constants.SESSION_ERRANT_LINK, f"link '{frame.name}' was detached with an error: it"
+                                     " can be resumed, but not attached again")
         attaching.attach(self, frame)
 
     def new_handle(self) -> int:

@@ -63,7 +63,7 @@ class Login(Authentication):
         connection = self.connection
         connection.send(SaslOutcome(constants.SASL_CODE_AUTH))
         connection.end_login()
-        connection.peer.call_later(REFUSAL_DELAY, connection.peer.close)
+        connection.peer.call_later(REFUSAL_DELAY, connection.peer.finish)
 
 
 def anonymous_user(connection: Connection) -> str | None:
