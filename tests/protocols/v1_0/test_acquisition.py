@@ -166,6 +166,7 @@ def test_an_unknown_transaction(session: Session, id: Any) -> None:
     assert session.client.error(Detach)[0] == "amqp:transaction:unknown-id"
 
 
+@pytest.mark.rule("1.0", "transactions.4.4.3.acquisition-refused")
 def test_a_link_that_browses_acquires_nothing(session: Session) -> None:
     id = Controller(session).declare()
     receiver = session.receiver(source=Source("q", distribution_mode=Symbol("copy")))
@@ -173,6 +174,7 @@ def test_a_link_that_browses_acquires_nothing(session: Session) -> None:
     assert session.client.error(Detach)[0] == "amqp:not-implemented"
 
 
+@pytest.mark.rule("1.0", "transactions.4.4.3.acquisition-refused")
 def test_a_link_whose_unsettled_state_is_durable(session: Session) -> None:
     """Its deliveries would have to be forgotten on disk by a roll-back; it says that it does not support that."""
     id = Controller(session).declare()
@@ -182,6 +184,7 @@ def test_a_link_whose_unsettled_state_is_durable(session: Session) -> None:
     assert session.client.error(Detach)[0] == "amqp:not-implemented"
 
 
+@pytest.mark.rule("1.0", "transactions.4.4.4.3.outcome-same-transaction")
 def test_an_outcome_outside_of_the_transaction(session: Session) -> None:
     """Transactions section 4.4.4.3: it must be associated with the same one. Neither can be committed then."""
     fill(session)
@@ -193,6 +196,7 @@ def test_an_outcome_outside_of_the_transaction(session: Session) -> None:
     assert (queue_of(session).unacked, queue_of(session).ready_count) == (0, 3)
 
 
+@pytest.mark.rule("1.0", "transactions.4.4.4.3.outcome-same-transaction")
 def test_an_outcome_under_another_transaction(session: Session) -> None:
     fill(session)
     controller = Controller(session)
@@ -264,6 +268,7 @@ def test_several_transactions_at_a_time(session: Session) -> None:
     assert [body_of(frame.payload) for frame in session.receiver(credit=10).deliveries()] == [b"2", b"3"]
 
 
+@pytest.mark.rule("1.0", "transactions.4.4.3.partial-acquisition-ends")
 def test_a_roll_back_while_a_message_is_being_sent(site: Site) -> None:
     """Transactions section 4.4.3: the delivery is aborted before the discharge is completed."""
     client = connect(site)
@@ -288,6 +293,7 @@ def test_a_roll_back_while_a_message_is_being_sent(site: Site) -> None:
     assert isinstance(frames[1].state, Accepted)
 
 
+@pytest.mark.rule("1.0", "transactions.4.4.3.partial-acquisition")
 def test_a_commit_while_a_message_is_being_sent(site: Site) -> None:
     client = connect(site)
     session = client.begin(incoming_window=2)

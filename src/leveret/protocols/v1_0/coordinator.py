@@ -33,6 +33,7 @@ class CoordinatorLink(IncomingLink):
     def __init__(self, session: SessionEndpoint, name: str, handle_in: int, handle: int) -> None:
         super().__init__(session, name, handle_in, handle)
         self.second_mode = False
+        self.spools = False
         self.works: dict[bytes, Work] = {}
 
     def begun(self, frame: Transfer) -> None:

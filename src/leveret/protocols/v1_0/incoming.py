@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from leveret.broker.bodies import Body
+from leveret.broker.bodies import Body, StoredBody
 from leveret.broker.errors import BrokerError
 from leveret.broker.message import make_address
 from leveret.broker.routing import Route
 from leveret.protocols.v1_0 import addresses, resumed
+from leveret.protocols.v1_0.arrival import Arrival
 from leveret.protocols.v1_0.errors import LinkRefused, Refusal, condition_of, make_error
 from leveret.protocols.v1_0.link import Link
 from leveret.protocols.v1_0.messages import check_annotations, make_message
@@ -43,6 +44,9 @@ class IncomingLink(Link):
     accepts_all  what nobody gets is accepted all the same (topics)
     most         credit that the client has at most
     chunks       of the delivery that is coming in several frames, None while there is none
+    arrival      takes them instead, where they are too many for memory
+    held         octets that both have in memory
+    spools       large messages may go to the spool
     target       where it is known what is unsettled, None where nothing outlives the link
     known_only   our unsettled map was not complete: only what is in it may be resumed now
     again        the delivery that is being resumed, where its outcome is known; `again_state` is the sender's
@@ -66,7 +70,10 @@ class IncomingLink(Link):
         self.topology = -1
         self.generation = -1
         self.chunks: list[bytes] | None = None
+        self.arrival: Arrival | None = None
+        self.spools = True
         self.size = 0
+        self.held = 0
         self.delivery_id = 0
         self.settled = False
         self.second = False
@@ -79,6 +86,8 @@ class IncomingLink(Link):
         self.again_state: Composite | None = None
         self.skip = 0
         self.slack = 0
+        # The application data of the message that is complete, where it is not in memory.
+        self.stored: StoredBody | None = None
         self.work: Work | None = None
         self.withheld = False
         # The node of the target would lose durable messages, and must not take them.
@@ -135,7 +144,7 @@ class IncomingLink(Link):
                     self._finish(frame.payload)
                     return
                 chunks = self.chunks = []
-                self.size = 0
+                self.size = self.held = 0
         elif frame.delivery_id is not None and frame.delivery_id != self.delivery_id:
             raise LinkRefused(constants.INVALID_FIELD, f"a transfer of delivery {frame.delivery_id} while delivery"
                               f" {self.delivery_id} is not complete")
@@ -159,23 +168,50 @@ class IncomingLink(Link):
                               " setting is amqp.max_message_size")
         if not self.ignored:
             connection = self.session.connection
-            connection.partial += octets
-            chunks.append(payload)
+            connection.partial += self._keep(chunks, payload)
             # Many links must not hold in pieces what one could not.
             if self.max_size and connection.partial > max(self.max_size, LEAST_PARTIAL):
                 raise LinkRefused(constants.RESOURCE_LIMIT_EXCEEDED, "deliveries of the connection that are not complete"
                                   f" hold more than {self.max_size} octets; the setting is amqp.max_message_size")
         if not frame.more:
+            arrival = self.arrival
             self._forget_chunks()
-            self._finish(b"".join(chunks))
+            if arrival is None:
+                self._finish(b"".join(chunks))
+            else:
+                self._finish(arrival.finish(), arrival.body)
             if self.gone_on is not None:
                 resumed.finish(self, self.gone_on)
+
+    def _keep(self, chunks: list[bytes], payload: bytes) -> int:
+        """Keep what has come, in the spool where it gets too much. How much more is in memory now."""
+        before = self.held
+        arrival = self.arrival
+        if arrival is None and self.spools and self.size > self.session.connection.settings.spool_threshold:
+            spool = self.session.log.spool
+            if spool is not None:
+                arrival = self.arrival = Arrival(spool)
+                for chunk in chunks:
+                    arrival.feed(chunk)
+                chunks.clear()
+        if arrival is None:
+            chunks.append(payload)
+            self.held += len(payload)
+        else:
+            arrival.feed(payload)
+            self.held = arrival.held()
+        return self.held - before
 
     def _forget_chunks(self) -> None:
         if self.chunks is not None:
             if not self.ignored:
-                self.session.connection.partial -= self.size
+                self.session.connection.partial -= self.held
             self.chunks = None
+            self.arrival = None
+
+    def _octets(self) -> bytes:
+        """What has come of the delivery."""
+        return b"".join(self.chunks or ()) if self.arrival is None else self.arrival.octets()
 
     def _abort(self) -> None:
         """The sender gives a delivery up: it is settled."""
@@ -192,7 +228,7 @@ class IncomingLink(Link):
     def take_up(self, octets: bytes, skip: int) -> None:
         """Go on with a delivery of which so much has come; of what comes now `skip` octets are known."""
         self.chunks = [octets]
-        self.size = len(octets)
+        self.size = self.held = len(octets)
         self.skip = skip
         self.session.connection.partial += len(octets)
 
@@ -254,8 +290,8 @@ class IncomingLink(Link):
         if self.credit <= self.most >> 1:
             self.grant()
 
-    def _finish(self, payload: bytes) -> None:
-        """A delivery is complete."""
+    def _finish(self, payload: bytes, stored: StoredBody | None = None) -> None:
+        """A delivery is complete; with `stored`, which is its application data, the payload is what is around that."""
         self._used()
         if self.ignored:
             if self.again is not None:
@@ -266,7 +302,9 @@ class IncomingLink(Link):
         if self.max_size and len(payload) > self.max_size:
             raise LinkRefused(constants.LINK_MESSAGE_SIZE_EXCEEDED, f"a message of {len(payload)} octets, at most"
                               f" {self.max_size} are allowed; the setting is amqp.max_message_size")
+        self.stored = stored
         self.complete(payload)
+        self.stored = None
 
     def complete(self, payload: bytes) -> None:
         """Do what the message is for: publish it."""
@@ -305,7 +343,10 @@ class IncomingLink(Link):
                 self.topology = vhost.topology
                 self.generation = connection.services.users.generation
         message = make_message(sections, address, connection.broker.timers, connection.number)
-        if message.size > connection.settings.spool_threshold:
+        if self.stored is not None:
+            message.body = self.stored
+            message.size = self.stored.size
+        elif message.size > connection.settings.spool_threshold:
             self._spool(message)
         queues = route.queues
         if route.dynamic:
@@ -416,7 +457,7 @@ class IncomingLink(Link):
             self.close()
             return
         if self.chunks is not None and not self.ignored and self.work is None:
-            target.interrupt(self.tag, b"".join(self.chunks), max(self.max_size, LEAST_PARTIAL) if self.max_size else 0)
+            target.interrupt(self.tag, self._octets(), max(self.max_size, LEAST_PARTIAL) if self.max_size else 0)
         self._forget_chunks()
         self.route = None
         self.forget()

@@ -109,6 +109,7 @@ class RequestLink(IncomingLink):
     def __init__(self, session: SessionEndpoint, frame: Attach, handle: int, pair: LinkPair) -> None:
         super().__init__(session, frame.name, frame.handle, handle)
         self.pair = pair
+        self.spools = False
         self.snd_settle_mode = frame.snd_settle_mode
         self.rcv_settle_mode = frame.rcv_settle_mode
         self.delivery_count = frame.initial_delivery_count or 0

@@ -63,19 +63,19 @@ def value_end(data: bytes, pos: int, end: int) -> int:
     DecodeError when its code is unknown or it does not end before `end`.
     """
     if pos < end and data[pos] == codes.DESCRIBED:
-        pos = _constructor(data, pos, end, 0)
+        pos = constructor(data, pos, end, 0)
     if pos >= end:
         raise DecodeError(pos, "expected a value", DECODE_ERROR, True)
     return content_end(data, data[pos], pos + 1, end)
 
 
-def _constructor(data: bytes, pos: int, end: int, depth: int) -> int:
+def constructor(data: bytes, pos: int, end: int, depth: int) -> int:
     """Where the format code behind the descriptors at `pos` is."""
     while pos < end and data[pos] == codes.DESCRIBED:
         depth += 1
         if depth > MAX_DEPTH:
             raise DecodeError(pos, f"values are nested more than {MAX_DEPTH} deep")
-        pos = _constructor(data, pos + 1, end, depth)
+        pos = constructor(data, pos + 1, end, depth)
         if pos >= end:
             break
         pos = content_end(data, data[pos], pos + 1, end)

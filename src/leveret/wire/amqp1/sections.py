@@ -14,7 +14,7 @@ from leveret.wire.amqp1 import codes
 from leveret.wire.amqp1.codes import TYPES, WIDTHS
 from leveret.wire.amqp1.composites import decode_composite
 from leveret.wire.amqp1.constants import DECODE_ERROR
-from leveret.wire.amqp1.decode import Decoder, value_end
+from leveret.wire.amqp1.decode import Decoder, constructor, content_end, value_end
 from leveret.wire.amqp1.descriptors import (
     AMQP_SEQUENCE,
     AMQP_VALUE,
@@ -32,6 +32,8 @@ from leveret.wire.amqp1.specs import TYPES as SPECS
 from leveret.wire.amqp1.values import Symbol, ULong
 
 ABSENT: Final = -1
+# No message has as many octets.
+ENDLESS: Final = 1 << 40
 
 # By descriptor: the name of the section, and the primitive type that it is made of.
 _NAMES: Final[dict[int, str]] = {HEADER: "header", PROPERTIES: "properties",
@@ -125,11 +127,8 @@ def split(data: bytes, whole: bool = True) -> Sections:
                 raise
             pos = start
             break
-        if kind <= last:
-            if kind != last or (kind != DATA and kind != AMQP_SEQUENCE):
-                raise DecodeError(start, f"{_NAMES[kind]} cannot follow {_NAMES[last]}")
-        elif last >= DATA and kind != FOOTER:
-            raise DecodeError(start, f"{_NAMES[kind]} cannot follow {_NAMES[last]}")
+        if kind <= last or last >= DATA:
+            check_order(kind, last, start)
         last = kind
         _note(sections, kind, start, pos, stop)
         pos = stop
@@ -139,6 +138,36 @@ def split(data: bytes, whole: bool = True) -> Sections:
     if sections.rest == ABSENT:
         sections.rest = sections.bare
     return sections
+
+
+def check_order(kind: int, last: int, position: int) -> None:
+    """DecodeError where a section cannot follow another one (0: none)."""
+    if kind <= last:
+        if kind != last or (kind != DATA and kind != AMQP_SEQUENCE):
+            raise DecodeError(position, f"{_NAMES[kind]} cannot follow {_NAMES[last]}")
+    elif last >= DATA and kind != FOOTER:
+        raise DecodeError(position, f"{_NAMES[kind]} cannot follow {_NAMES[last]}")
+
+
+def section_at(data: bytes, pos: int, end: int) -> tuple[int, int, int]:
+    """Descriptor of the section at `pos`, format code of its value, and its octets, which may be more than there are
+    before `end`. DecodeError for what is no section; a short one where too little of it is there to tell."""
+    kind = _descriptor(data, pos, end)
+    at = constructor(data, value_end(data, pos + 1, end), end, 0)
+    code = data[at]
+    width = WIDTHS[code]
+    if (width == codes.ONE_OCTET_SIZE and at + 1 >= end) or (width == codes.FOUR_OCTET_SIZE and at + 4 >= end):
+        raise DecodeError(at, f"expected the size of a {TYPES[code]}", short=True)
+    return kind, code, content_end(data, code, at + 1, ENDLESS) - pos
+
+
+def check_type(kind: int, position: int, code: int) -> None:
+    """DecodeError where the value of a section of application data is of another type than its descriptor says."""
+    if kind == DATA:
+        if code != codes.BINARY_8 and code != codes.BINARY_32:
+            raise _wrong_type(kind, position, code)
+    elif kind != AMQP_VALUE and TYPES.get(code, "described value") != _TYPES[kind]:
+        raise _wrong_type(kind, position, code)
 
 
 def section_ranges(data: bytes) -> list[tuple[int, int, int]]:
