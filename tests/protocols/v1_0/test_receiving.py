@@ -476,3 +476,34 @@ def test_properties_are_kept(session: Session) -> None:
 def test_open_twice(session: Session) -> None:
     session.client.send(Open("again"))
     assert session.client.error(Close)[0] == "amqp:illegal-state"
+
+
+class TestTemporaryTopics:
+    def test_all_subscribers_get_what_is_sent(self, site: Site, session: Session) -> None:
+        sender = session.sender(target=Target(None, dynamic=True, capabilities=("temporary-topic",)))
+        address = sender.attached.target.address
+        assert sender.attached.target.dynamic
+        sender.send(message(b"nobody"))
+        other = connect(site).begin()
+        one = session.receiver(source=Source(address, capabilities=("temporary-topic",)), credit=10)
+        two = other.receiver(address, credit=10)
+        sender.send(message(b"both"))
+        fill(other, b"a third party's", address=address)
+        assert one.bodies() == [b"both", b"a third party's"]
+        assert two.bodies() == [b"both", b"a third party's"]
+        assert {outcome[3] for outcome in sender.outcomes()} == {"Accepted"}
+
+    def test_that_of_a_receiver(self, site: Site, session: Session) -> None:
+        receiver = session.receiver(source=Source(None, dynamic=True, capabilities=("temporary-topic",)), credit=10)
+        address = receiver.attached.source.address
+        fill(connect(site, container="*.#").begin(), b"m", address=address)
+        assert receiver.bodies() == [b"m"]
+        before = set(site.vhost.queues)
+        receiver.detach()
+        assert len(before) - len(site.vhost.queues) == 1
+
+    def test_keys_are_no_patterns(self, site: Site) -> None:
+        session = connect(site, container="#").begin()
+        sender = session.sender(name="*", target=Target(None, dynamic=True, capabilities=("temporary-topic",)))
+        assert "#" not in sender.attached.target.address
+        assert "*" not in sender.attached.target.address

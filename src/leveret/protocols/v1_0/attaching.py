@@ -6,6 +6,7 @@ A refusal is an attach without the terminus, and a detach with the error behind 
 from __future__ import annotations
 
 import logging
+import secrets
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.arguments import STREAM
@@ -56,6 +57,9 @@ PRIORITY: Final = "rabbitmq:priority"
 KNOWN: Final = ("queue", "topic", "temporary-queue", "temporary-topic", shared.SHARED, shared.GLOBAL)
 # Octets that the names of container and link may have in the name of a dynamic node.
 LONGEST_PART: Final = 80
+
+
+TOPIC_LIFETIME: Final = {LIFETIME: to_described(DeleteOnClose())}
 
 
 def attach(session: SessionEndpoint, frame: Attach) -> None:
@@ -142,7 +146,14 @@ def _attach_incoming(session: SessionEndpoint, frame: Attach, handle: int, key: 
         link.may_reject = OUTCOMES[1] in source.outcomes
     address: str | None = None
     properties: Any = None
-    if terminus.node is not None or target.dynamic:
+    if _wants_topic(target):
+        address = _own_topic(session, frame.name, terminus.target, target)
+        properties = TOPIC_LIFETIME
+        node = addresses.parse(address, connection.vhost)
+        connection.check("write", node.exchange)
+        link.accepts_all = True
+        link.set_target(node.exchange, node.key)
+    elif terminus.node is not None or target.dynamic:
         node_made = _own_node(session, frame.name, terminus, target)
         address = node_made.queue.name
         properties = _lifetime(node_made)
@@ -226,7 +237,14 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
     link.rcv_settle_mode = frame.rcv_settle_mode
     properties: Any = None
     is_subscription = False
-    if source.dynamic or _is_dynamic(terminus):
+    if _wants_topic(source):
+        address = _own_topic(session, frame.name, terminus.source, source)
+        properties = TOPIC_LIFETIME
+        wanted = filters.parse(source.filter, True)
+        node = addresses.parse(address, connection.vhost)
+        queue = _subscribe(session, frame.name, terminus, source, node, wanted).queue
+        is_subscription = True
+    elif source.dynamic or _is_dynamic(terminus):
         wanted = filters.parse(source.filter, False)
         made = _own_node(session, frame.name, terminus, source)
         queue = made.queue
@@ -259,9 +277,9 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
         raise AccessRefused(f"queue '{queue.name}' in vhost '{connection.vhost_name}' in exclusive use")
     queue.touch()
     settled = frame.snd_settle_mode == constants.SENDER_SETTLE_MODE_SETTLED
-    # What is not there after a restart cannot have a state then, and what is shared has none of its own.
+    # What is not there after a restart cannot have a state then, and what is shared, or a stream's, has none of its own.
     durable = source.durable if queue.stored else 0
-    if subscription is not None:
+    if subscription is not None or queue.settings.type == STREAM:
         durable = min(durable, CONFIGURATION)
     if browses:
         if terminus.queue is not queue:
@@ -338,6 +356,23 @@ def _own_node(session: SessionEndpoint, name: str, terminus: Terminus, descripti
     made = terminus.node = _add_queue(session, name, description.durable > 0)
     made.policy = policy_of(description.dynamic_node_properties)
     return made
+
+
+def _wants_topic(description: Any) -> bool:
+    """Whether a node is to be created that is a topic: no queue, but a key that nobody else has."""
+    return bool(description.dynamic) and addresses.TEMPORARY_TOPIC in description.capabilities
+
+
+def _own_topic(session: SessionEndpoint, name: str, known: Any, description: Any) -> str:
+    """The address of the topic of a terminus, which is `known`, or is made up now."""
+    if known is not None and known.address is not None:
+        return str(known.address)
+    if description.address is not None:
+        raise LinkRefused(constants.INVALID_FIELD, "a dynamic terminus must not have an address")
+    unique = secrets.token_urlsafe(16)
+    key = f"{_short(session.connection.container_id)}/{_short(name)}/{unique}"
+    # It is the key of bindings, too, in which these stand for words.
+    return "topic://" + key.replace("*", "_").replace("#", "_")
 
 
 def _is_dynamic(terminus: SourceTerminus) -> bool:
