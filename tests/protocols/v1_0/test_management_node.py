@@ -13,7 +13,7 @@ from leveret.wire.amqp1 import message as sections_of
 from leveret.wire.amqp1.messaging import Properties, Source, Target
 from leveret.wire.amqp1.sections import split
 from leveret.wire.amqp1.transport import Attach, Detach, Flow, Transfer
-from leveret.wire.amqp1.values import Array, Symbol, UInt, ULong
+from leveret.wire.amqp1.values import Array, Int, Symbol, UInt, ULong
 from tests.broker.support import HeldLog
 from tests.protocols.support import Site
 from tests.protocols.v1_0.support import Client, Receiver, Sender, Session, connect, make_site, message
@@ -403,6 +403,7 @@ class TestExchangesAndBindings:
         status, bindings = node.call("GET", query)
         assert status == 200
         assert [binding["arguments"] for binding in bindings] == [{}, {"a": 1}, {"a": 2, "b": "c"}]
+        assert type(bindings[1]["arguments"]["a"]) is Int
         for binding in bindings:
             assert (binding["source"], binding["destination_queue"], binding["binding_key"]) == ("x 1", "q 1", "k;/#")
         assert bindings[0]["location"] == "/bindings/src=x%201;dstq=q%201;key=k%3B%2F%23;args="

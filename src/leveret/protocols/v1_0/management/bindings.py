@@ -14,8 +14,8 @@ from urllib.parse import quote
 
 from leveret.broker.exchanges.base import Binding, freeze
 from leveret.protocols import definitions
-from leveret.protocols.convert.values import text_of, typed
-from leveret.protocols.v1_0.management.messages import Answer, Request, RequestRefused, fields_of, name_in
+from leveret.protocols.convert.values import text_of
+from leveret.protocols.v1_0.management.messages import Answer, Request, RequestRefused, fields_of, name_in, shown
 
 if TYPE_CHECKING:
     from leveret.protocols.v1_0.connection import Connection
@@ -80,7 +80,7 @@ def show(connection: Connection, request: Request) -> Answer:
     key = query["key"]
     return Answer(200, [
         {"source": text_of(source), field: text_of(destination), "binding_key": text_of(key),
-         "arguments": typed(binding.arguments),
+         "arguments": shown(binding.arguments),
          "location": f"/bindings/src={_quoted(source)};{wanted[0]}={_quoted(destination)};key={_quoted(key)}"
                      f";args={hash_of(binding.arguments)}"}
         for binding in _between(connection, source, is_queue, destination, key)])

@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
 
-from leveret.protocols.convert.values import plain, text_of
+from leveret.protocols.convert.values import plain, text_of, typed
 from leveret.wire.amqp1 import descriptors, message
 from leveret.wire.amqp1.composites import decode_value
 from leveret.wire.amqp1.errors import DecodeError
 from leveret.wire.amqp1.messaging import Properties
-from leveret.wire.amqp1.values import Described, Map
+from leveret.wire.amqp1.values import Described, Int, Map
 
 REPLY_TO: Final = "$me"
 # Descriptors of the body, by number and by name, and those of the other kinds of body.
@@ -158,6 +158,22 @@ def fields_of(request: Request, what: str, kinds: dict[str, type]) -> dict[str, 
 
 
 _NAMES: Final[dict[type, str]] = {bool: "true or false", str: "a string", dict: "a map"}
+
+
+def shown(arguments: dict[str, Any]) -> Any:
+    """Arguments for an answer. How wide a number was is not stored; the ones that fit are of type int, as most clients
+    write them. RabbitMQ's client for Java finds a binding by comparing its arguments, types included."""
+    return _narrowed(typed(arguments))
+
+
+def _narrowed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _narrowed(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_narrowed(item) for item in value]
+    if type(value) is int and -(1 << 31) <= value < 1 << 31:
+        return Int(value)
+    return value
 
 
 def _arguments(value: Any) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from leveret.broker.errors import NotFound, PreconditionFailed
 from leveret.broker.queues.base import Queue
 from leveret.protocols import definitions
-from leveret.protocols.convert.values import text_of, typed
-from leveret.protocols.v1_0.management.messages import Answer, Request, RequestRefused, fields_of, name_in
+from leveret.protocols.convert.values import text_of
+from leveret.protocols.v1_0.management.messages import Answer, Request, RequestRefused, fields_of, name_in, shown
 from leveret.wire.amqp1.values import Array, UInt, ULong
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def describe(connection: Connection, queue: Queue) -> dict[str, Any]:
         "auto_delete": queue.auto_delete,
         "exclusive": queue.exclusive_owner is not None,
         "type": queue.settings.type,
-        "arguments": typed(queue.arguments),
+        "arguments": shown(queue.arguments),
         "leader": node,
         "replicas": Array("string", [node]),
         "message_count": ULong(queue.ready_count),
