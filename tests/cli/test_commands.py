@@ -11,7 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from leveret.cli.app import COMMANDS, leveret
+from leveret.wire.amqp1.messaging import Source
 from tests.cli.runner import Commands, wait_closed
+from tests.conformance.peer1 import Peer
 from tests.support.broker import LeveretProcess, leveret_only
 
 CONFIG = """
@@ -134,6 +136,34 @@ def test_connections_channels_consumers(commands: Commands, connection: pika.Blo
     assert "no connection 99999" in commands.refused("connections", "close", "99999")
     assert "user 'nobody' has no connections" in commands.refused("connections", "close", "--user", "nobody")
     assert commands.run("connections", "close").exit_code == 2
+
+
+def test_links(broker: LeveretProcess, commands: Commands) -> None:
+    peer = Peer(broker.host, broker.port)
+    assert peer.login(response=f"\0{broker.user}\0{broker.password}".encode()) == 0
+    peer.open("shop")
+    session = peer.begin()
+    session.sender("/queue/orders", name="out").deliver()
+    taken = session.receiver(name="in", credit=5, source=Source("/queue/orders", durable=2, expiry_policy="never"))
+    taken.get()
+    attached = {item["name"]: item for item in commands.json("links")}
+    assert (attached["in"]["state"], attached["in"]["unsettled"], attached["in"]["role"]) == ("attached", 1, "sender")
+    assert (attached["out"]["durable"], attached["out"]["expiry"]) == ("none", "session-end")
+    assert "is attached" in commands.refused("links", "release", "in")
+    taken.detach(closed=False)
+    session.end()
+    [kept] = commands.json("links")
+    assert (kept["name"], kept["state"], kept["unsettled"], kept["durable"], kept["expiry"], kept["container"]) == (
+        "in", "suspended", 1, "unsettled-state", "never", "shop")
+    assert len(commands.ok("links").splitlines()) == 2
+    assert len(commands.ok("links", "--vhost", "declared").splitlines()) == 1
+    assert "1 messages of link 'in'" in commands.ok("links", "release", "in", "--container", "shop", "--role", "sender")
+    assert [item["ready"] for item in commands.json("queues") if item["name"] == "orders"] == [1]
+    assert "no link 'in'" in commands.refused("links", "delete", "in", "--container", "other")
+    commands.ok("links", "delete", "in")
+    assert commands.json("links") == []
+    peer.close()
+    commands.ok("queues", "delete", "orders")
 
 
 def login(broker: LeveretProcess, user: str, password: str, vhost: str = "/") -> None:

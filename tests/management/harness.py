@@ -34,6 +34,27 @@ class FakeSession:
         self.closed_with = reason
 
 
+class FakeLinks:
+    """Links that only remember what was done to them."""
+
+    def __init__(self) -> None:
+        self.items: list[dict[str, Any]] = []
+        self.done: list[tuple[str, ...]] = []
+
+    def add(self, name: str, **more: str) -> None:
+        self.items.append({"vhost": "/", "user": "guest", "container": "c", "role": "sender", "name": name, **more})
+
+    def describe(self) -> list[dict[str, Any]]:
+        return self.items
+
+    def release(self, *identity: str) -> int:
+        self.done.append(("release", *identity))
+        return 3
+
+    def delete(self, *identity: str) -> None:
+        self.done.append(("delete", *identity))
+
+
 class RecordingLog(MemoryLog):
     """Remembers the metadata."""
 
@@ -59,9 +80,10 @@ class Harness:
         self.broker = Broker(self.log)
         self.users = UserStore(self.log.put, declared_in="leveret.toml")
         self.sessions: list[FakeSession] = []
+        self.links = FakeLinks()
         self.admin = Admin(self.broker, self.users, sessions=lambda: self.sessions, config=self.config,
                            config_name="leveret.toml", apply_vhost=self.apply_vhost, facts=lambda: {"version": "1"},
-                           alarm=lambda: "")
+                           alarm=lambda: "", links=self.links)
         for name, vhost in {"/": VhostConfig(), **self.config.vhosts}.items():
             self.apply_vhost(name, vhost)
 

@@ -296,3 +296,26 @@ def test_status(harness: Harness) -> None:
     status = harness.call("status")
     assert (status["version"], status["vhosts"], status["ready"], status["unacked"]) == ("1", 2, 3, 0)
     assert status["log"]["state"] == "ok"
+
+
+# Links
+
+
+def test_links(harness: Harness) -> None:
+    harness.links.add("one")
+    harness.links.add("two", container="a")
+    harness.links.add("two", container="b")
+    harness.links.add("far", vhost="declared")
+    assert [item["name"] for item in harness.call("links.list")] == ["one", "two", "two", "far"]
+    assert [item["name"] for item in harness.call("links.list", vhost="declared")] == ["far"]
+    assert harness.call("links.release", name="one") == {"messages": 3}
+    harness.call("links.delete", name="two", container="b")
+    assert harness.links.done == [("release", "/", "guest", "c", "one", "sender"),
+                                  ("delete", "/", "guest", "b", "two", "sender")]
+    with pytest.raises(PreconditionFailed, match="2 links have the name 'two': container 'a' of user 'guest'"):
+        harness.call("links.delete", name="two")
+    with pytest.raises(NotFound, match="no link 'far' in vhost '/'"):
+        harness.call("links.delete", name="far")
+    with pytest.raises(NotFound, match="no vhost 'nowhere'"):
+        harness.call("links.delete", name="far", vhost="nowhere")
+    assert len(harness.links.done) == 2

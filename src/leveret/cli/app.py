@@ -16,6 +16,7 @@ COMMANDS = {
     "bindings": ("leveret.cli.bindings:bindings", "List, add and delete bindings."),
     "connections": ("leveret.cli.connections:connections", "List and close connections."),
     "channels": ("leveret.cli.connections:channels", "List channels."),
+    "links": ("leveret.cli.links:links", "List, release and delete links of AMQP 1.0."),
     "consumers": ("leveret.cli.connections:consumers", "List consumers."),
     "users": ("leveret.cli.users:users", "List, add, change and delete users."),
     "vhosts": ("leveret.cli.vhosts:vhosts", "List, add, change and delete vhosts."),

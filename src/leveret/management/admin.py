@@ -18,6 +18,7 @@ from leveret.management import (
     bindings,
     connections,
     exchanges,
+    links,
     permissions,
     queues,
     status,
@@ -25,6 +26,7 @@ from leveret.management import (
     vhosts,
 )
 from leveret.management.calls import Call, Item, Result
+from leveret.management.links import LinkRegistry
 from leveret.security.users import UserStore
 
 COMMIT_TIMEOUT = 10.0
@@ -35,6 +37,7 @@ CALLS: dict[str, Call] = {
     **exchanges.CALLS,
     **bindings.CALLS,
     **connections.CALLS,
+    **links.CALLS,
     **users.CALLS,
     **vhosts.CALLS,
     **permissions.CALLS,
@@ -68,12 +71,13 @@ class Admin:
     facts         of the process, for `status`: version, build, listeners and the like
     alarm         why publishers are held back, "" when they are not
     vhost_settings  those that operators gave, by vhost
+    links         of AMQP 1.0
     """
 
     def __init__(self, broker: Broker, users: UserStore, *, sessions: Callable[[], Iterable[ConnectedSession]],
                  config: Config, config_name: str, apply_vhost: Callable[[str, VhostConfig], Vhost],
                  facts: Callable[[], Item], alarm: Callable[[], str], executor: Executor | None = None,
-                 vhost_settings: dict[str, VhostConfig] | None = None) -> None:
+                 vhost_settings: dict[str, VhostConfig] | None = None, links: LinkRegistry) -> None:
         self.broker = broker
         self.users = users
         self.sessions = sessions
@@ -83,6 +87,7 @@ class Admin:
         self.facts = facts
         self.alarm = alarm
         self.vhost_settings = vhost_settings if vhost_settings is not None else {}
+        self.links = links
         self._executor = executor
 
     async def call(self, name: str, arguments: Any) -> Iterator[Item] | Any:

@@ -97,7 +97,7 @@ class Composition:
         self.admin = Admin(
             self.broker, users, sessions=lambda: self.services.sessions, config=config, config_name=self.config_name,
             apply_vhost=self.apply_vhost, facts=self.facts, alarm=lambda: self.services.alarm,
-            executor=self.server.executor, vhost_settings=self.vhost_settings,
+            executor=self.server.executor, vhost_settings=self.vhost_settings, links=self.services.termini,
         )
         self._started = time.monotonic()
 

@@ -21,7 +21,7 @@ from leveret.protocols.v1_0.errors import ConnectionRefused, LinkRefused, Sessio
 from leveret.protocols.v1_0.incoming import IncomingLink
 from leveret.protocols.v1_0.link import Link
 from leveret.protocols.v1_0.outgoing import OutgoingLink, Sending
-from leveret.protocols.v1_0.recorded import RecordedConsumer
+from leveret.protocols.v1_0.recorded import RecordedConsumer, SettlingLater
 from leveret.protocols.v1_0.retirement import Retirement
 from leveret.protocols.v1_0.serial import HALF, MODULUS, WINDOW
 from leveret.wire.amqp1 import constants, descriptors
@@ -393,12 +393,17 @@ class SessionEndpoint(Holder):
         numbers = _within(self.unacked, first, span)
         if not numbers:
             return
+        recorded = False
         if self.recorded:
             for number in numbers:
-                self.forget_record(number, self.unacked[number])
+                recorded = self.forget_record(number, self.unacked[number]) or recorded
         outcomes.apply(self, numbers, state)
         if not frame.settled:
-            self._settle_too(numbers, state)
+            if recorded:
+                # The client will forget them, so they must not come again after a crash.
+                self.log.wait(SettlingLater(self, numbers, state))
+            else:
+                self.settle_too(numbers, state)
         if self.held_up:
             self.held_up = False
             self.wake()
@@ -453,7 +458,7 @@ class SessionEndpoint(Holder):
         for number in numbers:
             del self.copies[number]
         if not settled:
-            self._settle_too(numbers, state)
+            self.settle_too(numbers, state)
         if self.held_up:
             self.held_up = False
             self.wake()
@@ -462,7 +467,7 @@ class SessionEndpoint(Holder):
         """A link that browses is gone."""
         self.copies = {number: other for number, other in self.copies.items() if other is not link}
 
-    def _settle_too(self, numbers: list[int], state: Any) -> None:
+    def settle_too(self, numbers: list[int], state: Any) -> None:
         """Tell the client, who settles second, that its outcomes have taken place."""
         begin = numbers[0]
         before = begin
@@ -472,11 +477,10 @@ class SessionEndpoint(Holder):
                 begin = number
             before = number
 
-    def forget_record(self, number: int, entry: Entry) -> None:
-        """A delivery is about to be settled: the log forgets it together with that."""
+    def forget_record(self, number: int, entry: Entry) -> bool:
+        """A delivery is about to be settled: the log forgets it together with that, if it knows it."""
         holder = entry.holder
-        if isinstance(holder, RecordedConsumer):
-            holder.forget(number, entry)
+        return isinstance(holder, RecordedConsumer) and holder.forget(number, entry)
 
     def may_hold_more(self) -> bool:
         """Whether the session may get one more delivery that it has to settle."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from leveret.broker.log import CommitWaiter
 from leveret.protocols.v1_0 import outcomes, positions, resuming
 from leveret.protocols.v1_0.messages import body_of, head_of, tail_of
 from leveret.protocols.v1_0.outgoing import Sending
@@ -20,6 +21,20 @@ if TYPE_CHECKING:
     from leveret.broker.message import Entry
     from leveret.protocols.v1_0.outgoing import OutgoingLink
     from leveret.protocols.v1_0.sources import SourceTerminus, Unsettled
+
+
+class _TellingLater(CommitWaiter):
+    """Tells the client that deliveries are settled, once that is on disk."""
+
+    def __init__(self, resumption: Resumption, settled: list[tuple[bytes, Any]]) -> None:
+        self.resumption = resumption
+        self.settled = settled
+
+    def committed(self, batch: int) -> None:
+        link = self.resumption.link
+        if not link.closed and not link.session.closing:
+            self.resumption.tell_settled(self.settled)
+            link.send_flow()
 
 
 class Resumption:
@@ -38,6 +53,7 @@ class Resumption:
         """Compare what we have told with the client's map, and say at once what can be said without payload."""
         terminus = self.terminus
         anew: list[Unsettled] = []
+        settled: list[tuple[bytes, Any]] = []
         before = self.link.delivery_count
         for tag, local in told.items():
             known = tag in remote.states
@@ -54,13 +70,18 @@ class Resumption:
             elif action == resuming.SETTLE:
                 if item.entry is not None and not resuming.is_outcome(local):
                     outcomes.apply_one(item.entry, state)
-                self._tell(tag, True, state)
+                settled.append((tag, state))
             elif action == resuming.RESTATE:
                 self._tell(tag, False, local)
             elif action == resuming.ABORT:
                 self._abort(tag)
                 if not resuming.is_outcome(local):
                     anew.append(item)
+        if settled and terminus.is_recorded():
+            # The client will forget them, so they must not be there again after a crash.
+            self.link.session.log.wait(_TellingLater(self, settled))
+        else:
+            self.tell_settled(settled)
         # Youngest first, so that each comes in front of the one before.
         for item in reversed(anew):
             entry = item.entry
@@ -123,6 +144,11 @@ class Resumption:
             link.freeze(sending.delivery_id, head)
         session.sending.append(sending)
         session.pump()
+
+    def tell_settled(self, settled: list[tuple[bytes, Any]]) -> None:
+        """The receiver's outcomes of these deliveries have taken place."""
+        for tag, state in settled:
+            self._tell(tag, True, state)
 
     def _tell(self, tag: bytes, settled: bool, state: Composite | None) -> None:
         """The state of a delivery, without payload."""
