@@ -81,6 +81,7 @@ class Connection(VhostSession):
         self.services = services
         self.broker = services.broker
         self.settings = services.settings
+        self.users = services.users
         self.own = services.amqp10
         self.number = services.new_number()
         self.reader = FrameReader(self.own.max_frame_size)

@@ -336,12 +336,12 @@ class IncomingLink(Link):
         vhost = connection.vhost
         route = self.route
         if route is None or address is not self.address or self.topology != vhost.topology \
-                or self.generation != connection.services.users.generation:
+                or self.generation != connection.users.generation:
             route = connection.find_route(address)
             if address is self.address:
                 self.route = route
                 self.topology = vhost.topology
-                self.generation = connection.services.users.generation
+                self.generation = connection.users.generation
         message = make_message(sections, address, connection.broker.timers, connection.number)
         if self.stored is not None:
             message.body = self.stored

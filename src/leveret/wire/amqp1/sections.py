@@ -40,6 +40,9 @@ _NAMES: Final[dict[int, str]] = {HEADER: "header", PROPERTIES: "properties",
                                  **{code: spec.name for code, spec in SECTIONS.items()}}
 _TYPES: Final[dict[int, str]] = {HEADER: "list", PROPERTIES: "list",
                                  **{code: spec.base for code, spec in SECTIONS.items()}}
+# By section, from the header on: the format codes that it may have.
+_CODES: Final[list[bytes]] = [bytes(code for code in range(256) if TYPES.get(code) == _TYPES.get(kind))
+                              for kind in range(HEADER, FOOTER + 1)]
 _PROPERTIES_COUNT: Final = 13
 
 
@@ -216,7 +219,7 @@ def _note(sections: Sections, kind: int, start: int, pos: int, stop: int) -> Non
             raise _wrong_type(kind, pos, code)
         _note_body(sections, kind, start, stop)
         return
-    if kind != AMQP_VALUE and TYPES.get(data[pos], "described value") != _TYPES[kind]:
+    if kind != AMQP_VALUE and data[pos] not in _CODES[kind - HEADER]:
         raise _wrong_type(kind, pos, data[pos])
     if kind == HEADER:
         sections.header = start
@@ -330,17 +333,29 @@ def _scan_header(sections: Sections, pos: int, stop: int) -> bool:
 def _note_properties(sections: Sections, pos: int, stop: int) -> None:
     """Takes `user-id`, `to`, `subject` and `absolute-expiry-time` out of the properties whose list is at `pos`."""
     data = sections.data
-    decoder = Decoder(data, pos, stop)
-    count = decoder.enter_list()
+    if data[pos] == codes.LIST_8 and stop - pos > 2 and data[pos + 2] <= stop - pos - 3:
+        count = data[pos + 2]
+        begin = pos + 3
+    else:
+        decoder = Decoder(data, pos, stop)
+        count = decoder.enter_list()
+        begin = decoder.pos
     if count > _PROPERTIES_COUNT:
         raise DecodeError(pos, f"properties has {_PROPERTIES_COUNT} fields, not {count}")
-    pos = decoder.pos
+    pos = begin
     for index in range(min(count, 9)):
         start = pos
-        pos = value_end(data, pos, stop)
-        code = data[start]
+        code = data[start] if start < stop else codes.DESCRIBED
         if code == codes.NULL:
+            pos += 1
             continue
+        width = WIDTHS[code]
+        if width == codes.ONE_OCTET_SIZE and start + 1 < stop:
+            pos += 2 + data[start + 1]
+        else:
+            pos = value_end(data, start, stop)
+        if pos > stop:
+            pos = value_end(data, start, stop)  # which says what is wrong
         if index == 2 or index == 3:
             octets = _sized(data, start, pos, codes.STRING_8, codes.STRING_32, "to" if index == 2 else "subject")
             if index == 2:
