@@ -236,19 +236,21 @@ class IncomingLink(Link):
         """The first frame of a delivery."""
         if self.credit <= 0 and not frame.resume and self.credit + self.slack <= 0:
             raise LinkRefused(constants.LINK_TRANSFER_LIMIT_EXCEEDED, "a message came for which there was no credit")
-        if frame.delivery_id is None or frame.delivery_tag is None:
+        number = frame.delivery_id
+        tag = frame.delivery_tag
+        if number is None or tag is None:
             raise LinkRefused(constants.INVALID_FIELD, "the first transfer of a delivery needs a delivery-id and -tag")
-        if len(frame.delivery_tag) > 32:
-            raise LinkRefused(constants.INVALID_FIELD, f"a delivery-tag of {len(frame.delivery_tag)} octets, at most 32 are"
-                              " allowed")
+        if len(tag) > 32:
+            raise LinkRefused(constants.INVALID_FIELD, f"a delivery-tag of {len(tag)} octets, at most 32 are allowed")
         if frame.message_format:
             raise LinkRefused(constants.NOT_IMPLEMENTED, f"message format {frame.message_format} is not known")
         self.work = None
-        if isinstance(frame.state, TransactionalState):
-            self.work = self._find_work(frame.state)
-        self.delivery_id = frame.delivery_id
-        self.tag = frame.delivery_tag
-        settled = bool(frame.settled)
+        state = frame.state
+        if state is not None and isinstance(state, TransactionalState):
+            self.work = self._find_work(state)
+        self.delivery_id = number
+        self.tag = tag
+        settled = frame.settled is True
         if settled and self.snd_settle_mode == 0 and not frame.aborted:
             raise LinkRefused(constants.NOT_ALLOWED, "the sender settles no delivery, and this one is settled")
         self.settled = settled
@@ -261,7 +263,7 @@ class IncomingLink(Link):
         if frame.resume or self.known_only:
             self._resume(frame)
         elif self.second and not settled and self.target is not None:
-            self.target.begin(self.session, frame.delivery_id, frame.delivery_tag)
+            self.target.begin(self.session, number, tag)
 
     def begun(self, frame: Transfer) -> None:
         """The first frame of a delivery is in order."""
