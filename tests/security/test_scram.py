@@ -372,6 +372,20 @@ def test_passwords_in_clear(store: UserStore) -> None:
     assert not is_in(store, "alice", "two")
 
 
+def test_no_name_costs_more_than_another(store: UserStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keys of all passwords in clear are made in the first exchange, whoever it is about; after that none are."""
+    add(store, "stored")
+    store.declare({name: DeclaredUser(user=User(name=name), password=b"x") for name in ("one", "two")})
+    made: list[str] = []
+    make = store.keyring.make
+    monkeypatch.setattr(store.keyring, "make", lambda name, password: made.append(name) or make(name, password))
+    assert not is_in(store, "nobody", "x")
+    assert made == ["one", "two"]
+    for name in ("one", "two", "stored", "nobody"):
+        assert is_in(store, name, "x") is (name in ("one", "two"))
+    assert made == ["one", "two"]
+
+
 def test_hashed_passwords_get_keys_at_a_login_and_keep_them_when_the_file_is_read_again(
         store: UserStore, metadata: Metadata) -> None:
     declared = {"alice": DeclaredUser(user=User(name="alice", password_hash="hash:terces"))}

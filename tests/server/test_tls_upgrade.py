@@ -283,7 +283,7 @@ def test_certificates_of_clients(authority: Authority, context: ssl.SSLContext, 
     """The session sees who the client is, as on the TLS listener."""
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(authority.path)
-    trusting.load_cert_chain(*authority.issue("shop"))
+    trusting.load_cert_chain(*authority.issue("user"))
 
     async def test() -> None:
         async with serving(tls=context) as (server, connect):
@@ -297,5 +297,14 @@ def test_certificates_of_clients(authority: Authority, context: ssl.SSLContext, 
             while not (offered := [item for item in items if isinstance(item, SaslMechanisms)]):
                 items = reader.receive(await wire.reader.read(65536))
             assert "EXTERNAL" in offered[0].sasl_server_mechanisms
+            output = Output()
+            output.send(SaslInit("EXTERNAL", b""))
+            wire.writer.write(output.to_send())
+            items = []
+            while not items:
+                items = reader.receive(await wire.reader.read(65536))
+            assert [item.code for item in items if isinstance(item, SaslOutcome)] == [0]
+            (session,) = server.services.sessions
+            assert session.user == "user"
 
     run(test)
