@@ -1,7 +1,8 @@
 """A raw, blocking AMQP 1.0 peer: the codec, a socket, and a deadline on every read.
 
 It sends any frame, legal or not: performatives through the codec, which checks the types of their fields, and whatever
-else as octets that `frame` and `composite` put together.
+else as octets that `frame` and `composite` put together. The codec is the broker's own; `tests/wire/amqp1` compares it with
+the specification's tables, with known octets and with Qpid Proton's.
 """
 
 from __future__ import annotations

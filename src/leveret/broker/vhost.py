@@ -278,13 +278,13 @@ class Vhost:
 
     def add_reply_queue(self, name: str, settings: QueueSettings) -> Queue:
         """A queue for direct replies to one channel: transient, gone with its consumer."""
-        queue = self._add_queue(name, False, None, True, {}, settings)
-        queue.temporary = True
-        return queue
+        return self._add_queue(name, False, None, True, {}, settings)
 
     def add_own_queue(self, name: str, durable: bool) -> Queue:
         """A queue that a protocol makes for somebody and takes away again: a dynamic node, a subscription."""
-        return self._add_queue(name, durable, None, False, {}, QueueSettings({}, {}))
+        queue = self._add_queue(name, durable, None, False, {}, QueueSettings({}, {}))
+        queue.temporary = True
+        return queue
 
     def delete_queue(self, name: str, owner: object, *, if_unused: bool = False, if_empty: bool = False) -> int:
         """Delete a queue; returns how many messages it held ready. Deleting what is not there succeeds by default."""

@@ -9,7 +9,7 @@ import pytest
 
 from leveret.wire.amqp1 import message as sections_of
 from leveret.wire.amqp1.composites import encode_composite
-from leveret.wire.amqp1.messaging import Header, Properties, Released, Source
+from leveret.wire.amqp1.messaging import Header, Properties, Released, Source, Target
 from leveret.wire.amqp1.sections import split
 from leveret.wire.amqp1.values import Symbol, ULong
 from tests.conformance.amqp1.conftest import Begin, Connect
@@ -92,10 +92,17 @@ def test_a_transient_queue_refuses_durable_messages(connect: Connect, channel0: 
     assert state.error.condition == "amqp:precondition-failed"
     sender.deliver(message(b"y"))
     # Where the outcome is not to be had, the link goes.
+    relay = session.sender(target=Target(None))
+    number = relay.send(message(b"x", durable=True, properties=Properties(to=f"/queues/{name}")))
+    assert session.outcome(number).state.error.condition == "amqp:precondition-failed"
     other = session.sender(name, source=Source("here", outcomes=("amqp:accepted:list",)))
     other.send(message(b"z", durable=True))
     assert other.detached_with() == "amqp:precondition-failed"
     assert session.receiver(name, 9).get().body == b"y"
+    # A node that goes with its client is nothing that could be there after a crash.
+    dynamic = session.sender(target=Target(dynamic=True))
+    dynamic.deliver(message(durable=True))
+    session.sender(dynamic.attached.target.address).deliver(message(durable=True))
 
 
 @pytest.mark.rule("1.0", "messaging.3.2.1.absent-header")

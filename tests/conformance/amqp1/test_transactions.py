@@ -304,6 +304,7 @@ def test_a_link_that_cannot_acquire_under_a_transaction_detaches(session: Sessio
 
 @pytest.mark.rule("1.0", "transactions.4.4.3.partial-acquisition")
 @pytest.mark.rule("1.0", "transactions.4.4.3.partial-acquisition-ends")
+@pytest.mark.rule("1.0", "transport.2.7.5.aborted-without-more")
 @pytest.mark.parametrize("settled", [False, True])
 def test_a_roll_back_amid_a_delivery_aborts_it_before_it_is_answered(connect: Connect, begin: Begin, name: str,
                                                                      settled: bool) -> None:
@@ -321,9 +322,14 @@ def test_a_roll_back_amid_a_delivery_aborts_it_before_it_is_answered(connect: Co
     last = session.take(Transfer)
     while last.more and not last.aborted:
         last = session.take(Transfer)
+    assert last.aborted and not last.more
     assert isinstance(session.outcome(number).state, Accepted)
+    bodies = [item.body for item in session.peer.frames]
+    answers = [index for index, body in enumerate(bodies)
+               if isinstance(body, Disposition) and body.role and body.first == number]
+    assert answers and min(answers) > bodies.index(last)
     assert not session.peer.kept(Transfer)
-    # Whether it was aborted or completed: its fate was the discharge's.
+    # Its fate was that of the discharge.
     assert session.peer.begin().receiver(name, 1).get().body == bytes(100_000)
 
 

@@ -58,6 +58,7 @@ def test_outcomes_are_told_in_ranges(session: Session) -> None:
     assert sender.outcomes() == [(0, 4, True, "Accepted")]
 
 
+@pytest.mark.rule("1.0", "messaging.3.2.1.durable-kept")
 def test_accepted_comes_after_the_commit() -> None:
     held = HeldLog()
     site = make_site(log=held)
@@ -160,6 +161,7 @@ def test_a_message_that_cannot_be_read(session: Session) -> None:
     assert refused(session) == "amqp:decode-error"
 
 
+@pytest.mark.rule("1.0", "transport.2.6.7.limit-kept")
 def test_more_than_the_credit() -> None:
     session = connect(make_site(link_credit=3)).begin()
     sender = session.sender()

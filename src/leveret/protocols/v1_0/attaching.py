@@ -17,7 +17,7 @@ from leveret.protocols.v1_0.browsing import BrowsingConsumer
 from leveret.protocols.v1_0.coordinator import CAPABILITIES, CoordinatorLink
 from leveret.protocols.v1_0.errors import LinkRefused, condition_of, make_error
 from leveret.protocols.v1_0.filters import Wanted
-from leveret.protocols.v1_0.incoming import IncomingLink
+from leveret.protocols.v1_0.incoming import IncomingLink, is_forgetful
 from leveret.protocols.v1_0.link import Link
 from leveret.protocols.v1_0.nodes import LIFETIME, DynamicNode, policy_of
 from leveret.protocols.v1_0.outgoing import LinkConsumer, OutgoingLink
@@ -163,7 +163,7 @@ def _attach_incoming(session: SessionEndpoint, frame: Attach, handle: int, key: 
         node = addresses.parse(address, connection.vhost, tuple(target.capabilities))
         if node.queue is not None:
             queue = _find_queue(session, node)
-            link.forgetful = connection.vhost.strict and not queue.durable and not queue.temporary
+            link.forgetful = is_forgetful(queue)
         elif node.exchange not in connection.vhost.exchanges:
             raise NotFound(f"no exchange '{node.exchange}' in vhost '{connection.vhost_name}'")
         connection.check("write", node.exchange)

@@ -24,6 +24,7 @@ from leveret.wire.amqp1.transport import Flow
 
 if TYPE_CHECKING:
     from leveret.broker.message import Message
+    from leveret.broker.queues.base import Queue
     from leveret.protocols.v1_0.endpoint import SessionEndpoint
     from leveret.protocols.v1_0.targets import IncomingDelivery, TargetTerminus
     from leveret.wire.amqp1.sections import Sections
@@ -35,6 +36,13 @@ WIDE: Final = 16
 LEAST_PARTIAL: Final = 1 << 20
 # Deliveries of a session that the client may leave unsettled (receiver settle mode second) before it gets no more credit.
 MOST_UNSETTLED: Final = 20_000
+FORGETFUL: Final = ("the queue is not durable, so it takes no durable messages (compat.strict is set for this virtual"
+                    " host)")
+
+
+def is_forgetful(queue: Queue) -> bool:
+    """Whether a queue would lose durable messages, and must not take them (messaging section 3.2.1, strict mode)."""
+    return bool(queue.vhost.strict and not queue.durable and not queue.temporary)
 
 
 class IncomingLink(Link):
@@ -326,8 +334,7 @@ class IncomingLink(Link):
         if sections.user_id is not None and not self._check_user(sections.user_id):
             return
         if self.forgetful and sections.durable:
-            self._refuse(constants.PRECONDITION_FAILED, "the queue is not durable, so it takes no durable messages"
-                         " (compat.strict is set for this virtual host)")
+            self._refuse(constants.PRECONDITION_FAILED, FORGETFUL)
             return
         self._publish(sections, address, self.accepts_all)
 
@@ -394,6 +401,8 @@ class IncomingLink(Link):
             if node.exchange not in connection.vhost.exchanges:
                 raise LinkRefused(constants.NOT_FOUND, f"no exchange '{node.exchange}' in vhost"
                                   f" '{connection.vhost_name}'")
+            if sections.durable and node.queue is not None and is_forgetful(connection.vhost.queues[node.queue]):
+                raise LinkRefused(constants.PRECONDITION_FAILED, FORGETFUL)
             key = node.key
             if key is None:
                 key = "" if sections.subject is None else _text(sections.subject)
