@@ -8,7 +8,7 @@ import pytest
 
 from leveret.broker.errors import NotImplementedByBroker, PreconditionFailed
 from leveret.broker.message import Entry, Overlay
-from leveret.broker.queues import stream_chunks
+from leveret.broker.queues import stream_chunks, stream_tracking
 from leveret.broker.queues.stream import StreamQueue
 from leveret.broker.transactions import Transaction
 from tests.broker.support import HeldLog, Taker, World
@@ -311,3 +311,137 @@ def test_a_maximum_age_is_for_streams() -> None:
         World().queue("q", max_age="1h")
 
 
+
+
+def recovered(world: World) -> tuple[World, StreamQueue]:
+    log, recovery = world.held_log.recovery()
+    again = World(log=log, recovery=recovery, time=world.clock.time)
+    found = again.vhost.queues["s"]
+    assert isinstance(found, StreamQueue)
+    return again, found
+
+
+class TestNamedConsumers:
+    def test_they_go_on_behind_what_they_have_acknowledged(self) -> None:
+        world = World()
+        queue = stream(world)
+        append(world, queue, *numbers(0, 6))
+        reader = Reading(queue, consumer="c")
+        world.broker.end_turn()
+        first, second, third = reader.taken[:3]
+        for entry in (third, first):
+            queue.settle(entry)
+        queue.remove_consumer(reader)
+        again = Reading(queue, consumer="c")
+        other = Reading(queue, consumer="d")
+        world.broker.end_turn()
+        assert again.bodies() == numbers(1, 6)
+        assert other.bodies() == numbers(0, 6)
+        queue.settle(second)  # of the reader before, which counts no more
+        queue.remove_consumer(again)
+        world.broker.end_turn()
+        world, queue = recovered(world)
+        final = Reading(queue, "next", consumer="c")
+        world.run()
+        assert final.bodies() == numbers(1, 6)
+
+    def test_what_is_given_back_comes_again(self) -> None:
+        world = World()
+        queue = stream(world)
+        append(world, queue, *numbers(0, 3))
+        reader = Reading(queue, consumer="c")
+        world.broker.end_turn()
+        queue.remove_consumer(reader)
+        queue.settle(reader.taken[0])
+        queue.requeue(reader.taken[1])
+        queue.settle(reader.taken[2])
+        again = Reading(queue, consumer="c")
+        world.broker.end_turn()
+        assert again.bodies() == ["1", "2"]
+        assert reader not in queue.readers
+
+    def test_the_newest_of_a_name_counts(self) -> None:
+        world = World()
+        queue = stream(world)
+        append(world, queue, "a", "b")
+        old = Reading(queue, consumer="c")
+        new = Reading(queue, consumer="c", credit=1)
+        world.broker.end_turn()
+        old.ack(2)
+        new.ack(1)
+        world.broker.end_turn()
+        third = Reading(queue, consumer="c")
+        world.broker.end_turn()
+        assert third.bodies() == ["b"]
+
+    def test_settled_links_have_acknowledged_what_they_got(self) -> None:
+        world = World()
+        queue = stream(world)
+        append(world, queue, "a", "b")
+        Reading(queue, consumer="c", credit=1, no_ack=True)
+        world.broker.end_turn()
+        again = Reading(queue, consumer="c")
+        world.broker.end_turn()
+        assert again.bodies() == ["b"]
+
+    @pytest.mark.parametrize("name", ["", 5, "x" * 256], ids=["empty", "number", "long"])
+    def test_what_is_no_name(self, name: object) -> None:
+        with pytest.raises(PreconditionFailed, match="x-stream-consumer"):
+            stream(World()).check_consumer({"x-stream-consumer": name})
+
+
+class TestNamedPublishers:
+    def test_what_was_sent_before_is_not_appended_again(self) -> None:
+        world = World()
+        queue = stream(world)
+        for body, sequence in (("a", 1), ("b", 2), ("a again", 1), ("b again", 2), ("d", 4), ("c", 3)):
+            append(world, queue, body, headers={"x-stream-publisher": "p", "x-stream-sequence": sequence})
+        append(world, queue, "other", headers={"x-stream-publisher": "q", "x-stream-sequence": 1})
+        append(world, queue, "none", headers={"x-stream-publisher": "p"})
+        world, queue = recovered(world)
+        append(world, queue, "d again", headers={"x-stream-publisher": "p", "x-stream-sequence": 4})
+        append(world, queue, "e", headers={"x-stream-publisher": "p", "x-stream-sequence": 5})
+        reader = Reading(queue)
+        world.run()
+        assert reader.bodies() == ["a", "b", "d", "other", "none", "e"]
+        assert reader.offsets() == list(range(6))
+
+    def test_a_duplicate_is_not_confirmed_before_the_first(self) -> None:
+        world = World(log=HeldLog(held=True))
+        world.held_log.release_all()
+        queue = stream(world)
+        world.held_log.release_all()
+        first, second = (world.message(body, persistent=True, headers={"x-stream-publisher": "p", "x-stream-sequence": 1})
+                         for body in "ab")
+        queue.push(first)
+        queue.push(second)
+        assert second.row is first.row is not None
+        world.held_log.release_all()
+        third = world.message("c", persistent=True, headers={"x-stream-publisher": "p", "x-stream-sequence": 1})
+        queue.push(third)
+        assert third.row is None
+        assert queue.ready_count == 1
+
+    def test_in_a_transaction(self) -> None:
+        world = World()
+        queue = stream(world)
+        transaction = Transaction(world.log)
+        for body in "ab":
+            transaction.publish(
+                world.message(body, headers={"x-stream-publisher": "p", "x-stream-sequence": 1}), [queue])
+        done: list[bool] = []
+        transaction.commit(lambda: done.append(True))
+        world.broker.end_turn()
+        assert done == [True]
+        assert queue.ready_count == 1
+        assert queue.hidden == {}
+
+    def test_those_silent_for_longest_are_forgotten(self) -> None:
+        world = World()
+        tracking = stream(world).tracking
+        for number in range(stream_tracking.MOST_PUBLISHERS):
+            assert not tracking.is_duplicate({"x-stream-publisher": str(number), "x-stream-sequence": 7})
+        assert tracking.is_duplicate({"x-stream-publisher": "0", "x-stream-sequence": 7})
+        tracking.is_duplicate({"x-stream-publisher": "one more", "x-stream-sequence": 7})
+        assert tracking.is_duplicate({"x-stream-publisher": "0", "x-stream-sequence": 7})
+        assert not tracking.is_duplicate({"x-stream-publisher": "1", "x-stream-sequence": 7})

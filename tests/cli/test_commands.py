@@ -76,6 +76,41 @@ def test_queues(commands: Commands, connection: pika.BlockingConnection) -> None
         channel.queue_declare("mine", passive=True)
 
 
+def test_streams(commands: Commands, connection: pika.BlockingConnection) -> None:
+    said = commands.ok("streams", "add-super", "orders", "--partitions", "3", "--argument", "x-max-age=1h")
+    assert "orders-0, orders-1, orders-2" in said
+    commands.ok("streams", "add-super", "orders", "--partitions", "4", "--argument", "x-max-age=1h")
+    channel = connection.channel()
+    channel.confirm_delivery()
+    for number in range(40):
+        channel.basic_publish("orders", f"key {number % 20}", b"m")
+    items = [item for item in commands.json("streams") if str(item["name"]).startswith("orders-")]
+    assert len(items) == 4
+    assert sum(int(str(item["messages"])) for item in items) == 40
+    assert all(item["next_offset"] == item["messages"] for item in items)
+    fullest = max(items, key=lambda item: int(str(item["messages"])))
+    name, count = str(fullest["name"]), int(str(fullest["messages"]))
+
+    channel.basic_qos(prefetch_count=1)
+    start = {"x-stream-offset": "first", "x-stream-consumer": "me"}
+    for method, _, _ in channel.consume(name, arguments=start):
+        assert "is reading" in commands.refused("streams", "rewind", name, "me", "0")
+        channel.basic_ack(method.delivery_tag)
+        break
+    channel.cancel()
+    channel.close()
+    [item] = commands.json("streams", "consumers", name)
+    assert (item["consumer"], item["next_offset"], item["lag"], item["reading"]) == ("me", 1, count - 1, False)
+    commands.ok("streams", "rewind", name, "me", "0")
+    assert [item["lag"] for item in commands.json("streams", "consumers", name)] == [count]
+    commands.ok("streams", "forget", name, "me")
+    assert commands.json("streams", "consumers", name) == []
+    assert "knows no consumer" in commands.refused("streams", "forget", name, "me")
+    assert "no stream 'missing'" in commands.refused("streams", "consumers", "missing")
+    assert "with 40 messages" in commands.ok("streams", "delete-super", "orders")
+    assert not [item for item in commands.json("streams") if str(item["name"]).startswith("orders")]
+
+
 def test_names_of_clients_do_not_reach_the_terminal_as_they_are(commands: Commands,
                                                                 connection: pika.BlockingConnection) -> None:
     connection.channel().queue_declare("\x1b[31mred\x85", exclusive=True)

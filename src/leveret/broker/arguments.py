@@ -148,6 +148,7 @@ CONSUMER_ARGUMENTS: Final = _declared(
     Argument("x-cancel-on-ha-failover", FLAG),
     # Of a reader of a stream; the stream looks at their values.
     Argument("x-stream-offset", ANYTHING),
+    Argument("x-stream-consumer", ANYTHING),
     Argument("x-stream-filter", ANYTHING),
     Argument("x-stream-match-unfiltered", FLAG),
 )

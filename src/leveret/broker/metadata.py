@@ -23,6 +23,8 @@ TERMINUS: Final = "terminus"  # of a link of AMQP 1.0
 LINK_STATE: Final = "link-state"  # of one delivery that is unsettled at a terminus
 LINK_PART: Final = "link-part"  # what has come of one that was interrupted
 STREAM_CHUNK: Final = "stream-chunk"  # when a chunk of a stream began
+STREAM_OFFSET: Final = "stream-offset"  # how far a named consumer of a stream has come
+STREAM_PUBLISHER: Final = "stream-publisher"  # what a named publisher has sent to a stream
 
 # Extension types: decimals, texts that are not UTF-8 (as the decoder of field tables leaves them), tables with such names.
 _DECIMAL: Final = 1

@@ -37,6 +37,7 @@ from leveret.broker.queues import paging, remains
 from leveret.broker.queues.base import Queue
 from leveret.broker.queues.registry import make_queue
 from leveret.broker.queues.stream import StreamQueue
+from leveret.broker.queues.stream_tracking import Progress
 from leveret.broker.routing import Route, depends_on_message, resolve
 
 if TYPE_CHECKING:
@@ -469,11 +470,14 @@ class Vhost:
     def _restore_entries(self, queue: Queue, recovery: Recovery) -> None:
         queue.next_seq = recovery.last_seq.get(queue.id, 0) + 1
         recovered = recovery.queues.get(queue.id)
-        if recovered is None:
-            return
         if isinstance(queue, StreamQueue):
-            queue.recover_chunks(recovered, _chunk_times(queue.id, recovery))
-        else:
+            times = _recovered_of(queue.id, metadata.STREAM_CHUNK, "time", recovery)
+            if recovered is not None:
+                queue.recover_chunks(recovered, {int(first): time for first, time in times.items()})
+            for name, offset in _recovered_of(queue.id, metadata.STREAM_OFFSET, "next", recovery).items():
+                queue.tracking.progress[name] = Progress(offset)
+            queue.tracking.sequences = _recovered_of(queue.id, metadata.STREAM_PUBLISHER, "sequence", recovery)
+        elif recovered is not None:
             paging.recover(queue, recovered, not recovery.clean)
 
     # Checks
@@ -508,15 +512,15 @@ class Vhost:
             raise PreconditionFailed(difference)
 
 
-def _chunk_times(queue_id: int, recovery: Recovery) -> dict[int, int]:
-    """When each chunk of a stream began, by the sequence number of its first message."""
-    times: dict[int, int] = {}
+def _recovered_of(stream_id: int, wanted: str, field: str, recovery: Recovery) -> dict[str, int]:
+    """One field of what the metadata has of a stream, by the other part of its key."""
+    found: dict[str, int] = {}
     for (kind, key), value in recovery.metadata.items():
-        if kind == metadata.STREAM_CHUNK:
-            stream, first = metadata.split_key(key)
-            if int(stream) == queue_id:
-                times[int(first)] = metadata.unpack(value)["time"]
-    return times
+        if kind == wanted:
+            stream, name = metadata.split_key(key)
+            if int(stream) == stream_id:
+                found[name] = metadata.unpack(value)[field]
+    return found
 
 
 def _is_kept(destination: Any) -> bool:

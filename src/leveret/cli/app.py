@@ -12,6 +12,7 @@ COMMANDS = {
     "serve": ("leveret.cli.serve:serve", "Run a broker."),
     "status": ("leveret.cli.status:status", "Show how the broker is."),
     "queues": ("leveret.cli.queues:queues", "List, add, delete and purge queues."),
+    "streams": ("leveret.cli.streams:streams", "List, inspect and partition streams."),
     "exchanges": ("leveret.cli.exchanges:exchanges", "List, add and delete exchanges."),
     "bindings": ("leveret.cli.bindings:bindings", "List, add and delete bindings."),
     "connections": ("leveret.cli.connections:connections", "List and close connections."),

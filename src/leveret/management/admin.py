@@ -22,6 +22,7 @@ from leveret.management import (
     permissions,
     queues,
     status,
+    streams,
     users,
     vhosts,
 )
@@ -34,6 +35,7 @@ COMMIT_TIMEOUT = 10.0
 CALLS: dict[str, Call] = {
     **status.CALLS,
     **queues.CALLS,
+    **streams.CALLS,
     **exchanges.CALLS,
     **bindings.CALLS,
     **connections.CALLS,

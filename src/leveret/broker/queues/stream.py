@@ -24,6 +24,7 @@ from leveret.broker.queues import removal, rings
 from leveret.broker.queues.base import Queue
 from leveret.broker.queues.stream_chunks import CHUNK_TIME, StreamChunk
 from leveret.broker.queues.stream_offsets import FIRST, LAST, StartingPoint, starting_point
+from leveret.broker.queues.stream_tracking import PUBLISHER_OCTETS, Progress, Tracking, name_of
 from leveret.broker.timers import Timed
 
 if TYPE_CHECKING:
@@ -42,9 +43,10 @@ class Reader:
     next    sequence number of the next message
     chunk   where that is, None while it has to be found
     values  the filter values it takes, None for any; with `unfiltered` also messages that have none
+    name, progress  what it is called, and how far it has come; None where nobody keeps that
     """
 
-    __slots__ = ("chunk", "consumer", "next", "unfiltered", "values")
+    __slots__ = ("chunk", "consumer", "name", "next", "progress", "unfiltered", "values")
 
     def __init__(self, consumer: Consumer, values: frozenset[str] | None, unfiltered: bool) -> None:
         self.consumer = consumer
@@ -52,6 +54,8 @@ class Reader:
         self.chunk: StreamChunk | None = None
         self.values = values
         self.unfiltered = unfiltered
+        self.name = ""
+        self.progress: Progress | None = None
 
 
 class _Appended(CommitWaiter):
@@ -94,6 +98,8 @@ class StreamQueue(Queue):
     pending   appended, not committed yet
     cached    chunks whose messages are in memory, in the order in which they came there
     readers   by consumer
+    tracking  offsets of named consumers, sequence numbers of named publishers
+    named     the readers whose progress is kept, by name
     """
 
     def __init__(self, vhost: Vhost, id: int, name: str, durable: bool, exclusive_owner: object | None, auto_delete: bool,
@@ -103,6 +109,8 @@ class StreamQueue(Queue):
         self.pending: deque[Entry] = deque()
         self.cached: deque[StreamChunk] = deque()
         self.readers: dict[Consumer, Reader] = {}
+        self.tracking = Tracking(self.log, id)
+        self.named: dict[str, Reader] = {}
         self.count = 0
         self.octets = 0
         self.awaited = 0
@@ -139,7 +147,11 @@ class StreamQueue(Queue):
         return True
 
     def prepare(self, message: Message, overlay: Overlay | None = None) -> Entry:
-        """Append a message, to be seen once it is committed."""
+        """Append a message, to be seen once it is committed; nothing more where its publisher has sent it before."""
+        if PUBLISHER_OCTETS in message.header and self.tracking.is_duplicate(self.broker.decode_headers(message)):
+            if self.pending:
+                message.row = self.pending[0].row  # the one before may not be on disk yet, and then this is not either
+            return Entry(self, message, 0)
         seq = self.next_seq
         self.next_seq = seq + 1
         entry = Entry(self, message, seq)
@@ -246,19 +258,38 @@ class StreamQueue(Queue):
     def check_consumer(self, arguments: dict[str, Any]) -> None:
         """Refuse a consumer that asks for a place that there is not, before it is told that it consumes."""
         starting_point(arguments.get(OFFSET), 0)
+        name_of(arguments)
         _filter_of(arguments)
 
     def add_consumer(self, consumer: Consumer) -> None:
         arguments = consumer.arguments
         values, unfiltered = _filter_of(arguments)
         reader = Reader(consumer, values, unfiltered)
-        self._place(reader, starting_point(arguments.get(OFFSET), self.broker.timers.now()))
+        start = starting_point(arguments.get(OFFSET), self.broker.timers.now())
+        name = name_of(arguments)
+        if name is not None:
+            reader.name = name
+            progress = reader.progress = self.tracking.start(name)
+            if progress.next >= 0:
+                start = StartingPoint(offset=progress.next)
+            before = self.named.get(name)
+            if before is not None:
+                before.progress = None  # the newest reader of a name is the one that counts
+            self.named[name] = reader
+        self._place(reader, start)
         self.readers[consumer] = reader
         rings.add(self, consumer)
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        self.readers.pop(consumer, None)
+        # What it has not acknowledged yet may still be: its channel is there.
         rings.remove(self, consumer)
+        if not consumer.unacked:
+            self._forget_reader(consumer)
+
+    def _forget_reader(self, consumer: Consumer) -> None:
+        reader = self.readers.pop(consumer, None)
+        if reader is not None and self.named.get(reader.name) is reader:
+            del self.named[reader.name]
 
     def _place(self, reader: Reader, start: StartingPoint) -> None:
         """Put a reader where it wants to begin. An offset that retention has taken away means the oldest message."""
@@ -316,9 +347,12 @@ class StreamQueue(Queue):
                 entry.overlay = _with_offset(chunk.overlays.get(offset + 1), offset)
                 entry.state = ACQUIRED
                 entry.acquired_count = 1
+                if reader.progress is not None:
+                    reader.progress.handed.append(offset)
                 if consumer.no_ack:
                     consumer.deliver(entry)
                     entry.state = ARCHIVED
+                    self._acknowledged(reader, offset)
                 else:
                     entry.holder = consumer
                     consumer.unacked += 1
@@ -406,22 +440,37 @@ class StreamQueue(Queue):
     def can_deliver_now(self, message: Message) -> bool:
         return any(consumer.can_take(message.size) for consumer in self.consumers)
 
-    # Settlement: credit, and nothing else
+    # Settlement: credit, and progress of those that have a name
 
     def settle(self, entry: Entry) -> None:
+        holder = entry.holder
+        if holder is not None and self.named:
+            reader = self.readers.get(holder)
+            if reader is not None:
+                self._acknowledged(reader, entry.seq - 1)
+        self._given_back(entry)
+
+    def _acknowledged(self, reader: Reader, offset: int) -> None:
+        progress = reader.progress
+        if progress is not None and progress.acknowledge(offset):
+            self.tracking.keep(reader.name, progress)
+
+    def _given_back(self, entry: Entry) -> None:
         holder = entry.holder
         if holder is not None:
             holder.unacked -= 1
             entry.holder = None
+            if not holder.active and not holder.unacked:
+                self._forget_reader(holder)
         self.unacked -= 1
         entry.state = ARCHIVED
         self.settled += 1
 
     def requeue(self, entry: Entry, failed: bool = True) -> None:
-        self.settle(entry)
+        self._given_back(entry)
 
     def requeue_elsewhere(self, entry: Entry, scope: object) -> None:
-        self.settle(entry)
+        self._given_back(entry)
 
     def refuse(self, entry: Entry, scope: object) -> None:
         """A message of a stream goes to a reader once anyway."""
@@ -444,6 +493,8 @@ class StreamQueue(Queue):
             self.log.settle(entry)
         self.pending.clear()
         self.readers.clear()
+        self.named.clear()
+        self.tracking.forget()
         if self.aging is not None:
             self.broker.timers.cancel(self.aging)
             self.aging.stream = None

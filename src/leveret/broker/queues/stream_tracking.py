@@ -1,0 +1,127 @@
+"""What a stream remembers of those who use it: how far consumers with a name have come, and what publishers have sent.
+
+Both stand in the log's metadata. A consumer's offset is that of the message behind the last one which it has acknowledged
+without a gap; a publisher's sequence number is written in the commit that holds the message, so that the two agree.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.broker import metadata
+from leveret.broker.errors import PreconditionFailed
+
+if TYPE_CHECKING:
+    from leveret.broker.log import Log
+
+CONSUMER: Final = "x-stream-consumer"
+PUBLISHER: Final = "x-stream-publisher"
+SEQUENCE: Final = "x-stream-sequence"
+# For a look at encoded headers before they are decoded.
+PUBLISHER_OCTETS: Final = PUBLISHER.encode()
+# Publishers that a stream remembers; of more than that the one is forgotten that has been silent for longest.
+MOST_PUBLISHERS: Final = 10_000
+
+
+class Progress:
+    """How far a named consumer has come: `next` is the offset where it would begin now.
+
+    handed, done  offsets handed out since, in their order, and those of them that are acknowledged
+    """
+
+    __slots__ = ("done", "handed", "next")
+
+    def __init__(self, next: int) -> None:
+        self.next = next
+        self.handed: deque[int] = deque()
+        self.done: set[int] = set()
+
+    def restart(self) -> None:
+        """A new reader takes over: what the one before has not acknowledged comes again."""
+        self.handed.clear()
+        self.done.clear()
+
+    def acknowledge(self, offset: int) -> bool:
+        """Note an acknowledgement; whether that moves `next`."""
+        handed = self.handed
+        self.done.add(offset)
+        moved = False
+        while handed and handed[0] in self.done:
+            first = handed.popleft()
+            self.done.discard(first)
+            self.next = first + 1
+            moved = True
+        return moved
+
+
+class Tracking:
+    """Of one stream. `progress` by the name of the consumer, `sequences` by that of the publisher, oldest use first."""
+
+    def __init__(self, log: Log, stream_id: int) -> None:
+        self._log = log
+        self._id = str(stream_id)
+        self.progress: dict[str, Progress] = {}
+        self.sequences: dict[str, int] = {}
+
+    def start(self, name: str) -> Progress:
+        """The progress of a consumer that begins now; `next` is -1 where nothing is known of it."""
+        known = self.progress.get(name)
+        if known is None:
+            known = self.progress[name] = Progress(-1)
+        known.restart()
+        return known
+
+    def keep(self, name: str, progress: Progress) -> None:
+        self._log.put(metadata.STREAM_OFFSET, metadata.make_key(self._id, name), metadata.pack({"next": progress.next}))
+
+    def set_offset(self, name: str, offset: int | None) -> None:
+        """Have a consumer begin at an offset the next time; None forgets it."""
+        if offset is None:
+            self.progress.pop(name, None)
+            self._log.put(metadata.STREAM_OFFSET, metadata.make_key(self._id, name), None)
+            return
+        progress = self.start(name)
+        progress.next = offset
+        self.keep(name, progress)
+
+    def is_duplicate(self, headers: dict[str, Any]) -> bool:
+        """Whether a message was appended before; notes its sequence number where it was not."""
+        name = headers.get(PUBLISHER)
+        sequence = headers.get(SEQUENCE)
+        if isinstance(name, bytes):
+            name = name.decode("utf-8", "replace")
+        if not isinstance(name, str) or not isinstance(sequence, int) or isinstance(sequence, bool):
+            return False
+        sequences = self.sequences
+        last = sequences.pop(name, -1)
+        if sequence <= last:
+            sequences[name] = last
+            return True
+        sequences[name] = sequence
+        self._log.put(metadata.STREAM_PUBLISHER, metadata.make_key(self._id, name), metadata.pack({"sequence": sequence}))
+        if len(sequences) > MOST_PUBLISHERS:
+            oldest = next(iter(sequences))
+            del sequences[oldest]
+            self._log.put(metadata.STREAM_PUBLISHER, metadata.make_key(self._id, oldest), None)
+        return False
+
+    def forget(self) -> None:
+        """The stream is gone."""
+        for name in self.progress:
+            self._log.put(metadata.STREAM_OFFSET, metadata.make_key(self._id, name), None)
+        for name in self.sequences:
+            self._log.put(metadata.STREAM_PUBLISHER, metadata.make_key(self._id, name), None)
+
+
+def name_of(arguments: dict[str, Any]) -> str | None:
+    """The name that a consumer gives itself, None where it has none. PreconditionFailed for what is no name."""
+    name = arguments.get(CONSUMER)
+    if isinstance(name, bytes):
+        name = name.decode("utf-8", "replace")
+    if name is None:
+        return None
+    if not isinstance(name, str) or not 0 < len(name.encode("utf-8", "surrogatepass")) <= 255:
+        raise PreconditionFailed(f"invalid arg '{CONSUMER}': received '{str(name)[:60]}', expected a text of 1 to 255"
+                                 " octets")
+    return name

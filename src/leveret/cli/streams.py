@@ -1,0 +1,112 @@
+"""`leveret streams`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from leveret.cli.output import octets, show_json, show_table
+from leveret.cli.remote import (
+    argument_option,
+    current,
+    in_vhost_option,
+    read_arguments,
+    remote_options,
+    vhost_option,
+)
+
+COLUMNS = (
+    ("vhost", "vhost"), ("name", "name"), ("messages", "messages"), ("octets", "size", octets),
+    ("first_offset", "first offset"), ("next_offset", "next offset"), ("since", "since"), ("readers", "readers"),
+    ("consumers", "named consumers"), ("arguments", "arguments"),
+)
+CONSUMERS = (("consumer", "consumer"), ("next_offset", "next offset"), ("lag", "lag"), ("reading", "reading"))
+
+
+@click.group(invoke_without_command=True)
+@vhost_option
+@remote_options
+@click.pass_context
+def streams(context: click.Context, /, vhost: str | None, **_: Any) -> None:
+    """List streams; the subcommands inspect and change them."""
+    if context.invoked_subcommand is None:
+        _list(vhost)
+
+
+def _list(vhost: str | None) -> None:
+    broker = current()
+    found = broker.call("streams.list", vhost=vhost)
+    found.sort(key=lambda item: (item["vhost"], item["name"]))
+    if broker.as_json:
+        show_json(found)
+    else:
+        show_table(found, COLUMNS)
+
+
+@streams.command("list")
+@vhost_option
+@remote_options
+def list_streams(vhost: str | None, **_: Any) -> None:
+    """List streams with their figures."""
+    _list(vhost)
+
+
+@streams.command()
+@click.argument("name")
+@in_vhost_option
+@remote_options
+def consumers(name: str, vhost: str, **_: Any) -> None:
+    """List the named consumers of a stream, and how far they lag behind."""
+    broker = current()
+    found = broker.call("streams.consumers", name=name, vhost=vhost)
+    if broker.as_json:
+        show_json(found)
+    else:
+        show_table(found, CONSUMERS)
+
+
+@streams.command()
+@click.argument("name")
+@click.argument("consumer")
+@click.argument("offset", type=click.IntRange(min=0))
+@in_vhost_option
+@remote_options
+def rewind(name: str, consumer: str, offset: int, vhost: str, **_: Any) -> None:
+    """Have a named consumer that is not reading go on from an offset, back or forth."""
+    current().call("streams.set_offset", name=name, vhost=vhost, consumer=consumer, offset=offset)
+    click.echo(f"consumer '{consumer}' of stream '{name}' goes on from offset {offset}")
+
+
+@streams.command()
+@click.argument("name")
+@click.argument("consumer")
+@in_vhost_option
+@remote_options
+def forget(name: str, consumer: str, vhost: str, **_: Any) -> None:
+    """Forget how far a named consumer has come."""
+    current().call("streams.set_offset", name=name, vhost=vhost, consumer=consumer)
+    click.echo(f"consumer '{consumer}' of stream '{name}' is forgotten")
+
+
+@streams.command("add-super")
+@click.argument("name")
+@click.option("--partitions", type=click.IntRange(1, 10_000), required=True, help="How many streams it is spread over.")
+@in_vhost_option
+@argument_option
+@remote_options
+def add_super(name: str, partitions: int, vhost: str, arguments: tuple[str, ...], **_: Any) -> None:
+    """Declare a stream in partitions: an exchange and the streams behind it."""
+    result = current().call("streams.add_super", name=name, vhost=vhost, partitions=partitions,
+                            arguments=read_arguments(arguments))
+    click.echo(f"exchange '{name}' spreads messages over {', '.join(result['partitions'])}")
+
+
+@streams.command("delete-super")
+@click.argument("name")
+@in_vhost_option
+@remote_options
+def delete_super(name: str, vhost: str, **_: Any) -> None:
+    """Delete a stream in partitions with all of them."""
+    result = current().call("streams.delete_super", name=name, vhost=vhost)
+    click.echo(f"stream '{name}' is deleted, with {result['messages']} messages")

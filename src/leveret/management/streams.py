@@ -1,0 +1,124 @@
+"""Streams: list and inspect, how far consumers have come, streams in partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from msgspec import Meta, field
+
+from leveret.broker.errors import NotFound, PreconditionFailed
+from leveret.broker.queues.stream import StreamQueue
+from leveret.management.calls import Call, InVhost, Item, NamedInVhost, plain
+
+if TYPE_CHECKING:
+    from leveret.broker.vhost import Vhost
+    from leveret.management.admin import Admin
+
+HASH: Final = "x-consistent-hash"
+
+
+class Offset(NamedInVhost, kw_only=True):
+    """`offset` None forgets the consumer."""
+
+    consumer: str
+    offset: Annotated[int, Meta(ge=0)] | None = None
+
+
+class AddSuper(NamedInVhost, kw_only=True):
+    partitions: Annotated[int, Meta(ge=1, le=10_000)]
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+def describe(stream: StreamQueue) -> Item:
+    """The figures of a stream. `since`: when the oldest chunk began, None where there is nothing."""
+    chunks = stream.chunks
+    since = datetime.fromtimestamp(chunks[0].time / 1000, UTC).isoformat(timespec="seconds") if chunks else None
+    return {
+        "vhost": stream.vhost.name, "name": plain(stream.name), "messages": stream.ready_count,
+        "octets": stream.ready_bytes, "memory": stream.memory, "first_offset": stream.first_offset,
+        "next_offset": stream.visible_until - 1, "since": since, "readers": len(stream.readers),
+        "consumers": len(stream.tracking.progress), "publishers": len(stream.tracking.sequences),
+        "arguments": plain(stream.arguments),
+    }
+
+
+def _find(admin: Admin, arguments: NamedInVhost) -> StreamQueue:
+    queue = admin.vhost(arguments.vhost).queues.get(arguments.name)
+    if not isinstance(queue, StreamQueue):
+        what = "no stream" if queue is None else "queue, but no stream,"
+        raise NotFound(f"{what} '{arguments.name}' in vhost '{arguments.vhost}'")
+    return queue
+
+
+def list_streams(admin: Admin, arguments: InVhost) -> Iterator[Item]:
+    found = [queue for vhost in admin.vhosts(arguments.vhost) for queue in vhost.queues.values()]
+    return (describe(queue) for queue in found if isinstance(queue, StreamQueue))
+
+
+def show(admin: Admin, arguments: NamedInVhost) -> Item:
+    return describe(_find(admin, arguments))
+
+
+def consumers(admin: Admin, arguments: NamedInVhost) -> Iterator[Item]:
+    """The consumers that have a name: where each goes on, and how many messages are there for it."""
+    stream = _find(admin, arguments)
+    end = stream.visible_until - 1
+    first = stream.first_offset
+    return ({
+        "consumer": plain(name), "next_offset": progress.next if progress.next >= 0 else None,
+        "lag": end - max(progress.next, first) if progress.next >= 0 else None, "reading": name in stream.named,
+    } for name, progress in sorted(stream.tracking.progress.items()))
+
+
+def set_offset(admin: Admin, arguments: Offset) -> None:
+    """Have a consumer go on from an offset, or forget it. PreconditionFailed while it reads."""
+    stream = _find(admin, arguments)
+    if arguments.consumer in stream.named:
+        raise PreconditionFailed(f"consumer '{arguments.consumer}' is reading stream '{arguments.name}': stop it first")
+    if arguments.offset is None and arguments.consumer not in stream.tracking.progress:
+        raise NotFound(f"stream '{arguments.name}' knows no consumer '{arguments.consumer}'")
+    stream.tracking.set_offset(arguments.consumer, arguments.offset)
+
+
+def _partitions(vhost: Vhost, name: str) -> list[StreamQueue]:
+    exchange = vhost.exchanges.get(name)
+    if exchange is None or exchange.type != HASH:
+        raise NotFound(f"no stream in partitions '{name}' in vhost '{vhost.name}'")
+    found = [binding.destination for binding in exchange.bindings()]
+    return [queue for queue in found if isinstance(queue, StreamQueue)]
+
+
+def add_super(admin: Admin, arguments: AddSuper) -> Item:
+    """A stream in partitions: an exchange of the name that spreads messages over streams by their routing keys. What is
+    there already must be the same; more partitions may be added."""
+    vhost = admin.vhost(arguments.vhost)
+    name = arguments.name
+    vhost.declare_exchange(name, HASH, durable=True)
+    wanted = {**arguments.arguments, "x-queue-type": "stream"}
+    names = [f"{name}-{number}" for number in range(arguments.partitions)]
+    bound = {stream.name for stream in _partitions(vhost, name)}
+    for partition in names:
+        queue = vhost.declare_queue(partition, None, durable=True, arguments=wanted)
+        if partition not in bound:
+            vhost.bind(queue, name, "1", {})
+    return {"name": name, "partitions": names}
+
+
+def delete_super(admin: Admin, arguments: NamedInVhost) -> Item:
+    """Delete a stream in partitions with all of them. The number of messages that were in it."""
+    vhost = admin.vhost(arguments.vhost)
+    streams = _partitions(vhost, arguments.name)
+    vhost.delete_exchange(arguments.name)
+    return {"messages": sum(vhost.remove_queue(stream) for stream in streams)}
+
+
+CALLS = {
+    "streams.list": Call(list_streams, InVhost),
+    "streams.show": Call(show, NamedInVhost),
+    "streams.consumers": Call(consumers, NamedInVhost),
+    "streams.set_offset": Call(set_offset, Offset, changes=True),
+    "streams.add_super": Call(add_super, AddSuper, changes=True),
+    "streams.delete_super": Call(delete_super, NamedInVhost, changes=True),
+}
