@@ -39,6 +39,7 @@ from rabbitmq_amqp_python_client import (  # noqa: E402
     Message,
     MessageProperties,
     OAuth2Options,
+    OffsetSpecification,
     OutcomeState,
     QueueType,
     QuorumConsumerOptions,
@@ -237,9 +238,9 @@ class TestManagement:
 
     def test_what_there_is_not(self, broker: Broker, management: Management, name: str) -> None:
         with pytest.raises(ValidationCodeException, match="400"):
-            management.declare_queue(StreamSpecification(name=name))
+            management.declare_queue(ClassicQueueSpecification(name=name, overflow_behaviour="explode"))
         # The client does not show the text of the answer; the log does.
-        assert "received 'stream', expected one of classic, quorum" in broker.log()  # type: ignore[attr-defined]
+        assert "invalid arg 'x-overflow': received 'explode'" in broker.log()  # type: ignore[attr-defined]
         with pytest.raises(ValidationCodeException, match="404"):
             management.purge_queue(name)
         with pytest.raises(ValidationCodeException, match="404"):
@@ -441,6 +442,25 @@ class TestConsuming:
         options = StreamConsumerOptions(filter_options=StreamFilterOptions(sql="color LIKE"))
         with pytest.raises(LinkDetached, match=r"invalid-field|expected"):
             connection.consumer(to_queue(queue), message_handler=Handler(1), consumer_options=options)
+
+    def test_streams(self, connection: Connection, management: Management, name: str) -> None:
+        specification = StreamSpecification(
+            name=name, max_len_bytes=1 << 30, max_age=timedelta(days=1), stream_max_segment_size_bytes=1 << 20,
+            stream_filter_size_bytes=32, initial_group_size=3, leader_locator="client-local")
+        for _ in range(2):
+            management.declare_queue(specification)
+        publish(connection, name, *(message(str(number), annotations={"x-stream-filter-value": str(number % 2)})
+                                    for number in range(6)))
+        assert management.queue_info(name).queue_type is QueueType.stream
+        with pytest.raises(ValidationCodeException, match="400"):
+            management.purge_queue(name)
+        for offset, first in ((OffsetSpecification.first, 0), (4, 4)):
+            handler = consume(connection, name, Handler(6 - first), consumer_options=StreamConsumerOptions(offset))
+            assert handler.bodies == [str(number) for number in range(first, 6)]
+            assert handler.offset == 5
+        options = StreamConsumerOptions(OffsetSpecification.first, StreamFilterOptions(values=["1"]))
+        assert consume(connection, name, Handler(3), consumer_options=options).bodies == ["1", "3", "5"]
+        management.delete_queue(name)
 
     def test_single_active_consumers_are_told(self, connect: Callable[..., Connection], management: Management,
                                               name: str) -> None:

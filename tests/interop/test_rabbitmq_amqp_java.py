@@ -16,4 +16,4 @@ HERE = Path(__file__).parent
 def test_java(broker: Broker) -> None:
     if broker.kind != "leveret":
         pytest.skip("the client wants RabbitMQ 4")
-    run(java(HERE / "rabbitmq_amqp", "Client", "amqp-client"), broker, 45)
+    run(java(HERE / "rabbitmq_amqp", "Client", "amqp-client"), broker, 52)

@@ -1,6 +1,7 @@
 import com.rabbitmq.client.amqp.AmqpException;
 import com.rabbitmq.client.amqp.Connection;
 import com.rabbitmq.client.amqp.Consumer;
+import com.rabbitmq.client.amqp.ConsumerBuilder;
 import com.rabbitmq.client.amqp.Environment;
 import com.rabbitmq.client.amqp.Management;
 import com.rabbitmq.client.amqp.Message;
@@ -35,6 +36,7 @@ public class Client {
             presettled();
             priorities();
             filters();
+            streams();
             requests();
             refusals();
             connection.close();
@@ -142,14 +144,16 @@ public class Client {
                 }
                 default -> context.accept();
             }
-            if (body.equals("again")) {
+            if (seen.size() == 6) {
                 last.add(body);
             }
         }).build();
         check(last.poll(20, TimeUnit.SECONDS) != null, "everything came");
         until(() -> consumer.unsettledMessageCount() == 0);
         consumer.close();
-        check(seen.equals(List.of("accept", "discard", "annotate", "requeue", "requeue", "again")), "in order " + seen);
+        check(seen.subList(0, 4).equals(List.of("accept", "discard", "annotate", "requeue")), "in order");
+        // The client may have given credit for the next one before what came back was in its place.
+        check(seen.subList(4, 6).containsAll(List.of("requeue", "again")), "requeued");
         BlockingQueue<Message> dead = new LinkedBlockingQueue<>();
         Consumer other = connection.consumerBuilder().queue("java.dead").messageHandler((context, message) -> {
             dead.add(message);
@@ -241,6 +245,23 @@ public class Client {
         return found;
     }
 
+    private static void streams() throws Exception {
+        management.queue("java.stream").stream().maxAge(Duration.ofDays(1)).queue().declare();
+        publish("java.stream", "0", "1", "2");
+        for (int round = 0; round < 2; round++) {
+            BlockingQueue<String> got = new LinkedBlockingQueue<>();
+            Consumer consumer = connection.consumerBuilder().queue("java.stream").messageHandler((context, message) -> {
+                got.add(text(message) + message.annotation("x-stream-offset"));
+                context.accept();
+            }).stream().offset(ConsumerBuilder.StreamOffsetSpecification.FIRST).builder().build();
+            for (String expected : new String[] {"00", "11", "22"}) {
+                check(expected.equals(got.poll(20, TimeUnit.SECONDS)), "read from a stream");
+            }
+            consumer.close();
+        }
+        management.queueDelete("java.stream");
+    }
+
     private static void requests() throws Exception {
         management.queue("java.requests").declare();
         BlockingQueue<Boolean> alive = new LinkedBlockingQueue<>();
@@ -261,10 +282,10 @@ public class Client {
 
     private static void refusals() throws Exception {
         try {
-            management.queue("java.stream").stream().queue().declare();
-            throw new IllegalStateException("a stream was declared");
+            management.queue("java.none").overflowStrategy("explode").declare();
+            throw new IllegalStateException("a queue was declared that cannot be");
         } catch (AmqpException refused) {
-            ok("a stream");
+            ok("a bad argument");
         }
         try {
             management.binding().sourceExchange("amq.direct").destinationQueue("java.none").key("k").bind();

@@ -327,6 +327,14 @@ class TestQueues:
         assert node.call("DELETE", "/queues/q/messages") == (200, {"message_count": 3})
         assert site.vhost.queues["q"].ready_count == 0
 
+    def test_streams(self, node: Node) -> None:
+        status, described = node.call("PUT", "/queues/s", {"arguments": {"x-queue-type": "stream"}})
+        assert (status, described["type"]) == (201, "stream")
+        status, text = node.call("DELETE", "/queues/s/messages")
+        assert status == 400
+        assert "not purged" in text
+        assert node.call("DELETE", "/queues/s")[0] == 200
+
     def test_exclusive_queues_belong_to_the_connection(self, site: Site, node: Node) -> None:
         assert node.call("PUT", "/queues/mine", {"exclusive": True, "durable": False})[0] == 201
         other = Node(connect(site, container="other").begin())
