@@ -210,6 +210,27 @@ class TestLinkPair:
         _, bindings = read(b"".join(frame.payload for frame in frames))
         assert [binding["arguments"]["number"] for binding in bindings] == list(range(20))
 
+    def test_answers_that_nobody_takes_do_not_pile_up(self, site: Site, session: Session) -> None:
+        site.vhost.declare_queue("q", None, arguments={"x-note": "x" * 300_000})
+        node = Node(session)
+        node.receiver.detach()
+        for number in range(20):
+            node.send("GET", "/queues/q", id=ULong(number))
+        assert node.client.find(Detach) is None
+        node.receiver = answers(session, credit=30)
+        session.client.send(Flow(1 << 20, 0, 1000, 0, channel=0))
+        session.client.run()
+        statuses = []
+        payload = b""
+        for frame in session.client.all(Transfer):
+            payload += frame.payload
+            if not frame.more:
+                statuses.append(read(payload)[0].subject)
+                payload = b""
+        # Once there are 4 MiB, the others are refused, in their order and with their ids.
+        assert statuses == ["200"] * 14 + ["503"] * 6
+        assert node.call("GET", "/queues/none")[0] == 404
+
     def test_requests_are_taken_while_publishers_must_stop(self, site: Site, session: Session) -> None:
         node = Node(session, credit=1000)
         assert node.call("PUT", "/queues/q", {})[0] == 201

@@ -30,6 +30,8 @@ CAPABILITY: Final = "LINK_PAIR_V1_0"
 MOST: Final = 64
 # Octets of one request.
 LARGEST: Final = 1 << 20
+# Octets of answers that wait for credit, beyond which requests are not carried out.
+MOST_OCTETS: Final = 4 << 20
 
 
 class Waiting:
@@ -47,7 +49,7 @@ class Waiting:
 class LinkPair(CommitWaiter):
     """Both links of a pair, as far as they are attached.
 
-    waiting  answers that wait for their commit; ready: those that wait for credit
+    waiting  answers that wait for their commit; ready: those that wait for credit; octets: of both
     """
 
     def __init__(self, session: SessionEndpoint) -> None:
@@ -56,20 +58,25 @@ class LinkPair(CommitWaiter):
         self.answers: AnswerLink | None = None
         self.waiting: deque[Waiting] = deque()
         self.ready: deque[bytes] = deque()
+        self.octets = 0
 
     def perform(self, payload: bytes) -> None:
         """Carry out a request."""
         session = self.session
         connection = session.connection
+        busy = ""
+        if self.octets > MOST_OCTETS:
+            busy = f"answers of {self.octets} octets wait for credit, at most {MOST_OCTETS} are kept"
         gone: list[OutgoingLink] = []
         connection.held_links = gone
         try:
-            message, kept = router.answer(connection, payload)
+            message, kept = router.answer(connection, payload, busy)
         finally:
             connection.held_links = None
         log = session.log
         batch = log.filling if kept and log.has_pending() else 0
         self.waiting.append(Waiting(message, batch, gone))
+        self.octets += len(message)
         if batch:
             log.wait(self)
         self._resolve()
@@ -94,9 +101,16 @@ class LinkPair(CommitWaiter):
         if link is None or self.session.closing:
             return
         while self.ready and link.can_send():
-            link.send(self.ready.popleft())
+            payload = self.ready.popleft()
+            self.octets -= len(payload)
+            link.send(payload)
         if self.requests is not None:
             self.requests.grant()
+
+    def forget_ready(self) -> None:
+        """The link that answers would go out on is gone."""
+        self.octets -= sum(len(payload) for payload in self.ready)
+        self.ready.clear()
 
     def room(self) -> int:
         """How many more requests may come."""
@@ -194,7 +208,7 @@ class AnswerLink(Link):
         """The answers that have not gone out have nowhere to go."""
         if self.pair.answers is self:
             self.pair.answers = None
-            self.pair.ready.clear()
+            self.pair.forget_ready()
             if self.pair.requests is not None:
                 self.pair.requests.grant()
         self.forget()

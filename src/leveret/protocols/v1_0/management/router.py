@@ -8,6 +8,7 @@
 | 405 | this path has other methods |
 | 409 | there is another one of this name already |
 | 500 | the broker failed |
+| 503 | too much waits for the client's credit |
 """
 
 from __future__ import annotations
@@ -43,11 +44,14 @@ PATHS: Final[dict[tuple[str, ...], dict[str, Handler]]] = {
 }
 
 
-def answer(connection: Connection, payload: bytes) -> tuple[bytes, bool]:
-    """Carry out a request; the message that answers it, and whether that has to wait for the log."""
+def answer(connection: Connection, payload: bytes, busy: str = "") -> tuple[bytes, bool]:
+    """Carry out a request; the message that answers it, and whether that has to wait for the log. With `busy`, which says
+    why, it is not carried out."""
     request = Request()
     try:
         read(request, payload)
+        if busy:
+            raise RequestRefused(503, busy)
         found = _perform(connection, request)
     except RequestRefused as refused:
         found = _refused(connection, request, refused.status, refused.text)
