@@ -18,7 +18,7 @@ from leveret.wire.amqp1.transport import Disposition, Flow, Transfer
 from tests.conformance.peer1 import Closed, Peer, Receiver, Sender, Session, body_of, message
 from tests.support.broker import LeveretProcess, free_port, leveret_only
 
-TOTAL = 400
+TOTAL = 1500
 MANY = 1_000_000
 KEPT: dict[str, Any] = {"durable": 2, "expiry_policy": "never"}
 
@@ -73,7 +73,7 @@ class Sending:
                 resumed = tag in told
                 # What the broker does not know it has not stored, so it is sent as a new delivery.
                 number = link.send(b"" if resumed and told[tag] is not None else payload, delivery_tag=tag,
-                                   resume=True if resumed else None)
+                                   resume=resumed)
                 numbers[number] = tag
             while self.next < most or numbers:
                 while self.next < most and len(numbers) < 50:
