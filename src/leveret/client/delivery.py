@@ -115,7 +115,7 @@ class Delivery(Message):
         """An attempt to deliver it has failed before, or it may have been delivered before, as its header says."""
         sections = self.sections
         return sections.delivery_count > 0 or (sections.header >= 0 and not sections.first_acquirer
-                                               and self.link.session.connection.addresses.form == "v2")
+                                               and self.link.session.connection.addresses.form != "plain")
 
     @property
     def delivery_count(self) -> int:
@@ -203,7 +203,7 @@ class Delivery(Message):
 
     def nack(self, requeue: bool = True, multiple: bool = False) -> None:
         """Give it back to the queue as a failed attempt, or reject it."""
-        self._each(multiple, Modified(True) if requeue else Rejected())
+        self._each(multiple, self.link.session.back_to_queue() if requeue else Rejected())
 
     def _each(self, multiple: bool, state: Composite) -> None:
         if multiple:

@@ -16,7 +16,7 @@ from leveret.client.core.amqp1.session import Session
 from leveret.client.core.amqp1.transactions import ChannelTransactions, TransactionCore
 from leveret.client.core.host import Procedure, Waiter
 from leveret.client.core.waiters import Waiters
-from leveret.client.errors import ChannelClosed, Error, InvalidMessage, NotSupported, TransactionLost, anew
+from leveret.client.errors import ChannelClosed, Error, InvalidMessage, LinkClosed, NotSupported, TransactionLost, anew
 from leveret.wire.amqp1 import descriptors
 from leveret.wire.amqp1.composite import Composite
 from leveret.wire.amqp1.messaging import Modified, Rejected, Source, Target
@@ -200,7 +200,7 @@ class SessionCore(Session):
         if link is None:
             link = self._senders.get(outgoing.target) or self._new_sender(outgoing.target)
         elif link.gone:
-            raise anew(link.error or ChannelClosed(f"{link.what} was closed by the application"))
+            raise anew(link.error or LinkClosed(f"{link.what} was closed by the application"))
         limit = link.remote.max_message_size if link.remote is not None else None
         if limit and outgoing.size > limit:
             raise InvalidMessage(f"the message takes {outgoing.size} octets; {link.what} takes {limit}")
@@ -225,7 +225,7 @@ class SessionCore(Session):
         self._published += 1
         outgoing.number = self._published
         if link.gone:
-            self.has_failed(outgoing, link.error or ChannelClosed(f"{link.what} was closed"))
+            self.has_failed(outgoing, link.error or LinkClosed(f"{link.what} was closed"))
             return
         link.publish(outgoing)
         if outgoing.settled and len(link.queue) > QUEUE_HIGH and not self._full:
@@ -493,6 +493,10 @@ class SessionCore(Session):
             self.send_outcome(delivery.delivery_id, state, True)
             self.settled(delivery)
 
+    def back_to_queue(self) -> Composite:
+        """The outcome of a failed attempt. RabbitMQ 3 does not know modified."""
+        return RELEASED_STATE if self.connection.addresses.form == "v1" else Modified(True)
+
     def settled(self, delivery: Delivery) -> None:
         """It is settled on both sides, or the other side does not mind."""
         if delivery.generation == self.generation and self.deliveries.pop(delivery.delivery_id, None) is not None:
@@ -515,7 +519,7 @@ class SessionCore(Session):
             raise InvalidMessage(f"delivery tag {tag} is unknown; expected each message settled once")
         state: Composite = ACCEPTED_STATE
         if name != "basic.ack":
-            state = Modified(True) if arguments["requeue"] else Rejected()
+            state = self.back_to_queue() if arguments["requeue"] else Rejected()
         for delivery in found:
             delivery.settle_as(state, None)
 

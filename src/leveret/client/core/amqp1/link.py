@@ -144,6 +144,7 @@ class Link:
         """The connection is lost: it is to be attached again."""
         self.handle = NO_HANDLE
         self.attached = False
+        self._opened.wake(self.session.connection.last_error)
         if self.closing:
             self.finish(None)
 

@@ -110,7 +110,7 @@ class Management:
             session = self._session
             if session is None or not session.opened:
                 session = self._session = connection.new_channel(False, False, internal=True)
-                session.begin()
+                session.begin_unawaited()
             answers = _Answers(session, self)
             session.consumers[answers.key] = answers
             sender = self._sender = _Requests(session, self)

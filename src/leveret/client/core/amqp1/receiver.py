@@ -278,7 +278,7 @@ class ReceiverCore(Link):
             cancelled = ConsumerCancelled(f"the server cancelled the consumer '{self.tag}': {error}", consumer_tag=self.tag,
                                           reply_text=error.reply_text)
             cancelled.condition, cancelled.info = error.condition, error.info
-            error = cancelled
+            self.error = error = cancelled
         self.session.forget_receiver(self)
         self.end(None if self.cancelling else error)
 
@@ -305,6 +305,8 @@ class Getter(ReceiverCore):
         super().__init__(session, queue, source, 1, settled=settled, name=name)
         self._asking: deque[Any] = deque()
         self.stopped = True
+        # RabbitMQ 3 fails at a drain: there the answer to an echo says whether there is a message.
+        self._no_drain = session.connection.addresses.form == "v1"
 
     def get(self) -> Waiter:
         waiter: Waiter = self.session.connection.host.new_waiter()
@@ -326,7 +328,14 @@ class Getter(ReceiverCore):
 
     def _ask(self) -> None:
         self._credit = 1
-        self._send_credit(drain=True)
+        self._send_credit(drain=not self._no_drain, echo=self._no_drain)
+
+    def flowed(self, flow: Flow) -> None:
+        super().flowed(flow)
+        if self._no_drain and flow.available == 0 and self._credit > 0 and self._coming is None:
+            self._credit = 0
+            self._send_credit()
+            self.drained()
 
     def accepted(self, attach: Attach) -> None:
         super().accepted(attach)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from leveret.client.core.amqp1.link import Link
 from leveret.client.core.amqp1.outgoing import Transfer
 from leveret.client.core.amqp1.resuming import resume
-from leveret.client.errors import ChannelClosed, Error, NotFound, Returned, anew
+from leveret.client.errors import Error, LinkClosed, NotFound, Returned, anew
 from leveret.wire.amqp1 import constants
 from leveret.wire.amqp1.messaging import Source
 from leveret.wire.amqp1.transactions import TransactionalState
@@ -86,6 +86,9 @@ class SenderCore(Link):
         if self.durable:
             unsettled = {transfer.tag: transfer.state for transfer in self.resumed} or None
         mode = constants.SENDER_SETTLE_MODE_SETTLED if self.settled else constants.SENDER_SETTLE_MODE_UNSETTLED
+        if self.durable:
+            # What has its outcome already is resumed settled.
+            mode = constants.SENDER_SETTLE_MODE_MIXED
         return Attach(self.name, 0, constants.ROLE_SENDER, mode, int(self.second), self._source(), self.target, unsettled,
                       initial_delivery_count=self._delivery_count, properties=self._properties,
                       desired_capabilities=self._capabilities)
@@ -214,7 +217,7 @@ class SenderCore(Link):
 
     def _failure(self, transfer: Transfer, error: Error | None) -> Error:
         if error is None:
-            return ChannelClosed(f"{self.what} was closed by the application")
+            return LinkClosed(f"{self.what} was closed by the application")
         if isinstance(error, NotFound) and not transfer.exchange and not self.kept:
             # The queue that it names is not there.
             returned = Returned(f"the message has no queue: {error}", messages=[transfer.describe()],

@@ -74,6 +74,13 @@ class Session:
 
     def begin(self) -> Waiter:
         """Send the begin; the result is for the server's."""
+        self.begin_unawaited()
+        waiter: Waiter = self._begun.new()
+        self.connection.listen()
+        return waiter
+
+    def begin_unawaited(self) -> None:
+        """Send the begin; what follows needs no answer."""
         self.opened = True
         self.ending = False
         self._next_outgoing_id = 0
@@ -84,10 +91,7 @@ class Session:
         self._remote_links.clear()
         self._last = -1
         self._kind = 0
-        waiter: Waiter = self._begun.new()
         self.send(Begin(0, WINDOW, WINDOW, channel=self.number))
-        self.connection.listen()
-        return waiter
 
     def began(self, begin: Begin) -> None:
         self._next_incoming_id = begin.next_outgoing_id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from leveret.client.core.amqp1.conditions import text_of
@@ -10,7 +11,7 @@ from leveret.client.core.amqp1.outgoing import Transfer
 from leveret.client.core.amqp1.sender import SenderCore
 from leveret.client.core.host import Procedure
 from leveret.client.core.waiters import Waiters
-from leveret.client.errors import Error, TransactionLost, anew
+from leveret.client.errors import ConnectionClosed, Error, TransactionLost, anew
 from leveret.wire.amqp1.composite import Composite
 from leveret.wire.amqp1.message import encode_body_value
 from leveret.wire.amqp1.messaging import Rejected
@@ -131,9 +132,11 @@ class TransactionCore:
 
     def check(self) -> None:
         """Raises what is wrong with it, where nothing can take part in it any more."""
-        if self.txn_id is None or self._coordinator.gone:
-            error = self.error or self._coordinator.error
-            raise anew(error) if error is not None else RuntimeError("the transaction is over")
+        if self.txn_id is None:
+            raise anew(self.error) if self.error is not None else RuntimeError("the transaction is over")
+        if self._coordinator.gone:
+            error = self._coordinator.error
+            raise TransactionLost(_LOST) if error is None or isinstance(error, ConnectionClosed) else anew(error)
 
     def posted(self) -> None:
         """Something is sent in it."""
@@ -242,12 +245,19 @@ class ChannelTransactions:
     def discharge(self, fail: bool) -> Any:
         """Begin to commit or roll back; the result is a waiter."""
         waiter: Any = self.session.connection.host.new_waiter()
+        if self.held is not None:
+            # The one before is not over yet.
+            self.held.append(partial(self._discharge, fail, waiter))
+        else:
+            self._discharge(fail, waiter)
+        return waiter
+
+    def _discharge(self, fail: bool, waiter: Any) -> None:
         self.used = False
         self._fail = fail
         self._waiter = waiter
         self.held = []
         self.go_on()
-        return waiter
 
     def go_on(self) -> None:
         """Discharge it, once everything of it was sent and answered."""

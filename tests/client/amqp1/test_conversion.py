@@ -1,0 +1,121 @@
+"""A message that goes over one protocol and comes over the other says the same to this client's users."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from leveret.client import InvalidMessage, Properties, amqp1
+from leveret.client.core.amqp1.addresses import Addresses, choose
+from leveret.client.core.amqp1.messages import decode_message, encode_message
+from leveret.client.core.amqp1.properties import decode_sections, encode_sections
+from leveret.wire.amqp1.sections import split
+from tests.client.amqp1.conftest import Connect1, other
+from tests.support.broker import Broker
+
+MOMENT = datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)
+FULL: dict[str, Any] = {
+    "content_type": "a/b", "content_encoding": "c", "delivery_mode": 2, "priority": 5, "correlation_id": "cid",
+    "reply_to": "back", "message_id": "mid", "timestamp": MOMENT, "type": "kind", "user_id": "guest", "app_id": "app",
+    "cluster_id": "cluster",
+    "headers": {"text": "t", "number": -5, "real": 1.5, "yes": True, "octets": b"\x00\xff", "when": MOMENT, "none": None,
+                "x-mine": "annotation", "list": [1, "two", [3]], "table": {"a": {"b": 1}}}}
+
+
+@pytest.mark.parametrize("ways", [("0-9-1", "1.0"), ("1.0", "0-9-1"), ("1.0", "1.0")], ids="-to-".join)
+async def test_properties_over_the_broker(connect: Connect1, leveret_only: Broker, name: str,
+                                          ways: tuple[str, str]) -> None:
+    await other(connect, name)
+    sending = await (await connect(protocol=ways[0])).channel()
+    taking = await (await connect(protocol=ways[1])).channel()
+    await sending.publish(b"body", name, **FULL)
+    message = await taking.get(name)
+    assert message is not None
+    assert message.body == b"body"
+    found = message.properties
+    assert found == Properties(**FULL)
+    message.ack()
+
+
+BODIES: list[tuple[Any, bytes]] = [
+    (b"octets", b"octets"), ([b"two ", b"parts"], b"two parts"), (amqp1.Value("tëxt"), "tëxt".encode()),
+]
+
+
+@pytest.mark.parametrize(("body", "seen"), BODIES, ids=["data", "several", "text"])
+async def test_bodies_over_the_broker(connect: Connect1, leveret_only: Broker, name: str, body: Any, seen: bytes) -> None:
+    old = await other(connect, name)
+    connection = await connect()
+    async with connection.sender(f"/queues/{name}") as sender:
+        await sender.send(amqp1.Message(body=body))
+    async with connection.receiver(f"/queues/{name}") as receiver:
+        delivery = await receiver.next(30)
+        assert delivery.body == seen and delivery.content == body
+        delivery.release()
+    message = await old.get(name)
+    assert message is not None and message.body == seen
+    # Published again as it came, it is what it was.
+    await old.publish(message.body, name, properties=message.properties)
+    message.ack()
+    async with connection.receiver(f"/queues/{name}") as receiver:
+        delivery = await receiver.next(30)
+        assert delivery.body == seen
+        if isinstance(body, amqp1.Value):
+            assert delivery.content == body
+        delivery.accept()
+
+
+def test_properties_there_and_back() -> None:
+    for addresses in (Addresses("v2"), Addresses("plain")):
+        properties = Properties(**FULL, expiration=timedelta(seconds=5))
+        back = decode_sections(split(encode_sections(properties, addresses)))
+        properties.expiration = 5000
+        assert back == properties
+    assert decode_sections(split(encode_sections(Properties(), Addresses("v2")))) == Properties(delivery_mode=1)
+    kept = decode_sections(split(encode_sections(Properties(headers={"d": Decimal("1.5")}), Addresses("v2"))))
+    assert kept.headers == {"d": "1.5"}
+
+
+@pytest.mark.parametrize("wrong", [
+    {"priority": 256}, {"expiration": -1}, {"expiration": 1 << 32}, {"headers": {5: 1}}, {"headers": {"a": object()}},
+    {"message_id": 5}, {"headers": {"a": 1 << 70}}, {"timestamp": "x"}, {"content_type": "ü"},
+], ids=["priority", "expiration", "long", "name", "object", "id", "integer", "timestamp", "symbol"])
+def test_properties_that_cannot_be_sent(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidMessage):
+        encode_sections(Properties(**wrong), Addresses("v2"))
+
+
+def test_messages_there_and_back() -> None:
+    sent = amqp1.Message(body=[b"a", b"b"], durable=True, priority=0, ttl=0, first_acquirer=True, delivery_count=2,
+                         delivery_annotations={amqp1.Symbol("x-opt-d"): 1}, message_id=UUID(int=1), correlation_id=b"\0",
+                         application_properties={"a": amqp1.Char("c")})
+    assert decode_message(split(encode_message(sent))) == sent
+    assert decode_message(split(encode_message(amqp1.Message(message_id=7)))).message_id == amqp1.ULong(7)
+    for wrong in (amqp1.Message(ttl=-1), amqp1.Message(priority=300), amqp1.Message(body=5), amqp1.Message(body=[b"", 5]),
+                  amqp1.Message(application_properties={"a": [1]}), amqp1.Message(annotations={5: 1})):
+        with pytest.raises(InvalidMessage):
+            encode_message(wrong)
+
+
+def test_addresses() -> None:
+    assert Addresses("v2").of_queue("a/b ü") == "/queues/a%2Fb%20%C3%BC"
+    assert Addresses("v2").of_exchange("x", "a.b") == "/exchanges/x/a.b"
+    assert Addresses("v2").of_exchange("x", "") == "/exchanges/x"
+    assert Addresses("v1").of_exchange("x", "k") == "/exchange/x/k"
+    assert Addresses("v1").of_queue("q") == Addresses("v1").of_exchange("", "q") == "/amq/queue/q"
+    assert Addresses("plain").of_queue("q") == "q" and Addresses("plain").of_exchange("x", "k") == "x/k"
+    for form in ("v1", "v2", "plain"):
+        addresses = Addresses(form)
+        assert addresses.of_queue(amqp1.Address("jms.queue.x")) == addresses.of_exchange(
+            "", amqp1.Address("jms.queue.x")) == "jms.queue.x"
+        assert addresses.queue_at(addresses.of_queue("a/b c")) == "a/b c"
+        with pytest.raises(InvalidMessage):
+            addresses.of_exchange("x", amqp1.Address("y"))
+    assert choose("auto", {"product": "RabbitMQ", "version": "4.1.2"}).form == "v2"
+    assert choose("auto", {"product": "RabbitMQ", "version": "3.13.7"}).form == "v1"
+    assert choose("auto", {"product": "apache-activemq-artemis"}).form == choose("auto", {}).form == "plain"
+    assert choose("v1", {"product": "RabbitMQ", "version": "4.1.2"}).form == "v1"

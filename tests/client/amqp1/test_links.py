@@ -1,0 +1,241 @@
+"""Senders and receivers: what only AMQP 1.0 has."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from leveret.client import LinkClosed, Nacked, NotFound, Returned, Timeout, amqp1
+from leveret.client.errors import InvalidMessage
+from leveret.wire.amqp1 import descriptors
+from tests.client.amqp1.conftest import Connect1, other
+from tests.support.broker import Broker
+
+
+def at(server: Broker, name: str) -> str:
+    return f"/queues/{name}" if server.kind == "leveret" else f"/amq/queue/{name}"
+
+
+BODIES = [
+    b"octets", [b"several", b"sections"], amqp1.Value("text"), amqp1.Value({"a": [amqp1.UInt(1), None, 2.5]}),
+    amqp1.Value(None), amqp1.Sequence([1, "two", b"three"]), [amqp1.Sequence([1]), amqp1.Sequence([2])],
+]
+
+
+@pytest.mark.parametrize("body", BODIES, ids=["data", "datas", "text", "map", "null", "sequence", "sequences"])
+async def test_bodies(connect: Connect1, leveret_only: Broker, name: str, body: Any) -> None:
+    await other(connect, name)
+    connection = await connect()
+    async with connection.sender(at(leveret_only, name)) as sender, connection.receiver(at(leveret_only, name)) as receiver:
+        await sender.send(amqp1.Message(body=body))
+        delivery = await receiver.next(30)
+        assert delivery.content == body and delivery.message.body == body
+        delivery.accept()
+
+
+async def test_every_section(connect: Connect1, leveret_only: Broker, name: str) -> None:
+    await other(connect, name)
+    connection = await connect()
+    number = UUID(int=5)
+    sent = amqp1.Message(
+        body=b"x", durable=True, priority=7, ttl=600000, annotations={amqp1.Symbol("x-opt-a"): 1},
+        message_id=amqp1.ULong(3), user_id=b"guest", to="there", subject="s", reply_to="here", correlation_id=number,
+        content_type="a/b", content_encoding="gzip", absolute_expiry_time=4000000000000, creation_time=1000, group_id="g",
+        group_sequence=2, reply_to_group_id="r", application_properties={"k": amqp1.UByte(1), "l": number},
+        footer={amqp1.Symbol("x-opt-f"): "foot"})
+    async with connection.sender(at(leveret_only, name)) as sender, connection.receiver(at(leveret_only, name)) as receiver:
+        await sender.send(sent)
+        delivery = await receiver.next(30)
+        message = delivery.message
+        assert message.ttl is not None and 0 < message.ttl <= 600000
+        message.ttl = 600000
+        annotations = dict(delivery.annotations)
+        assert annotations.pop("x-opt-a") == 1
+        message.annotations, message.first_acquirer = sent.annotations, sent.first_acquirer
+        assert message == sent
+        assert delivery.application_properties == sent.application_properties and delivery.footer == sent.footer
+        assert isinstance(delivery.application_properties["k"], amqp1.UByte)
+        delivery.accept()
+        await sender.send("y", subject="by keyword", application_properties={"a": "b"})
+        delivery = await receiver.next(30)
+        assert (delivery.body, delivery.message.subject) == (b"y", "by keyword")
+        assert delivery.headers == {"a": "b"}
+        delivery.accept()
+        with pytest.raises(InvalidMessage):
+            await sender.send(amqp1.Value(object()))
+        with pytest.raises(TypeError, match="nonsense"):
+            await sender.send(b"", nonsense=1)
+
+
+async def test_outcomes(connect: Connect1, leveret_only: Broker, name: str) -> None:
+    old = await other(connect, f"{name}.dead")
+    await old.declare_queue(name, durable=True, arguments={
+        "x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"{name}.dead"})
+    connection = await connect()
+    async with connection.sender(f"/queues/{name}") as sender, connection.receiver(f"/queues/{name}") as receiver:
+        await sender.send("x")
+        delivery = await receiver.next(30)
+        delivery.release()
+        with pytest.raises(RuntimeError, match="settled"):
+            delivery.accept()
+        delivery = await receiver.next(30)
+        assert delivery.delivery_count == 0 and delivery.redelivered
+        delivery.modify(annotations={"x-opt-why": "again"})
+        delivery = await receiver.next(30)
+        assert delivery.delivery_count == 1 and delivery.annotations["x-opt-why"] == "again"
+        delivery.modify(delivery_failed=False)
+        delivery = await receiver.next(30)
+        assert delivery.delivery_count == 1
+        delivery.reject(condition="app:bad", description="no")
+    dead = None
+    async with connection.receiver(f"/queues/{name}.dead") as receiver:
+        dead = await receiver.next(30)
+        assert dead.properties.headers is not None and "x-death" in dead.properties.headers
+        dead.accept()
+    async with connection.sender(None) as anonymous:
+        assert anonymous.address is None
+        await anonymous.send("to", to=f"/queues/{name}")
+        with pytest.raises(Nacked, match="not-found") as refused:
+            await anonymous.send("nowhere", to=f"/queues/{name}.none")
+        assert refused.value.condition == "amqp:not-found"
+    async with connection.sender("/exchanges/amq.direct/nobody") as sender:
+        with pytest.raises(Returned, match="released"):
+            await sender.send("x")
+    message = await old.get(name)
+    assert message is not None and message.body == b"to"
+
+
+async def test_a_window_of_one_sender(connect: Connect1, server: Broker, name: str) -> None:
+    await other(connect, name)
+    connection = await connect()
+    async with connection.sender(at(server, name), window=50) as sender:
+        for number in range(1000):
+            await sender.publish(f"{number}")
+    assert sender.unconfirmed == 0 and not sender.is_open
+    async with connection.receiver(at(server, name), prefetch=0) as receiver:
+        for number in range(1000):
+            delivery = await receiver.next(30)
+            assert delivery.text() == f"{number}"
+            delivery.accept()
+    async with connection.sender(at(server, name), settled=True) as sender:
+        await sender.send("settled")
+    async with connection.receiver(at(server, name), settled=True) as receiver:
+        assert (await receiver.next(30)).settled
+
+
+async def test_settle_mode_second(connect: Connect1, leveret_only: Broker, name: str) -> None:
+    await other(connect, name)
+    connection = await connect()
+    async with (connection.sender(f"/queues/{name}", second=True) as sender,
+                connection.receiver(f"/queues/{name}", second=True, prefetch=1) as receiver):
+        for number in range(3):
+            await sender.send(f"{number}")
+        for number in range(3):
+            delivery = await receiver.next(30)
+            assert delivery.text() == f"{number}"
+            delivery.accept()
+        with pytest.raises(Timeout):
+            await receiver.next(0.1)
+        assert delivery.state is not None and delivery.state.kind == descriptors.ACCEPTED
+
+
+async def test_filters(connect: Connect1, leveret_only: Broker, name: str) -> None:
+    await other(connect, name)
+    connection = await connect()
+    filters = {"mine": amqp1.selector("colour = 'red'"), "other": amqp1.Filter("example:unknown", "x")}
+    async with connection.sender(f"/queues/{name}") as sender:
+        for colour in ("red", "blue", "red"):
+            await sender.send(colour, application_properties={"colour": colour}, subject=f"of {colour}")
+    async with connection.receiver(f"/queues/{name}", filters=filters) as receiver:
+        assert list(receiver.filters) == ["mine"]
+        for _ in range(2):
+            delivery = await receiver.next(30)
+            assert delivery.text() == "red"
+            delivery.accept()
+    async with connection.receiver(f"/queues/{name}", filters=amqp1.properties_filter(subject="&p:of b")) as receiver:
+        delivery = await receiver.next(30)
+        assert delivery.text() == "blue"
+        delivery.release()
+    async with connection.receiver(
+            f"/queues/{name}", filters=[amqp1.sql_filter("properties.subject = 'of blue'"),
+                                        amqp1.application_properties_filter({"colour": "blue"})]) as receiver:
+        assert len(receiver.filters) == 2
+        (await receiver.next(30)).accept()
+    with pytest.raises(LinkClosed, match="invalid-field"):
+        await connection.receiver(f"/queues/{name}", filters=amqp1.selector("colour ="))
+
+
+async def test_browsing(connect: Connect1, leveret_only: Broker, name: str) -> None:
+    old = await other(connect, name)
+    connection = await connect()
+    for number in range(3):
+        await old.publish(f"{number}", name)
+    for _ in range(2):
+        async with connection.receiver(f"/queues/{name}", browse=True) as browser:
+            seen = [await browser.next(30) for _ in range(3)]
+            assert [delivery.text() for delivery in seen] == ["0", "1", "2"]
+            for delivery in seen:
+                delivery.accept()
+    assert (await old.declare_queue(name, passive=True)).message_count == 3
+
+
+async def test_dynamic_nodes(connect: Connect1, leveret_only: Broker) -> None:
+    connection = await connect()
+    async with connection.receiver(None, dynamic=True) as receiver:
+        assert receiver.address
+        async with connection.sender(receiver.address) as sender:
+            await sender.send("x")
+        (await receiver.next(30)).accept()
+    with pytest.raises(InvalidMessage, match="dynamic"):
+        await connection.sender("x", dynamic=True)
+
+
+async def test_durable_receivers(connect: Connect1, leveret_only: Broker, name: str) -> None:
+    channel = await (await connect()).channel()
+    await channel.declare_exchange(name, "fanout")
+    with pytest.raises(InvalidMessage, match="name"):
+        await (await connect()).receiver(f"/exchanges/{name}", durable=True)
+    for number in range(3):
+        connection = await connect(container_id=f"container of {name}")
+        async with connection.receiver(f"/exchanges/{name}", durable=True, name="news") as receiver:
+            for missed in range(number):
+                delivery = await receiver.next(30)
+                assert delivery.text() == f"{number}.{missed}"
+                delivery.accept()
+        await connection.close()
+        for missed in range(number + 1):
+            await channel.publish(f"{number + 1}.{missed}", exchange=name, mandatory=True)
+    connection = await connect(container_id=f"container of {name}")
+    receiver = await connection.receiver(f"/exchanges/{name}", durable=True, name="news")
+    await receiver.unsubscribe()
+    with pytest.raises(Returned):
+        await channel.publish("nobody", exchange=name, mandatory=True)
+
+
+async def test_links_of_one_session(connect: Connect1, leveret_only: Broker, name: str) -> None:
+    await other(connect, name)
+    async with await connect() as connection, connection.channel() as channel:
+        sender = await channel.sender(f"/queues/{name}")
+        receiver = await channel.receiver(f"/queues/{name}")
+        with pytest.raises(NotFound):
+            await channel.sender(f"/queues/{name}.none")
+        await sender.send("x")
+        (await receiver.next(30)).accept()
+        await sender.close()
+        with pytest.raises(LinkClosed, match="was closed"):
+            await sender.send("y")
+        await receiver.close()
+        assert channel.is_open
+        assert len(connection.core.channels) == 1
+
+
+async def test_a_sender_whose_queue_is_deleted(connect: Connect1, leveret_only: Broker, name: str) -> None:
+    old = await other(connect, name)
+    connection = await connect()
+    sender = await connection.sender(f"/queues/{name}")
+    await sender.send("x")
+    await old.delete_queue(name)
+    with pytest.raises((Returned, NotFound)):
+        await sender.send("y")

@@ -1,0 +1,237 @@
+"""How connections of AMQP 1.0 begin, and end before they have begun."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from leveret.client import AuthenticationFailed, ConnectionFailed, ConnectionLost, ProtocolMismatch, VhostRefused
+from leveret.wire.amqp1 import frames
+from leveret.wire.amqp1.frames import FrameReader
+from leveret.wire.amqp1.output import Output
+from leveret.wire.amqp1.security import SaslMechanisms, SaslOutcome
+from leveret.wire.amqp1.transport import Begin, Close, End, Open
+from tests.client.amqp1.conftest import Connect1
+from tests.client.conftest import Connect
+from tests.support.broker import Broker
+from tests.support.proxy import Proxy
+
+
+async def test_what_the_server_says(connect: Connect1, server: Broker) -> None:
+    connection = await connect(name="mine", heartbeat=7)
+    assert connection.server_properties["product"] == "RabbitMQ"
+    assert connection.is_open and "open" in repr(connection)
+    assert connection.core.silence == 14
+
+
+async def test_refusals(connect: Connect1, server: Broker) -> None:
+    with pytest.raises(AuthenticationFailed, match="guest"):
+        await connect(password="wrong")
+    with pytest.raises(AuthenticationFailed, match="PLAIN"):
+        await connect(mechanism="EXTERNAL")
+    with pytest.raises(VhostRefused, match="nowhere") as refused:
+        await connect(vhost="nowhere")
+    assert refused.value.condition
+
+
+async def test_vhosts(connect: Connect1, leveret_only: Broker, name: str) -> None:
+    async with await connect(vhost="vhöst/ü") as connection, connection.channel() as channel:
+        await channel.declare_queue(name)
+    async with await connect(vhost="vhöst/ü", protocol="0-9-1") as connection, connection.channel() as channel:
+        await channel.delete_queue(name)
+
+
+async def test_anonymous(connect: Connect1, leveret_only: Broker) -> None:
+    assert (await connect(mechanism="ANONYMOUS")).is_open
+
+
+async def test_auto_is_0_9_1_where_the_server_has_it(connect: Connect1) -> None:
+    connection = await connect(protocol="auto")
+    assert not hasattr(connection.core, "addresses")
+
+
+Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def fake(script: Script) -> AsyncIterator[str]:
+    """A server that does what the script says with each connection."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await script(reader, writer)
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"amqp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+class Peer:
+    """The server's side of a connection of AMQP 1.0, by hand."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.frames = FrameReader(1 << 20)
+        self.output = Output(1 << 20)
+        self.coming: list[object] = []
+
+    async def next(self) -> object:
+        while not self.coming:
+            data = await self.reader.read(1 << 16)
+            if not data:
+                raise asyncio.IncompleteReadError(b"", None)
+            self.coming.extend(self.frames.receive(data))
+        return self.coming.pop(0)
+
+    async def flush(self) -> None:
+        self.writer.write(self.output.to_send())
+        await self.writer.drain()
+
+    async def open(self, **fields: object) -> None:
+        await self.next()
+        self.output.send_header(frames.SASL)
+        self.output.send(SaslMechanisms(("PLAIN",)))
+        await self.flush()
+        await self.next()
+        self.output.send(SaslOutcome(0))
+        await self.flush()
+        await self.next()
+        await self.next()
+        self.output.send_header(frames.AMQP)
+        self.output.send(Open("peer", **fields))  # type: ignore[arg-type]
+        await self.flush()
+
+    async def begin(self) -> None:
+        begin = await self.next()
+        assert isinstance(begin, Begin)
+        self.output.send(Begin(0, 100, 100, begin.channel))
+        await self.flush()
+
+
+async def test_auto_is_1_0_where_the_server_has_nothing_else(dial: Connect) -> None:
+    async def only_1_0(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if await reader.readexactly(8) != b"AMQP\x03\x01\x00\x00":
+            writer.write(b"AMQP\x03\x01\x00\x00")
+            await writer.drain()
+            return
+        peer = Peer(reader, writer)
+        peer.coming.append(None)
+        peer.frames.receive(b"AMQP\x03\x01\x00\x00")
+        await peer.open()
+        await peer.begin()
+        while True:
+            frame = await peer.next()
+            if isinstance(frame, End):
+                peer.output.send(End())
+            elif isinstance(frame, Close):
+                peer.output.send(Close())
+            await peer.flush()
+
+    async with fake(only_1_0) as url:
+        connection = await dial(url)
+        assert connection.is_open and connection.server_properties == {}
+        with pytest.raises(ProtocolMismatch, match="1-0-0"):
+            await dial(url, protocol="0-9-1")
+        await connection.close()
+
+
+async def test_servers_of_other_protocols(dial: Connect) -> None:
+    async def says(octets: bytes) -> None:
+        async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readexactly(8)
+            writer.write(octets)
+            await writer.drain()
+
+        async with fake(script) as url:
+            with pytest.raises(ProtocolMismatch):
+                await dial(url, protocol="1.0")
+
+    await says(b"AMQP\x00\x00\x09\x01")
+    await says(b"AMQP\x01\x01\x00\x0a")
+    await says(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    await says(b"SSH-2.0-OpenSSH_9.6\r\n")
+
+
+async def test_a_server_that_closes_behind_its_open(dial: Connect) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        from leveret.wire.amqp1.transport import Error
+
+        peer = Peer(reader, writer)
+        await peer.open()
+        peer.output.send(Close(Error("amqp:resource-limit-exceeded", "too many")))
+        await peer.flush()
+        await peer.next()
+        await peer.next()
+
+    async with fake(script) as url:
+        with pytest.raises(ConnectionFailed, match="too many") as failed:
+            await dial(url, protocol="1.0")
+        assert failed.value.condition == "amqp:resource-limit-exceeded"
+
+
+async def test_a_server_that_breaks_the_protocol(dial: Connect) -> None:
+    closed: list[object] = []
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = Peer(reader, writer)
+        await peer.open()
+        await peer.begin()
+        assert isinstance(await peer.next(), End)
+        peer.output.send(End())
+        await peer.flush()
+        await peer.begin()
+        writer.write(b"\0\0\0\x0c\x02\0\0\0\xff\xff\xff\xff")
+        await writer.drain()
+        closed.append(await peer.next())
+
+    async with fake(script) as url:
+        connection = await dial(url, protocol="1.0")
+        await connection.channel()
+        with pytest.raises(Exception, match="broke the protocol"):
+            await connection.wait_closed()
+        while not closed:
+            await asyncio.sleep(0.01)
+        assert isinstance(closed[0], Close) and closed[0].error is not None
+
+
+async def test_idle_time_outs_of_both_sides(dial: Connect) -> None:
+    """The server says that it needs a sign of life each 400 ms; we give it up when it is silent."""
+    empty: list[object] = []
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = Peer(reader, writer)
+        await peer.open(idle_time_out=400)
+        await peer.begin()
+        assert isinstance(await peer.next(), End)
+        peer.output.send(End())
+        await peer.flush()
+        while True:
+            empty.append(await peer.next())
+
+    async with fake(script) as url:
+        connection = await dial(url, protocol="1.0", heartbeat=1, reconnect=False)
+        with pytest.raises(ConnectionLost, match="silent"):
+            await connection.wait_closed()
+        assert [frame.kind for frame in empty] == [frames.EMPTY] * len(empty)  # type: ignore[attr-defined]
+        assert len(empty) >= 2
+
+
+async def test_a_half_open_connection_is_given_up(through: Connect1, proxy: Proxy) -> None:
+    connection = await through(heartbeat=1, reconnect_delay=0.01)
+    channel = await connection.channel()
+    pairs = proxy.half_open()
+    for _ in range(3000):
+        if proxy.accepted >= 2 and connection.is_open and channel.is_open:
+            break
+        await asyncio.sleep(0.01)
+    assert proxy.accepted >= 2 and channel.is_open
+    for pair in pairs:
+        pair.cut()

@@ -1,0 +1,110 @@
+"""Transactions over AMQP 1.0: channels with transactions, and transactions of the connection."""
+
+from __future__ import annotations
+
+import pytest
+
+from leveret.client import Returned, TransactionLost
+from tests.client.amqp1.conftest import Connect1, other
+from tests.support.broker import Broker
+from tests.support.proxy import Proxy
+
+
+class Fault(Exception):
+    """What the block raises."""
+
+
+async def test_a_transactional_channel(connect: Connect1, leveret_only: Broker, name: str) -> None:
+    old = await other(connect, name)
+    channel = await (await connect()).channel(transactional=True)
+    for round in range(3):
+        async with channel.transaction():
+            for number in range(10):
+                await channel.publish(f"{round}.{number}", name)
+            assert (await old.declare_queue(name, passive=True)).message_count == 10 * round
+    assert (await old.declare_queue(name, passive=True)).message_count == 30
+    with pytest.raises(Fault):
+        async with channel.transaction():
+            await channel.publish("never", name)
+            raise Fault
+    assert (await old.declare_queue(name, passive=True)).message_count == 30
+    message = await channel.get(name)
+    assert message is not None
+    message.ack()
+    await channel.tx_rollback()
+    # It is ours still.
+    message.ack()
+    await channel.tx_commit()
+    assert (await old.declare_queue(name, passive=True)).message_count == 29
+
+
+async def test_a_message_that_fails_rolls_all_back(connect: Connect1, leveret_only: Broker, name: str) -> None:
+    old = await other(connect, name)
+    channel = await (await connect()).channel(transactional=True)
+    await channel.publish("1", name)
+    await channel.publish("2", name, "amq.direct", mandatory=True)
+    with pytest.raises(Returned):
+        await channel.tx_commit()
+    assert (await old.declare_queue(name, passive=True)).message_count == 0
+    await channel.publish("3", name)
+    await channel.tx_commit()
+    assert (await old.declare_queue(name, passive=True)).message_count == 1
+
+
+async def test_a_transaction_over_several_links(connect: Connect1, leveret_only: Broker, name: str) -> None:
+    old = await other(connect, name)
+    await old.declare_queue(f"{name}.out")
+    connection = await connect()
+    async with (connection.sender(f"/queues/{name}.out") as sender, connection.receiver(f"/queues/{name}") as receiver):
+        await old.publish("in", name)
+        delivery = await receiver.next(30)
+        with pytest.raises(Fault):
+            async with connection.transaction() as tx:
+                await sender.send("out", transaction=tx)
+                delivery.accept(tx)
+                raise Fault
+        assert not tx.is_open
+        assert (await old.declare_queue(f"{name}.out", passive=True)).message_count == 0
+        async with connection.transaction() as first, connection.transaction() as second:
+            await sender.send("of the first", transaction=first)
+            await sender.send("of the second", transaction=second)
+            delivery.accept(first)
+            await second.rollback()
+        assert [message.text() for message in [await old.get(f"{name}.out")] if message] == ["of the first"]
+        assert (await old.declare_queue(f"{name}.out", passive=True)).message_count == 0
+        with pytest.raises(RuntimeError, match="over"):
+            await sender.send("late", transaction=first)
+    assert (await old.declare_queue(name, passive=True)).message_count == 0
+
+
+async def test_a_large_transaction(connect: Connect1, leveret_only: Broker, name: str) -> None:
+    old = await other(connect, name)
+    connection = await connect()
+    async with connection.sender(f"/queues/{name}", window=500) as sender, connection.transaction() as tx:
+        for number in range(2500):
+            await sender.publish(f"{number}", transaction=tx)
+    assert (await old.declare_queue(name, passive=True)).message_count == 2500
+
+
+async def test_a_lost_connection_takes_them_back(leveret_only: Broker, connect: Connect1, through: Connect1, proxy: Proxy,
+                                                 name: str) -> None:
+    old = await other(connect, name)
+    connection = await through(reconnect_delay=0.01)
+    channel = await connection.channel(transactional=True)
+    await channel.publish("1", name)
+    async with connection.sender(f"/queues/{name}") as sender:
+        with pytest.raises(TransactionLost):
+            async with connection.transaction() as tx:
+                await sender.send("2", transaction=tx)
+                proxy.cut()
+                await sender.send("3")
+                assert tx.core.lost
+    with pytest.raises(TransactionLost):
+        await channel.tx_commit()
+    await channel.publish("4", name)
+    await channel.tx_commit()
+    taken = []
+    while (message := await old.get(name)) is not None:
+        taken.append(message.text())
+        message.ack()
+    assert taken == ["3", "4"]
