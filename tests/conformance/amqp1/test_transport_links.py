@@ -219,6 +219,48 @@ def test_a_reattach_that_was_on_its_way_makes_a_new_link(session: Session, name:
     assert not session.peer.kept(End)
 
 
+def kept(session: Session, name: str) -> Any:
+    """A link whose target outlives its errors, on which there has just been one; a delivery is unsettled."""
+    sender = session.sender(target=Target(name, expiry_policy="never"), name="kept", rcv_settle_mode=1)
+    session.outcome(sender.send(delivery_tag=b"t"))
+    sender.transfer(message(), delivery_id=9, delivery_tag=b"x" * 33, message_format=0)
+    return sender
+
+
+@pytest.mark.rule("1.0", "transport.2.6.6.crossed-detach")
+@pytest.mark.mode("strict")
+def test_a_closing_detach_that_crosses_a_plain_one_is_answered_by_another_attach(connect: Connect, name: str) -> None:
+    session = connect(hostname="vhost:strict").begin()
+    sender = kept(session, name)
+    session.send(Detach(sender.handle, True))
+    detach = session.take(Detach)
+    assert detach.error is not None
+    assert not detach.closed
+    attached = session.take(Attach)
+    assert (attached.name, attached.role, attached.target) == ("kept", True, None)
+    detach = session.take(Detach)
+    assert (detach.handle, detach.closed, detach.error) == (attached.handle, True, None)
+    # The peer does the same, and that is the end of it.
+    session.attach("kept", False, source=Source("here"), target=None, initial_delivery_count=0, handle=sender.handle)
+    session.send(Detach(sender.handle, True))
+    session.sync()
+    assert not session.peer.kept(Attach) and not session.peer.kept(Detach) and not session.peer.kept(End)
+    again = session.sender(target=Target(name, expiry_policy="never"), name="kept", unsettled={b"t": None})
+    assert again.attached.unsettled == {}
+
+
+@pytest.mark.rule("1.0", "transport.2.6.6.crossed-detach")
+@pytest.mark.mode("rabbitmq")
+def test_a_closing_detach_that_crosses_a_plain_one_is_taken_for_its_answer(session: Session, name: str) -> None:
+    sender = kept(session, name)
+    session.send(Detach(sender.handle, True))
+    assert session.take(Detach).error is not None
+    session.sync()
+    assert not session.peer.kept(Attach)
+    again = session.sender(target=Target(name, expiry_policy="never"), name="kept", unsettled={b"t": None})
+    assert list(again.attached.unsettled) == [b"t"]
+
+
 # Flow control, the broker as sender
 
 

@@ -15,8 +15,9 @@ from leveret.broker.broker import Holder
 from leveret.broker.errors import BrokerError
 from leveret.broker.message import Entry
 from leveret.broker.queues.base import Queue
-from leveret.protocols.v1_0 import acquisition, attaching, outcomes
+from leveret.protocols.v1_0 import acquisition, attaching, crossing, outcomes
 from leveret.protocols.v1_0.acquisition import Acquired
+from leveret.protocols.v1_0.crossing import Detached
 from leveret.protocols.v1_0.errors import ConnectionRefused, LinkRefused, SessionRefused, condition_of, make_error
 from leveret.protocols.v1_0.incoming import IncomingLink
 from leveret.protocols.v1_0.link import Link
@@ -67,8 +68,8 @@ class SessionEndpoint(Holder):
     channel_in, channel  the client's channel number and ours
     ended       our end was sent: everything but the client's is discarded
     links       by the client's handle; `handles` by ours; `errant`: the client's handles of links that we ended with an
-                error and that it has not detached yet, with direction and name of those that are gone; `crossed`: those
-                for which the client has sent, meanwhile, a detach that does not close (strict mode only)
+                error and that it has not detached yet, with what is to be known of those that were there
+    crossed     links, by direction and name, of which the client's detach has crossed ours (strict mode only)
     unacked     outgoing deliveries that are not settled, by delivery-id
     acquired    those that were acquired under a transaction that is not discharged, by delivery-id
     copies      those of links that browse: there is nothing to do when they are settled
@@ -97,8 +98,8 @@ class SessionEndpoint(Holder):
         self.links: dict[int, Link] = {}
         self.handles: dict[int, Link] = {}
         self.names: dict[tuple[bool, str], Link] = {}
-        self.errant: dict[int, tuple[bool, str] | None] = {}
-        self.crossed: set[tuple[bool, str]] = set()
+        self.errant: dict[int, Detached | None] = {}
+        self.crossed: dict[tuple[bool, str], int] = {}
         self.unacked: dict[int, Entry] = {}
         self.acquired: dict[int, Acquired] = {}
         self.copies: dict[int, OutgoingLink] = {}
@@ -228,11 +229,8 @@ class SessionEndpoint(Holder):
                                     f" {self.connection.own.links - 1}; the setting is amqp10.links")
         if handle in self.links or handle in self.errant:
             raise SessionRefused(constants.SESSION_HANDLE_IN_USE, f"handle {handle} has a link already")
-        if self.crossed and (not frame.role, frame.name) in self.crossed:
-            self.crossed.discard((not frame.role, frame.name))
-            if frame.unsettled is None:
-                raise SessionRefused(constants.SESSION_ERRANT_LINK, f"link '{frame.name}' was detached with an error: it"
-                                     " can be resumed, but not attached again")
+        if self.crossed and crossing.is_answer(self, frame):
+            return
         attaching.attach(self, frame)
 
     def new_handle(self) -> int:
@@ -250,8 +248,8 @@ class SessionEndpoint(Holder):
         if link is None:
             if handle in self.errant:
                 failed = self.errant.pop(handle)
-                if failed is not None and not frame.closed and self.connection.vhost.strict:
-                    self.crossed.add(failed)
+                if failed is not None and self.connection.vhost.strict:
+                    crossing.detached(self, failed, frame)
                 return
             raise SessionRefused(constants.SESSION_UNATTACHED_HANDLE, f"a detach of handle {handle}, which has no link")
         if frame.error is not None:
@@ -278,7 +276,7 @@ class SessionEndpoint(Holder):
                  error.description)
         self.resolve()
         self.remove(link, destroyed)
-        self.errant[link.handle_in] = (link.receives, link.name) if closed else None
+        self.errant[link.handle_in] = Detached(link, closed)
         self.connection.send(Detach(link.handle, closed, error, channel=self.channel))
 
     def remove(self, link: Link, closed: bool) -> None:
@@ -594,6 +592,8 @@ class SessionEndpoint(Holder):
         self.links.clear()
         self.handles.clear()
         self.names.clear()
+        self.errant.clear()
+        self.crossed.clear()
         self.draining.clear()
         self.runs.clear()
         self.unsettled.clear()
