@@ -17,7 +17,9 @@ from leveret.wire.amqp1.encode import encode_pairs
 from leveret.wire.amqp1.errors import EncodeError
 from leveret.wire.amqp1.messaging import Header, Properties
 from leveret.wire.amqp1.values import Symbol, Timestamp, ULong
+from tests.protocols.v1_0.support import make_site
 
+QUEUE = make_site().vhost.declare_queue("q", None)
 TEXT = st.sampled_from(["", "a", "id-4711", "ü", "x" * 127, "x" * 128, "x" * 255, "\udcff"])
 SHORT = st.sampled_from(["", "text/plain", "kind", "ü"])
 VALUE = st.sampled_from([1, "x", True, None, 2.5, b"\x00", {"deep": [1, "two"]}, "y" * 300])
@@ -81,7 +83,7 @@ def test_properties(header: bool, annotations: bool, stable: dict[str, Any], dif
         properties = to_amqp0._properties_of(message)
         if not properties["headers"]:
             del properties["headers"]
-        converted = to_amqp0.convert(Entry(None, message, 1))  # type: ignore[arg-type]
+        converted = to_amqp0.convert(Entry(QUEUE, message, 1))
         assert converted.header == to_amqp0._encode(0, properties)
 
 
@@ -95,7 +97,7 @@ def test_sections_that_cannot_be_read_are_converted_as_far_as_before(octets: byt
     properties = to_amqp0._properties_of(message)
     if not properties["headers"]:
         del properties["headers"]
-    assert to_amqp0.convert(Entry(None, message, 1)).header == to_amqp0._encode(0, properties)  # type: ignore[arg-type]
+    assert to_amqp0.convert(Entry(QUEUE, message, 1)).header == to_amqp0._encode(0, properties)
 
 
 def test_ids_and_times_do_not_fill_the_memory() -> None:
@@ -107,5 +109,5 @@ def test_ids_and_times_do_not_fill_the_memory() -> None:
         to_amqp1._plain_sections(Message(address, header, b"", 0, False), address)
         octets = sections(True, True, {"message_id": f"m{number}", "creation_time": Timestamp(number)}, {"n": 1})
         message = Message(address, octets, b"", 0, False, format=FORMAT_AMQP1)
-        to_amqp0.convert(Entry(None, message, 1))  # type: ignore[arg-type]
+        to_amqp0.convert(Entry(QUEUE, message, 1))
     assert len(usual_amqp0._remembered) == len(usual_amqp1._remembered) == 1
