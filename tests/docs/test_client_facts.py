@@ -13,7 +13,8 @@ import pytest
 import leveret
 from leveret import blocking, client
 from leveret.client import errors, events, options
-from leveret.client.aio import channel, connection, consumer, publisher, queue
+from leveret.client.aio import channel, connection, consumer, publisher, queue, receiver, sender
+from leveret.client.delivery import Delivery
 from leveret.client.message import Message
 from leveret.client.parameters import MECHANISMS, Parameters
 from leveret.client.properties import Properties
@@ -32,11 +33,14 @@ FACES: dict[str, tuple[type, ...]] = {
     "publisher": (publisher.Publisher, blocking.Publisher),
     "consumer": (consumer.Consumer, blocking.Consumer),
     "message": (Message,),
+    "sender": (sender.Sender, blocking.Sender),
+    "receiver": (receiver.Receiver, blocking.Receiver),
+    "delivery": (Delivery,),
 }
 # Of the pages about other clients the right column is ours.
 GUIDES = ("from-pika.md", "from-aio-pika.md")
 _CALL = re.compile(rf"\b({'|'.join(FACES)})\.(\w+)\(([^()]*)\)?")
-NOT_IN_BOTH = {("consumer", "next")}
+NOT_IN_BOTH = {("consumer", "next"), ("receiver", "next")}
 
 
 def names(cell: str) -> list[str]:
@@ -115,6 +119,14 @@ def test_every_event_is_documented_with_its_attributes() -> None:
             documented[name] = attributes.split(", ") if attributes else []
     known = {kind.__name__: [field.name for field in fields(kind)] for kind in events.Event.__subclasses__()}
     assert documented == known
+
+
+def test_every_option_of_a_link_is_documented() -> None:
+    page = DOCS / "client" / "amqp-1-0.md"
+    for kind in ("sender", "receiver"):
+        documented = {name for row in table(page, f"option of a {kind}") for name in names(row[0])}
+        parameters = inspect.signature(getattr(channel.Channel, kind)).parameters
+        assert documented == parameters.keys() - {"self", "address"}
 
 
 def ours(page: Path) -> list[str]:
