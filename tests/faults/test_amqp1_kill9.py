@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from tests.support.broker import LeveretProcess, free_port, leveret_only
 
 proton = pytest.importorskip("proton")
 
-from proton import Message  # noqa: E402
+from proton import Message, symbol  # noqa: E402
 from proton.handlers import MessagingHandler  # noqa: E402
 from proton.reactor import Container  # noqa: E402
 from proton.utils import BlockingConnection  # noqa: E402
@@ -100,3 +101,25 @@ def test_what_was_accepted_is_there(process: LeveretProcess) -> None:
     assert numbers[100:] == [int(message.id) for message in again][-len(numbers[100:]) :]
     assert len(again) <= len(numbers)
     assert not any(message.first_acquirer for message in again)
+
+
+def test_delayed_messages_are_there_and_still_delayed(process: LeveretProcess) -> None:
+    """They come when they are due, and not because the broker was killed."""
+    connection = BlockingConnection(url(process))
+    sender = connection.create_sender("delayed")
+    now = int(time.time() * 1000)
+    for number, due in enumerate((now + 3000, now + 3_600_000)):
+        sender.send(Message(number, durable=True, annotations={symbol("x-opt-delivery-time"): due}))
+    sender.send(Message(2, durable=True))
+    process.kill()
+    with process.start():
+        connection = BlockingConnection(url(process), timeout=30)
+        receiver = connection.create_receiver("delayed", credit=10)
+        got = []
+        for _ in range(2):
+            got.append(receiver.receive(timeout=30).body)
+            receiver.accept()
+        assert sorted(got) == [0, 2]
+        assert time.time() * 1000 >= now + 3000
+        assert not receiver.fetcher.has_message
+        connection.close()

@@ -69,6 +69,7 @@ def test_what_is_loaded_is_what_was_stored(harness: Harness) -> None:
     overlaid.acquired_count = 2
     overlaid.delivery_count = 1
     overlaid.overlay = Overlay(b"\0\x01k", {"x-death": [{"count": 1}], "BCC": None}, True, 77)
+    overlaid.overlay.visible_at = 1 << 41
     entries = [plain, empty, chunked, overlaid]
     for entry in entries:
         harness.log.store(entry)
@@ -87,6 +88,7 @@ def test_what_is_loaded_is_what_was_stored(harness: Harness) -> None:
     assert overlay.headers == {"x-death": [{"count": 1}], "BCC": None}
     assert overlay.drop_expiration
     assert overlay.expires_at == 77
+    assert overlay.visible_at == 1 << 41
     assert loaded[0].overlay is None
     for item, entry in zip(loaded, entries, strict=True):
         assert (item.row, item.slot) == (entry.row, entry.slot)

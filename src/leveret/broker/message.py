@@ -89,9 +89,10 @@ class Overlay:
     headers       headers to set; a value None removes the header (`x-death`, BCC)
     drop_expiration  the `expiration` property is left out at delivery
     expires_at    replaces the message's (0: never), -1 to keep it
+    visible_at    when consumers may have it, in milliseconds of the broker's clock; 0: at once
     """
 
-    __slots__ = ("address", "drop_expiration", "expires_at", "headers", "refused", "rendered")
+    __slots__ = ("address", "drop_expiration", "expires_at", "headers", "refused", "rendered", "visible_at")
 
     def __init__(self, address: bytes | None = None, headers: dict[str, Any] | None = None, drop_expiration: bool = False,
                  expires_at: int = -1) -> None:
@@ -99,6 +100,7 @@ class Overlay:
         self.headers = headers if headers is not None else {}
         self.drop_expiration = drop_expiration
         self.expires_at = expires_at
+        self.visible_at = 0
         # In memory only: scopes of consumers that must not get the entry again, and the merged header as its protocol
         # cached it.
         self.refused: list[object] = []

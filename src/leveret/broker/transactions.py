@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from leveret.broker.log import CommitWaiter, Log
-from leveret.broker.message import Entry, Message
+from leveret.broker.message import Entry, Message, Overlay
 from leveret.broker.queues import limits
 from leveret.broker.queues.base import Queue
 
@@ -23,19 +23,19 @@ REJECT: Final = 2
 class Transaction(CommitWaiter):
     """One transaction that is being committed.
 
-    publish   a message to the queues it was routed to
+    publish   a message to the queues it was routed to, where it becomes visible at `due` (0: with the commit)
     settle    an acquired entry, with one of ACCEPT, REQUEUE, REJECT
     """
 
     def __init__(self, log: Log) -> None:
         self.log = log
-        self.publishes: list[tuple[Message, list[Queue]]] = []
+        self.publishes: list[tuple[Message, list[Queue], int]] = []
         self.settlements: list[tuple[Entry, int]] = []
         self.prepared: list[Entry] = []
         self.done: Callable[[], None] | None = None
 
-    def publish(self, message: Message, queues: list[Queue]) -> None:
-        self.publishes.append((message, queues))
+    def publish(self, message: Message, queues: list[Queue], due: int = 0) -> None:
+        self.publishes.append((message, queues, due))
 
     def settle(self, entry: Entry, outcome: int) -> None:
         self.settlements.append((entry, outcome))
@@ -44,11 +44,15 @@ class Transaction(CommitWaiter):
         """Write it all; `done` is called once it is on disk and visible (at once where nothing is durable)."""
         self.done = done
         durable = False
-        for message, queues in self.publishes:
+        for message, queues, due in self.publishes:
             for queue in queues:
                 if queue.deleted or limits.turns_away(queue, message):
                     continue
-                entry = queue.prepare(message)
+                overlay: Overlay | None = None
+                if due:
+                    overlay = Overlay()
+                    overlay.visible_at = due
+                entry = queue.prepare(message, overlay)
                 queue.hidden[entry.seq] = message.size
                 self.prepared.append(entry)
                 durable = durable or entry.row is not None

@@ -36,6 +36,7 @@ def describe(queue: Queue) -> Item:
         "auto_delete": queue.auto_delete,
         "arguments": plain(queue.arguments),
         "ready": queue.ready_count,
+        "delayed": queue.delayed_count,
         "unacked": queue.unacked,
         "ready_bytes": queue.ready_bytes,
         "memory": queue.memory,
@@ -77,8 +78,9 @@ def delete(admin: Admin, arguments: Delete) -> Item:
     queue = _find(admin, arguments)
     if arguments.if_unused and queue.consumers:
         raise PreconditionFailed(f"queue '{arguments.name}' has {len(queue.consumers)} consumers")
-    if arguments.if_empty and queue.ready_count + queue.unacked:
-        raise PreconditionFailed(f"queue '{arguments.name}' has {queue.ready_count + queue.unacked} messages")
+    count = queue.ready_count + queue.delayed_count + queue.unacked
+    if arguments.if_empty and count:
+        raise PreconditionFailed(f"queue '{arguments.name}' has {count} messages")
     return {"messages": queue.vhost.remove_queue(queue)}
 
 

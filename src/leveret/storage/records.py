@@ -99,6 +99,8 @@ _OVERLAY: Final = struct.Struct("<BqH")
 _HAS_ADDRESS: Final = 1
 _DROPS_EXPIRATION: Final = 2
 _HAS_HEADERS: Final = 4
+_HAS_DELAY: Final = 8
+_DELAY: Final = struct.Struct("<q")
 
 MAX_SIZE: Final = 0xFFFFFFFF
 
@@ -115,13 +117,20 @@ def encode_overlay(overlay: Overlay) -> bytes:
     if overlay.headers:
         flags |= _HAS_HEADERS
         headers = encode_value(overlay.headers)
-    return _OVERLAY.pack(flags, overlay.expires_at, len(address)) + address + headers
+    delay = b""
+    if overlay.visible_at:
+        flags |= _HAS_DELAY
+        delay = _DELAY.pack(overlay.visible_at)
+    return _OVERLAY.pack(flags, overlay.expires_at, len(address)) + delay + address + headers
 
 
 def decode_overlay(data: bytes) -> Overlay:
     flags, expires_at, length = _OVERLAY.unpack_from(data, 0)
     at = _OVERLAY.size
     overlay = Overlay(None, None, bool(flags & _DROPS_EXPIRATION), expires_at)
+    if flags & _HAS_DELAY:
+        overlay.visible_at = _DELAY.unpack_from(data, at)[0]
+        at += _DELAY.size
     if flags & _HAS_ADDRESS:
         overlay.address = data[at : at + length]
     if flags & _HAS_HEADERS:

@@ -28,7 +28,7 @@ from leveret.broker.message import (
     Message,
     Overlay,
 )
-from leveret.broker.queues import browsing, expiry, limits, paging, removal, rings, selective
+from leveret.broker.queues import browsing, delayed, expiry, limits, paging, removal, rings, selective
 from leveret.broker.queues.backlog import Backlog
 
 if TYPE_CHECKING:
@@ -83,6 +83,8 @@ class Queue:
         self.refusals: dict[int, list[object]] = {}
         # Sequence numbers and octets of entries that wait for the commit of their transaction.
         self.hidden: dict[int, int] = {}
+        # Entries that nobody may see before their time.
+        self.delays: delayed.Delays | None = None
         self.expiry: expiry.Expiry | None = None
         self.unused: expiry.Unused | None = None
         self.max_priority = -1 if settings.max_priority is None else settings.max_priority
@@ -109,6 +111,11 @@ class Queue:
         return sum(len(level) for level in levels.values())
 
     @property
+    def delayed_count(self) -> int:
+        """Entries that become visible later."""
+        return 0 if self.delays is None else len(self.delays)
+
+    @property
     def ready_bytes(self) -> int:
         """Octets of the bodies of the ready entries."""
         in_memory = 0
@@ -116,7 +123,8 @@ class Queue:
         for level in self.all_levels():
             in_memory += len(level) - level.paged
             paged += level.paged_bytes
-        return self.memory - in_memory * ENTRY_OVERHEAD + paged
+        delays = 0 if self.delays is None else self.delays.memory
+        return self.memory - delays - in_memory * ENTRY_OVERHEAD + paged
 
     def all_levels(self) -> list[Backlog]:
         levels = self.levels
@@ -155,6 +163,15 @@ class Queue:
             self.broker.active.append(self)
         return True
 
+    def delay(self, message: Message, due: int) -> bool:
+        """Append a message that becomes visible at `due`; False where the queue refuses it."""
+        if self.rejects_publish and limits.turns_away(self, message):
+            return False
+        overlay = Overlay()
+        overlay.visible_at = due
+        self.insert_new(self.prepare(message, overlay))
+        return True
+
     def _push_guarded(self, message: Message) -> bool:
         if self.rejects_publish and limits.turns_away(self, message):
             return False
@@ -172,7 +189,10 @@ class Queue:
             self._show_deliveries(entry)
         if self.message_ttl >= 0:
             due = expiry.expires_at(entry)
-            expires = self.broker.timers.now() + self.message_ttl if self.message_ttl else AT_ONCE
+            begin = self.broker.timers.now()
+            if overlay is not None and overlay.visible_at > begin:
+                begin = overlay.visible_at
+            expires = begin + self.message_ttl if self.message_ttl else AT_ONCE
             if not due or expires < due:
                 if overlay is None:
                     entry.overlay = Overlay(None, None, False, expires)
@@ -192,6 +212,10 @@ class Queue:
         """Make a prepared entry visible."""
         if self.deleted:
             self._forget(entry)
+            return
+        overlay = entry.overlay
+        if overlay is not None and overlay.visible_at and overlay.visible_at > self.broker.timers.now():
+            delayed.hold(self, entry, overlay.visible_at)
             return
         message = entry.message
         backlog = self._level_of(message)

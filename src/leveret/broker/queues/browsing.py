@@ -71,22 +71,11 @@ class _Reading:
             return
         if self.epoch == queue.epoch:
             browser.chunk = self.chunk
-            browser.read = deque(_copy_of(queue, self.chunk, self.first + index, item)
+            browser.read = deque(paging.entry_of(queue, item, self.chunk.publisher_of(self.first + index))
                                  for index, item in enumerate(loaded))
         paging.tell_waiting(queue)
         queue.activate()
         queue.broker.end_turn()
-
-
-def _copy_of(queue: Queue, chunk: Chunk, index: int, item: Loaded) -> Entry:
-    item.message.publisher = chunk.publisher_of(index)
-    entry = Entry(queue, item.message, item.seq)
-    entry.overlay = item.overlay
-    entry.acquired_count = item.acquired_count
-    if item.seq <= queue.handed_out_until and not entry.acquired_count:
-        entry.acquired_count = 1
-    entry.delivery_count = item.delivery_count
-    return entry
 
 
 def add(queue: Queue, consumer: Consumer) -> None:
@@ -222,6 +211,9 @@ def _offer(browser: Browser, entry: Entry) -> bool:
     due = expiry.expires_at(entry)
     if due and due <= browser.queue.broker.timers.now():
         return True
+    overlay = entry.overlay
+    if overlay is not None and overlay.visible_at and overlay.visible_at > browser.queue.broker.timers.now():
+        return True  # found on disk after a start
     if consumer.selective and not consumer.wants(message, entry):
         return True
     if not consumer.active or not consumer.can_take(message.size):

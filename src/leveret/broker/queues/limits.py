@@ -39,8 +39,10 @@ def _is_full(queue: Queue, size: int) -> bool:
 
 def _exceeds(queue: Queue, size: int) -> bool:
     hidden = queue.hidden
-    return ((0 <= queue.max_length <= queue.ready_count + len(hidden))
-            or (0 <= queue.max_bytes < queue.ready_bytes + sum(hidden.values()) + size))
+    delays = queue.delays
+    later = 0 if delays is None else delays.bytes
+    return ((0 <= queue.max_length <= queue.ready_count + queue.delayed_count + len(hidden))
+            or (0 <= queue.max_bytes < queue.ready_bytes + later + sum(hidden.values()) + size))
 
 
 def shorten(queue: Queue) -> None:

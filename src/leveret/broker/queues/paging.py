@@ -15,7 +15,7 @@ from mypy_extensions import mypyc_attr
 
 from leveret.broker.log import Loaded, RecoveredQueue
 from leveret.broker.message import ENTRY_OVERHEAD, Entry, Overlay
-from leveret.broker.queues import expiry, limits, remains
+from leveret.broker.queues import delayed, expiry, limits, remains
 from leveret.broker.queues.backlog import Backlog, Chunk
 
 if TYPE_CHECKING:
@@ -107,6 +107,9 @@ def page_more(queue: Queue) -> bool:
         if backlog.young is not None:
             page_young(queue, backlog)
             paging = paging or backlog.young is not None
+    delays = queue.delays
+    if delays is not None and not delays.page():
+        paging = True
     return paging
 
 
@@ -173,18 +176,13 @@ def chunk_loaded(queue: Queue, backlog: Backlog, loaded: list[Loaded], epoch: in
     backlog.passed = 0
     entries: list[Entry] = []
     memory = 0
-    suspects = queue.handed_out_until
     refusals = queue.refusals
     for index, item in enumerate(loaded):
-        item.message.publisher = chunk.publisher_of(index)
-        entry = Entry(queue, item.message, item.seq)
-        entry.row = item.row
-        entry.slot = item.slot
-        entry.overlay = item.overlay
-        entry.acquired_count = item.acquired_count
-        if item.seq <= suspects and not entry.acquired_count:
-            entry.acquired_count = 1
-        entry.delivery_count = item.delivery_count
+        entry = entry_of(queue, item, chunk.publisher_of(index))
+        overlay = item.overlay
+        if overlay is not None and overlay.visible_at and overlay.visible_at > queue.broker.timers.now():
+            delayed.hold(queue, entry, overlay.visible_at)
+            continue
         if item.message.expires_at or item.overlay is not None:
             queue.expiring = True
         if refusals:
@@ -207,6 +205,20 @@ def chunk_loaded(queue: Queue, backlog: Backlog, loaded: list[Loaded], epoch: in
     tell_waiting(queue)
     queue.activate()
     queue.broker.end_turn()
+
+
+def entry_of(queue: Queue, item: Loaded, publisher: int) -> Entry:
+    """The entry that was read back; `publisher` is who published it."""
+    item.message.publisher = publisher
+    entry = Entry(queue, item.message, item.seq)
+    entry.row = item.row
+    entry.slot = item.slot
+    entry.overlay = item.overlay
+    entry.acquired_count = item.acquired_count
+    if item.seq <= queue.handed_out_until and not entry.acquired_count:
+        entry.acquired_count = 1
+    entry.delivery_count = item.delivery_count
+    return entry
 
 
 def tell_waiting(queue: Queue) -> None:

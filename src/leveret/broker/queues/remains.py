@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker import metadata
 from leveret.broker.message import ENTRY_OVERHEAD
-from leveret.broker.queues import paging, removal
+from leveret.broker.queues import delayed, paging, removal
 
 if TYPE_CHECKING:
     from leveret.broker.queues.base import Queue
@@ -21,6 +21,7 @@ DELETED: Final = "deleted"
 def delete(queue: Queue) -> int:
     """The queue is gone; what was ready in it becomes dead letters, now or soon. Returns how many entries that are."""
     count = queue.ready_count
+    delayed.drop(queue)
     removal.detach(queue)
     queue.vhost.remains[queue.id] = queue
     move(queue)

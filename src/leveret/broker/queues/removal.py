@@ -7,7 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from leveret.broker.message import ARCHIVED
-from leveret.broker.queues import paging
+from leveret.broker.queues import delayed, paging
 from leveret.broker.queues.backlog import Backlog
 
 if TYPE_CHECKING:
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def purge(queue: Queue) -> int:
-    """Drop all ready entries; those with consumers stay (0-9-1 queue.purge.02). Returns how many."""
+    """Drop all ready entries, and those that become so later; those with consumers stay (0-9-1 queue.purge.02). Returns how
+    many."""
     count = queue.ready_count
     rows: array[int] = array("Q")
     slots: array[int] = array("I")
@@ -42,6 +43,17 @@ def purge(queue: Queue) -> int:
                 rows.extend(chunk.rows)
                 slots.extend(chunk.slots)
                 highest = max(highest, chunk.seqs[-1])
+    delays = queue.delays
+    if delays is not None:
+        count += len(delays)
+        for seq, row_id, slot, outside in delays.positions():
+            if not outside:
+                rows.append(row_id)
+                slots.append(slot)
+                highest = max(highest, seq)
+            elif overflow is not None:
+                overflow.settle_range(queue.id, seq, seq, (), (row_id,), (slot,))
+        delayed.clear(queue)
     if rows:
         queue.log.settle_range(queue.id, 0, highest, held(queue), rows, slots)
     queue.epoch += 1

@@ -49,7 +49,7 @@ MAX_UNCOMMITTED: Final = 64 << 20
 MAX_WORK: Final = 20_000
 HELD_AGAIN: Final = 0.02
 PRODUCT: Final = "Leveret"
-CAPABILITIES: Final = ("ANONYMOUS-RELAY", linkpair.CAPABILITY, shared.CAPABILITY, sole.CAPABILITY)
+CAPABILITIES: Final = ("ANONYMOUS-RELAY", "DELAYED_DELIVERY", linkpair.CAPABILITY, shared.CAPABILITY, sole.CAPABILITY)
 # Tells a client not to take our open for the beginning of a connection.
 ESTABLISHMENT_FAILED: Final = "amqp:connection-establishment-failed"
 

@@ -10,6 +10,7 @@ from leveret.broker.message import make_address
 from leveret.broker.routing import Route
 from leveret.protocols.v1_0 import addresses, resumed
 from leveret.protocols.v1_0.arrival import Arrival
+from leveret.protocols.v1_0.delays import delivery_time
 from leveret.protocols.v1_0.errors import LinkRefused, Refusal, condition_of, make_error
 from leveret.protocols.v1_0.link import Link
 from leveret.protocols.v1_0.messages import check_annotations, make_message
@@ -360,14 +361,22 @@ class IncomingLink(Link):
         queues = route.queues
         if route.dynamic:
             queues = vhost.route_message(route, message, [])
+        due = 0
+        if sections.message_annotations >= 0:
+            due = delivery_time(sections, connection.broker.timers.now())
         work = self.work
         if work is not None:
-            self._post(work, message, route, bool(queues) or accepts_all)
+            self._post(work, message, route, bool(queues) or accepts_all, due)
             return
         full = ""
-        for queue in queues:
-            if not queue.push(message):
-                full = queue.name
+        if due:
+            for queue in queues:
+                if not queue.delay(message, due):
+                    full = queue.name
+        else:
+            for queue in queues:
+                if not queue.push(message):
+                    full = queue.name
         if len(queues) > WIDE:
             connection.services.work += len(queues)
         if self.settled:
@@ -376,14 +385,17 @@ class IncomingLink(Link):
             self._reject("amqp:resource-limit-exceeded", f"queue '{full}' in vhost '{connection.vhost_name}' is full")
             return
         state = descriptors.ACCEPTED if queues or accepts_all else descriptors.RELEASED
-        session.resolved(self.delivery_id, 0 if message.row is None else session.log.filling, state, not self.second)
+        row = message.row
+        # What nobody asked to keep may be in the overflow log, if it is delayed.
+        batch = 0 if row is None or (due and row.log is not session.log) else session.log.filling
+        session.resolved(self.delivery_id, batch, state, not self.second)
 
-    def _post(self, work: Work, message: Message, route: Route, accepted: bool) -> None:
+    def _post(self, work: Work, message: Message, route: Route, accepted: bool, due: int) -> None:
         """A message of a transaction: it is told what outcome it will have (transactions section 4.4.1)."""
         session = self.session
         outcome = presumed(accepted)
         work.post(Posting(session, message, route, self.delivery_id, self.second and not self.settled,
-                          session.broker.timers.now(), outcome))
+                          session.broker.timers.now(), outcome, due))
         if not self.settled:
             session.resolved(self.delivery_id, 0, descriptors.TRANSACTIONAL_STATE, not self.second,
                              state_of(work, outcome))

@@ -37,7 +37,7 @@ class DynamicNode:
                 and (queue.consumers or queue.browsers):
             return False
         if self.policy in (descriptors.DELETE_ON_NO_MESSAGES, descriptors.DELETE_ON_NO_LINKS_OR_MESSAGES):
-            return not queue.ready_count and not queue.unacked
+            return not queue.ready_count and not queue.delayed_count and not queue.unacked
         return True
 
 

@@ -33,12 +33,13 @@ OVERHEAD: Final = 1000
 
 
 class Posting:
-    """A message that waits for the discharge. `outcome`: what its sender was told that it will have."""
+    """A message that waits for the discharge. `outcome`: what its sender was told that it will have; `due`: when it may be
+    delivered, 0 for at once."""
 
-    __slots__ = ("delivery_id", "message", "outcome", "route", "second", "sent_at", "session")
+    __slots__ = ("delivery_id", "due", "message", "outcome", "route", "second", "sent_at", "session")
 
     def __init__(self, session: SessionEndpoint, message: Message, route: Route, delivery_id: int, second: bool,
-                 sent_at: int, outcome: Composite) -> None:
+                 sent_at: int, outcome: Composite, due: int) -> None:
         self.session = session
         self.message = message
         self.route = route
@@ -47,6 +48,7 @@ class Posting:
         self.second = second
         self.sent_at = sent_at
         self.outcome = outcome
+        self.due = due
 
 
 class Deadline(Timed):
@@ -127,8 +129,8 @@ class Work:
             self.roll_back(discharge)
             return
         acquisition.keep(self)
-        for message, queues in publishes:
-            transaction.publish(message, queues)
+        for posting, (message, queues) in zip(self.postings, publishes, strict=True):
+            transaction.publish(message, queues, posting.due)
         durable = any(retirement.entry.row is not None for retirement in self.retirements)
         for retirement in reversed(self.retirements):
             retirement.session.retiring.pop(retirement.number, None)
@@ -165,8 +167,10 @@ class Work:
                     continue
                 count, octets = counts.get(queue, (0, 0))
                 hidden = queue.hidden
-                if (0 <= queue.max_length <= queue.ready_count + len(hidden) + count) or (
-                        0 <= queue.max_bytes < queue.ready_bytes + sum(hidden.values()) + octets + message.size):
+                delays = queue.delays
+                later = 0 if delays is None else delays.bytes
+                if (0 <= queue.max_length <= queue.ready_count + queue.delayed_count + len(hidden) + count) or (
+                        0 <= queue.max_bytes < queue.ready_bytes + later + sum(hidden.values()) + octets + message.size):
                     return True
                 counts[queue] = (count + 1, octets + message.size)
         return False

@@ -1,0 +1,268 @@
+"""Entries that become visible later. They are in no backlog; of those that no memory is left for only positions are kept,
+tens of octets each, in a heap by the time at which they are due. One timer a queue stands for the first of them.
+
+The time is part of an entry's overlay, so the log has it. After a start such entries are positions in a backlog like all
+others, and count as ready until the queue has read them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker.log import Loaded, Log
+from leveret.broker.message import ARCHIVED, ENTRY_OVERHEAD, Entry
+from leveret.broker.queues import paging
+from leveret.broker.timers import Timed
+
+if TYPE_CHECKING:
+    from leveret.broker.queues.base import Queue
+
+# What is made visible at a time, and what of it is read back at a time.
+MOST_AT_ONCE: Final = 4096
+READ_ENTRIES: Final = 256
+READ_OCTETS: Final = 1 << 20
+
+
+class Delays(Timed):
+    """The delayed entries of one queue.
+
+    recent  those in memory, by sequence number, oldest first; memory: what the queue counts for them
+    bytes   octets of the bodies of all of them
+    """
+
+    def __init__(self, queue: Queue) -> None:
+        super().__init__()
+        self.queue: Queue | None = queue
+        self.recent: dict[int, Entry] = {}
+        self.memory = 0
+        self.bytes = 0
+        # Numbers of positions: a heap by `_dues`; those that are being read, the first `_reading` of them; free ones.
+        self._heap: array[int] = array("I")
+        self._coming: list[int] = []
+        self._reading = 0
+        self._free: list[int] = []
+        self._dues: array[int] = array("Q")
+        self._seqs: array[int] = array("Q")
+        self._rows: array[int] = array("Q")
+        self._publishers: array[int] = array("Q")
+        self._slots: array[int] = array("I")
+        self._sizes: array[int] = array("I")
+        self._overflow: array[int] = array("B")
+
+    def __len__(self) -> int:
+        return len(self._heap) + len(self._coming)
+
+    def hold(self, queue: Queue, entry: Entry, due: int) -> None:
+        """Keep an entry until it is due."""
+        overflow = queue.broker.overflow
+        if entry.row is None and overflow is not None:
+            overflow.store(entry)
+        self._push(self._note(queue, entry, due))
+        message = entry.message
+        self.recent[entry.seq] = entry
+        self.bytes += message.size
+        self.memory += message.size + ENTRY_OVERHEAD
+        queue.memory += message.size + ENTRY_OVERHEAD
+        if queue.memory > queue.broker.page_above and not self.page():
+            queue.broker.paging[queue.id] = queue
+        self._schedule(queue)
+
+    def page(self) -> bool:
+        """Let go of what is in memory, oldest first, as far as it is committed; whether that is all of it."""
+        queue = self.queue
+        recent = self.recent
+        while recent and queue is not None:
+            entry = next(iter(recent.values()))
+            row = entry.row
+            if row is None or row.batch > row.log.committed:
+                return False
+            self._let_go(queue, entry)
+        return True
+
+    def _let_go(self, queue: Queue, entry: Entry) -> None:
+        del self.recent[entry.seq]
+        size = entry.message.size + ENTRY_OVERHEAD
+        self.memory -= size
+        queue.memory -= size
+
+    def _schedule(self, queue: Queue) -> None:
+        if self._heap:
+            queue.broker.timers.at(self._dues[self._heap[0]], self)
+
+    def fire(self, now: int) -> None:
+        """Show what is due."""
+        queue = self.queue
+        if queue is None:
+            return
+        heap = self._heap
+        count = 0
+        while heap and self._dues[heap[0]] <= now and count < MOST_AT_ONCE:
+            count += 1
+            number = self._pop()
+            entry = self.recent.get(self._seqs[number])
+            if entry is None:
+                self._coming.append(number)
+                continue
+            self._let_go(queue, entry)
+            self._release(number)
+            queue.insert_new(entry)
+        if heap:
+            queue.broker.timers.at(max(self._dues[heap[0]], now + 1), self)
+        if self._coming and not self._reading:
+            self._read(queue)
+
+    def _read(self, queue: Queue) -> None:
+        """Read the next of those that are due and not in memory."""
+        coming = self._coming
+        rows: array[int] = array("Q")
+        slots: array[int] = array("I")
+        outside = self._overflow[coming[0]]
+        octets = 0
+        for number in coming:
+            if self._overflow[number] != outside or len(rows) >= READ_ENTRIES or octets >= READ_OCTETS:
+                break
+            rows.append(self._rows[number])
+            slots.append(self._slots[number])
+            octets += self._sizes[number]
+        self._reading = len(rows)
+        log: Log = queue.log
+        if outside:
+            overflow = queue.broker.overflow
+            assert overflow is not None
+            log = overflow
+        log.load(rows, slots, _Reading(self, queue.epoch).done)
+
+    def loaded(self, loaded: list[Loaded], epoch: int) -> None:
+        """What was read is visible now."""
+        queue = self.queue
+        if queue is None or epoch != queue.epoch:
+            return
+        numbers = self._coming[: self._reading]
+        del self._coming[: self._reading]
+        self._reading = 0
+        for number, item in zip(numbers, loaded, strict=True):
+            entry = paging.entry_of(queue, item, self._publishers[number])
+            self._release(number)
+            queue.insert_new(entry)
+        if self._coming:
+            self._read(queue)
+        queue.broker.end_turn()
+
+    def positions(self) -> Iterator[tuple[int, int, int, bool]]:
+        """Sequence number, row, slot, and whether the overflow log has it, of all that a log has."""
+        for number in [*self._heap, *self._coming]:
+            entry = self.recent.get(self._seqs[number])
+            if entry is not None and entry.row is None:
+                continue
+            yield self._seqs[number], self._rows[number], self._slots[number], bool(self._overflow[number])
+
+    # Positions
+
+    def _note(self, queue: Queue, entry: Entry, due: int) -> int:
+        row = entry.row
+        number = self._free.pop() if self._free else len(self._dues)
+        values = (due, entry.seq, 0 if row is None else row.id, entry.message.publisher)
+        for place, value in zip((self._dues, self._seqs, self._rows, self._publishers), values, strict=True):
+            _set(place, number, value)
+        _set(self._slots, number, entry.slot)
+        _set(self._sizes, number, entry.message.size)
+        _set(self._overflow, number, row is not None and row.log is queue.broker.overflow)
+        return number
+
+    def _release(self, number: int) -> None:
+        self.bytes -= self._sizes[number]
+        self._free.append(number)
+
+    def _push(self, number: int) -> None:
+        heap = self._heap
+        dues = self._dues
+        heap.append(number)
+        at = len(heap) - 1
+        due = dues[number]
+        while at:
+            above = (at - 1) >> 1
+            other = heap[above]
+            if dues[other] <= due:
+                break
+            heap[at] = other
+            at = above
+        heap[at] = number
+
+    def _pop(self) -> int:
+        heap = self._heap
+        dues = self._dues
+        first = heap[0]
+        last = heap.pop()
+        count = len(heap)
+        if count:
+            at = 0
+            due = dues[last]
+            while True:
+                below = 2 * at + 1
+                if below >= count:
+                    break
+                if below + 1 < count and dues[heap[below + 1]] < dues[heap[below]]:
+                    below += 1
+                if dues[heap[below]] >= due:
+                    break
+                heap[at] = heap[below]
+                at = below
+            heap[at] = last
+        return first
+
+
+def _set(place: array[int], number: int, value: int) -> None:
+    if number == len(place):
+        place.append(value)
+    else:
+        place[number] = value
+
+
+class _Reading:
+    """Entries on their way into memory."""
+
+    __slots__ = ("delays", "epoch")
+
+    def __init__(self, delays: Delays, epoch: int) -> None:
+        self.delays = delays
+        self.epoch = epoch
+
+    def done(self, loaded: list[Loaded]) -> None:
+        self.delays.loaded(loaded, self.epoch)
+
+
+def hold(queue: Queue, entry: Entry, due: int) -> None:
+    """An entry of the queue, which is in no backlog, becomes visible at `due`."""
+    delays = queue.delays
+    if delays is None:
+        delays = queue.delays = Delays(queue)
+    delays.hold(queue, entry, due)
+
+
+def clear(queue: Queue) -> None:
+    """The queue has no delayed entries any more."""
+    delays = queue.delays
+    if delays is None:
+        return
+    queue.broker.timers.cancel(delays)
+    for entry in delays.recent.values():
+        entry.state = ARCHIVED
+    queue.memory -= delays.memory
+    # The timers may remember it for a while.
+    delays.queue = None
+    queue.delays = None
+
+
+def drop(queue: Queue) -> None:
+    """Nobody will ever see the delayed entries."""
+    delays = queue.delays
+    if delays is None:
+        return
+    overflow = queue.broker.overflow
+    for seq, row, slot, outside in delays.positions():
+        log = overflow if outside else queue.log
+        if log is not None:
+            log.settle_range(queue.id, seq, seq, (), (row,), (slot,))
+    clear(queue)

@@ -1,0 +1,44 @@
+"""Messages that ask to be delivered later: annotations `x-opt-delivery-time` and `x-opt-delivery-delay`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from leveret.protocols.v1_0.errors import LinkRefused
+from leveret.wire.amqp1 import constants
+from leveret.wire.amqp1.decode import decode_value
+from leveret.wire.amqp1.sections import Sections
+from leveret.wire.amqp1.values import Described, Map
+
+TIME: Final = "x-opt-delivery-time"
+DELAY: Final = "x-opt-delivery-delay"
+_COMMON: Final = b"x-opt-delivery-"
+# Ten years and a little, in milliseconds.
+LONGEST: Final = 3653 * 24 * 3600 * 1000
+
+
+def delivery_time(sections: Sections, now: int) -> int:
+    """When consumers may have a message that has annotations, in milliseconds of Unix time; 0 for at once.
+
+    LinkRefused for a time that is no whole number of milliseconds, or is more than ten years ahead.
+    """
+    begin, end = sections.message_annotations, sections.message_annotations_end
+    if sections.data.find(_COMMON, begin, end) < 0:
+        return 0
+    value = decode_value(sections.data, begin, end)[0]
+    content = value.value if isinstance(value, Described) else value
+    pairs = dict(content.pairs) if isinstance(content, Map) else content
+    due = pairs.get(TIME)
+    if due is not None:
+        return _checked(TIME, due, now, 0)
+    delay = pairs.get(DELAY)
+    return 0 if delay is None else _checked(DELAY, delay, now, now)
+
+
+def _checked(name: str, value: object, now: int, begin: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise LinkRefused(constants.INVALID_FIELD, f"the annotation {name} was expected to be a number of milliseconds")
+    due = int(value) + begin
+    if due > now + LONGEST:
+        raise LinkRefused(constants.INVALID_FIELD, f"the annotation {name} was expected to be less than ten years ahead")
+    return due if due > now else 0

@@ -1,0 +1,203 @@
+"""Messages that become visible later."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from leveret.broker.queues import delayed
+from leveret.broker.queues.base import Queue
+from tests.broker.support import Taker, World, figures
+
+
+def delay(world: World, queue: Queue, body: str, after: int, **options: object) -> bool:
+    return queue.delay(world.message(body, key=queue.name, **options), world.clock.now() + after)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def small() -> World:
+    return World(page_above=10_000)
+
+
+def test_it_becomes_visible_when_it_is_due(world: World) -> None:
+    queue = world.queue()
+    taker = Taker(queue)
+    assert delay(world, queue, "later", 1000)
+    world.push(queue, "now")
+    world.run()
+    assert taker.history == ["now"]
+    assert (queue.delayed_count, queue.ready_count, queue.ready_bytes) == (1, 0, 0)
+    world.sleep(999)
+    assert taker.history == ["now"]
+    world.sleep(1)
+    assert taker.history == ["now", "later"]
+    assert queue.delayed_count == 0
+    taker.ack(2)
+    assert figures(queue) == (0, 0, 0)
+    assert queue.memory == 0
+
+
+def test_the_time_decides_and_not_the_order(world: World) -> None:
+    queue = world.queue()
+    taker = Taker(queue)
+    order = list(range(200))
+    random.Random(5).shuffle(order)
+    for number in order:
+        delay(world, queue, f"{number:03}", number * 10 + 10)
+    for step in range(200):
+        world.sleep(10)
+        assert taker.history == [f"{number:03}" for number in range(step + 1)]
+
+
+def test_what_is_due_already_is_visible_at_once(world: World) -> None:
+    queue = world.queue()
+    delay(world, queue, "a", 0)
+    delay(world, queue, "b", -5)
+    assert (queue.ready_count, queue.delayed_count) == (2, 0)
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_deep_queue_keeps_positions_only(persistent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delayed, "READ_ENTRIES", 7)
+    world = World(page_above=10_000, overflow=True)
+    queue = world.queue(durable=True)
+    for number in range(100):
+        delay(world, queue, f"{number:03}", 1000 + number, persistent=persistent)
+    world.run()
+    world.broker.page_down()
+    assert queue.memory < 12_000
+    assert (queue.delayed_count, queue.ready_count) == (100, 0)
+    world.sleep(1049)
+    assert (queue.delayed_count, queue.ready_count) == (50, 50)
+    world.sleep(1000)
+    assert world.contents(queue) == [f"{number:03}" for number in range(100)]
+    assert queue.memory == 0
+
+
+def test_without_a_place_to_page_to_it_stays_in_memory(small: World) -> None:
+    queue = small.queue()
+    for number in range(60):
+        delay(small, queue, f"{number:03}", 1000)
+    small.run()
+    small.broker.page_down()
+    small.sleep(1000)
+    assert small.contents(queue) == [f"{number:03}" for number in range(60)]
+
+
+def test_it_survives_a_crash(world: World) -> None:
+    queue = world.queue(durable=True)
+    delay(world, queue, "soon", 1000, persistent=True)
+    delay(world, queue, "late", 100_000, persistent=True)
+    world.push(queue, "now", persistent=True)
+    world.run()
+    log, recovery = world.held_log.recovery()
+    again = World(log=log, recovery=recovery, time=world.clock.now() + 2000)
+    queue = again.vhost.queues["q"]
+    taker = Taker(queue)
+    again.run()
+    assert taker.history == ["soon", "now"]
+    assert (queue.delayed_count, queue.ready_count) == (1, 0)
+    again.sleep(100_000)
+    assert taker.history == ["soon", "now", "late"]
+    taker.ack(3)
+    again.run()
+    assert not again.held_log.kept
+
+
+def test_ttl(world: World) -> None:
+    """The queue's begins when the message is visible, its own when it was sent."""
+    queue = world.queue(message_ttl=1000)
+    delay(world, queue, "queue", 5000)
+    other = world.queue("other")
+    delay(world, other, "own", 5000, ttl=4000)
+    world.sleep(5000)
+    assert (queue.ready_count, other.ready_count) == (1, 0)
+    world.sleep(999)
+    assert queue.ready_count == 1
+    world.sleep(1)
+    assert queue.ready_count == 0
+
+
+def test_limits(world: World) -> None:
+    """A queue that refuses counts what is to come; one that drops does not before it is there."""
+    refusing = world.queue("r", max_length=2, overflow="reject-publish")
+    assert delay(world, refusing, "a", 1000)
+    assert world.push(refusing, "b")
+    assert not delay(world, refusing, "c", 1000)
+    assert not world.push(refusing, "d")
+    octets = world.queue("o", max_length_bytes=5, overflow="reject-publish")
+    assert delay(world, octets, "aaa", 1000)
+    assert not world.push(octets, "bbb")
+    dropping = world.queue("d", max_length=2)
+    for body in ("a", "b"):
+        delay(world, dropping, body, 1000)
+        world.push(dropping, f"{body} now")
+    assert (dropping.ready_count, dropping.delayed_count) == (2, 2)
+    world.sleep(1000)
+    assert dropping.ready_count == 2
+
+
+@pytest.mark.parametrize("paged", [False, True])
+def test_a_purge_takes_them_too(paged: bool) -> None:
+    world = World(page_above=10_000 if paged else 1 << 20, overflow=True)
+    queue = world.queue(durable=True)
+    for number in range(60):
+        delay(world, queue, f"{number}", 1000, persistent=number % 2 == 0)
+    world.push(queue, "now", persistent=True)
+    world.run()
+    world.broker.page_down()
+    assert queue.purge() == 61
+    assert (queue.delayed_count, queue.ready_count, queue.memory) == (0, 0, 0)
+    world.sleep(5000)
+    assert queue.ready_count == 0
+    assert not world.held_log.kept
+    delay(world, queue, "again", 1000)
+    world.sleep(1000)
+    assert world.contents(queue) == ["again"]
+
+
+def test_a_purge_while_they_are_read(small: World) -> None:
+    queue = small.queue(durable=True)
+    for number in range(60):
+        delay(small, queue, f"{number}", 1000, persistent=True)
+    small.run()
+    small.broker.page_down()
+    small.clock.time += 1000
+    small.clock.run(small.clock.time)
+    assert queue.purge() == 60
+    small.run()
+    assert (queue.ready_count, queue.delayed_count, queue.memory) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_deletion(strict: bool) -> None:
+    world = World(strict=strict)
+    dead = world.queue("dead", durable=True)
+    queue = world.queue(durable=True, dead_letter_exchange="", dead_letter_routing_key="dead")
+    delay(world, queue, "a", 1000, persistent=True)
+    world.run()
+    world.vhost.remove_queue(queue, strict)
+    world.run()
+    world.sleep(5000)
+    assert dead.ready_count == 0
+    assert not world.held_log.kept
+
+
+def test_what_came_back_is_not_delayed_again(world: World) -> None:
+    queue = world.queue()
+    taker = Taker(queue, credit=1)
+    delay(world, queue, "a", 1000)
+    world.sleep(1000)
+    taker.requeue()
+    taker.give(1)
+    world.run()
+    assert taker.history == ["a", "a"]
+
+
+def test_dead_letters_are_not_delayed(world: World) -> None:
+    dead = world.queue("dead")
+    queue = world.queue(dead_letter_exchange="", dead_letter_routing_key="dead")
+    delay(world, queue, "a", 1000, ttl=500)
+    world.sleep(1000)
+    assert world.contents(dead) == ["a"]
