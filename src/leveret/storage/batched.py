@@ -87,9 +87,8 @@ class BatchedLog(Log):
     def store(self, entry: Entry) -> None:
         message = entry.message
         body = message.body
-        if (message.row is not None or message.expires_at or message.headers_at >= 0 or message.format
-                or entry.overlay is not None or entry.acquired_count or entry.delivery_count
-                or not isinstance(body, bytes)):
+        if (message.row is not None or message.expires_at or message.headers_at >= 0 or entry.overlay is not None
+                or entry.acquired_count or entry.delivery_count or not isinstance(body, bytes)):
             self._store_more(entry)
             return
         address = message.address
@@ -103,6 +102,8 @@ class BatchedLog(Log):
         row = self._row
         slot = len(index)
         kind = PLAIN if message.persistent else PLAIN_TRANSIENT
+        if message.format:
+            kind |= message.format << FORMAT_SHIFT + 8
         index.append(_pack_index(entry.seq, entry.queue.id, size, length, kind, message.priority))
         pieces = self._pieces
         pieces.append(address)
