@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import leveret
 from leveret.broker.message import AVAILABLE, Entry
 from leveret.broker.queues import browsing
 from leveret.broker.queues.base import Queue
@@ -181,7 +182,10 @@ def test_transient_messages_that_are_paged() -> None:
 
 
 def test_no_more_is_read_than_may_be_given(small: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(browsing, "READ_ENTRIES", 4)
+    most = browsing.READ_ENTRIES
+    if not leveret.build_info().compiled:  # there constants are what they were compiled to
+        monkeypatch.setattr(browsing, "READ_ENTRIES", 4)
+        most = 4
     queue = deep(small)
     reader = Reader(queue, credit=0)
     small.run()
@@ -189,7 +193,7 @@ def test_no_more_is_read_than_may_be_given(small: World, monkeypatch: pytest.Mon
     reader.give(20)
     small.run()
     assert reader.history == BODIES[:20]
-    assert len(queue.browsers[0].read) <= 4
+    assert len(queue.browsers[0].read) <= most
 
 
 def test_a_purge_while_it_reads(small: World) -> None:

@@ -75,6 +75,20 @@ def test_a_deep_queue_keeps_positions_only(persistent: bool, monkeypatch: pytest
     assert queue.memory == 0
 
 
+def test_what_is_in_memory_is_paged_when_memory_gets_short() -> None:
+    world = World(overflow=True)
+    queue = world.queue(durable=True)
+    for number in range(100):
+        delay(world, queue, f"{number:03}", 1000, persistent=True)
+    world.run()
+    assert queue.memory > 50_000
+    world.broker.page_above = 10_000
+    world.broker.page_down()
+    assert queue.memory == 0
+    world.sleep(1000)
+    assert world.contents(queue) == [f"{number:03}" for number in range(100)]
+
+
 def test_without_a_place_to_page_to_it_stays_in_memory(small: World) -> None:
     queue = small.queue()
     for number in range(60):

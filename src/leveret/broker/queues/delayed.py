@@ -100,28 +100,38 @@ class Delays(Timed):
         count = 0
         while heap and self._dues[heap[0]] <= now and count < MOST_AT_ONCE:
             count += 1
-            number = self._pop()
+            self._coming.append(self._pop())
+        if heap:
+            queue.broker.timers.at(max(self._dues[heap[0]], now + 1), self)
+        if not self._reading:
+            self._show(queue)
+
+    def _show(self, queue: Queue) -> None:
+        """Show those that are due, in their order, as far as they are in memory; have the next ones read."""
+        coming = self._coming
+        shown = 0
+        for number in coming:
             entry = self.recent.get(self._seqs[number])
             if entry is None:
-                self._coming.append(number)
-                continue
+                break
+            shown += 1
             self._let_go(queue, entry)
             self._release(number)
             queue.insert_new(entry)
-        if heap:
-            queue.broker.timers.at(max(self._dues[heap[0]], now + 1), self)
-        if self._coming and not self._reading:
+        del coming[:shown]
+        if coming:
             self._read(queue)
 
     def _read(self, queue: Queue) -> None:
-        """Read the next of those that are due and not in memory."""
+        """Read the first of those that are due, which are not in memory."""
         coming = self._coming
         rows: array[int] = array("Q")
         slots: array[int] = array("I")
         outside = self._overflow[coming[0]]
         octets = 0
         for number in coming:
-            if self._overflow[number] != outside or len(rows) >= READ_ENTRIES or octets >= READ_OCTETS:
+            if self._overflow[number] != outside or len(rows) >= READ_ENTRIES or octets >= READ_OCTETS \
+                    or self._seqs[number] in self.recent:
                 break
             rows.append(self._rows[number])
             slots.append(self._slots[number])
@@ -135,7 +145,7 @@ class Delays(Timed):
         log.load(rows, slots, _Reading(self, queue.epoch).done)
 
     def loaded(self, loaded: list[Loaded], epoch: int) -> None:
-        """What was read is visible now."""
+        """What was read is visible now, and what comes next may be in memory."""
         queue = self.queue
         if queue is None or epoch != queue.epoch:
             return
@@ -146,8 +156,7 @@ class Delays(Timed):
             entry = paging.entry_of(queue, item, self._publishers[number])
             self._release(number)
             queue.insert_new(entry)
-        if self._coming:
-            self._read(queue)
+        self._show(queue)
         queue.broker.end_turn()
 
     def positions(self) -> Iterator[tuple[int, int, int, bool]]:
@@ -177,35 +186,37 @@ class Delays(Timed):
 
     def _push(self, number: int) -> None:
         heap = self._heap
-        dues = self._dues
         heap.append(number)
         at = len(heap) - 1
-        due = dues[number]
         while at:
             above = (at - 1) >> 1
             other = heap[above]
-            if dues[other] <= due:
+            if not self._is_before(number, other):
                 break
             heap[at] = other
             at = above
         heap[at] = number
 
+    def _is_before(self, number: int, other: int) -> bool:
+        """Whether one is due before another one; of the same time it is the older."""
+        due = self._dues[number]
+        later = self._dues[other]
+        return due < later or (due == later and self._seqs[number] < self._seqs[other])
+
     def _pop(self) -> int:
         heap = self._heap
-        dues = self._dues
         first = heap[0]
         last = heap.pop()
         count = len(heap)
         if count:
             at = 0
-            due = dues[last]
             while True:
                 below = 2 * at + 1
                 if below >= count:
                     break
-                if below + 1 < count and dues[heap[below + 1]] < dues[heap[below]]:
+                if below + 1 < count and self._is_before(heap[below + 1], heap[below]):
                     below += 1
-                if dues[heap[below]] >= due:
+                if not self._is_before(heap[below], last):
                     break
                 heap[at] = heap[below]
                 at = below

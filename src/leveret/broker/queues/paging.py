@@ -117,6 +117,8 @@ def page_down(queue: Queue, share: int) -> None:
     """The queue has more than `share` octets in memory: page out what is beyond half of it in each level, from its end."""
     keep = share // 2
     overflow = queue.broker.overflow
+    if queue.delays is not None:
+        queue.delays.page()
     for backlog in reversed(queue.all_levels()):
         page_young(queue, backlog)
         if queue.memory <= share:
