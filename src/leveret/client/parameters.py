@@ -17,7 +17,8 @@ PORT: Final = 5672
 TLS_PORT: Final = 5671
 PROTOCOLS: Final = ("auto", "0-9-1", "1.0")
 ADDRESSES: Final = ("auto", "v2", "v1", "plain")
-MECHANISMS: Final = ("PLAIN", "AMQPLAIN", "EXTERNAL", "ANONYMOUS")
+SCRAM: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256")
+MECHANISMS: Final = ("PLAIN", "AMQPLAIN", "EXTERNAL", "ANONYMOUS", *SCRAM)
 # Seconds that every clock and lock of Python can wait.
 LONGEST_TIME: Final = 10**9
 
@@ -33,7 +34,7 @@ class Parameters:
                          "plain" leaves them as they are, "auto" goes by what the server says of itself
     container_id         over AMQP 1.0, who the client is: links with names outlast a connection under it; "": made up
     name                 of the connection, as the server shows it; "" for none
-    mechanism            of SASL: "PLAIN", "AMQPLAIN", "EXTERNAL" or "ANONYMOUS"
+    mechanism            of SASL: "PLAIN", "AMQPLAIN", "EXTERNAL", "ANONYMOUS", "SCRAM-SHA-512" or "SCRAM-SHA-256"
     heartbeat            seconds; 0 for none
     channel_max          0: as the server proposes
     frame_max            octets; 0: as the server proposes

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret import __version__
 from leveret.client.core.host import Procedure
+from leveret.client.core.login import Login
 from leveret.client.errors import AuthenticationFailed, ConnectionClosed, ConnectionFailed, ConnectionLost, VhostRefused
 from leveret.wire.amqp0.commands import Method
 from leveret.wire.amqp0.constants import ACCESS_REFUSED, INVALID_PATH, NOT_ALLOWED, NOT_FOUND
@@ -31,19 +32,22 @@ def handshake(connection: ConnectionCore) -> Procedure:
     start: Method = yield connection.expect()
     connection.server_properties = start.arguments["server_properties"]
     offered = start.arguments["mechanisms"].split()
-    mechanism, response = parameters.sasl()
+    login = Login(parameters)
+    mechanism = login.mechanism
     if mechanism not in offered:
         raise AuthenticationFailed(f"the server offers the mechanisms {', '.join(offered)}, not {mechanism}; choose one by"
                                    " the option mechanism", host=parameters.host, port=parameters.port)
     connection.send("connection.start-ok", {
-        "client_properties": _client_properties(parameters), "mechanism": mechanism, "response": response,
+        "client_properties": _client_properties(parameters), "mechanism": mechanism, "response": login.first(),
         "locale": parameters.locale,
     })
     try:
         tune: Method = yield connection.expect()
         while tune.name == "connection.secure":
-            connection.send("connection.secure-ok", {"response": response})
+            challenge = tune.arguments["challenge"].encode("utf-8", "surrogateescape")
+            connection.send("connection.secure-ok", {"response": login.respond(challenge)})
             tune = yield connection.expect()
+        login.done()
     except ConnectionLost:
         # Servers without authentication_failure_close hang up.
         raise _refused(parameters, ACCESS_REFUSED, "it hung up without a word", False) from None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from leveret import __version__
 from leveret.client.core.amqp1.engine import AMQP, SASL
 from leveret.client.core.host import Procedure
+from leveret.client.core.login import Login
 from leveret.client.errors import (
     AuthenticationFailed,
     ConnectionClosed,
@@ -16,9 +17,10 @@ from leveret.client.errors import (
     ProtocolMismatch,
     VhostRefused,
 )
+from leveret.client.parameters import SCRAM
 from leveret.wire.amqp1 import constants
 from leveret.wire.amqp1.frames import Header
-from leveret.wire.amqp1.security import SaslInit, SaslMechanisms, SaslOutcome
+from leveret.wire.amqp1.security import SaslChallenge, SaslInit, SaslMechanisms, SaslOutcome, SaslResponse
 from leveret.wire.amqp1.transport import Open
 from leveret.wire.amqp1.values import Symbol
 
@@ -67,12 +69,16 @@ def _login(connection: Amqp1Connection, parameters: Parameters) -> Procedure:
         offered = yield connection.expect()
         if not isinstance(offered, SaslMechanisms):
             raise _failed(parameters, "it did not offer mechanisms")
-        mechanism, response = parameters.sasl()
+        login = Login(parameters)
+        mechanism = login.mechanism
         if mechanism not in offered.sasl_server_mechanisms:
             raise _failed(parameters, f"it offers the mechanisms {', '.join(offered.sasl_server_mechanisms)}, not"
                           f" {mechanism}; choose one by the option mechanism")
-        connection.send(SaslInit(mechanism, response or None, _hostname(parameters)))
+        connection.send(SaslInit(mechanism, login.first() or None, _hostname(parameters)))
         outcome = yield connection.expect()
+        while isinstance(outcome, SaslChallenge) and mechanism in SCRAM:
+            connection.send(SaslResponse(login.respond(outcome.challenge)))
+            outcome = yield connection.expect()
         if not isinstance(outcome, SaslOutcome):
             raise _failed(parameters, f"it asked for more than {mechanism} has")
     except ConnectionLost:
@@ -80,6 +86,7 @@ def _login(connection: Amqp1Connection, parameters: Parameters) -> Procedure:
     if outcome.code != constants.SASL_CODE_OK:
         raise _failed(parameters, f"user {parameters.user!r} by {mechanism}: {_CODES.get(outcome.code, outcome.code)};"
                       " expected its name and password (options user, password, mechanism)")
+    login.done(outcome.additional_data or b"")
 
 
 def _check_header(connection: Amqp1Connection, header: Any, expected: int) -> None:

@@ -1,0 +1,81 @@
+"""The client's side of SASL, for both protocols."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from leveret.client.errors import AuthenticationFailed
+from leveret.client.parameters import SCRAM, Parameters
+
+# More of them would keep the program from doing anything else for seconds.
+MOST_ROUNDS: Final = 1_000_000
+_ROUNDS: Final = re.compile(r",i=([0-9]{1,20})(?:,|$)")
+
+
+class Login:
+    """One login. SCRAM (RFC 5802, RFC 7677) proves on both sides that the password is known, without sending it; the
+    library `scramp` does the arithmetic, which takes some 50 ms."""
+
+    def __init__(self, parameters: Parameters) -> None:
+        self.mechanism = parameters.mechanism
+        self._parameters = parameters
+        self._scram: Any = None
+        self._checked = self.mechanism not in SCRAM
+        self._response = b""
+        self._answered = False
+
+    def first(self) -> bytes:
+        """The initial response."""
+        if self.mechanism not in SCRAM:
+            self._response = self._parameters.sasl()[1]
+            return self._response
+        from scramp import ScramClient, ScramException
+
+        try:
+            self._scram = ScramClient([self.mechanism], self._parameters.user, self._parameters.password)
+            first: str = self._scram.get_client_first()
+        except (ScramException, ValueError) as error:
+            raise self._failed(f"{error}; expected a name and a password that SCRAM can take") from error
+        return first.encode()
+
+    def respond(self, challenge: bytes) -> bytes:
+        """The answer to a challenge. Raises `AuthenticationFailed` for a server that does not know the password."""
+        if self._scram is None:
+            return self._response
+        from scramp import ScramException
+
+        if self._answered:
+            self._check(challenge)
+            return b""
+        self._answered = True
+        try:
+            text = challenge.decode("utf-8")
+            rounds = _ROUNDS.search(text)
+            if rounds is not None and int(rounds[1]) > MOST_ROUNDS:
+                raise self._failed(f"it wants {rounds[1]} rounds, at most {MOST_ROUNDS} are computed")
+            self._scram.set_server_first(text)
+            final: str = self._scram.get_client_final()
+        except (ScramException, ValueError) as error:
+            raise self._failed(f"a challenge that cannot be answered: {error}") from error
+        return final.encode()
+
+    def done(self, additional: bytes = b"") -> None:
+        """The server lets us in; `additional` is what it says with that."""
+        if additional and not self._checked:
+            self._check(additional)
+        if not self._checked:
+            raise self._failed("it has not proved that it knows the password")
+
+    def _check(self, proof: bytes) -> None:
+        from scramp import ScramException
+
+        try:
+            self._scram.set_server_final(proof.decode("utf-8"))
+        except (ScramException, ValueError) as error:
+            raise self._failed(f"its proof that it knows the password is wrong: {error}") from error
+        self._checked = True
+
+    def _failed(self, text: str) -> AuthenticationFailed:
+        host, port = self._parameters.host, self._parameters.port
+        return AuthenticationFailed(f"{host}:{port}: {self.mechanism}: {text}", host=host, port=port)
