@@ -100,16 +100,13 @@ class LinkConsumer(Consumer):
         message = entry.message
         head = head_of(entry, connection.broker.timers)
         body = message.body if message.format == FORMAT_AMQP1 else body_of(message)
-        tail = tail_of(message) if message.headers_at >= 0 else b""
         tag = link.prefix + _PACK_TAG(number)
-        size = len(head) + len(tail)
-        if isinstance(body, bytes):
-            size += len(body)
-            if size + AROUND <= connection.output.max_frame_size and size <= PIECE:
-                payload = head + body
-                if tail:
-                    payload += tail
-                connection.output.send_transfer(session.channel, link.handle, number, tag, self.no_ack, payload, size)
+        output = connection.output
+        if message.size <= PIECE and isinstance(body, bytes):
+            payload = head + body if message.headers_at < 0 else head + body + tail_of(message)
+            size = len(payload)
+            if size + AROUND <= output.max_frame_size and size <= PIECE:
+                output.send_transfer(session.channel, link.handle, number, tag, self.no_ack, payload, size)
                 session.next_outgoing_id = (session.next_outgoing_id + 1) % MODULUS
                 session.remote_window -= 1
                 if not connection.dirty:
@@ -117,6 +114,7 @@ class LinkConsumer(Consumer):
                 return
         if not self.no_ack:
             link.freeze(number, head)
+        tail = tail_of(message) if message.headers_at >= 0 else b""
         session.sending.append(Sending(link, number, tag, self.no_ack, head, body, tail))
         session.pump()
 

@@ -112,7 +112,7 @@ class Output:
             self._keep_start(channel, handle, tag_size)
         start = self._start
         # The frame's size field has four octets, `start` begins behind it.
-        whole = 4 + len(start) + 7 + tag_size + 2 + size
+        whole = len(start) + tag_size + size + 13
         if delivery_id < 256 or tag_size > _MAX_SHORT or whole > self.max_frame_size:
             self.send_message(Transfer(handle, delivery_id, delivery_tag, 0, settled, channel=channel), payload)
             return
