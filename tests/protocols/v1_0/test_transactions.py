@@ -351,6 +351,17 @@ def test_a_settled_message_that_is_refused_fails_its_transaction(site: Site, ses
     assert ready(site) == 0
 
 
+def test_a_refused_message_outside_of_it_does_not_fail_a_transaction(site: Site, session: Session) -> None:
+    controller = Controller(session)
+    sender = session.sender()
+    id = controller.declare()
+    post(sender, id, settled=True)
+    sender.part(message(), delivery_id=session.next_id, delivery_tag=b"t", message_format=5)
+    assert session.client.error(Detach)[0] == "amqp:not-implemented"
+    assert isinstance(controller.discharge(id), Accepted)
+    assert ready(site) == 1
+
+
 @pytest.mark.parametrize(("address", "outcome"), [("q", Accepted), ("/exchanges/amq.direct/nowhere", Released)])
 def test_who_settles_second_is_told_what_was_applied(session: Session, address: str, outcome: type[Composite]) -> None:
     controller = Controller(session)

@@ -243,6 +243,7 @@ class IncomingLink(Link):
 
     def _begin(self, frame: Transfer) -> None:
         """The first frame of a delivery."""
+        self.work = None
         if self.credit <= 0 and not frame.resume and self.credit + self.slack <= 0:
             raise LinkRefused(constants.LINK_TRANSFER_LIMIT_EXCEEDED, "a message came for which there was no credit")
         number = frame.delivery_id
@@ -253,7 +254,6 @@ class IncomingLink(Link):
             raise LinkRefused(constants.INVALID_FIELD, f"a delivery-tag of {len(tag)} octets, at most 32 are allowed")
         if frame.message_format:
             raise LinkRefused(constants.NOT_IMPLEMENTED, f"message format {frame.message_format} is not known")
-        self.work = None
         state = frame.state
         if state is not None and isinstance(state, TransactionalState):
             self.work = self._find_work(state)
