@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pika
@@ -12,7 +13,8 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.interop.helpers import get
-from tests.support.broker import Broker
+from tests.security.certificates import Authority
+from tests.support.broker import Broker, LeveretProcess, basic_config
 
 rabbitmq = pytest.importorskip("rabbitmq_amqp_python_client", reason="RabbitMQ's client is not installed")
 
@@ -41,6 +43,7 @@ from rabbitmq_amqp_python_client import (  # noqa: E402
     OAuth2Options,
     OffsetSpecification,
     OutcomeState,
+    PosixSslConfigurationContext,
     QueueType,
     QuorumConsumerOptions,
     QuorumQueueSpecification,
@@ -50,7 +53,7 @@ from rabbitmq_amqp_python_client import (  # noqa: E402
     StreamSpecification,
     ValidationCodeException,
 )
-from rabbitmq_amqp_python_client.qpid.proton._exceptions import ConnectionException  # noqa: E402
+from rabbitmq_amqp_python_client.qpid.proton._exceptions import ConnectionException, LinkException  # noqa: E402
 from rabbitmq_amqp_python_client.qpid.proton.utils import LinkDetached, SendException  # noqa: E402
 
 QUIET = RecoveryConfiguration(active_recovery=False)
@@ -192,6 +195,47 @@ class TestConnections:
     def test_a_new_token(self, management: Management, queue: str) -> None:
         management.refresh_token("eyJhbGciOiJub25lIn0.e30.")
         assert management.queue_info(queue).name == queue
+
+
+    def test_tls(self, tmp_path: Path) -> None:
+        authority = Authority(tmp_path)
+        cert, key = authority.issue("server")
+        config = basic_config() + f'\n[tls]\nport = 0\ncert = "{cert}"\nkey = "{key}"\n'
+        with LeveretProcess(tmp_path / "broker", config=config) as broker:
+            broker.start()
+            # The port for plain text speaks TLS too.
+            environment = Environment(uri=f"amqps://guest:guest@localhost:{broker.port}/", recovery_configuration=QUIET,
+                                      ssl_context=PosixSslConfigurationContext(ca_cert=str(authority.path)))
+            connection = environment.connection()
+            connection.dial()
+            connection.management().declare_queue(ClassicQueueSpecification(name="q"))
+            publish(connection, "q", message())
+            assert connection.management().queue_info("q").message_count == 1
+            environment.close()
+            broker.check_log()
+
+    def test_it_recovers_from_a_restart(self, tmp_path: Path) -> None:
+        with LeveretProcess(tmp_path / "broker") as broker:
+            broker.start()
+            environment = Environment(uri=broker.url(vhost=""), recovery_configuration=RecoveryConfiguration(
+                back_off_reconnect_interval=timedelta(seconds=1), MaxReconnectAttempts=10))
+            connection = environment.connection()
+            connection.dial()
+            connection.management().declare_queue(QuorumQueueSpecification(name="q"))
+            publisher = connection.publisher(to_queue("q"))
+            publisher.publish(message("before"))
+            broker.stop()
+            broker.start()
+            # Whatever it is doing when it notices fails, and works once it has come back.
+            for _ in range(5):
+                try:
+                    publisher.publish(message("after"))
+                    break
+                except (ConnectionException, LinkException):
+                    pass
+            assert connection.management().queue_info("q").message_count == 2
+            assert consume(connection, "q", Handler(2)).bodies == ["before", "after"]
+            environment.close()
 
 
 class TestManagement:

@@ -504,6 +504,15 @@ class TestPermissions:
         assert (dict(site.vhost.queues), dict(site.vhost.exchanges)) == before
 
 
+def test_in_strict_mode_it_is_the_same() -> None:
+    node = Node(connect(make_site(strict=True)).begin())
+    assert node.call("DELETE", "/queues/none") == (200, {"message_count": 0})
+    assert node.call("DELETE", "/exchanges/none") == (204, None)
+    assert node.call("DELETE", "/bindings/src=none;dstq=none;key=;args=") == (204, None)
+    assert node.call("PUT", "/exchanges/x", {"type": "topic"})[0] == 204
+    assert node.call("PUT", "/exchanges/x", {"type": "fanout"})[0] == 409
+
+
 class TestTokens:
     def test_they_are_taken(self, node: Node) -> None:
         assert node.call("PUT", "/auth/tokens", b"token") == (204, None)

@@ -33,5 +33,9 @@ def declare(connection: Connection, request: Request, quoted: str) -> Answer:
 
 
 def delete(connection: Connection, request: Request, quoted: str) -> Answer:
-    definitions.delete_exchange(connection, name_in(quoted, "an exchange"))
+    name = name_in(quoted, "an exchange")
+    if name in connection.vhost.exchanges or name.startswith("amq."):
+        definitions.delete_exchange(connection, name)
+    else:
+        connection.check("configure", name)  # and no more, in strict mode too
     return Answer(204, kept=True)

@@ -47,7 +47,11 @@ def show(connection: Connection, request: Request, quoted: str) -> Answer:
 
 
 def delete(connection: Connection, request: Request, quoted: str) -> Answer:
-    count, stored = definitions.delete_queue(connection, name_in(quoted, "a queue"))
+    name = name_in(quoted, "a queue")
+    if name not in connection.vhost.queues:
+        connection.check("configure", name)
+        return Answer(200, {"message_count": ULong(0)})  # in strict mode too
+    count, stored = definitions.delete_queue(connection, name)
     return Answer(200, {"message_count": ULong(count)}, stored)
 
 
