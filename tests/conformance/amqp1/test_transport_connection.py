@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -269,6 +272,21 @@ def impatient(tmp_path: Path) -> LeveretProcess:
 
 
 @pytest.mark.rule("1.0", "transport.2.4.5.overrun-closes")
+def test_a_broker_that_was_silent_too_long_goes_on_where_the_client_does(own_broker: LeveretProcess,
+                                                                        connect: Connect) -> None:
+    """It was held up for longer than the client wants to wait. The client may close; the broker does not do it for it."""
+    peer = connect(at=own_broker, idle_time_out=200)
+    session = peer.begin()
+    os.kill(own_broker.pid, signal.SIGSTOP)
+    time.sleep(1)
+    os.kill(own_broker.pid, signal.SIGCONT)
+    while peer.read() is not None:
+        pass
+    session.sync()
+    assert not peer.kept(Close)
+
+
+@pytest.mark.rule("1.0", "section.transport.2.4.5.silent-client")
 def test_who_is_silent_too_long_is_told_so(impatient: LeveretProcess, connect: Connect) -> None:
     with impatient.start():
         peer = connect(at=impatient)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from leveret.wire.amqp1.messaging import Source, Target
 from leveret.wire.amqp1.transport import Attach, Detach, Disposition, End, Flow, Transfer
 from leveret.wire.amqp1.values import Described, Symbol, ULong
 from tests.conformance.amqp1.conftest import Begin, Connect
+from tests.conformance.peer import Channel, Queue
 from tests.conformance.peer1 import Peer, Session, composite, frame, message
 
 
@@ -102,18 +104,15 @@ def test_what_the_broker_cannot_do_does_not_keep_it_from_attaching(session: Sess
 
 
 @pytest.mark.rule("1.0", "transport.2.6.4.unmapped-detaches")
-def test_the_end_of_a_link_is_told_by_a_detach(session: Session, begin: Begin, name: str) -> None:
+def test_a_link_that_the_broker_ends_is_detached(session: Session, channel0: Callable[..., Channel], name: str) -> None:
+    channel = channel0()
+    channel.queue(name, exclusive=False, durable=True)
     receiver = session.receiver(name, 10)
-    answer = receiver.detach()
-    assert (answer.closed, answer.error) == (True, None)
-    # A link whose node goes away.
-    dynamic = begin()
-    node = dynamic.receiver(source=Source(dynamic=True))
-    watcher = session.sender(node.attached.source.address)
-    assert node.detach().closed
-    watcher.send(message(b"x"))
-    assert session.outcome(watcher.session.next_id - 1).state is not None
-    assert watcher.detach().closed
+    channel.call(Queue.Delete, Queue.DeleteOk, queue=name)
+    assert receiver.detached_with() == "amqp:resource-deleted"
+    session.send(Detach(receiver.handle, True))
+    again = session.receiver(name, handle=receiver.handle)
+    assert again.attached.handle == receiver.attached.handle
 
 
 @pytest.mark.rule("1.0", "transport.2.6.4.unmapped-detaches")
