@@ -25,6 +25,7 @@ ARTEMIS = "artemis"
 COMPILED = "compiled"
 PURE = "pure"
 TITLES = {RABBIT: "RabbitMQ", ARTEMIS: "Artemis", COMPILED: "Leveret, compiled", PURE: "Leveret, pure Python"}
+SPEAK_0_9_1 = [RABBIT, COMPILED, PURE]
 
 CONFIG = """\
 [users.guest]

@@ -256,7 +256,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench-clients", description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--broker", choices=list(brokers.TITLES), help="compiled where there is a compiled build")
+    parser.add_argument("--broker", choices=brokers.SPEAK_0_9_1, help="compiled where there is a compiled build")
     parser.add_argument("--output", type=Path, default=generator.OUTPUT)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     chosen = parser.parse_args()

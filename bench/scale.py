@@ -148,7 +148,7 @@ COMMANDS = {"idle": idle, "declares": declares, "deep": deep}
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench-scale", description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("commands", nargs="*", choices=[*COMMANDS, []], help="what to measure (all of it)")
-    parser.add_argument("--broker", action="append", choices=list(brokers.TITLES))
+    parser.add_argument("--broker", action="append", choices=brokers.SPEAK_0_9_1)
     parser.add_argument("--connections", type=int, default=1000)
     parser.add_argument("--queues", type=int, default=100_000)
     parser.add_argument("--messages", type=int, default=10_000_000)
