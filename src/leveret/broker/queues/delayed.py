@@ -97,10 +97,13 @@ class Delays(Timed):
         if queue is None:
             return
         heap = self._heap
-        count = 0
-        while heap and self._dues[heap[0]] <= now and count < MOST_AT_ONCE:
-            count += 1
-            self._coming.append(self._pop())
+        due: list[tuple[int, int]] = []
+        while heap and self._dues[heap[0]] <= now and len(due) < MOST_AT_ONCE:
+            number = self._pop()
+            due.append((self._seqs[number], number))
+        # In the order of the log, which is the one that they have in the queue, and the quickest to read.
+        due.sort()
+        self._coming.extend([number for _, number in due])
         if heap:
             queue.broker.timers.at(max(self._dues[heap[0]], now + 1), self)
         if not self._reading:
