@@ -40,10 +40,10 @@ class Transaction(CommitWaiter):
     def settle(self, entry: Entry, outcome: int) -> None:
         self.settlements.append((entry, outcome))
 
-    def commit(self, done: Callable[[], None]) -> None:
-        """Write it all; `done` is called once it is on disk and visible (at once where nothing is durable)."""
+    def commit(self, done: Callable[[], None], durable: bool = False) -> None:
+        """Write it all; `done` is called once it is on disk and visible (at once where nothing is durable). With `durable`
+        the caller has written something else that belongs to it."""
         self.done = done
-        durable = False
         for message, queues, due in self.publishes:
             for queue in queues:
                 if queue.deleted or limits.turns_away(queue, message):

@@ -13,13 +13,14 @@ from leveret.wire.amqp1.messaging import Accepted, Received, Released, Source, T
 from leveret.wire.amqp1.messaging import Header as MessageHeader
 from leveret.wire.amqp1.sections import section_ranges, split
 from leveret.wire.amqp1.transactions import TransactionalState
-from leveret.wire.amqp1.transport import Transfer
+from leveret.wire.amqp1.transport import Disposition, Transfer
 from leveret.wire.amqp1.values import Described, Symbol, ULong
 from tests.broker.support import HeldLog
 from tests.protocols.support import Site
 from tests.protocols.v1_0.support import Client, Receiver, Sender, Session, body_of, connect, make_site, message
 from tests.protocols.v1_0.test_resuming import resume, states_of
 from tests.protocols.v1_0.test_termini import fill, pass_time, receiver, terminus
+from tests.protocols.v1_0.test_transactions import Controller
 
 KEPT = {"durable": 2, "expiry_policy": "never"}
 
@@ -315,8 +316,6 @@ def test_the_queue_is_gone(site: Site) -> None:
 
 
 def test_under_a_transaction(site: Site) -> None:
-    from tests.protocols.v1_0.test_transactions import Controller
-
     fill(site, b"1", durable=True)
     client = connect(site)
     session = client.begin()
@@ -330,6 +329,40 @@ def test_under_a_transaction(site: Site) -> None:
     controller.discharge(work)
     site.run()
     assert not kept(site, metadata.LINK_STATE)
+
+
+def test_settlements_are_told_when_they_are_on_disk(site: Site) -> None:
+    """With settle mode second the client forgets a delivery then, so it must not come again after a crash."""
+    log = site.log
+    assert isinstance(log, HeldLog)
+    fill(site, b"1", b"2", b"3", durable=True)
+    client = connect(site)
+    session = client.begin()
+    link = receiver(session, credit=3, rcv_settle_mode=1, **KEPT)
+    frames = link.deliveries()
+    numbers, tags = [frame.delivery_id for frame in frames], [frame.delivery_tag for frame in frames]
+    controller = Controller(session)
+    work = controller.declare()
+    log.held = True
+    session.dispose(numbers[0], state=Accepted(), settled=False)
+    session.dispose(numbers[1], state=TransactionalState(work, Accepted()), settled=False)
+    assert controller.discharge(work) is None
+    assert client.all(Disposition) == []
+    log.held = False
+    log.release_all()
+    site.run()
+    told = {frame.first: frame.settled for frame in client.all(Disposition) if not frame.role}
+    assert told == {numbers[0]: True, numbers[1]: True}
+    # Outcomes in the map of an attach, too.
+    tag = tags[2]
+    client.drop()
+    log.held = True
+    link = taker(connect(site), unsettled={tag: Accepted()})
+    assert link.deliveries() == []
+    log.held = False
+    log.release_all()
+    site.run()
+    assert [frame.settled for frame in link.deliveries()] == [True]
 
 
 # Targets
@@ -422,8 +455,6 @@ def test_what_is_not_on_disk_is_not_claimed(site: Site) -> None:
 
 def test_a_posting_that_was_committed(site: Site) -> None:
     """Its outcome is told again after the crash, and it is not stored twice."""
-    from tests.protocols.v1_0.test_transactions import Controller
-
     client = connect(site)
     session = client.begin()
     link = session.sender(name="s", target=Target("q", **KEPT), rcv_settle_mode=1)

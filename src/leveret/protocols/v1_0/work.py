@@ -142,7 +142,7 @@ class Work:
                 delivery = posting.session.unsettled.get(posting.delivery_id)
                 if delivery is not None:
                     delivery.discharged(connection.broker.log.filling if posting.message.persistent else 0)
-        transaction.commit(_Done(self, discharge, batch).done)
+        transaction.commit(_Done(self, discharge, batch).done, durable)
 
     def _routed(self, now: int) -> list[tuple[Message, list[Queue]]]:
         """The messages, with the queues that get them."""
