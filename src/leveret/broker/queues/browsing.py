@@ -143,8 +143,8 @@ def _give(browser: Browser, level: Backlog) -> bool:
                 _read(browser, chunk, limit)
             return False
         read = browser.read
-        # Entries of the head may stand between those that were read: the next round gives them.
-        until = _first_between(level.head, limit)
+        # Others may stand between those that were read: the next round gives them.
+        until = _first_elsewhere(level, chunk, limit)
         while read and (not until or read[0].seq < until):
             if read[0].seq >= limit and not _offer(browser, read[0]):
                 return False
@@ -167,11 +167,19 @@ def _next_chunk(level: Backlog, seen: int) -> Chunk | None:
     return found
 
 
-def _first_between(entries: deque[Entry], seq: int) -> int:
-    """The lowest sequence number in the head above `seq`, 0 for none."""
-    if not entries or entries[len(entries) - 1].seq <= seq:
-        return 0
-    return entries[bisect_right(entries, seq, key=SEQ)].seq
+def _first_elsewhere(level: Backlog, chunk: Chunk, seq: int) -> int:
+    """The lowest sequence number above `seq` in the head and in other chunks, 0 for none."""
+    found = 0
+    head = level.head
+    if head and head[len(head) - 1].seq > seq:
+        found = head[bisect_right(head, seq, key=SEQ)].seq
+    for other in level.chunks:
+        seqs = other.seqs
+        if other is not chunk and seqs[-1] > seq and (not found or seqs[0] < found):
+            lowest = seqs[bisect_right(seqs, seq)]
+            if not found or lowest < found:
+                found = lowest
+    return found
 
 
 def _give_from(browser: Browser, entries: deque[Entry], priority: int, limit: int) -> bool:
