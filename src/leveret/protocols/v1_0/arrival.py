@@ -24,6 +24,10 @@ class Arrival:
         """Octets of it that are in memory."""
         return self._walk.held()
 
+    def sections(self) -> int:
+        """How many sections have begun."""
+        return self._walk.sections
+
     def feed(self, octets: bytes) -> None:
         """Take what comes next. DecodeError for what is no message, ContentTooLarge where there is no room for it."""
         walk = self._walk

@@ -55,6 +55,8 @@ POLICIES: Final[dict[int, Any]] = {
 # RabbitMQ's property of receivers with their priority.
 PRIORITY: Final = "rabbitmq:priority"
 KNOWN: Final = ("queue", "topic", "temporary-queue", "temporary-topic", shared.SHARED, shared.GLOBAL)
+# Characters in the name of a link: it is kept as long as its terminus.
+LONGEST_NAME: Final = 1024
 # Octets that the names of container and link may have in the name of a dynamic node.
 LONGEST_PART: Final = 80
 
@@ -67,8 +69,13 @@ def attach(session: SessionEndpoint, frame: Attach) -> None:
     connection = session.connection
     receives = not frame.role
     key = (connection.vhost_name, connection.user, connection.container_id, frame.name, receives)
-    _steal(connection.services.links.get(key), frame.name)
     handle = session.new_handle()
+    if len(frame.name) > LONGEST_NAME:
+        _refuse(session, frame, handle, make_error(
+            constants.INVALID_FIELD, f"the name of the link has {len(frame.name)} characters, expected at most"
+            f" {LONGEST_NAME}"))
+        return
+    _steal(connection.services.links.get(key), frame.name)
     link: Link
     try:
         if receives:
@@ -223,12 +230,15 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
         raise ResourceError(f"the session has its most consumers, {limit}; the setting is limits.consumers_per_channel")
     if volatile.wants(source):
         return volatile.attach(session, frame, handle)
+    # What may be refused is, as far as possible, before anything is made or destroyed.
+    priority = _priority(frame)
+    default_outcome = _default_outcome(source)
     if terminus is not None and not _is_same(terminus, source):
         terminus.destroy()
         terminus = None
     if terminus is None:
         terminus = SourceTerminus(termini, key)
-    if shared.SHARED not in source.capabilities:
+    if shared.SHARED not in source.capabilities or source.dynamic or _is_dynamic(terminus):
         termini.check(terminus, source)
     subscription: SharedSubscription | None = None
     link = OutgoingLink(session, frame.name, frame.handle, handle)
@@ -257,6 +267,7 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
         node = addresses.parse(address, connection.vhost, tuple(source.capabilities))
         wanted = filters.parse(source.filter, node.queue is None)
         if node.queue is not None:
+            termini.check(terminus, source)
             queue = _find_queue(session, node)
             connection.check("read", queue.name)
         else:
@@ -286,11 +297,11 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
             terminus.seen = {}
         link.consumer = BrowsingConsumer(link, queue, settled, terminus.seen)
     elif durable == UNSETTLED_STATE and not settled:
-        link.consumer = RecordedConsumer(link, queue, terminus.need_id(), _priority(frame))
+        link.consumer = RecordedConsumer(link, queue, terminus.need_id(), priority)
         link.recorded = session.recorded = True
     else:
-        link.consumer = LinkConsumer(link, queue, settled, False, _priority(frame))
-    link.consumer.default_outcome = _default_outcome(source)
+        link.consumer = LinkConsumer(link, queue, settled, False, priority)
+    link.consumer.default_outcome = default_outcome
     wanted.take_place(queue, copies)
     link.consumer.filter(wanted)
     actual = Source(address, durable, source.expiry_policy, source.timeout, properties is not None, properties,

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("leveret.connection")
 
+# How many deliveries (as a power of two) are looked at for what is counted as one unit of a turn's work.
+WORK_SHIFT: Final = 4
 # What a session may hold unsettled while memory is short.
 MAY_HOLD: Final = 1000
 
@@ -76,7 +78,8 @@ class SessionEndpoint(Holder):
     retiring    those of which the outcome waits for the discharge of a transaction
     unsettled   incoming deliveries of receiver settle mode second that the client has not settled, with what their
                 terminus knows of them
-    termini     those whose last link is or was one of this session
+    termini     those whose last link is or was one of this session; suspended: those without a link that nobody has asked
+                to outlive the session, oldest first
     sending     what goes out in several frames, one delivery after the other; while there is any, links wait
     """
 
@@ -106,6 +109,7 @@ class SessionEndpoint(Holder):
         self.retiring: dict[int, Retirement] = {}
         self.unsettled: dict[int, IncomingDelivery | None] = {}
         self.termini: dict[Terminus, None] = {}
+        self.suspended: dict[Terminus, None] = {}
         self.sending: deque[Sending] = deque()
         self.draining: list[OutgoingLink] = []
         self.runs: deque[Run] = deque()
@@ -285,12 +289,23 @@ class SessionEndpoint(Holder):
         self.handles.pop(link.handle, None)
         if self.names.get((link.receives, link.name)) is link:
             del self.names[link.receives, link.name]
+        # Who looks for the deliveries of a link looks at all of the session.
+        self.connection.services.work += (len(self.unacked) + len(self.copies)) >> WORK_SHIFT
+        if isinstance(link, OutgoingLink):
+            link.unsent.extend(item.delivery_id for item in self.sending if item.link is link)
         if not link.receives:
             self._drop_sending(link)
         if closed:
             link.close()
         else:
             link.suspend()
+
+    def remember(self, terminus: Terminus) -> None:
+        """A terminus has no link any more, and goes with the session. The oldest goes before where there are too many."""
+        suspended = self.suspended
+        suspended[terminus] = None
+        if len(suspended) > self.connection.own.links:
+            next(iter(suspended)).destroy()
 
     def _drop_sending(self, link: Link) -> None:
         """What of a delivery has not gone out yet does not any more."""
@@ -589,6 +604,7 @@ class SessionEndpoint(Holder):
         for terminus in termini:
             terminus.session_ended()
         self.termini.clear()
+        self.suspended.clear()
         self.links.clear()
         self.handles.clear()
         self.names.clear()

@@ -8,7 +8,7 @@ from leveret.broker.bodies import Body, StoredBody
 from leveret.broker.errors import BrokerError
 from leveret.broker.message import make_address
 from leveret.broker.routing import Route
-from leveret.protocols.v1_0 import addresses, resumed
+from leveret.protocols.v1_0 import addresses, positions, resumed
 from leveret.protocols.v1_0.arrival import Arrival
 from leveret.protocols.v1_0.delays import delivery_time
 from leveret.protocols.v1_0.errors import LinkRefused, Refusal, condition_of, make_error
@@ -35,8 +35,11 @@ if TYPE_CHECKING:
 WIDE: Final = 16
 # What deliveries that are not complete may hold together, however small messages must be.
 LEAST_PARTIAL: Final = 1 << 20
-# Deliveries of a session that the client may leave unsettled (receiver settle mode second) before it gets no more credit.
+# Deliveries of a session, or of a terminus, that the client may leave unsettled (receiver settle mode second) before it
+# gets no more credit.
 MOST_UNSETTLED: Final = 20_000
+# What keeping a delivery that is not complete costs of a turn's work, beside its octets.
+INTERRUPTED: Final = 1000
 FORGETFUL: Final = ("the queue is not durable, so it takes no durable messages (compat.strict is set for this virtual"
                     " host)")
 
@@ -124,7 +127,8 @@ class IncomingLink(Link):
     def grant(self) -> None:
         """Give the client credit again where it has used up half of it, unless publishers must stop."""
         if (self.credit <= self.most >> 1 or self.withheld) and not self.session.connection.services.alarm \
-                and not self.closed and len(self.session.unsettled) < MOST_UNSETTLED:
+                and not self.closed and len(self.session.unsettled) < MOST_UNSETTLED \
+                and (self.target is None or len(self.target.deliveries) < MOST_UNSETTLED):
             self.withheld = False
             self.credit = self.most
             self.send_flow()
@@ -479,7 +483,13 @@ class IncomingLink(Link):
         if target is None:
             self.close()
             return
-        if self.chunks is not None and not self.ignored and self.work is None:
+        # A large message of very many sections is not looked through at each attach: it has to come again as a whole.
+        if self.chunks is not None and not self.ignored and self.work is None \
+                and (self.arrival is None or self.arrival.sections() <= positions.MOST):
+            connection = self.session.connection
+            # It is copied, perhaps written, and its sections are counted.
+            connection.services.work += INTERRUPTED + (self.size >> 12)
+            connection.published_any = True
             target.interrupt(self.tag, self._octets(), max(self.max_size, LEAST_PARTIAL) if self.max_size else 0)
         self._forget_chunks()
         self.route = None

@@ -118,6 +118,10 @@ class LinkConsumer(Consumer):
         session.sending.append(Sending(link, number, tag, self.no_ack, head, body, tail))
         session.pump()
 
+    def held_back(self) -> list[int]:
+        """Deliveries that have not gone out, by delivery-id, beside those that the session is sending."""
+        return []
+
     def activated(self) -> None:
         if self.link.announced:
             self.link.announce()
@@ -229,6 +233,7 @@ class OutgoingLink(Link):
     announced   the client has been told whether it is the active consumer
     work        the transaction under which it acquires
     recorded    what is unsettled is in the log, too
+    unsent      deliveries that had not gone out as a whole when the link was detached
     """
 
     consumer: LinkConsumer
@@ -243,6 +248,7 @@ class OutgoingLink(Link):
         self.heads: dict[int, bytes] = {}
         self.resumption: Resumption | None = None
         self.recorded = False
+        self.unsent: list[int] = []
 
     def start(self) -> None:
         """Take messages of the queue, once everything is resumed that is to be."""
@@ -369,9 +375,10 @@ class OutgoingLink(Link):
             acquisition.undo_for(session, self)
         if self.recorded and self.terminus is not None:
             self.terminus.collect()
-        numbers = [number for number, entry in session.unacked.items() if entry.holder is consumer]
-        for number in reversed(numbers):
-            outcomes.give_back(session.unacked.pop(number))
+        if consumer.unacked:
+            numbers = [number for number, entry in session.unacked.items() if entry.holder is consumer]
+            for number in reversed(numbers):
+                outcomes.give_back(session.unacked.pop(number))
         consumer.queue.remove_consumer(consumer)
         self.forget()
         if self.terminus is not None:
@@ -381,6 +388,7 @@ class OutgoingLink(Link):
         if self.closed:
             return
         self.closed = True
+        self.unsent.extend(self.consumer.held_back())
         self.leave()
         self.consumer.queue.remove_consumer(self.consumer)
         self.forget()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from leveret.broker.bodies import Body, StoredBody, whole
 from leveret.wire.amqp1.decode import value_end
 from leveret.wire.amqp1.errors import DecodeError
@@ -12,9 +14,13 @@ _SHORT_DATA = b"\x00\x53\x75\xa0"
 _LONG_DATA = b"\x00\x53\x75\xb0"
 
 
+# Sections in which positions are looked for: more than that takes too long, and nobody writes so many.
+MOST: Final = 1000
+
+
 def end_of(octets: bytes) -> tuple[int, int]:
-    """The position behind what has come of a message. DecodeError for what is no message."""
-    ranges = section_ranges(octets)
+    """The position behind what has come of a message. DecodeError for what is no message, or has too many sections."""
+    ranges = section_ranges(octets, MOST)
     if not ranges:
         return 0, 0
     last = ranges[len(ranges) - 1]
@@ -22,15 +28,26 @@ def end_of(octets: bytes) -> tuple[int, int]:
 
 
 def offset_in(octets: bytes, section: int, offset: int) -> int:
-    """Where a position is in the octets of a message or of its beginning; more than their number for one behind them."""
-    ranges = section_ranges(octets)
+    """Where a position is in the octets of a message or of its beginning; more than their number for one behind them.
+    DecodeError as in `end_of`."""
+    if not section and not offset:
+        return 0
+    ranges = section_ranges(octets, MOST)
     if section == len(ranges):
         return len(octets) + offset
     return ranges[section][1] + offset if section < len(ranges) else len(octets) + 1
 
 
 def offset_of(head: bytes, body: Body, tail: bytes, section: int, offset: int) -> int:
-    """Where a position is in a message that consists of head, body and tail; its end for one behind it."""
+    """Where a position is in a message that consists of head, body and tail; its end for one behind it, and its beginning
+    where it has too many sections to find out."""
+    try:
+        return _offset_of(head, body, tail, section, offset)
+    except DecodeError:
+        return 0
+
+
+def _offset_of(head: bytes, body: Body, tail: bytes, section: int, offset: int) -> int:
     ranges = [(begin, end) for _, begin, end in section_ranges(head)]
     at = len(head)
     octets = b"" if isinstance(body, StoredBody) else whole(body)
@@ -41,7 +58,7 @@ def offset_of(head: bytes, body: Body, tail: bytes, section: int, offset: int) -
     elif isinstance(body, StoredBody):
         ranges += [(at + begin, at + end) for begin, end in _stored(body)]
     else:
-        ranges += [(at + begin, at + end) for _, begin, end in section_ranges(octets)]
+        ranges += [(at + begin, at + end) for _, begin, end in section_ranges(octets, MOST)]
     at += size
     ranges += [(at + begin, at + end) for _, begin, end in section_ranges(tail)]
     if section >= len(ranges):
@@ -70,7 +87,9 @@ def _stored(body: StoredBody) -> list[tuple[int, int]]:
         elif head.startswith(_SHORT_DATA) and len(head) > 4:
             end = at + 5 + head[4]
         else:
-            return [(begin, end) for _, begin, end in section_ranges(whole(body))]
+            return [(begin, end) for _, begin, end in section_ranges(whole(body), MOST)]
+        if len(ranges) == MOST:
+            raise DecodeError(at, f"more than {MOST} sections")
         ranges.append((at, end))
         at = end
     return ranges

@@ -48,6 +48,9 @@ class RecordedConsumer(LinkConsumer):
         self.awaited = 0
         self.waiter = _Waiter(self)
 
+    def held_back(self) -> list[int]:
+        return [item.number for item in self.waiting]
+
     def can_take(self, size: int) -> bool:
         return len(self.waiting) < MOST and super().can_take(size)
 

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 def begin(link: IncomingLink, target: TargetTerminus, frame: Transfer) -> None:
     """The first frame of a delivery that is resumed. What nobody knows here is ignored."""
     delivery = target.deliveries.get(link.tag)
-    link.slack += 1
     if delivery is None:
         link.ignored = True
         return
+    link.slack += 1
     target.bind(delivery, link.session, link.delivery_id)
     if frame.aborted:
         target.forget(delivery)

@@ -112,6 +112,7 @@ class SourceTerminus(Terminus):
         if before is None or link.session is not before.session:
             return
         consumer = link.consumer
+        self._give_back_unsent(before)
         for number, entry in before.session.unacked.items():
             if entry.holder is before.consumer:
                 link.tags[number] = before.tag_of(number)
@@ -120,6 +121,19 @@ class SourceTerminus(Terminus):
         before.consumer.unacked = 0
         link.heads = before.heads
         self.last = None
+
+    def _give_back_unsent(self, before: OutgoingLink) -> None:
+        """What had not gone out as a whole when a link was detached is a new delivery of the next one."""
+        session = before.session
+        # Youngest first, so that each comes in front of the one before.
+        for number in sorted(before.unsent, reverse=True):
+            entry = session.unacked.get(number)
+            if entry is None or entry.holder is not before.consumer or number in session.acquired:
+                continue
+            session.forget_record(number, entry)
+            del session.unacked[number]
+            entry.queue.requeue(entry, False)
+        before.unsent.clear()
 
     def held(self, queue: Queue) -> list[Entry]:
         """The entries of a queue among what is unsettled."""

@@ -28,11 +28,11 @@ class IncomingDelivery:
     session, number  where the client knows it by which delivery-id; None while it is suspended
     state    the descriptor of its outcome, 0 before there is one; answer: the outcome itself where it has fields
     batch    the commit that the outcome, or the part, waits for, 0 for none
-    partial  what has come of it where it was interrupted, None otherwise
+    partial  what has come of it where it was interrupted, None otherwise; end: the position behind that, once it is known
     kept, kept_part  whether the log has its outcome, and what has come of it
     """
 
-    __slots__ = ("answer", "batch", "kept", "kept_part", "number", "partial", "session", "state", "tag", "terminus")
+    __slots__ = ("answer", "batch", "end", "kept", "kept_part", "number", "partial", "session", "state", "tag", "terminus")
 
     def __init__(self, terminus: TargetTerminus, tag: bytes) -> None:
         self.terminus = terminus
@@ -43,6 +43,7 @@ class IncomingDelivery:
         self.answer: Composite | None = None
         self.batch = 0
         self.partial: bytes | None = None
+        self.end: Received | None = None
         self.kept = False
         self.kept_part = False
 
@@ -75,11 +76,12 @@ class IncomingDelivery:
             return self.outcome() if self.batch <= committed else None
         if self.partial is None or self.batch > committed:
             return None
-        try:
-            section, offset = positions.end_of(self.partial)
-        except DecodeError:
-            return Received(0, 0)  # the rest of it will be refused
-        return Received(section, offset)
+        if self.end is None:
+            try:
+                self.end = Received(*positions.end_of(self.partial))
+            except DecodeError:
+                self.end = Received(0, 0)  # too many sections; or else the rest of it will be refused
+        return self.end
 
 
 class TargetTerminus(Terminus):
@@ -102,7 +104,8 @@ class TargetTerminus(Terminus):
         return delivery
 
     def bind(self, delivery: IncomingDelivery, session: SessionEndpoint, number: int) -> None:
-        """The client knows a delivery by this delivery-id of a session."""
+        """The client knows a delivery by this delivery-id of a session, and by no other."""
+        self._unbind(delivery)
         delivery.session = session
         delivery.number = number
         session.unsettled[number] = delivery
@@ -129,6 +132,7 @@ class TargetTerminus(Terminus):
         if delivery.partial is not None:
             self.registry.partial -= len(delivery.partial)
             delivery.partial = None
+            delivery.end = None
 
     def forget(self, delivery: IncomingDelivery) -> None:
         """A delivery is settled at both ends, or aborted."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.broker import Holder
 from leveret.broker.errors import NotFound, PreconditionFailed, ResourceError
@@ -14,12 +14,17 @@ from leveret.protocols.v1_0.shared import SharedSubscription
 from leveret.protocols.v1_0.sources import SourceTerminus
 from leveret.protocols.v1_0.targets import TargetTerminus
 from leveret.protocols.v1_0.terminus import Key, Terminus, outlives
+from leveret.wire.amqp1.composites import encode_composite
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.log import Recovery
     from leveret.protocols.services import Amqp10Settings
     from leveret.security.users import UserStore
+
+
+# Octets that a source or target may have of which it is to be known after its session.
+LARGEST: Final = 16384
 
 
 class Termini(Holder):
@@ -46,10 +51,16 @@ class Termini(Holder):
         return found if isinstance(found, TargetTerminus) else None
 
     def check(self, terminus: Terminus, wanted: Any) -> None:
-        """Raise ResourceError where a user has as many termini that outlive their links as it may."""
+        """Raise ResourceError where a user has as many termini that outlive their sessions as it may, or one is to be kept
+        whose description is too large."""
+        if not outlives(wanted):
+            return
+        if len(encode_composite(wanted)) > LARGEST:
+            raise ResourceError("the source or target of a link that outlives its session has more than"
+                                f" {LARGEST} octets, which is the most")
         user = terminus.key[1]
         most = self.settings.kept_links
-        if not outlives(wanted) or terminus.counted or self.kept.get(user, 0) < most:
+        if terminus.counted or self.kept.get(user, 0) < most:
             return
         raise ResourceError(f"user '{user}' has {most} links that outlive their sessions, which is the most; the"
                             " setting is amqp10.kept_links")

@@ -88,6 +88,8 @@ class Terminus:
         self.stop_expiry()
         self.link = link
         link.terminus = self
+        if self.session is not None:
+            self.session.suspended.pop(self, None)
         self.attached += 1
         session = link.session
         if self.session is not session:
@@ -113,6 +115,8 @@ class Terminus:
         self.link = None
         if self.expiry_policy == LINK_DETACH:
             self.expire()
+        elif not self.counted and self.session is not None:
+            self.session.remember(self)
 
     def session_ended(self) -> None:
         """The session that was the last to have a link of it has ended."""
@@ -121,6 +125,7 @@ class Terminus:
             return
         self.collect()
         self.session = None
+        self.link = None
         if self.expiry_policy == SESSION_END:
             self.expire()
         elif self.connection is not None:
@@ -145,6 +150,7 @@ class Terminus:
         if session is not None:
             self.session = None
             session.termini.pop(self, None)
+            session.suspended.pop(self, None)
         connection = self.connection
         if connection is not None:
             self.connection = None

@@ -173,14 +173,16 @@ def check_type(kind: int, position: int, code: int) -> None:
         raise _wrong_type(kind, position, code)
 
 
-def section_ranges(data: bytes) -> list[tuple[int, int, int]]:
+def section_ranges(data: bytes, most: int = 0) -> list[tuple[int, int, int]]:
     """Descriptor, begin and end of each section in the order of their numbers, which a `received` state counts (messaging
     3.4.1): each `data` and `amqp-sequence` is one. The last may be cut off, and has the descriptor 0 when even that is not
-    whole. DecodeError for what is no section."""
+    whole. DecodeError for what is no section, and for more than `most` of them (0: any number)."""
     ranges: list[tuple[int, int, int]] = []
     pos = 0
     end = len(data)
     while pos < end:
+        if most and len(ranges) == most:
+            raise DecodeError(pos, f"more than {most} sections")
         start = pos
         kind = 0
         try:

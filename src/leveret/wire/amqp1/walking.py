@@ -18,16 +18,18 @@ class Walk:
 
     head, tail  the sections before the application data, and those behind it: what `split` wants
     body_size   octets that the section of application data has which came first, 0 before
+    sections    how many have begun
     pending     octets of which it is not known yet what they are
     """
 
-    __slots__ = ("_kind", "_last", "_left", "_position", "body_size", "head", "pending", "tail")
+    __slots__ = ("_kind", "_last", "_left", "_position", "body_size", "head", "pending", "sections", "tail")
 
     def __init__(self) -> None:
         self.head = bytearray()
         self.tail = bytearray()
         self.pending = b""
         self.body_size = 0
+        self.sections = 0
         self._kind = 0
         self._last = 0
         self._left = 0
@@ -45,20 +47,26 @@ class Walk:
             self.pending = b""
         at = 0
         end = len(octets)
+        # Sections of application data follow each other: they are handed on in one piece, however small they are.
+        begin = -1
         while at < end:
             if not self._left and not self._begin(octets, at, end):
                 break
             stop = min(at + self._left, end)
-            piece = octets[at:stop]
             self._left -= stop - at
             self._position += stop - at
-            at = stop
             if self._kind < DATA:
-                self.head += piece
+                self.head += octets[at:stop]
             elif self._kind == FOOTER:
-                self.tail += piece
-            else:
-                body.append(piece)
+                if begin >= 0:
+                    body.append(octets[begin:at])
+                    begin = -1
+                self.tail += octets[at:stop]
+            elif begin < 0:
+                begin = at
+            at = stop
+        if begin >= 0:
+            body.append(octets[begin:at])
         return body
 
     def _begin(self, octets: bytes, at: int, end: int) -> bool:
@@ -75,6 +83,7 @@ class Walk:
             check_type(kind, self._position, code)
         if kind >= DATA and not self.body_size and kind != FOOTER:
             self.body_size = size
+        self.sections += 1
         self._kind = self._last = kind
         self._left = size
         return True
