@@ -16,11 +16,13 @@ from leveret.protocols.v1_0.sources import SourceTerminus, Unsettled
 from leveret.protocols.v1_0.targets import TargetTerminus
 from leveret.wire.amqp1.messaging import Accepted, Modified, Properties, Received, Rejected, Released, Source, Target
 from leveret.wire.amqp1.sections import section_ranges
+from leveret.wire.amqp1.transactions import TransactionalState
 from leveret.wire.amqp1.transport import Attach, Detach, Disposition, Flow, Transfer
 from tests.broker.support import HeldLog
 from tests.protocols.support import Site
 from tests.protocols.v1_0.support import Client, Receiver, Sender, Session, body_of, connect, make_site, message
 from tests.protocols.v1_0.test_termini import fill, receiver, terminus
+from tests.protocols.v1_0.test_transactions import Controller
 
 # The unsettled maps of the example: the sender's, and the receiver's.
 SENDER: dict[int, Any] = {
@@ -284,6 +286,25 @@ def test_what_the_client_has_settled_is_forgotten(site: Site) -> None:
     assert states_of(link.attached.unsettled) == {b"2": "Accepted"}
     client.drop()
     assert sender(connect(site)).attached.unsettled == {}
+
+
+def test_the_outcome_of_a_transaction_is_what_is_remembered(site: Site) -> None:
+    client = connect(site)
+    routed = sender(client)
+    controller = Controller(routed.session)
+    target = Target("/exchanges/amq.direct/nobody", expiry_policy="never")
+    unrouted = routed.session.sender(name="u", target=target, rcv_settle_mode=1)
+    work = controller.declare()
+    routed.send(delivery_tag=b"r", state=TransactionalState(work))
+    unrouted.send(delivery_tag=b"u", state=TransactionalState(work))
+    assert [type(frame.state.outcome) for frame in client.all(Disposition)] == [Accepted, Released]
+    assert isinstance(controller.discharge(work), Accepted)
+    client.drop()
+    client = connect(site)
+    again = sender(client, unsettled={b"r": None})
+    assert states_of(again.attached.unsettled) == {b"r": "Accepted"}
+    other = again.session.sender(name="u", target=target, rcv_settle_mode=1, unsettled={b"u": None})
+    assert states_of(other.attached.unsettled) == {b"u": "Released"}
 
 
 def test_with_mode_first_nothing_is_remembered(site: Site) -> None:

@@ -42,6 +42,8 @@ def detached(session: SessionEndpoint, link: Detached, frame: Detach) -> None:
     """The client detaches such a link."""
     terminus = link.terminus
     key = (link.receives, link.name)
+    if len(session.crossed) >= session.connection.own.links:
+        del session.crossed[next(iter(session.crossed))]  # names that nobody ever attaches again
     if link.closed:
         if not frame.closed:
             session.crossed[key] = FAILED

@@ -57,10 +57,11 @@ class IncomingDelivery:
         if batch and not known:
             self.terminus.record(self)
 
-    def discharged(self, batch: int) -> None:
-        """The transaction that it belongs to is being committed."""
+    def discharged(self, outcome: Composite, batch: int) -> None:
+        """The transaction that it belongs to is being committed, which gives it this outcome."""
         self.state = 0
-        self.resolve(descriptors.ACCEPTED, None, batch)
+        plain = outcome.kind in (descriptors.ACCEPTED, descriptors.RELEASED)
+        self.resolve(outcome.kind, None if plain else outcome, batch)
 
     def outcome(self) -> Composite | None:
         """Its outcome as an object, None while there is none."""

@@ -141,7 +141,8 @@ class Work:
             if posting.second:
                 delivery = posting.session.unsettled.get(posting.delivery_id)
                 if delivery is not None:
-                    delivery.discharged(connection.broker.log.filling if posting.message.persistent else 0)
+                    delivery.discharged(posting.outcome,
+                                        connection.broker.log.filling if posting.message.persistent else 0)
         transaction.commit(_Done(self, discharge, batch).done, durable)
 
     def _routed(self, now: int) -> list[tuple[Message, list[Queue]]]:
