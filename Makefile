@@ -12,7 +12,7 @@ STAMPS := .stamps
 ARGS   ?=
 TESTS  ?=
 # Tests mostly wait for brokers and clients, so more of them than processors run at a time; a file stays in one process.
-PYTEST := $(PY) -m pytest -n 4 --dist loadfile
+PYTEST := $(PY) -m pytest -n 4 --dist loadfile $(PYTEST_OPTIONS)
 
 # What runs a second time over the plain files: the layers that have compiled modules, and the conformance suite.
 PURE_TESTS := $(wildcard tests/wire tests/broker tests/selectors tests/storage tests/protocols tests/conformance)
