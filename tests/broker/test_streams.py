@@ -273,6 +273,15 @@ def test_what_a_dead_letter_brings_stays_with_it() -> None:
     assert taken.overlay.headers == {"x-death": ["why"], "x-stream-offset": 0}
 
 
+def test_a_delay_has_no_effect() -> None:
+    world = World()
+    queue = stream(world)
+    reader = Reading(queue)
+    assert queue.delay(world.message("a"), world.clock.now() + 60_000)
+    append(world, queue, "b")
+    assert reader.bodies() == ["a", "b"]
+
+
 def test_deleting_gives_everything_back() -> None:
     world = World()
     queue = stream(world, max_age="1h")
@@ -426,7 +435,7 @@ class TestNamedPublishers:
         world = World()
         queue = stream(world)
         transaction = Transaction(world.log)
-        for body in "ab":
+        for body in "abc":
             transaction.publish(
                 world.message(body, headers={"x-stream-publisher": "p", "x-stream-sequence": 1}), [queue])
         done: list[bool] = []

@@ -114,6 +114,7 @@ class StreamQueue(Queue):
         self.count = 0
         self.octets = 0
         self.awaited = 0
+        self.duplicates = 0
         self.waiter = _Appended(self)
         self.aging: _Aging | None = None
         self.max_age = -1 if settings.max_age is None else settings.max_age
@@ -151,7 +152,8 @@ class StreamQueue(Queue):
         if PUBLISHER_OCTETS in message.header and self.tracking.is_duplicate(self.broker.decode_headers(message)):
             if self.pending:
                 message.row = self.pending[0].row  # the one before may not be on disk yet, and then this is not either
-            return Entry(self, message, 0)
+            self.duplicates += 1
+            return Entry(self, message, -self.duplicates)  # a number of its own: transactions know entries by it
         seq = self.next_seq
         self.next_seq = seq + 1
         entry = Entry(self, message, seq)
