@@ -23,7 +23,7 @@ export PYTHONPATH := src
 
 .PHONY: run compiled test test-pure test-compiled lint format docs bench bench-clients bench-scale demo build lock clean
 
-run: $(STAMPS)/core compiled
+run: $(STAMPS)/core $(STAMPS)/segments compiled
 	@exec $(PY) -m leveret serve $(ARGS)
 
 $(STAMPS)/venv:
@@ -35,6 +35,16 @@ $(STAMPS)/venv:
 $(STAMPS)/core: requirements/core.txt $(STAMPS)/venv
 	@echo "Installing what Leveret needs into $(VENV)"
 	@$(PIP) -r requirements/core.txt
+	@touch $@
+
+# Without it streams stay in the log; a machine that has no wheel of Arrow goes without.
+$(STAMPS)/segments: requirements/segments.txt $(STAMPS)/core
+	@$(PIP) -r requirements/segments.txt || echo "Arrow could not be installed: streams are not kept as Parquet files" >&2
+	@touch $@
+
+$(STAMPS)/spark: requirements/spark.txt $(STAMPS)/dev $(STAMPS)/segments
+	@echo "Installing Spark into $(VENV)"
+	@$(PIP) -r requirements/spark.txt
 	@touch $@
 
 $(STAMPS)/build: requirements/build.txt $(STAMPS)/venv
@@ -69,17 +79,17 @@ endif
 
 # The whole suite runs last, over the compiled modules, so that the last line is the one that counts.
 ifeq ($(HAVE_CC),)
-test: $(STAMPS)/dev
+test: $(STAMPS)/spark
 	LEVERET_PURE=1 $(PYTEST) $(TESTS)
 else
 test: COMPILE := --require
-test: $(STAMPS)/dev $(STAMPS)/proton compiled
+test: $(STAMPS)/spark $(STAMPS)/proton compiled
 	@pure=0; \
 	$(if $(or $(TESTS),$(PURE_TESTS)),LEVERET_PURE=1 $(PYTEST) -q $(or $(TESTS),$(PURE_TESTS)) || pure=$$?;) \
 	$(PYTEST) $(TESTS) && exit $$pure
 endif
 
-lint: $(STAMPS)/dev
+lint: $(STAMPS)/spark
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
@@ -110,7 +120,7 @@ build: $(STAMPS)/dev
 # Pin what pyproject.toml and requirements/*.in ask for, with hashes.
 lock: $(STAMPS)/dev
 	$(VENV)/bin/pip-compile -q --strip-extras --no-emit-find-links --no-emit-index-url --generate-hashes --allow-unsafe -o requirements/core.txt pyproject.toml
-	for group in build dev demo docs proton; do \
+	for group in segments build dev demo docs proton spark; do \
 		$(VENV)/bin/pip-compile -q --strip-extras --no-emit-find-links --no-emit-index-url --generate-hashes --allow-unsafe \
 			-o requirements/$$group.txt requirements/$$group.in || exit 1; done
 
