@@ -1,0 +1,383 @@
+"""Typed values of messages as JSON, and back: `headers_json` and the JSON columns of `amqp10`.
+
+What JSON has is itself: null, true and false, texts, lists, objects (tables and maps with texts as keys), an integer, and a
+number with a point (a double). A plain integer is of AMQP 0-x 32 bits wide where that holds it, else 64, and of AMQP 1.0
+a long. Every other type is an object with one key, named as AMQP 1.0 names the type, in both protocols:
+
+    {"!byte": 5} {"!ubyte": 5} {"!short": 5} {"!ushort": 5} {"!int": 5} {"!uint": 5} {"!long": 5} {"!ulong": 5}
+    {"!float": 1.5} {"!float": "nan"} {"!double": "inf"} {"!decimal": "1.5"} {"!decimal32": "1.5"} ... 64, 128
+    {"!bytes": base64} {"!text": base64 of octets that are no UTF-8} {"!char": "x"} {"!symbol": "x"} {"!uuid": "..."}
+    {"!timestamp": ISO 8601, or an integer beyond the year 9999: seconds of 0-x, milliseconds of 1.0}
+    {"!array": [...], "type": "uint"}  {"!map": [[key, value], ...]}  {"!described": [descriptor, value]}
+    {"!decimal64": {"octets": base64}}  of decimals that their number does not tell
+    {"!table": {...}}   an object of one entry whose key begins with "!"
+
+Names that are no UTF-8 have U+FFFD in place of what is not.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+import struct
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+from uuid import UUID
+
+from leveret.wire.amqp0 import dialects
+from leveret.wire.amqp0.constants import SYNTAX_ERROR
+from leveret.wire.amqp0.dialects import RABBITMQ, Dialect
+from leveret.wire.amqp0.errors import EncodeError, WireError
+from leveret.wire.amqp0.fieldtable import (
+    MAX_DEPTH,
+    decode_array,
+    encode_long_string,
+    encode_short_string,
+    encode_value,
+    value_end,
+)
+from leveret.wire.amqp0.values import RawTimestamp
+from leveret.wire.amqp1.decimals import Decimal32, Decimal64, Decimal128
+from leveret.wire.amqp1.values import (
+    Array,
+    Byte,
+    Char,
+    Described,
+    Float,
+    Int,
+    Map,
+    Short,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+)
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_YEAR_10000: Final = 253402300800
+# Integers of field tables by type: the key, and how they are packed behind which tag of RabbitMQ's dialect.
+_INTEGERS0: Final = {dialects.INT8: "!byte", dialects.UINT8: "!ubyte", dialects.INT16: "!short", dialects.UINT16: "!ushort",
+                     dialects.UINT32: "!uint", dialects.INT64: "!long", dialects.UINT64: "!ulong"}
+_PACKED0: Final = {"!byte": (b"b", ">b"), "!ubyte": (b"B", ">B"), "!short": (b"s", ">h"), "!ushort": (b"u", ">H"),
+                   "!int": (b"I", ">i"), "!uint": (b"i", ">I"), "!long": (b"l", ">q"), "!ulong": (b"l", ">q")}
+_CLASSES1: Final[dict[str, type[int]]] = {"!byte": Byte, "!ubyte": UByte, "!short": Short, "!ushort": UShort, "!int": Int,
+                                          "!uint": UInt, "!long": int, "!ulong": ULong}
+_KEYS1: Final[dict[type, str]] = {kind: key for key, kind in _CLASSES1.items() if kind is not int}
+_RANGES: Final = {"!byte": (-1 << 7, 1 << 7), "!ubyte": (0, 1 << 8), "!short": (-1 << 15, 1 << 15),
+                  "!ushort": (0, 1 << 16), "!int": (-1 << 31, 1 << 31), "!uint": (0, 1 << 32),
+                  "!long": (-1 << 63, 1 << 63), "!ulong": (0, 1 << 64)}
+_DECIMALS: Final[dict[str, type[Decimal32] | type[Decimal64] | type[Decimal128]]] = {
+    "!decimal32": Decimal32, "!decimal64": Decimal64, "!decimal128": Decimal128}
+
+
+def text(value: Any) -> str:
+    """JSON data as a text."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def parse(octets: str | bytes) -> Any:
+    """A text as JSON data. ValueError for what is no JSON."""
+    try:
+        return json.loads(octets, parse_constant=_no_constant)
+    except RecursionError:
+        raise ValueError("the JSON is nested too deeply") from None
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON value")
+
+
+# AMQP 0-x, from the octets of a field table, where types are that Python's values have lost.
+
+
+def from_table(data: bytes, pos: int, end: int, dialect: Dialect = RABBITMQ, depth: int = 0) -> dict[str, Any]:
+    """The fields between `pos` and `end` (behind the table's length) as JSON data. WireError 502 when malformed."""
+    table: dict[str, Any] = {}
+    while pos < end:
+        start = pos + 1
+        pos = start + data[pos]
+        if pos >= end:
+            raise WireError(SYNTAX_ERROR, "a field table ends within a field")
+        name = data[start:pos].decode("utf-8", "replace")
+        stop = value_end(data, pos, end, dialect)
+        table[name] = _from_field(data, pos, stop, dialect, depth)
+        pos = stop
+    return table
+
+
+def _from_field(data: bytes, pos: int, stop: int, dialect: Dialect, depth: int) -> Any:
+    kind = dialect.types[data[pos]]
+    if kind == dialects.LONG_STRING:
+        octets = data[pos + 5 : stop]
+        try:
+            return octets.decode("utf-8")
+        except UnicodeDecodeError:
+            return {"!text": base64.b64encode(octets).decode()}
+    if kind in (dialects.TABLE, dialects.ARRAY):
+        if depth >= MAX_DEPTH:
+            raise WireError(SYNTAX_ERROR, f"a field table is nested more than {MAX_DEPTH} deep")
+        if kind == dialects.TABLE:
+            return _guarded(from_table(data, pos + 5, stop, dialect, depth + 1))
+        values: list[Any] = []
+        at = pos + 5
+        while at < stop:
+            following = value_end(data, at, stop, dialect)
+            values.append(_from_field(data, at, following, dialect, depth + 1))
+            at = following
+        return values
+    value: Any = decode_array(data, pos, stop, dialect)[0]
+    if kind == dialects.INT32:
+        return value
+    key = _INTEGERS0.get(kind)
+    if key is not None:
+        return value if kind == dialects.INT64 and not -1 << 31 <= value < 1 << 31 else {key: value}
+    if kind == dialects.FLOAT:
+        return {"!float": value if math.isfinite(value) else str(value)}
+    if kind == dialects.DOUBLE:
+        return value if math.isfinite(value) else {"!double": str(value)}
+    if kind in (dialects.DECIMAL, dialects.UNSIGNED_DECIMAL):
+        return {"!decimal": str(value)}
+    if kind == dialects.TIMESTAMP:
+        return {"!timestamp": int(value) if isinstance(value, RawTimestamp) else value.isoformat()}
+    if kind == dialects.BYTE_ARRAY:
+        return {"!bytes": base64.b64encode(value).decode()}
+    return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace") if isinstance(value, str) else value
+
+
+def to_table(value: Any) -> bytes:
+    """JSON data as a field table of RabbitMQ's dialect, with its length. ValueError (EncodeError) for what is none."""
+    if not isinstance(value, dict):
+        raise EncodeError(f"headers: expected a JSON object, not {_shown(value)}")
+    return _to_table(value, 0)
+
+
+def _to_table(value: dict[str, Any], depth: int) -> bytes:
+    if depth > MAX_DEPTH:
+        raise EncodeError(f"tables are nested more than {MAX_DEPTH} deep")
+    data = b"".join([encode_short_string(name) + _to_field(name, item, depth) for name, item in value.items()])
+    return struct.pack(">I", len(data)) + data
+
+
+def _to_field(name: str, value: Any, depth: int) -> bytes:
+    if isinstance(value, list):
+        return _to_array(name, value, depth)
+    if not isinstance(value, dict):
+        try:
+            return encode_value(value, RABBITMQ)
+        except EncodeError as error:
+            raise EncodeError(f"{name}: {error}") from None
+    key, inner = _tag(value)
+    if not key:
+        return b"F" + _to_table(value, depth + 1)
+    if key == "!table" and isinstance(inner, dict):
+        return b"F" + _to_table(inner, depth + 1)
+    if key in _RANGES:
+        number = _integer(name, key, inner)
+        tag, form = _PACKED0[key]
+        if number >= 1 << 63:
+            raise EncodeError(f"{name}: {number} does not fit the 64 signed bits of AMQP 0-9-1")
+        return tag + struct.pack(form, number)
+    if key == "!float":
+        return b"f" + struct.pack(">f", _number(name, key, inner))
+    if key == "!text":
+        return b"S" + encode_long_string(_octets(name, key, inner))
+    if key == "!timestamp":
+        return b"T" + struct.pack(">Q", _moment(name, inner) // 1000 if isinstance(inner, str) else
+                                  _integer(name, "!ulong", inner))
+    if key == "!array" and isinstance(inner, list):
+        return _to_array(name, inner, depth)
+    if key == "!map" and isinstance(inner, list):
+        return b"F" + _to_table({str(item[0]): item[1] for item in inner}, depth + 1)
+    if key == "!described" and isinstance(inner, list):
+        return _to_field(name, inner[-1], depth)
+    if key in ("!char", "!symbol", "!uuid") and isinstance(inner, str):
+        return encode_value(inner, RABBITMQ)
+    plain = _plain(name, key, inner)
+    try:
+        return encode_value(plain, RABBITMQ)
+    except EncodeError:
+        if isinstance(plain, Decimal):
+            return encode_value(str(plain), RABBITMQ)
+        raise
+
+
+def _to_array(name: str, values: list[Any], depth: int) -> bytes:
+    if depth > MAX_DEPTH:
+        raise EncodeError(f"lists are nested more than {MAX_DEPTH} deep")
+    data = b"".join([_to_field(name, item, depth + 1) for item in values])
+    return b"A" + struct.pack(">I", len(data)) + data
+
+
+# AMQP 1.0, from and to the values of leveret.wire.amqp1.
+
+
+def from_value(value: Any) -> Any:
+    """A value of AMQP 1.0, as decoded, as JSON data."""
+    kind = type(value)
+    if kind is str or kind is bool or kind is int or value is None:
+        return value
+    if kind in _KEYS1:
+        return {_KEYS1[kind]: int(value)}
+    if kind is Timestamp:
+        if 0 <= value < _YEAR_10000 * 1000:
+            return {"!timestamp": (_EPOCH + timedelta(milliseconds=int(value))).isoformat()}
+        return {"!timestamp": int(value)}
+    if kind is Symbol or kind is Char:
+        return {"!symbol" if kind is Symbol else "!char": str(value)}
+    if kind is Float:
+        return {"!float": float(value) if math.isfinite(value) else str(float(value))}
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"!double": str(value)}
+    if isinstance(value, bytes):
+        return {"!bytes": base64.b64encode(value).decode()}
+    if isinstance(value, UUID):
+        return {"!uuid": str(value)}
+    if isinstance(value, list):
+        return [from_value(item) for item in value]
+    if isinstance(value, dict):
+        return from_pairs(list(value.items()))
+    if isinstance(value, Map):
+        return from_pairs(value.pairs)
+    if isinstance(value, Array):
+        if value.descriptors:
+            return {"!array": [from_value(item) for item in value.items], "type": value.type,
+                    "descriptors": [from_value(item) for item in value.descriptors]}
+        return {"!array": [from_value(item) for item in value.items], "type": value.type}
+    if isinstance(value, Described):
+        return {"!described": [from_value(value.descriptor), from_value(value.value)]}
+    if isinstance(value, (Decimal32, Decimal64, Decimal128)):
+        return _from_decimal(value)
+    raise TypeError(f"no value of AMQP 1.0: {kind.__name__}")
+
+
+def from_pairs(pairs: list[tuple[Any, Any]]) -> Any:
+    """A map as JSON data: an object where all keys are texts and differ."""
+    if all(type(key) is str for key, _ in pairs) and len({key for key, _ in pairs}) == len(pairs):
+        return _guarded({key: from_value(item) for key, item in pairs})
+    return {"!map": [[from_value(key), from_value(item)] for key, item in pairs]}
+
+
+def _from_decimal(value: Decimal32 | Decimal64 | Decimal128) -> Any:
+    key = f"!{type(value).__name__.lower()}"
+    number = str(value.decimal())
+    try:
+        if type(value).of(number).octets == value.octets:
+            return {key: number}
+    except (ValueError, ArithmeticError):
+        pass
+    return {key: {"octets": base64.b64encode(value.octets).decode()}}
+
+
+def to_value(name: str, value: Any) -> Any:
+    """JSON data as a value of AMQP 1.0. ValueError, which names it, for what is none."""
+    if isinstance(value, list):
+        return [to_value(name, item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    key, inner = _tag(value)
+    if not key:
+        return {field: to_value(field, item) for field, item in value.items()}
+    if key == "!table" and isinstance(inner, dict):
+        return {field: to_value(field, item) for field, item in inner.items()}
+    if key in _RANGES:
+        return _CLASSES1[key](_integer(name, key, inner))
+    if key == "!timestamp":
+        return Timestamp(_moment(name, inner) if isinstance(inner, str) else _integer(name, "!long", inner))
+    if key == "!float":
+        return Float(_number(name, key, inner))
+    if key in _DECIMALS:
+        if isinstance(inner, dict):
+            return _DECIMALS[key](_octets(name, key, inner.get("octets")))
+        try:
+            return _DECIMALS[key].of(str(inner))
+        except ArithmeticError:
+            raise ValueError(f"{name}: {key}: {_shown(inner)} is no number") from None
+    if key in ("!symbol", "!char") and isinstance(inner, str):
+        return Symbol(inner) if key == "!symbol" else Char(inner)
+    if key == "!uuid" and isinstance(inner, str):
+        try:
+            return UUID(inner)
+        except ValueError:
+            raise ValueError(f"{name}: !uuid: {_shown(inner)} is no UUID") from None
+    if key == "!text":
+        return _octets(name, key, inner).decode("utf-8", "replace")
+    if key == "!array" and isinstance(inner, list):
+        descriptors = [to_value(name, item) for item in value.get("descriptors", [])]
+        return Array(str(value.get("type", "string")), [to_value(name, item) for item in inner], tuple(descriptors))
+    if key == "!map" and isinstance(inner, list) and all(isinstance(item, list) and len(item) == 2 for item in inner):
+        return Map([(to_value(name, field), to_value(name, item)) for field, item in inner])
+    if key == "!described" and isinstance(inner, list) and len(inner) == 2:
+        return Described(to_value(name, inner[0]), to_value(name, inner[1]))
+    plain = _plain(name, key, inner)
+    return str(plain) if isinstance(plain, Decimal) else plain
+
+
+# Both
+
+
+def _guarded(value: dict[str, Any]) -> dict[str, Any]:
+    """An object that is not taken for one that tags a type."""
+    return {"!table": value} if _tag(value)[0] else value
+
+
+def _tag(value: dict[str, Any]) -> tuple[str, Any]:
+    for key in value:
+        if key.startswith("!") and (len(value) == 1 or key == "!array"):
+            return key, value[key]
+        break
+    return "", None
+
+
+def _plain(name: str, key: str, inner: Any) -> Any:
+    if key == "!bytes":
+        return _octets(name, key, inner)
+    if key == "!double":
+        return _number(name, key, inner)
+    if key == "!decimal" or key in _DECIMALS:
+        try:
+            return Decimal(str(inner))
+        except InvalidOperation:
+            raise ValueError(f"{name}: {key}: {_shown(inner)} is no number") from None
+    raise ValueError(f"{name}: no type of AMQP is written {_shown({key: inner})}")
+
+
+def _integer(name: str, key: str, value: Any) -> int:
+    low, end = _RANGES[key]
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value < end:
+        raise ValueError(f"{name}: {key}: {_shown(value)}; expected an integer from {low} to {end - 1}")
+    return value
+
+
+def _number(name: str, key: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{name}: {key}: {_shown(value)} is no number") from None
+
+
+def _octets(name: str, key: str, value: Any) -> bytes:
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, TypeError, ValueError):
+        raise ValueError(f"{name}: {key}: {_shown(value)} is no base64") from None
+
+
+def _moment(name: str, value: str) -> int:
+    """Milliseconds since 1970."""
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        raise ValueError(f"{name}: !timestamp: {_shown(value)}; expected ISO 8601") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return (moment - _EPOCH) // _MILLISECOND
+
+
+def _shown(value: Any) -> str:
+    return repr(value)[:80]
