@@ -90,9 +90,11 @@ class Overlay:
     drop_expiration  the `expiration` property is left out at delivery
     expires_at    replaces the message's (0: never), -1 to keep it
     visible_at    when consumers may have it, in milliseconds of the broker's clock; 0: at once
+    shows_offset  consumers see the entry's offset, its sequence number less one, as `x-stream-offset`; in memory only
     """
 
-    __slots__ = ("address", "drop_expiration", "expires_at", "headers", "refused", "rendered", "visible_at")
+    __slots__ = ("address", "drop_expiration", "expires_at", "headers", "refused", "rendered", "shows_offset",
+                 "visible_at")
 
     def __init__(self, address: bytes | None = None, headers: dict[str, Any] | None = None, drop_expiration: bool = False,
                  expires_at: int = -1) -> None:
@@ -101,6 +103,7 @@ class Overlay:
         self.drop_expiration = drop_expiration
         self.expires_at = expires_at
         self.visible_at = 0
+        self.shows_offset = False
         # In memory only: scopes of consumers that must not get the entry again, and the merged header as its protocol
         # cached it.
         self.refused: list[object] = []
@@ -130,3 +133,32 @@ class Entry:
         self.acquired_count = 0
         self.delivery_count = 0
         self.overlay: Overlay | None = None
+
+
+def _make_offset_overlay() -> Overlay:
+    overlay = Overlay()
+    overlay.shows_offset = True
+    return overlay
+
+
+# Shared by all entries to which nothing but their offset is added: nobody may change it.
+ONLY_OFFSET: Final = _make_offset_overlay()
+
+
+def with_offset(overlay: Overlay | None) -> Overlay:
+    """An overlay that adds the entry's offset to what another one adds, which stays as it is."""
+    if overlay is None:
+        return ONLY_OFFSET
+    added = Overlay(overlay.address, dict(overlay.headers), overlay.drop_expiration, overlay.expires_at)
+    added.shows_offset = True
+    return added
+
+
+def own_overlay(entry: Entry) -> Overlay:
+    """The overlay of an entry, to be changed."""
+    overlay = entry.overlay
+    if overlay is None:
+        overlay = entry.overlay = Overlay()
+    elif overlay is ONLY_OFFSET:
+        overlay = entry.overlay = _make_offset_overlay()
+    return overlay

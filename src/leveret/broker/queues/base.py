@@ -27,6 +27,7 @@ from leveret.broker.message import (
     Entry,
     Message,
     Overlay,
+    own_overlay,
 )
 from leveret.broker.queues import browsing, delayed, expiry, limits, paging, removal, rings, selective
 from leveret.broker.queues.backlog import Backlog
@@ -509,9 +510,7 @@ class Queue:
 
     def _show_deliveries(self, entry: Entry) -> None:
         """RabbitMQ's quorum queues tell consumers how often a message has come back."""
-        overlay = entry.overlay
-        if overlay is None:
-            overlay = entry.overlay = Overlay()
+        overlay = own_overlay(entry)
         overlay.headers["x-delivery-count"] = entry.delivery_count
         overlay.rendered = None
 
@@ -522,10 +521,7 @@ class Queue:
 
     def refuse(self, entry: Entry, scope: object) -> None:
         """Consumers of this scope must not get the entry again (0-9-1 basic.reject.requeue.01)."""
-        overlay = entry.overlay
-        if overlay is None:
-            overlay = entry.overlay = Overlay()
-        overlay.refused.append(scope)
+        own_overlay(entry).refused.append(scope)
         if not self.selective:
             self.selective = True
             selective.offer_again(self)

@@ -19,7 +19,7 @@ from leveret.broker.arguments import QueueSettings
 from leveret.broker.consumer import Consumer
 from leveret.broker.errors import NotImplementedByBroker, PreconditionFailed
 from leveret.broker.log import CommitWaiter, Loaded
-from leveret.broker.message import ACQUIRED, ARCHIVED, ENTRY_OVERHEAD, Entry, Message, Overlay
+from leveret.broker.message import ACQUIRED, ARCHIVED, ENTRY_OVERHEAD, Entry, Message, Overlay, with_offset
 from leveret.broker.queues import removal, rings
 from leveret.broker.queues.base import Queue
 from leveret.broker.queues.stream_chunks import CHUNK_TIME, StreamChunk
@@ -346,7 +346,7 @@ class StreamQueue(Queue):
                 reader.next += 1
                 delivered += 1
                 entry = Entry(self, message, offset + 1)
-                entry.overlay = _with_offset(chunk.overlays.get(offset + 1), offset)
+                entry.overlay = with_offset(chunk.overlays.get(offset + 1))
                 entry.state = ACQUIRED
                 entry.acquired_count = 1
                 if reader.progress is not None:
@@ -532,13 +532,6 @@ class StreamQueue(Queue):
             chunk.bytes += size
             self.octets += size
         self.count = len(seqs)
-
-
-def _with_offset(overlay: Overlay | None, offset: int) -> Overlay:
-    """What a reader sees beside the message: its offset, and what has been added to it before."""
-    if overlay is None:
-        return Overlay(None, {OFFSET: offset})
-    return Overlay(overlay.address, {**overlay.headers, OFFSET: offset}, overlay.drop_expiration)
 
 
 def _filter_of(arguments: dict[str, Any]) -> tuple[frozenset[str] | None, bool]:

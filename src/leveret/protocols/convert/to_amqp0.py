@@ -9,13 +9,14 @@ from uuid import UUID
 
 from leveret.broker.bodies import Body, StoredBody, whole
 from leveret.broker.broker import HeaderReader
-from leveret.broker.message import AT_ONCE, FORMAT_AMQP1, Entry, Message
+from leveret.broker.message import AT_ONCE, FORMAT_AMQP1, ONLY_OFFSET, Entry, Message
 from leveret.protocols.convert.annotations import DEATHS, PREFIX
 from leveret.protocols.convert.names import AMQP_BODY, AMQP_ENCODED, FIELDS, NESTED, QUEUES, STRING_BODY
 from leveret.protocols.convert.parts import Part
 from leveret.protocols.convert.usual_amqp0 import usual_properties
 from leveret.protocols.convert.values import name_of, plain
 from leveret.wire.amqp0.errors import EncodeError
+from leveret.wire.amqp0.offsets import with_stream_offset
 from leveret.wire.amqp0.properties import encode_header
 from leveret.wire.amqp1 import codes, descriptors
 from leveret.wire.amqp1.composites import decode_composite
@@ -46,8 +47,11 @@ def convert(entry: Entry) -> Message:
     message = entry.message
     body, kind = _body_of(message)
     size = body.size if isinstance(body, StoredBody) else len(body)
-    if entry.overlay is None and not kind:
+    overlay = entry.overlay
+    if (overlay is None or overlay is ONLY_OFFSET) and not kind:
         header = _FIXED(BASIC, 0, size) + _plain(message)
+        if overlay is not None:
+            header = with_stream_offset(header, entry.seq - 1)
         return Message(message.address, header, body, size, message.persistent, message.priority, message.expires_at)
     properties = _properties_of(message)
     headers = properties["headers"]
@@ -55,7 +59,6 @@ def convert(entry: Entry) -> Message:
         headers[AMQP_BODY] = STRING_BODY
     elif kind:
         properties["type"] = kind
-    overlay = entry.overlay
     if overlay is not None:
         for name, value in overlay.headers.items():
             if value is None:
@@ -67,6 +70,8 @@ def convert(entry: Entry) -> Message:
     if not headers:
         del properties["headers"]
     header = _encode(size, properties)
+    if overlay is not None and overlay.shows_offset:
+        header = with_stream_offset(header, entry.seq - 1)
     return Message(message.address, header, body, size, message.persistent, message.priority, message.expires_at)
 
 

@@ -18,6 +18,7 @@ from leveret.protocols.convert.names import (
     QUEUES,
     STRING_BODY,
 )
+from leveret.protocols.convert.offsets import with_stream_offset
 from leveret.protocols.convert.origins import EXCHANGE, ROUTING_KEY
 from leveret.protocols.convert.usual_amqp1 import DIFFERING, usual_sections
 from leveret.protocols.convert.values import is_simple, text_of, typed
@@ -46,16 +47,20 @@ _cache: dict[tuple[bytes, bytes], bytes] = {}
 def head_of(entry: Entry) -> bytes:
     """The sections between header and body, and the beginning of the body's section."""
     message = entry.message
-    sections = _marked_sections(message, entry.overlay)
-    marks = sections[:1]
+    overlay = entry.overlay
+    marked = _marked_sections(message, overlay)
+    marks = marked[:1]
+    sections = marked[1:]
+    if overlay is not None and overlay.shows_offset:
+        sections = with_stream_offset(sections, entry.seq - 1)
     if marks == _ENCODED:
-        return sections[1:]
+        return sections
     if marks == _STRING:
-        return sections[1:] + _string_head(message)
+        return sections + _string_head(message)
     size = message.size
     if size < 256:
-        return sections[1:] + _DATA_8 + bytes((size,))
-    return sections[1:] + _DATA_32 + size.to_bytes(4, "big")
+        return sections + _DATA_8 + bytes((size,))
+    return sections + _DATA_32 + size.to_bytes(4, "big")
 
 
 def sections_of(message: Message, overlay: Overlay | None) -> bytes:

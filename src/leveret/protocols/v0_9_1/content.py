@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from leveret.broker.broker import HeaderReader
 from leveret.broker.errors import PreconditionFailed
-from leveret.broker.message import FORMAT_AMQP0, Entry, Message
+from leveret.broker.message import FORMAT_AMQP0, Entry, Message, Overlay
 from leveret.wire.amqp0.errors import EncodeError, WireError
+from leveret.wire.amqp0.offsets import with_stream_offset
 from leveret.wire.amqp0.properties import decode_header, decode_headers_table, encode_header, overlay_header
 from leveret.wire.amqp0.values import LongLong
 
@@ -90,7 +91,16 @@ def header_of(entry: Entry) -> bytes:
     """The header of an entry as its consumer gets it: the stored octets, with the overlay's changes."""
     message = entry.message
     overlay = entry.overlay
-    if overlay is None or not (overlay.headers or overlay.drop_expiration):
+    if overlay is None:
+        return message.header
+    if overlay.shows_offset:
+        return with_stream_offset(_changed(message, overlay), entry.seq - 1)
+    return _changed(message, overlay)
+
+
+def _changed(message: Message, overlay: Overlay) -> bytes:
+    """The header with what is the same for all who get it."""
+    if not (overlay.headers or overlay.drop_expiration):
         return message.header
     if overlay.rendered is None:
         headers = dict(overlay.headers)

@@ -11,10 +11,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.bodies import Body
-from leveret.broker.message import AT_ONCE, FORMAT_AMQP1, Entry, Message, Overlay
+from leveret.broker.message import AT_ONCE, FORMAT_AMQP1, ONLY_OFFSET, Entry, Message, Overlay
 from leveret.broker.queues import expiry
 from leveret.protocols.convert import origins, to_amqp1
 from leveret.protocols.convert.annotations import merged
+from leveret.protocols.convert.offsets import with_stream_offset
 from leveret.protocols.v1_0.errors import LinkRefused
 from leveret.wire.amqp1 import codes, constants
 from leveret.wire.amqp1.annotations import reserved_key
@@ -87,7 +88,8 @@ def head_of(entry: Entry, timers: Timers) -> bytes:
     message = entry.message
     overlay = entry.overlay
     priority = message.priority
-    if overlay is None and not message.expires_at and not entry.delivery_count and priority < 10:
+    if (overlay is None or overlay is ONLY_OFFSET) and not message.expires_at and not entry.delivery_count \
+            and priority < 10:
         header = _SHORT[(priority + 1) << 2 | message.persistent << 1 | (entry.acquired_count <= 1)]
     else:
         header = header_section(entry, timers)
@@ -99,12 +101,16 @@ def head_of(entry: Entry, timers: Timers) -> bytes:
         if overlay.address is not None:
             address = overlay.address
         if overlay.headers:
-            return header + origins.annotate(_rendered(octets, overlay), address)
+            sections = origins.annotate(_rendered(octets, overlay), address)
+            return header + (with_stream_offset(sections, entry.seq - 1) if overlay.shows_offset else sections)
     if octets:
         at = _rest(octets)
         if at:
             octets = octets[at:]
-    return header + origins.annotate(octets, address)
+    sections = origins.annotate(octets, address)
+    if overlay is not None and overlay.shows_offset:
+        sections = with_stream_offset(sections, entry.seq - 1)
+    return header + sections
 
 
 def sections_of(message: Message, overlay: Overlay | None) -> bytes:

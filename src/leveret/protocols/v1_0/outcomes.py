@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from leveret.broker.message import Entry, Overlay
+from leveret.broker.message import Entry, own_overlay
 from leveret.protocols.convert.values import plain
 from leveret.wire.amqp1 import descriptors
 from leveret.wire.amqp1.messaging import Modified
@@ -60,9 +60,7 @@ def settle_by(entry: Entry, default: Any) -> None:
 def _modify(entry: Entry, state: Modified) -> None:
     annotations = state.message_annotations
     if isinstance(annotations, dict) and annotations:
-        overlay = entry.overlay
-        if overlay is None:
-            overlay = entry.overlay = Overlay()
+        overlay = own_overlay(entry)
         for key, value in annotations.items():
             overlay.headers[str(key)] = plain(value)
         overlay.rendered = None

@@ -1,0 +1,58 @@
+"""The message annotation `x-stream-offset` that readers of a stream see, put into encoded sections."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from leveret.protocols.convert.annotations import merged
+from leveret.wire.amqp1 import codes
+from leveret.wire.amqp1.decode import value_end
+from leveret.wire.amqp1.errors import DecodeError, EncodeError
+
+NAME: Final = "x-stream-offset"
+_OCTETS: Final = NAME.encode()
+# A key and its value, a signed integer of 64 bits.
+_PAIR: Final = bytes((codes.SYMBOL_8, len(_OCTETS))) + _OCTETS + bytes((codes.LONG,))
+_PAIR_SIZE: Final = len(_PAIR) + 8
+_SECTION: Final = b"\x00\x53\x72"
+_ALONE: Final = _SECTION + bytes((codes.MAP_8, _PAIR_SIZE + 1, 2)) + _PAIR
+_PACK_OFFSET: Final = struct.Struct(">q").pack
+
+
+def with_stream_offset(sections: bytes, offset: int) -> bytes:
+    """The sections behind the delivery annotations, with the offset among the message annotations, in the place of one that
+    was there before. Annotations that nobody can read stay as they are."""
+    packed: bytes = _PACK_OFFSET(offset)
+    if not sections.startswith(_SECTION):
+        if sections and sections[1] != codes.SMALL_ULONG:
+            return _slowly(sections, offset)  # descriptors in another form
+        return _ALONE + packed + sections
+    code = sections[3]
+    if code == codes.MAP_8:
+        size = sections[4] + _PAIR_SIZE
+        count = sections[5] + 2
+        at = 6
+        stop = 5 + sections[4]
+    elif code == codes.MAP_32:
+        size = int.from_bytes(sections[4:8], "big") + _PAIR_SIZE
+        count = int.from_bytes(sections[8:12], "big") + 2
+        at = 12
+        stop = value_end(sections, 3, len(sections))
+    else:
+        return _slowly(sections, offset)
+    if sections.find(_OCTETS, at, stop) >= 0:
+        return _slowly(sections, offset)
+    if code == codes.MAP_8 and size < 256 and count < 256:
+        return _SECTION + bytes((codes.MAP_8, size, count)) + _PAIR + packed + sections[at:]
+    if code == codes.MAP_8:
+        size += 3  # the count is wider
+    return (_SECTION + bytes((codes.MAP_32,)) + size.to_bytes(4, "big") + count.to_bytes(4, "big") + _PAIR + packed
+            + sections[at:])
+
+
+def _slowly(sections: bytes, offset: int) -> bytes:
+    try:
+        return merged(sections, {NAME: offset})
+    except (DecodeError, EncodeError):
+        return sections
