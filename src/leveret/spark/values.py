@@ -1,0 +1,147 @@
+"""How the values of options are written: numbers, sizes, times, choices."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+_INTEGER: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
+_SIZE: Final = re.compile(r"([0-9]{1,15})\s*([kmgt]?)(?:i?b)?", re.ASCII | re.IGNORECASE)
+_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_DURATION: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)\s*(ms|s|m|h|d)?", re.ASCII)
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
+_BOOLEANS: Final = {"true": True, "false": False, "yes": True, "no": False, "on": True, "off": False, "1": True, "0": False}
+
+Reader = Callable[[str], Any]
+
+
+class BadValue(ValueError):
+    """`args[0]` is what was expected."""
+
+
+def text(value: str) -> str:
+    """Any text but the empty one."""
+    if not value:
+        raise BadValue("a text that is not empty")
+    return value
+
+
+def anything(value: str) -> str:
+    return value
+
+
+def integer(low: int, high: int = 2**63 - 1) -> Reader:
+    """An integer between the two, inclusive."""
+    def read(value: str) -> int:
+        if not _INTEGER.fullmatch(value.strip()) or not low <= int(value) <= high:
+            raise BadValue(f"an integer of at least {low}" if high == 2**63 - 1 else f"an integer from {low} to {high}")
+        return int(value)
+    return read
+
+
+def size(value: str) -> int:
+    """Octets: a number, or one with k, m, g or t (of 1,024)."""
+    found = _SIZE.fullmatch(value.strip())
+    if found is None or not int(found[1]):
+        raise BadValue("octets above 0, such as 67108864 or 64m")
+    return int(found[1]) * _UNITS[found[2].lower()]
+
+
+def duration(value: str) -> float:
+    """Seconds: a number, or one with ms, s, m, h or d."""
+    found = _DURATION.fullmatch(value.strip())
+    if found is None:
+        raise BadValue("a time such as 500ms, 30s or 15m")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+def rate(value: str) -> float:
+    """Messages a second, above 0."""
+    try:
+        found = float(value)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < 1e12:
+        raise BadValue("messages a second, above 0")
+    return found
+
+
+def boolean(value: str) -> bool:
+    found = _BOOLEANS.get(value.strip().lower())
+    if found is None:
+        raise BadValue("true or false")
+    return found
+
+
+def choice(*choices: str) -> Reader:
+    """One of the texts, in any case."""
+    def read(value: str) -> str:
+        found = value.strip().lower()
+        if found not in choices:
+            raise BadValue(", ".join(choices[:-1]) + f" or {choices[-1]}")
+        return found
+    return read
+
+
+def pattern(value: str) -> str:
+    """A regular expression."""
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise BadValue(f"a regular expression ({error})") from None
+    return text(value)
+
+
+def names(value: str) -> tuple[str, ...]:
+    """Names with commas between them."""
+    found = tuple(name.strip() for name in value.split(",") if name.strip())
+    if not found:
+        raise BadValue("names with commas between them")
+    return found
+
+
+def timestamp(value: str) -> int:
+    """Milliseconds of Unix time: such a number, or a date and time of ISO 8601 (without a zone: UTC)."""
+    shown = value.strip()
+    if _INTEGER.fullmatch(shown):
+        return int(shown)
+    try:
+        found = datetime.fromisoformat(shown)
+    except ValueError:
+        raise BadValue("milliseconds of Unix time, or a time such as 2026-05-01T12:00:00Z") from None
+    if found.tzinfo is None:
+        found = found.replace(tzinfo=UTC)
+    return int(found.timestamp() * 1000)
+
+
+def offsets(*keywords: str) -> Reader:
+    """One of the keywords, or offsets by stream in JSON: {"orders-0": 17, "orders-1": "earliest"}. In a number's place
+    -2 means earliest and -1 latest, as Kafka has it."""
+    def read(value: str) -> str | dict[str, int]:
+        shown = value.strip()
+        if shown.lower() in keywords:
+            return shown.lower()
+        expected = f"{' or '.join(keywords)}, or offsets by stream in JSON such as {{\"orders-0\": 17}}"
+        try:
+            found = json.loads(shown)
+        except ValueError:
+            raise BadValue(expected) from None
+        if not isinstance(found, dict) or not found:
+            raise BadValue(expected)
+        result: dict[str, int] = {}
+        for name, offset in found.items():
+            if offset in ("earliest", "latest"):
+                offset = EARLIEST if offset == "earliest" else LATEST
+            if not isinstance(offset, int) or isinstance(offset, bool) or not -2 <= offset < 2**63:
+                raise BadValue(f"{expected}; the offset of {name!r} is none")
+            result[name] = offset
+        return result
+    return read
+
+
+# What stands for an offset in JSON.
+LATEST: Final = -1
+EARLIEST: Final = -2

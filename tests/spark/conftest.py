@@ -1,0 +1,99 @@
+"""One Spark session and one broker for all tests of this folder, which run in one process (see tests/conftest.py)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leveret import blocking
+from tests.support.broker import ROOT, LeveretProcess, leveret_only
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HERE = Path(__file__).parent
+
+
+def _reason_to_skip() -> str | None:
+    if not shutil.which("java") and not (Path(os.environ.get("JAVA_HOME", "/nowhere")) / "bin" / "java").exists():
+        return "Spark needs Java 17, and there is no java (JAVA_HOME, PATH)"
+    return None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    reason = _reason_to_skip()
+    if reason is not None:
+        for item in items:
+            if HERE in item.path.parents and "spark" in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session with two task slots. Its Python workers run this checkout."""
+    from pyspark.sql import SparkSession
+
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    directory = tmp_path_factory.mktemp("spark")
+    session = (
+        SparkSession.builder.master("local[2]").appName("leveret tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.memory", "1g")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.default.parallelism", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
+        .config("spark.local.dir", str(directory / "local"))
+        .config("spark.driver.extraJavaOptions", f"-Dderby.system.home={directory} -XX:TieredStopAtLevel=1")
+        .config("spark.sql.streaming.stopTimeout", "30s")
+        .config("spark.sql.streaming.pollingDelay", "20ms")
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeveretProcess]:
+    """For tests that do not stop it; each takes names of its own."""
+    leveret_only("Spark reads what only Leveret keeps")
+    with LeveretProcess(tmp_path_factory.mktemp("broker")).start() as broker:
+        yield broker
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[LeveretProcess]:
+    """For tests that kill it."""
+    leveret_only("it is stopped and started")
+    with LeveretProcess(tmp_path / "broker").start() as broker:
+        yield broker
+
+
+@pytest.fixture
+def broker(shared_broker: LeveretProcess) -> LeveretProcess:
+    return shared_broker
+
+
+@pytest.fixture
+def connection(broker: LeveretProcess) -> Iterator[blocking.Connection]:
+    """To the shared broker, over 0-9-1."""
+    with blocking.connect(broker.url()) as opened:
+        yield opened
+
+
+@pytest.fixture
+def name() -> str:
+    """For a queue or a stream of one test."""
+    return f"t-{uuid.uuid4().hex[:12]}"

@@ -1,0 +1,141 @@
+"""Options: what is read of them, and what is said of those that cannot be used."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from leveret.spark.connection import PASSWORD_VARIABLE, ControlClient, endpoint_of
+from leveret.spark.errors import OptionError
+from leveret.spark.options import BY_NAME, OPTIONS, read_options
+from leveret.spark.values import EARLIEST, LATEST
+
+SECRET = "s3cr3t/pass"
+URL = "amqp://guest:s3cr3t%2Fpass@127.0.0.1:1/"
+
+
+def test_defaults() -> None:
+    settings = read_options({"stream": "orders"})
+    assert settings.source() == ("stream", "orders")
+    assert settings.protocol == "0-9-1"
+    assert settings.ending_offsets == "latest"
+    assert settings.max_trigger_delay == 900
+    assert settings.fail_on_data_loss is True
+    assert settings.starting_offsets is None
+    assert settings.given == {"stream"}
+
+
+def test_names_of_options_have_no_case() -> None:
+    settings = read_options({"superstream": "orders", "STARTINGOFFSETS": "EARLIEST", "tls.cafile": "/ca.pem"})
+    assert settings.source() == ("superStream", "orders")
+    assert settings.starting_offsets == "earliest"
+    assert settings.tls_ca_file == "/ca.pem"
+
+
+def test_values_of_every_kind() -> None:
+    settings = read_options({
+        "stream": "s", "startingOffsets": '{"s": 3, "t": "earliest", "u": -1}', "maxBytesPerTrigger": "64m",
+        "maxTriggerDelay": "500ms", "startingTimestamp": "2026-05-01T12:00:00Z", "columns": "offset, body",
+        "failOnDataLoss": "FALSE", "minPartitions": "4",
+    })
+    assert settings.starting_offsets == {"s": 3, "t": EARLIEST, "u": LATEST}
+    assert settings.max_bytes_per_trigger == 64 << 20
+    assert settings.max_trigger_delay == 0.5
+    assert settings.starting_timestamp == 1_777_636_800_000
+    assert settings.columns == ("offset", "body")
+    assert settings.fail_on_data_loss is False
+    assert settings.min_partitions == 4
+
+
+@pytest.mark.parametrize(("name", "value", "expected"), [
+    ("protocol", "0-8", "0-9-1 or 1.0"),
+    ("mode", "sideways", "stream, lease, spool or browse"),
+    ("startingOffsets", "newest", "earliest or latest"),
+    ("startingOffsets", '{"s": -3}', "the offset of 's' is none"),
+    ("startingOffsets", "[1]", "offsets by stream in JSON"),
+    ("endingOffsets", "earliest", "expected latest, or offsets"),
+    ("startingTimestamp", "yesterday", "milliseconds of Unix time"),
+    ("maxMessagesPerTrigger", "0", "an integer of at least 1"),
+    ("maxBytesPerTrigger", "much", "octets above 0"),
+    ("maxTriggerDelay", "soon", "a time such as 500ms"),
+    ("failOnDataLoss", "perhaps", "true or false"),
+    ("streamPattern", "(", "a regular expression"),
+    ("columns", " , ", "names with commas"),
+    ("history", "files", "auto, segments or amqp"),
+    ("stream", "", "a text that is not empty"),
+    ("maxRate", "-1", "messages a second"),
+])
+def test_a_value_of_no_use_is_named(name: str, value: str, expected: str) -> None:
+    with pytest.raises(OptionError) as raised:
+        read_options({name: value})
+    assert f"option {name}:" in str(raised.value)
+    assert expected in str(raised.value)
+
+
+def test_an_unknown_option_gets_those_that_are_near() -> None:
+    with pytest.raises(OptionError, match=r"no option 'startingOffset'; did you mean startingOffsets"):
+        read_options({"stream": "s", "startingOffset": "latest"})
+    with pytest.raises(OptionError, match=r"docs/spark\.md has the table"):
+        read_options({"xyzzy": "1"})
+
+
+@pytest.mark.parametrize("options", [{}, {"queue": "q", "stream": "s"}], ids=["none", "two"])
+def test_exactly_one_source(options: dict[str, str]) -> None:
+    with pytest.raises(OptionError, match=r"exactly one of the options queue, stream, superStream, streamPattern"):
+        read_options(options).source()
+
+
+def test_an_option_of_another_mode() -> None:
+    with pytest.raises(OptionError, match=r"option spoolDir: not taken in mode stream; it is for mode spool"):
+        read_options({"stream": "s", "spoolDir": "/tmp"}).check_mode("stream")
+    # A table for reading and writing has both.
+    read_options({"stream": "s", "exchange": "e", "routingKey": "k"}).check_mode("stream")
+
+
+def test_the_table_of_options_is_sound() -> None:
+    assert len(BY_NAME) == len(OPTIONS)
+    for option in OPTIONS:
+        assert option.meaning.endswith(".")
+        assert option.modes
+
+
+def test_nothing_shows_the_password() -> None:
+    settings = read_options({"url": URL, "stream": "s"})
+    endpoint = endpoint_of(settings)
+    control = ControlClient(endpoint)
+    for shown in (repr(settings), str(settings), repr(endpoint), str(endpoint), repr(control), repr(endpoint.parameters())):
+        assert "s3cr3t" not in shown
+    assert endpoint.parameters().password == SECRET
+    assert pickle.loads(pickle.dumps(control)).endpoint.parameters().password == SECRET
+
+
+def test_a_url_that_cannot_be_used_does_not_show_its_password() -> None:
+    for url in ("amqp://guest:s3cr3t@host:port/", "http://guest:s3cr3t@host", "amqp://guest:s3cr3t@host:1/?x=y"):
+        with pytest.raises(OptionError, match="option url: ") as raised:
+            endpoint_of(read_options({"url": url, "stream": "s"}))
+        assert "s3cr3t" not in str(raised.value)
+
+
+def test_the_password_comes_from_a_file_or_the_environment(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = f"{tmp_path}/password"
+    with open(file, "w", encoding="utf-8") as out:
+        out.write(SECRET + "\n")
+    endpoint = endpoint_of(read_options({"url": "amqp://guest@h", "stream": "s", "passwordFile": file}))
+    assert endpoint.parameters().password == SECRET
+    assert SECRET.encode() not in pickle.dumps(endpoint)
+    monkeypatch.setenv(PASSWORD_VARIABLE, "from-environment")
+    assert endpoint_of(read_options({"url": "amqp://guest@h", "stream": "s"})).parameters().password == "from-environment"
+    assert endpoint_of(read_options({"url": "amqp://g:own@h", "stream": "s"})).parameters().password == "own"
+    with pytest.raises(OptionError, match=r"option passwordFile: '/nowhere' cannot be read"):
+        endpoint_of(read_options({"url": "amqp://guest@h", "stream": "s", "passwordFile": "/nowhere"}))
+
+
+def test_options_of_tls() -> None:
+    endpoint = endpoint_of(read_options({
+        "url": "amqps://h", "stream": "s", "tls.caFile": "/ca.pem", "tls.serverName": "broker", "tls.verify": "true"}))
+    parameters = endpoint.parameters()
+    assert (parameters.cafile, parameters.server_name, parameters.verify) == ("/ca.pem", "broker", True)
+    assert str(endpoint) == "amqps://guest@h:5671/%2F"
+    with pytest.raises(OptionError, match=r"only for TLS"):
+        endpoint_of(read_options({"url": "amqp://h", "stream": "s", "tls.caFile": "/ca.pem"}))
