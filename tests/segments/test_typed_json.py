@@ -33,7 +33,7 @@ FIELDS: dict[str, bytes] = {
     "bytes": b"x\x00\x00\x00\x03\x00\xff\x10", "timestamp": b"T" + struct.pack(">Q", 1700000000),
     "far timestamp": b"T" + struct.pack(">Q", (1 << 64) - 1), "void": b"V", "empty list": b"A\x00\x00\x00\x00",
     "empty table": b"F\x00\x00\x00\x00", "list": b"A\x00\x00\x00\x04t\x01b\x05",
-    "table": b"F\x00\x00\x00\x05\x02abt\x01", "table of one tag": b"F\x00\x00\x00\x08\x05!byteb\x05",
+    "table": b"F\x00\x00\x00\x05\x02abt\x01", "table of one tag": b"F\x00\x00\x00\x08\x05$byteb\x05",
     "table within list": b"A\x00\x00\x00\x0aF\x00\x00\x00\x05\x02abt\x01",
 }
 
@@ -66,11 +66,11 @@ def test_any_json_is_a_table_or_a_value_error(data: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("value", "words"), [
-    ({"!byte": 128}, "!byte: 128; expected an integer from -128 to 127"),
-    ({"!bytes": "?"}, "!bytes: '?' is no base64"),
-    ({"!timestamp": "yesterday"}, "!timestamp: 'yesterday'; expected ISO 8601"),
-    ({"!decimal": "much"}, "!decimal: 'much' is no number"),
-    ({"!colour": 1}, "no type of AMQP"),
+    ({"$byte": 128}, "$byte: 128; expected an integer from -128 to 127"),
+    ({"$binary": "?"}, "$binary: '?' is no base64"),
+    ({"$timestamp": "yesterday"}, "$timestamp: 'yesterday'; expected ISO 8601"),
+    ({"$decimal": "much"}, "$decimal: 'much' is no number"),
+    ({"$colour": 1}, "no type of AMQP"),
 ])
 def test_what_is_no_type_is_named(value: Any, words: str) -> None:
     with pytest.raises(ValueError, match="field") as raised:
@@ -86,4 +86,4 @@ def test_values_of_amqp_1_0_fit_a_table_of_0_9_1() -> None:
              "d": Described(Symbol("t"), "inner")}
     table = typed_json.to_table({key: typed_json.from_value(item) for key, item in value.items()})
     assert typed_json.from_table(table, 4, len(table)) == {
-        "s": "x", "u": {"!long": 7}, "a": [1], "m": {"{'!ulong': 1}": "x"}, "d": "inner"}
+        "s": "x", "u": {"$long": 7}, "a": [1], "m": {"{'$ulong': 1}": "x"}, "d": "inner"}

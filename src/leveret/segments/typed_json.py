@@ -4,13 +4,13 @@ What JSON has is itself: null, true and false, texts, lists, objects (tables and
 number with a point (a double). A plain integer is of AMQP 0-x 32 bits wide where that holds it, else 64, and of AMQP 1.0
 a long. Every other type is an object with one key, named as AMQP 1.0 names the type, in both protocols:
 
-    {"!byte": 5} {"!ubyte": 5} {"!short": 5} {"!ushort": 5} {"!int": 5} {"!uint": 5} {"!long": 5} {"!ulong": 5}
-    {"!float": 1.5} {"!float": "nan"} {"!double": "inf"} {"!decimal": "1.5"} {"!decimal32": "1.5"} ... 64, 128
-    {"!bytes": base64} {"!text": base64 of octets that are no UTF-8} {"!char": "x"} {"!symbol": "x"} {"!uuid": "..."}
-    {"!timestamp": ISO 8601, or an integer beyond the year 9999: seconds of 0-x, milliseconds of 1.0}
-    {"!array": [...], "type": "uint"}  {"!map": [[key, value], ...]}  {"!described": [descriptor, value]}
-    {"!decimal64": {"octets": base64}}  of decimals that their number does not tell
-    {"!table": {...}}   an object of one entry whose key begins with "!"
+    {"$byte": 5} {"$ubyte": 5} {"$short": 5} {"$ushort": 5} {"$int": 5} {"$uint": 5} {"$long": 5} {"$ulong": 5}
+    {"$float": 1.5} {"$float": "nan"} {"$double": "inf"} {"$decimal": "1.5"} {"$decimal32": "1.5"} ... 64, 128
+    {"$binary": base64} {"$string": base64 of octets that are no UTF-8} {"$char": "x"} {"$symbol": "x"} {"$uuid": "..."}
+    {"$timestamp": ISO 8601, or milliseconds since 1970 where it has no such year}
+    {"$array": {"type": "uint", "items": [...]}}  {"$map": [[key, value], ...]}  {"$described": [descriptor, value]}
+    {"$decimal64": {"octets": base64}}  of decimals that their number does not tell
+    {"$table": {...}}   an object of one entry whose key begins with "$"
 
 Names that are no UTF-8 have U+FFFD in place of what is not.
 """
@@ -62,18 +62,18 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _YEAR_10000: Final = 253402300800
 # Integers of field tables by type: the key, and how they are packed behind which tag of RabbitMQ's dialect.
-_INTEGERS0: Final = {dialects.INT8: "!byte", dialects.UINT8: "!ubyte", dialects.INT16: "!short", dialects.UINT16: "!ushort",
-                     dialects.UINT32: "!uint", dialects.INT64: "!long", dialects.UINT64: "!ulong"}
-_PACKED0: Final = {"!byte": (b"b", ">b"), "!ubyte": (b"B", ">B"), "!short": (b"s", ">h"), "!ushort": (b"u", ">H"),
-                   "!int": (b"I", ">i"), "!uint": (b"i", ">I"), "!long": (b"l", ">q"), "!ulong": (b"l", ">q")}
-_CLASSES1: Final[dict[str, type[int]]] = {"!byte": Byte, "!ubyte": UByte, "!short": Short, "!ushort": UShort, "!int": Int,
-                                          "!uint": UInt, "!long": int, "!ulong": ULong}
+_INTEGERS0: Final = {dialects.INT8: "$byte", dialects.UINT8: "$ubyte", dialects.INT16: "$short", dialects.UINT16: "$ushort",
+                     dialects.UINT32: "$uint", dialects.INT64: "$long", dialects.UINT64: "$ulong"}
+_PACKED0: Final = {"$byte": (b"b", ">b"), "$ubyte": (b"B", ">B"), "$short": (b"s", ">h"), "$ushort": (b"u", ">H"),
+                   "$int": (b"I", ">i"), "$uint": (b"i", ">I"), "$long": (b"l", ">q"), "$ulong": (b"l", ">q")}
+_CLASSES1: Final[dict[str, type[int]]] = {"$byte": Byte, "$ubyte": UByte, "$short": Short, "$ushort": UShort, "$int": Int,
+                                          "$uint": UInt, "$long": int, "$ulong": ULong}
 _KEYS1: Final[dict[type, str]] = {kind: key for key, kind in _CLASSES1.items() if kind is not int}
-_RANGES: Final = {"!byte": (-1 << 7, 1 << 7), "!ubyte": (0, 1 << 8), "!short": (-1 << 15, 1 << 15),
-                  "!ushort": (0, 1 << 16), "!int": (-1 << 31, 1 << 31), "!uint": (0, 1 << 32),
-                  "!long": (-1 << 63, 1 << 63), "!ulong": (0, 1 << 64)}
+_RANGES: Final = {"$byte": (-1 << 7, 1 << 7), "$ubyte": (0, 1 << 8), "$short": (-1 << 15, 1 << 15),
+                  "$ushort": (0, 1 << 16), "$int": (-1 << 31, 1 << 31), "$uint": (0, 1 << 32),
+                  "$long": (-1 << 63, 1 << 63), "$ulong": (0, 1 << 64)}
 _DECIMALS: Final[dict[str, type[Decimal32] | type[Decimal64] | type[Decimal128]]] = {
-    "!decimal32": Decimal32, "!decimal64": Decimal64, "!decimal128": Decimal128}
+    "$decimal32": Decimal32, "$decimal64": Decimal64, "$decimal128": Decimal128}
 
 
 def text(value: Any) -> str:
@@ -118,7 +118,7 @@ def _from_field(data: bytes, pos: int, stop: int, dialect: Dialect, depth: int) 
         try:
             return octets.decode("utf-8")
         except UnicodeDecodeError:
-            return {"!text": base64.b64encode(octets).decode()}
+            return {"$string": base64.b64encode(octets).decode()}
     if kind in (dialects.TABLE, dialects.ARRAY):
         if depth >= MAX_DEPTH:
             raise WireError(SYNTAX_ERROR, f"a field table is nested more than {MAX_DEPTH} deep")
@@ -138,15 +138,15 @@ def _from_field(data: bytes, pos: int, stop: int, dialect: Dialect, depth: int) 
     if key is not None:
         return value if kind == dialects.INT64 and not -1 << 31 <= value < 1 << 31 else {key: value}
     if kind == dialects.FLOAT:
-        return {"!float": value if math.isfinite(value) else str(value)}
+        return {"$float": value if math.isfinite(value) else str(value)}
     if kind == dialects.DOUBLE:
-        return value if math.isfinite(value) else {"!double": str(value)}
+        return value if math.isfinite(value) else {"$double": str(value)}
     if kind in (dialects.DECIMAL, dialects.UNSIGNED_DECIMAL):
-        return {"!decimal": str(value)}
+        return {"$decimal": str(value)}
     if kind == dialects.TIMESTAMP:
-        return {"!timestamp": int(value) if isinstance(value, RawTimestamp) else value.isoformat()}
+        return {"$timestamp": int(value) * 1000 if isinstance(value, RawTimestamp) else _iso(value)}
     if kind == dialects.BYTE_ARRAY:
-        return {"!bytes": base64.b64encode(value).decode()}
+        return {"$binary": base64.b64encode(value).decode()}
     return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace") if isinstance(value, str) else value
 
 
@@ -175,7 +175,7 @@ def _to_field(name: str, value: Any, depth: int) -> bytes:
     key, inner = _tag(value)
     if not key:
         return b"F" + _to_table(value, depth + 1)
-    if key == "!table" and isinstance(inner, dict):
+    if key == "$table" and isinstance(inner, dict):
         return b"F" + _to_table(inner, depth + 1)
     if key in _RANGES:
         number = _integer(name, key, inner)
@@ -183,20 +183,22 @@ def _to_field(name: str, value: Any, depth: int) -> bytes:
         if number >= 1 << 63:
             raise EncodeError(f"{name}: {number} does not fit the 64 signed bits of AMQP 0-9-1")
         return tag + struct.pack(form, number)
-    if key == "!float":
+    if key == "$float":
         return b"f" + struct.pack(">f", _number(name, key, inner))
-    if key == "!text":
+    if key == "$string":
         return b"S" + encode_long_string(_octets(name, key, inner))
-    if key == "!timestamp":
-        return b"T" + struct.pack(">Q", _moment(name, inner) // 1000 if isinstance(inner, str) else
-                                  _integer(name, "!ulong", inner))
-    if key == "!array" and isinstance(inner, list):
-        return _to_array(name, inner, depth)
-    if key == "!map" and isinstance(inner, list):
+    if key == "$timestamp":
+        seconds = _moment(name, inner) // 1000
+        if not 0 <= seconds < 1 << 64:
+            raise EncodeError(f"{name}: $timestamp: {_shown(inner)} is before 1970, which AMQP 0-9-1 cannot say")
+        return b"T" + struct.pack(">Q", seconds)
+    if key == "$array" and isinstance(inner, dict) and isinstance(inner.get("items"), list):
+        return _to_array(name, inner["items"], depth)
+    if key == "$map" and isinstance(inner, list):
         return b"F" + _to_table({str(item[0]): item[1] for item in inner}, depth + 1)
-    if key == "!described" and isinstance(inner, list):
+    if key == "$described" and isinstance(inner, list):
         return _to_field(name, inner[-1], depth)
-    if key in ("!char", "!symbol", "!uuid") and isinstance(inner, str):
+    if key in ("$char", "$symbol", "$uuid") and isinstance(inner, str):
         return encode_value(inner, RABBITMQ)
     plain = _plain(name, key, inner)
     try:
@@ -226,18 +228,18 @@ def from_value(value: Any) -> Any:
         return {_KEYS1[kind]: int(value)}
     if kind is Timestamp:
         if 0 <= value < _YEAR_10000 * 1000:
-            return {"!timestamp": (_EPOCH + timedelta(milliseconds=int(value))).isoformat()}
-        return {"!timestamp": int(value)}
+            return {"$timestamp": _iso(_EPOCH + timedelta(milliseconds=int(value)))}
+        return {"$timestamp": int(value)}
     if kind is Symbol or kind is Char:
-        return {"!symbol" if kind is Symbol else "!char": str(value)}
+        return {"$symbol" if kind is Symbol else "$char": str(value)}
     if kind is Float:
-        return {"!float": float(value) if math.isfinite(value) else str(float(value))}
+        return {"$float": float(value) if math.isfinite(value) else str(float(value))}
     if isinstance(value, float):
-        return value if math.isfinite(value) else {"!double": str(value)}
+        return value if math.isfinite(value) else {"$double": str(value)}
     if isinstance(value, bytes):
-        return {"!bytes": base64.b64encode(value).decode()}
+        return {"$binary": base64.b64encode(value).decode()}
     if isinstance(value, UUID):
-        return {"!uuid": str(value)}
+        return {"$uuid": str(value)}
     if isinstance(value, list):
         return [from_value(item) for item in value]
     if isinstance(value, dict):
@@ -245,12 +247,12 @@ def from_value(value: Any) -> Any:
     if isinstance(value, Map):
         return from_pairs(value.pairs)
     if isinstance(value, Array):
+        array: dict[str, Any] = {"type": value.type, "items": [from_value(item) for item in value.items]}
         if value.descriptors:
-            return {"!array": [from_value(item) for item in value.items], "type": value.type,
-                    "descriptors": [from_value(item) for item in value.descriptors]}
-        return {"!array": [from_value(item) for item in value.items], "type": value.type}
+            array["descriptors"] = [from_value(item) for item in value.descriptors]
+        return {"$array": array}
     if isinstance(value, Described):
-        return {"!described": [from_value(value.descriptor), from_value(value.value)]}
+        return {"$described": [from_value(value.descriptor), from_value(value.value)]}
     if isinstance(value, (Decimal32, Decimal64, Decimal128)):
         return _from_decimal(value)
     raise TypeError(f"no value of AMQP 1.0: {kind.__name__}")
@@ -260,11 +262,11 @@ def from_pairs(pairs: list[tuple[Any, Any]]) -> Any:
     """A map as JSON data: an object where all keys are texts and differ."""
     if all(type(key) is str for key, _ in pairs) and len({key for key, _ in pairs}) == len(pairs):
         return _guarded({key: from_value(item) for key, item in pairs})
-    return {"!map": [[from_value(key), from_value(item)] for key, item in pairs]}
+    return {"$map": [[from_value(key), from_value(item)] for key, item in pairs]}
 
 
 def _from_decimal(value: Decimal32 | Decimal64 | Decimal128) -> Any:
-    key = f"!{type(value).__name__.lower()}"
+    key = f"${type(value).__name__.lower()}"
     number = str(value.decimal())
     try:
         if type(value).of(number).octets == value.octets:
@@ -283,13 +285,13 @@ def to_value(name: str, value: Any) -> Any:
     key, inner = _tag(value)
     if not key:
         return {field: to_value(field, item) for field, item in value.items()}
-    if key == "!table" and isinstance(inner, dict):
+    if key == "$table" and isinstance(inner, dict):
         return {field: to_value(field, item) for field, item in inner.items()}
     if key in _RANGES:
         return _CLASSES1[key](_integer(name, key, inner))
-    if key == "!timestamp":
-        return Timestamp(_moment(name, inner) if isinstance(inner, str) else _integer(name, "!long", inner))
-    if key == "!float":
+    if key == "$timestamp":
+        return Timestamp(_moment(name, inner))
+    if key == "$float":
         return Float(_number(name, key, inner))
     if key in _DECIMALS:
         if isinstance(inner, dict):
@@ -298,21 +300,21 @@ def to_value(name: str, value: Any) -> Any:
             return _DECIMALS[key].of(str(inner))
         except ArithmeticError:
             raise ValueError(f"{name}: {key}: {_shown(inner)} is no number") from None
-    if key in ("!symbol", "!char") and isinstance(inner, str):
-        return Symbol(inner) if key == "!symbol" else Char(inner)
-    if key == "!uuid" and isinstance(inner, str):
+    if key in ("$symbol", "$char") and isinstance(inner, str):
+        return Symbol(inner) if key == "$symbol" else Char(inner)
+    if key == "$uuid" and isinstance(inner, str):
         try:
             return UUID(inner)
         except ValueError:
-            raise ValueError(f"{name}: !uuid: {_shown(inner)} is no UUID") from None
-    if key == "!text":
+            raise ValueError(f"{name}: $uuid: {_shown(inner)} is no UUID") from None
+    if key == "$string":
         return _octets(name, key, inner).decode("utf-8", "replace")
-    if key == "!array" and isinstance(inner, list):
-        descriptors = [to_value(name, item) for item in value.get("descriptors", [])]
-        return Array(str(value.get("type", "string")), [to_value(name, item) for item in inner], tuple(descriptors))
-    if key == "!map" and isinstance(inner, list) and all(isinstance(item, list) and len(item) == 2 for item in inner):
+    if key == "$array" and isinstance(inner, dict) and isinstance(inner.get("items"), list):
+        descriptors = [to_value(name, item) for item in inner.get("descriptors", [])]
+        return Array(str(inner.get("type")), [to_value(name, item) for item in inner["items"]], tuple(descriptors))
+    if key == "$map" and isinstance(inner, list) and all(isinstance(item, list) and len(item) == 2 for item in inner):
         return Map([(to_value(name, field), to_value(name, item)) for field, item in inner])
-    if key == "!described" and isinstance(inner, list) and len(inner) == 2:
+    if key == "$described" and isinstance(inner, list) and len(inner) == 2:
         return Described(to_value(name, inner[0]), to_value(name, inner[1]))
     plain = _plain(name, key, inner)
     return str(plain) if isinstance(plain, Decimal) else plain
@@ -323,23 +325,21 @@ def to_value(name: str, value: Any) -> Any:
 
 def _guarded(value: dict[str, Any]) -> dict[str, Any]:
     """An object that is not taken for one that tags a type."""
-    return {"!table": value} if _tag(value)[0] else value
+    return {"$table": value} if _tag(value)[0] else value
 
 
 def _tag(value: dict[str, Any]) -> tuple[str, Any]:
     for key in value:
-        if key.startswith("!") and (len(value) == 1 or key == "!array"):
-            return key, value[key]
-        break
+        return (key, value[key]) if key.startswith("$") and len(value) == 1 else ("", None)
     return "", None
 
 
 def _plain(name: str, key: str, inner: Any) -> Any:
-    if key == "!bytes":
+    if key == "$binary":
         return _octets(name, key, inner)
-    if key == "!double":
+    if key == "$double":
         return _number(name, key, inner)
-    if key == "!decimal" or key in _DECIMALS:
+    if key == "$decimal" or key in _DECIMALS:
         try:
             return Decimal(str(inner))
         except InvalidOperation:
@@ -368,12 +368,18 @@ def _octets(name: str, key: str, value: Any) -> bytes:
         raise ValueError(f"{name}: {key}: {_shown(value)} is no base64") from None
 
 
-def _moment(name: str, value: str) -> int:
+def _iso(moment: datetime) -> str:
+    return moment.isoformat().replace("+00:00", "Z")
+
+
+def _moment(name: str, value: Any) -> int:
     """Milliseconds since 1970."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
     try:
         moment = datetime.fromisoformat(value)
-    except ValueError:
-        raise ValueError(f"{name}: !timestamp: {_shown(value)}; expected ISO 8601") from None
+    except (TypeError, ValueError):
+        raise ValueError(f"{name}: $timestamp: {_shown(value)}; expected ISO 8601") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return (moment - _EPOCH) // _MILLISECOND
