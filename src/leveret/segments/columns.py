@@ -1,0 +1,369 @@
+"""Messages as columns of Arrow, many at a time.
+
+What a header says is worked out once for all rows that have the same header, and what a field table says once for all
+headers that have the same table; the columns are then spread over the rows. Only columns that are asked for are made.
+
+Nothing that a publisher sent raises an exception here: what cannot be read is null, and `raw_header` has its octets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Final
+
+import pyarrow as pa
+
+from leveret.broker.message import FORMAT_AMQP0, FORMAT_AMQP1, Overlay
+from leveret.segments import amqp0_records, amqp1_records, schema
+from leveret.segments import records as r
+from leveret.segments.folding import fold, footer_at
+from leveret.segments.records import NOTHING, PROPERTY_NAMES, Record, Table
+from leveret.segments.texts import clean
+from leveret.storage.records import decode_overlay, encode_overlay
+
+_FROM_TABLE: Final = frozenset(("headers", "headers_json", "x_death", "delivery_count"))
+_FROM_RECORD: Final = frozenset((*PROPERTY_NAMES, *_FROM_TABLE, "amqp10"))
+_ADDRESS: Final = frozenset(("exchange", "routing_key"))
+# In the struct `amqp10`.
+_ANNOTATIONS_AT: Final = schema.AMQP10.get_field_index("message_annotations")
+_NOT_GIVEN: Final = ("queue", "partition")
+
+
+class Rows:
+    """Messages side by side; the lists run in parallel.
+
+    offsets     of the stream
+    times       when each was appended, milliseconds of Unix time; None where that is not known
+    formats     of the headers, or the one that all of them have
+    addresses   exchange and routing key: octet length, octets, twice
+    headers     as `Message.header` has them
+    bodies      as `Message.body` has them: of 1.0 the encoded sections
+    overlays    encoded as the log has them, b"" for none; None where no row has one
+    redelivered, delivery_counts  None for those of a stream: false, and what the headers say
+    """
+
+    __slots__ = ("addresses", "bodies", "delivery_counts", "formats", "headers", "offsets", "overlays", "redelivered",
+                 "times")
+
+    def __init__(self, offsets: list[int], times: list[int] | None, formats: list[int] | int, addresses: list[bytes],
+                 headers: list[bytes], bodies: list[bytes], overlays: list[bytes] | None = None,
+                 redelivered: list[bool] | None = None, delivery_counts: list[int] | None = None) -> None:
+        self.offsets = offsets
+        self.times = times
+        self.formats = formats
+        self.addresses = addresses
+        self.headers = headers
+        self.bodies = bodies
+        self.overlays = overlays
+        self.redelivered = redelivered
+        self.delivery_counts = delivery_counts
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+
+def make_columns(rows: Rows, names: Collection[str] = schema.FILE_COLUMNS) -> dict[str, pa.Array]:
+    """The columns of these names, each of the type that the file schema has. ValueError for a name that is none."""
+    unknown = [name for name in names if name not in schema.FILE_COLUMNS]
+    if unknown:
+        raise ValueError(f"there is no column '{unknown[0]}': expected some of {', '.join(schema.FILE_COLUMNS)}")
+    return _Columns(rows, frozenset(names)).made()
+
+
+def make_batch(rows: Rows, names: Collection[str] = schema.COLUMNS, queue: str | None = None,
+               partition: int = 0) -> pa.RecordBatch:
+    """A batch of the columns of these names in the order of the table's schema; `queue` and `partition` are the same in
+    all rows. ValueError for a name that is none."""
+    made = make_columns(rows, [name for name in names if name not in _NOT_GIVEN])
+    return with_source(made, len(rows), names, queue, partition)
+
+
+def with_source(made: dict[str, pa.Array], count: int, names: Collection[str], queue: str | None,
+                partition: int) -> pa.RecordBatch:
+    """A batch of columns with those that say where they are from."""
+    if "queue" in names:
+        made["queue"] = pa.repeat(pa.scalar(queue, pa.string()), count)
+    if "partition" in names:
+        made["partition"] = pa.repeat(pa.scalar(partition, pa.int32()), count)
+    wanted = table_schema(names)
+    return pa.RecordBatch.from_arrays([made[name] for name in wanted.names], schema=wanted)
+
+
+def table_schema(names: Collection[str] = schema.COLUMNS) -> pa.Schema:
+    """The table's schema, of these columns only. ValueError for a name that is none."""
+    unknown = [name for name in names if name not in schema.COLUMNS]
+    if unknown:
+        raise ValueError(f"there is no column '{unknown[0]}': expected some of {', '.join(schema.COLUMNS)}")
+    return pa.schema([field for field in schema.TABLE_SCHEMA if field.name in names])
+
+
+def split_address(address: bytes) -> tuple[str, str]:
+    """Exchange and routing key as text, with U+FFFD for what is no UTF-8."""
+    length = address[0]
+    return address[1 : 1 + length].decode("utf-8", "replace"), address[2 + length :].decode("utf-8", "replace")
+
+
+class _Columns:
+    def __init__(self, rows: Rows, names: frozenset[str]) -> None:
+        self.rows = rows
+        self.names = names
+        self.count = len(rows)
+        self.columns: dict[str, pa.Array] = {}
+        formats = rows.formats
+        self.only_amqp0 = formats == FORMAT_AMQP0 if isinstance(formats, int) else not any(formats)
+        self.formats = [formats] * self.count if isinstance(formats, int) else formats
+        overlays = rows.overlays
+        self.overlays = overlays if overlays is not None and any(overlays) else None
+
+    def made(self) -> dict[str, pa.Array]:
+        names = self.names
+        self._plain_columns()
+        if names & _ADDRESS:
+            self._address_columns()
+        if names & _FROM_RECORD:
+            self._record_columns()
+        if names & {"body", "raw_header", "amqp10"}:
+            self._body_columns()
+        if "raw_overlay" in names:
+            self.columns["raw_overlay"] = self._raw_overlays()
+        return {name: self.columns[name] for name in names}
+
+    def _plain_columns(self) -> None:
+        rows, names, count = self.rows, self.names, self.count
+        if "offset" in names:
+            self.columns["offset"] = pa.array(rows.offsets, pa.int64())
+        if "append_time" in names:
+            times = rows.times
+            self.columns["append_time"] = (pa.nulls(count, schema.TIMESTAMP) if times is None
+                                           else pa.array([time * 1000 for time in times], schema.TIMESTAMP))
+        if "protocol" in names:
+            same = self.only_amqp0 or isinstance(rows.formats, int)
+            self.columns["protocol"] = (
+                pa.repeat(schema.PROTOCOLS[self.formats[0]] if count else "", count) if same
+                else pa.array([schema.PROTOCOLS[number] for number in self.formats], pa.string()))
+        if "redelivered" in names:
+            given = rows.redelivered
+            self.columns["redelivered"] = pa.repeat(False, count) if given is None else pa.array(given, pa.bool_())
+
+    # Addresses
+
+    def _address(self, index: int) -> bytes:
+        if self.overlays is not None and self.overlays[index]:
+            address = decode_overlay(self.overlays[index]).address
+            if address is not None:
+                return address
+        return self.rows.addresses[index]
+
+    def _address_columns(self) -> None:
+        addresses = self.rows.addresses
+        if self.overlays is not None:
+            addresses = [self._address(index) for index in range(self.count)]
+        distinct, indices = _distinct(addresses)
+        parts = [split_address(address) for address in distinct]
+        for at, name in enumerate(("exchange", "routing_key")):
+            if name in self.names:
+                self.columns[name] = _spread(pa.array([part[at] for part in parts], pa.string()), indices)
+
+    def _raw_overlays(self) -> pa.Array:
+        """As given; and the address where the columns cannot say it octet for octet."""
+        kept: list[bytes | None] = [octets or None for octets in self.overlays or ()] or [None] * self.count
+        for address in set(self.rows.addresses):
+            try:
+                address.decode("utf-8")
+            except UnicodeDecodeError:
+                if not _is_text(address):
+                    for index, other in enumerate(self.rows.addresses):
+                        if other == address:
+                            kept[index] = _with_address(kept[index], address)
+        return _array(kept, pa.binary())
+
+    # Headers
+
+    def _keys(self) -> list[Any]:
+        """What tells headers apart; of 1.0 a tuple."""
+        headers = self.rows.headers
+        at = amqp0_records.PROPERTIES_AT
+        if self.only_amqp0:
+            keys: list[Any] = [header[at:] for header in headers]
+        else:
+            keys = [header[at:] if number == FORMAT_AMQP0 else (header,)
+                    for header, number in zip(headers, self.formats, strict=True)]
+        if self.overlays is not None:
+            keys = [(key, overlay) if overlay else key for key, overlay in zip(keys, self.overlays, strict=True)]
+        return keys
+
+    def _record_columns(self) -> None:
+        distinct, indices = _distinct(self._keys())
+        records = [_record(key) for key in distinct]
+        fields = list(zip(*records, strict=True)) or [()] * len(NOTHING)
+        names = self.names
+        for at, name in enumerate(PROPERTY_NAMES):
+            if name in names:
+                self.columns[name] = _spread(_array(fields[at], schema.FILE_SCHEMA.field(name).type), indices)
+        if names & _FROM_TABLE:
+            self._table_columns(fields[r.TABLE], fields[r.MARKS], indices)
+        if "amqp10" in names:
+            self.amqp10 = fields[r.AMQP10]
+            self.indices = indices
+
+    def _table_columns(self, given: Any, marks: Any, indices: pa.Array | None) -> None:
+        tables: list[Table] = []
+        known: dict[bytes, int] = {}
+        numbers: list[int | None] = []
+        for content, mark in zip(given, marks, strict=True):
+            if type(content) is bytes:
+                number = known.get(content, -1)
+                if number < 0:
+                    number = known[content] = len(tables)
+                    tables.append(Table(amqp0_records.decode(content), None))
+            elif content is None and mark is None:
+                numbers.append(None)
+                continue
+            else:
+                number = len(tables)
+                tables.append(Table(content, mark))
+            numbers.append(number)
+        of_rows = _spread(pa.array(numbers, pa.int32()), indices)
+        names = self.names
+        if "headers" in names:
+            self.columns["headers"] = _maps(tables).take(of_rows)
+        if "headers_json" in names:
+            self.columns["headers_json"] = _array([table.json for table in tables], pa.string()).take(of_rows)
+        if "x_death" in names:
+            self.columns["x_death"] = _array([table.deaths for table in tables], schema.X_DEATH).take(of_rows)
+        if "delivery_count" in names:
+            counts = self.rows.delivery_counts
+            self.columns["delivery_count"] = (
+                pa.array([table.delivery_count for table in tables], pa.int32()).take(of_rows).fill_null(0)
+                if counts is None else pa.array(counts, pa.int32()))
+
+    # Bodies
+
+    def _body_columns(self) -> None:
+        rows, names = self.rows, self.names
+        bodies, raw = rows.bodies, rows.headers
+        kinds: list[str | None] | None = None
+        if not self.only_amqp0:
+            bodies, raw, kinds = self._folded()
+        if "body" in names:
+            self.columns["body"] = pa.array(bodies, pa.binary())
+        if "raw_header" in names:
+            self.columns["raw_header"] = pa.array(raw, pa.binary())
+        if "amqp10" in names:
+            self.columns["amqp10"] = self._amqp10(kinds)
+
+    def _folded(self) -> tuple[list[bytes], list[bytes], list[str | None]]:
+        bodies, raw = list(self.rows.bodies), list(self.rows.headers)
+        kinds: list[str | None] = [None] * self.count
+        footers: dict[bytes, int] = {}
+        for index, number in enumerate(self.formats):
+            if number != FORMAT_AMQP1:
+                continue
+            header = raw[index]
+            footer = footers.get(header, -2)
+            if footer == -2:
+                footer = footers[header] = footer_at(header)
+            raw[index], bodies[index], kinds[index] = fold(header, footer, bodies[index])
+        return bodies, raw, kinds
+
+    def _amqp10(self, kinds: list[str | None] | None) -> pa.Array:
+        if kinds is None:
+            return pa.nulls(self.count, schema.AMQP10)
+        present = [item if item is not None else (None,) * (schema.AMQP10.num_fields - 1) for item in self.amqp10]
+        children = [_spread(_array(values, schema.AMQP10.field(at).type), self.indices)
+                    for at, values in enumerate(zip(*present, strict=True))]
+        children.append(_array(kinds, pa.string()))
+        absent = pa.array([number != FORMAT_AMQP1 for number in self.formats], pa.bool_())
+        return pa.StructArray.from_arrays(children, fields=list(schema.AMQP10), mask=absent)
+
+
+def _record(key: Any) -> Record:
+    """The record of what `_keys` tells apart."""
+    if type(key) is bytes:
+        return amqp0_records.parse(key)
+    if len(key) == 1:
+        return amqp1_records.parse(key[0])
+    return _overlaid(_record(key[0]), decode_overlay(key[1]), type(key[0]) is tuple)
+
+
+def _overlaid(record: Record, overlay: Overlay, is_amqp1: bool) -> Record:
+    """The record with what the broker has added: to the headers, of 1.0 to the message annotations."""
+    fields = list(record)
+    if overlay.drop_expiration:
+        fields[r.TTL_MS] = None
+    changes = {name: value for name, value in overlay.headers.items() if name != r.OFFSET}
+    if is_amqp1:
+        marks = dict(fields[r.MARKS] or {})
+        marks.update((name, amqp1_records.added(value)) for name, value in changes.items()
+                     if name in (r.DEATHS, r.DELIVERY_COUNT))
+        fields[r.MARKS] = marks
+        if fields[r.AMQP10] is not None:
+            struct = list(fields[r.AMQP10])
+            struct[_ANNOTATIONS_AT] = amqp1_records.annotated(struct[_ANNOTATIONS_AT], changes)
+            fields[r.AMQP10] = tuple(struct)
+        return tuple(fields)
+    table = fields[r.TABLE]
+    headers = (amqp0_records.decode(table) or {}) if table is not None else {}
+    for name in changes:
+        headers.pop(clean(name), None)
+    headers.update(amqp0_records.added({name: value for name, value in changes.items() if value is not None}))
+    fields[r.TABLE] = headers or None
+    return tuple(fields)
+
+
+def _distinct(keys: list[Any]) -> tuple[list[Any], pa.Array | None]:
+    """The different keys, and which of them each row has; None where every row has its own, in this order."""
+    numbers: dict[Any, int] = dict.fromkeys(keys, 0)
+    distinct = list(numbers)
+    if len(distinct) == len(keys):
+        return keys, None
+    if len(distinct) == 1:
+        return distinct, pa.repeat(pa.scalar(0, pa.int32()), len(keys))
+    numbers = {key: number for number, key in enumerate(distinct)}
+    return distinct, pa.array([numbers[key] for key in keys], pa.int32())
+
+
+def _spread(values: pa.Array, indices: pa.Array | None) -> pa.Array:
+    if indices is None:
+        return values
+    if values.null_count == len(values):
+        return pa.nulls(len(indices), values.type)
+    return values.take(indices)
+
+
+def _array(values: list[Any] | tuple[Any, ...], kind: pa.DataType) -> pa.Array:
+    """The values as an array; quick where all of them are null."""
+    if values.count(None) == len(values):
+        return pa.nulls(len(values), kind)
+    return pa.array(values, kind)
+
+
+def _maps(tables: list[Table]) -> pa.Array:
+    offsets: list[int | None] = []
+    keys: list[str] = []
+    values: list[str | None] = []
+    for table in tables:
+        offsets.append(len(keys) if table.keys else None)
+        keys += table.keys
+        values += table.values
+    if not keys:
+        return pa.nulls(len(tables), schema.HEADERS)
+    offsets.append(len(keys))
+    return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(keys, pa.string()),
+                                   pa.array(values, pa.string()))
+
+
+def _is_text(address: bytes) -> bool:
+    try:
+        address[1 : 1 + address[0]].decode("utf-8")
+        address[2 + address[0] :].decode("utf-8")
+        return True
+    except UnicodeDecodeError:
+        return False
+
+
+def _with_address(octets: bytes | None, address: bytes) -> bytes:
+    overlay = decode_overlay(octets) if octets is not None else Overlay()
+    if overlay.address is None:
+        overlay.address = address
+    return encode_overlay(overlay)

@@ -1,0 +1,219 @@
+"""Reading a segment: batches of the columns that are asked for, or the messages as they came."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from leveret.broker.message import FORMAT_AMQP0
+from leveret.segments import files, schema
+from leveret.segments.amqp0_records import headers_at
+from leveret.segments.columns import table_schema, with_source
+from leveret.segments.errors import SegmentDamaged, SegmentError, SegmentMissing, SegmentTooNew
+from leveret.segments.files import Options
+from leveret.segments.folding import unfold
+from leveret.segments.manifest import Segment
+from leveret.storage.records import decode_overlay
+
+BATCH_ROWS: Final = 8192
+# What a message is made of again.
+MESSAGE_COLUMNS: Final = ("offset", "append_time", "protocol", "exchange", "routing_key", "body", "raw_header",
+                          "raw_overlay")
+
+
+class Stored(NamedTuple):
+    """A message as the log had it. `time` is in milliseconds of Unix time, `overlay` encoded as the log has it (None
+    without one), `headers_at` as `Message` has it."""
+
+    offset: int
+    time: int
+    format: int
+    address: bytes
+    header: bytes
+    headers_at: int
+    body: bytes
+    overlay: bytes | None
+
+
+def open_segment(url: str, options: Options | None = None, expected: Segment | None = None) -> SegmentReader:
+    """Open the file, and see that it is the one that the manifest names.
+
+    `options` go to fsspec. SegmentMissing, SegmentDamaged or SegmentTooNew where it cannot be read.
+    """
+    return SegmentReader(url, options, expected)
+
+
+class SegmentReader:
+    """One open file. It is closed by `close`, or as a context manager.
+
+    first, last, count  as the file says
+    """
+
+    def __init__(self, url: str, options: Options | None = None, expected: Segment | None = None) -> None:
+        self.url = url
+        self.options = options
+        self._file = files.open_file(url, options)
+        try:
+            self._parquet = pq.ParquetFile(self._file)
+            metadata = self._parquet.metadata.metadata or {}
+            self.version = int(metadata[schema.VERSION_KEY])
+            self.first = int(metadata[schema.FIRST_KEY])
+            self.last = int(metadata[schema.LAST_KEY])
+            self.stream = metadata[schema.STREAM_KEY].decode("utf-8", "replace")
+            self.count: int = self._parquet.metadata.num_rows
+            if self.version > schema.SCHEMA_VERSION:
+                raise SegmentTooNew(url, f"it has schema version {self.version}, this is a reader of version"
+                                    f" {schema.SCHEMA_VERSION} and older ones: use a newer Leveret to read it")
+            self._check_figures(int(metadata[schema.COUNT_KEY]), expected)
+            self._names = frozenset(self._parquet.schema_arrow.names)
+            self._bounds = [self._bounds_of(at) for at in range(self._parquet.metadata.num_row_groups)]
+        except SegmentError:
+            self._file.close()
+            raise
+        except Exception as error:
+            self._file.close()
+            raise _damage(url, error) from error
+
+    def _check_figures(self, count: int, expected: Segment | None) -> None:
+        found = {"rows": self.count, "first offset": self.first, "last offset": self.last}
+        wanted = {"rows": count, "first offset": self.first, "last offset": self.last}
+        if expected is not None:
+            found |= {"schema version": self.version, "octets": files.size_of(self.url, self.options)}
+            wanted = {"rows": expected.count, "first offset": expected.first, "last offset": expected.last,
+                      "schema version": expected.schema_version, "octets": expected.octets}
+        for name, value in wanted.items():
+            if found[name] != value:
+                raise SegmentDamaged(self.url, f"it is not the file that was sealed: {name} {found[name]}, expected"
+                                     f" {value}")
+
+    def _bounds_of(self, group: int) -> tuple[int, int]:
+        """The first and the last offset of a row group."""
+        column = self._parquet.metadata.row_group(group).column(0)
+        if column.path_in_schema != "offset" or not column.is_stats_set or not column.statistics.has_min_max:
+            raise ValueError("a row group does not say which offsets it has")
+        return int(column.statistics.min), int(column.statistics.max)
+
+    def __enter__(self) -> SegmentReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._parquet.close()
+        self._file.close()
+
+    def check(self, crc32: int) -> None:
+        """Read all of the file. SegmentDamaged where its checksum is another."""
+        found = files.checksum(self.url, self.options)
+        if found != crc32:
+            raise SegmentDamaged(self.url, f"its checksum is {found:08x}, expected {crc32:08x}")
+
+    def read(self, columns: Collection[str] = schema.COLUMNS, first: int = 0, last: int | None = None,
+             queue: str | None = None, partition: int = 0, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+        """Batches of the columns of these names, in the order of the table's schema, with the offsets from first to last
+        (inclusive). `queue` (the stream's name if None) and `partition` are what the columns of these names say.
+
+        ValueError for a name that is none; SegmentDamaged or SegmentMissing where the file cannot be read any more.
+        """
+        name = self.stream if queue is None else queue
+        wanted = table_schema(columns)
+        stored = [field for field in wanted.names if field in schema.FILE_COLUMNS]
+        for batch in self._batches(stored, first, last, batch_rows):
+            made = {field: _typed(batch, field) for field in stored}
+            yield with_source(made, batch.num_rows, columns, name, partition)
+
+    def messages(self, first: int = 0, last: int | None = None, batch_rows: int = BATCH_ROWS) -> Iterator[list[Stored]]:
+        """The messages with the offsets from first to last (inclusive), octet for octet as they came.
+
+        SegmentDamaged or SegmentMissing where the file cannot be read any more.
+        """
+        for batch in self._batches(list(MESSAGE_COLUMNS), first, last, batch_rows):
+            try:
+                yield rebuild(batch)
+            except (ValueError, TypeError, KeyError, IndexError) as error:
+                raise SegmentDamaged(self.url, str(error)) from error
+
+    def file_batches(self, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+        """All rows with all columns of the file's schema: what a rewritten file is made of."""
+        for batch in self._batches(list(schema.FILE_COLUMNS), 0, None, batch_rows):
+            yield pa.RecordBatch.from_arrays([_typed(batch, name) for name in schema.FILE_COLUMNS],
+                                             schema=schema.FILE_SCHEMA)
+
+    def _batches(self, names: list[str], first: int, last: int | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        """The named columns as far as the file has them; `offset` is among them where rows have to be left out."""
+        end = self.last if last is None else last
+        for group, (low, high) in enumerate(self._bounds):
+            if high < first or low > end:
+                continue
+            whole = first <= low and high <= end
+            present = [name for name in names if name in self._names]
+            if not whole and "offset" not in present:
+                present.append("offset")
+            try:
+                for batch in self._parquet.iter_batches(batch_rows, row_groups=[group], columns=present or ["offset"],
+                                                        use_threads=False):
+                    if not whole:
+                        batch = _between(batch, first, end)
+                    if batch.num_rows:
+                        yield batch
+            except SegmentError:
+                raise
+            except Exception as error:
+                raise _damage(self.url, error) from error
+
+
+def rebuild(batch: pa.RecordBatch) -> list[Stored]:
+    """The messages of a batch with MESSAGE_COLUMNS. ValueError for octets that do not belong together."""
+    columns: dict[str, list[Any]] = {name: batch.column(name).to_pylist() for name in MESSAGE_COLUMNS
+                                     if name != "append_time"}
+    times = batch.column("append_time").cast(pa.int64()).to_pylist()
+    found: list[Stored] = []
+    for offset, time, protocol, exchange, key, body, raw, overlay in zip(
+            columns["offset"], times, columns["protocol"], columns["exchange"], columns["routing_key"], columns["body"],
+            columns["raw_header"], columns["raw_overlay"], strict=True):
+        address = _address(exchange, key)
+        if overlay is not None:
+            address = decode_overlay(overlay).address or address
+        kind = schema.FORMATS[protocol]
+        if kind == FORMAT_AMQP0:
+            found.append(Stored(offset, (time or 0) // 1000, kind, address, raw, headers_at(raw), body, overlay))
+        else:
+            header, at, whole = unfold(raw, body)
+            found.append(Stored(offset, (time or 0) // 1000, kind, address, header, at, whole, overlay))
+    return found
+
+
+def _address(exchange: str, routing_key: str) -> bytes:
+    name = exchange.encode("utf-8")
+    key = routing_key.encode("utf-8")
+    # U+FFFD in place of what was no UTF-8 takes more octets; the overlay has the address then.
+    return bytes((min(len(name), 255),)) + name[:255] + bytes((min(len(key), 255),)) + key[:255]
+
+
+def _between(batch: pa.RecordBatch, first: int, last: int) -> pa.RecordBatch:
+    """The rows with offsets from first to last; offsets grow."""
+    offsets = batch.column("offset").to_numpy()
+    begin = int(offsets.searchsorted(first, "left"))
+    return batch.slice(begin, int(offsets.searchsorted(last, "right")) - begin)
+
+
+def _typed(batch: pa.RecordBatch, name: str) -> pa.Array:
+    """A column with the type that the schema has now; null where the file is older than the column."""
+    kind = schema.FILE_SCHEMA.field(name).type
+    index = batch.schema.get_field_index(name)
+    if index < 0:
+        return pa.nulls(batch.num_rows, kind)
+    column = batch.column(index)
+    return column if column.type == kind else column.cast(kind)
+
+
+def _damage(url: str, error: Exception) -> SegmentError:
+    if isinstance(error, FileNotFoundError):
+        return SegmentMissing(url, "there is no such file")
+    if isinstance(error, OSError) and not isinstance(error, pa.ArrowException):
+        return SegmentMissing(url, f"it cannot be read: {files.reason_of(error)}")
+    return SegmentDamaged(url, f"it cannot be decoded: {files.reason_of(error)}")

@@ -1,0 +1,62 @@
+"""Header values as text, made of the JSON data that `typed_json` gives."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from typing import Any, Final
+
+import msgspec
+
+from leveret.segments import typed_json
+
+_encode: Final = msgspec.json.encode
+# What `datetime` holds, in milliseconds.
+FIRST_TIME: Final = -62135596800000
+LAST_TIME: Final = 253402300799999
+
+# Types whose JSON data is no simple value.
+_NESTED: Final = frozenset(("$array", "$map", "$described", "$table"))
+
+
+def clean(text: str) -> str:
+    """The text with U+FFFD for octets that were no UTF-8."""
+    if text.isascii():
+        return text
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def to_json(data: Any) -> str:
+    """JSON data as JSON."""
+    try:
+        return _encode(data).decode("utf-8")
+    except (OverflowError, msgspec.MsgspecError):  # an integer of more than 64 bits
+        return typed_json.text(data)
+
+
+def text_of(data: Any) -> str | None:
+    """JSON data as text: nested values as JSON, octets in base64, times in ISO 8601."""
+    kind = type(data)
+    if kind is str or data is None:
+        return data  # type: ignore[no-any-return]
+    if kind is int:
+        return str(data)
+    if kind is bool:
+        return "true" if data else "false"
+    if kind is dict and len(data) == 1:
+        tag, inner = next(iter(data.items()))
+        if tag == "$string":
+            return b64decode(inner).decode("utf-8", "replace")
+        if tag.startswith("$") and tag not in _NESTED and type(inner) is not dict:
+            return text_of(inner)
+    if kind is float:
+        return repr(data)
+    return to_json(data)
+
+
+def untagged(data: Any) -> Any:
+    """The value behind the mark of its type."""
+    if type(data) is dict and len(data) == 1:
+        tag, inner = next(iter(data.items()))
+        if tag.startswith("$"):
+            return untagged(inner) if tag == "$table" else inner
+    return data

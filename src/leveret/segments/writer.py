@@ -1,0 +1,226 @@
+"""Writing a segment: rows in the order of their offsets become one Parquet file, which appears whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import zlib
+from itertools import pairwise
+from typing import Any, Final
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from leveret.segments import files, schema
+from leveret.segments.columns import Rows, make_columns
+from leveret.segments.errors import SegmentError
+from leveret.segments.files import Options
+from leveret.segments.manifest import Segment
+
+# A row group has at most so many rows, and about so many octets of bodies: what a writer holds in memory.
+GROUP_ROWS: Final = 65_536
+GROUP_OCTETS: Final = 32 << 20
+SUFFIX: Final = ".parquet"
+TEMPORARY: Final = ".unfinished"
+
+# Values that come again and again; others would only fill a dictionary that is given up.
+_DICTIONARY: Final = ["protocol", "exchange", "routing_key", "content_type", "content_encoding", "reply_to", "type",
+                      "user_id", "app_id", "headers.key_value.key", "headers.key_value.value", "headers_json", "raw_header"]
+# What readers skip row groups by. Bounds of other columns would only be octets of messages in the footer.
+_STATISTICS: Final = ["offset", "append_time", "exchange", "routing_key"]
+
+
+class _Output:
+    """The file that Arrow writes to, with the checksum of what it has written."""
+
+    def __init__(self, path: str) -> None:
+        self.file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+        self.crc32 = 0
+        self.octets = 0
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data)
+        self.crc32 = zlib.crc32(view, self.crc32)
+        self.octets += view.nbytes
+        return self.file.write(view)
+
+    def flush(self) -> None:
+        self.file.flush()
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.octets
+
+    def close(self) -> None:
+        """Everything is on disk then."""
+        if not self.closed:
+            self.closed = True
+            self.file.flush()
+            os.fsync(self.file.fileno())
+            self.file.close()
+
+    def abandon(self) -> None:
+        self.closed = True
+        self.file.close()
+
+
+class SegmentWriter:
+    """Writes one segment into a directory, which may be any URL that fsspec knows.
+
+    Rows are held until a row group is full; `finish` puts the file in its place. A local file is written beside its place,
+    synced and renamed; for another place it is written to `spool` (a local directory; that for temporary files if None) and
+    copied from there.
+
+    `sync` false leaves out fsync: for copies that can be made again.
+    """
+
+    def __init__(self, directory: str, stream: str, options: Options | None = None, spool: str | None = None,
+                 sync: bool = True) -> None:
+        self.directory = directory
+        self.stream = stream
+        self.options = options
+        self.id = uuid4().hex
+        self.groups: list[int] = []
+        self.first = self.last = -1
+        self.first_time = self.last_time = 0
+        self.count = 0
+        self.body_octets = 0
+        self._held: list[dict[str, pa.Array]] = []
+        self._held_rows = 0
+        self._held_octets = 0
+        local = files.local_path(directory)
+        try:
+            if local is not None:
+                os.makedirs(local, mode=0o700, exist_ok=True)
+            self._temporary = os.path.join(local if local is not None else spool or tempfile.gettempdir(),
+                                           f".{self.id}{TEMPORARY}")
+            self._output = _Output(self._temporary)
+        except OSError as error:
+            raise SegmentError(directory, f"no file can be made there: {error.strerror}") from error
+        self._local = local
+        self._writer = pq.ParquetWriter(
+            pa.PythonFile(self._output, mode="w"),
+            schema.FILE_SCHEMA.with_metadata({schema.VERSION_KEY: str(schema.SCHEMA_VERSION).encode(),
+                                              schema.STREAM_KEY: stream.encode("utf-8", "replace")}),
+            compression="zstd", use_dictionary=_DICTIONARY, write_statistics=_STATISTICS, version="2.6",
+        )
+
+    def append(self, rows: Rows) -> None:
+        """Add rows, whose offsets go on where those before ended. SegmentError where the disk fails, ValueError for rows
+        out of order; the writer is of no use any more after either, but for `abort`."""
+        if not len(rows):
+            return
+        offsets = rows.offsets
+        if offsets[0] <= self.last or any(offset >= after for offset, after in pairwise(offsets)):
+            raise ValueError(f"offset {offsets[0]} follows {self.last}: expected growing ones")
+        self.append_columns(make_columns(rows), len(rows))
+
+    def append_columns(self, columns: dict[str, pa.Array], count: int) -> None:
+        """Add rows that are columns of the file's schema already."""
+        if self.first < 0:
+            self.first = columns["offset"][0].as_py()
+            self.first_time = _milliseconds(columns["append_time"][0])
+        self.last = columns["offset"][count - 1].as_py()
+        self.last_time = _milliseconds(columns["append_time"][count - 1])
+        self.count += count
+        begin = 0
+        bodies = columns["body"]
+        while begin < count:
+            # As many as there is room for in the group, and one at least.
+            take = min(count - begin, GROUP_ROWS - self._held_rows)
+            octets = _octets(bodies, begin, take)
+            while take > 1 and self._held_octets + octets > GROUP_OCTETS:
+                take = max(take // 2, 1)
+                octets = _octets(bodies, begin, take)
+            self._held.append({name: column.slice(begin, take) for name, column in columns.items()})
+            self._held_rows += take
+            self._held_octets += octets
+            self.body_octets += octets
+            begin += take
+            if self._held_rows >= GROUP_ROWS or self._held_octets >= GROUP_OCTETS:
+                self._write_group()
+
+    def _write_group(self) -> None:
+        if not self._held_rows:
+            return
+        held, self._held = self._held, []
+        table = pa.Table.from_arrays(
+            [pa.chunked_array([columns[name] for columns in held], type=schema.FILE_SCHEMA.field(name).type)
+             for name in schema.FILE_COLUMNS], schema=schema.FILE_SCHEMA)
+        try:
+            self._writer.write_table(table, row_group_size=GROUP_ROWS)
+        except OSError as error:
+            raise SegmentError(self._temporary, f"it cannot be written: {error}") from error
+        self.groups.append(self._held_rows)
+        self._held_rows = 0
+        self._held_octets = 0
+
+    def finish(self) -> Segment:
+        """Put the file in its place, and tell the manifest of it. ValueError where there are no rows, SegmentError where it
+        fails; the file is not there then."""
+        if not self.count:
+            raise ValueError("a segment without rows is not written")
+        name = f"{self.first:020d}-{self.id}{SUFFIX}"
+        try:
+            self._write_group()
+            self._writer.add_key_value_metadata({
+                schema.FIRST_KEY: str(self.first).encode(), schema.LAST_KEY: str(self.last).encode(),
+                schema.COUNT_KEY: str(self.count).encode()})
+            self._writer.close()
+            self._output.close()
+            if self._local is not None:
+                os.rename(self._temporary, os.path.join(self._local, name))
+                _sync_directory(self._local)
+            else:
+                files.put(self._temporary, files.join(self.directory, name), self.options)
+                os.unlink(self._temporary)
+        except OSError as error:
+            self.abort()
+            raise SegmentError(files.join(self.directory, name), f"it cannot be written: {error.strerror}") from error
+        except SegmentError:
+            self.abort()
+            raise
+        return Segment(id=self.id, path=name, first=self.first, last=self.last, count=self.count,
+                       octets=self._output.octets, body_octets=self.body_octets, first_time=self.first_time,
+                       last_time=self.last_time, schema_version=schema.SCHEMA_VERSION, crc32=self._output.crc32,
+                       groups=tuple(self.groups))
+
+    def abort(self) -> None:
+        """Leave no file."""
+        self._held = []
+        self._output.abandon()
+        try:
+            os.unlink(self._temporary)
+        except FileNotFoundError:
+            pass
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file of this name is one that a writer did not finish."""
+    return name.startswith(".") and name.endswith(TEMPORARY)
+
+
+def _milliseconds(moment: pa.Scalar) -> int:
+    return (moment.value or 0) // 1000
+
+
+def _octets(bodies: pa.Array, begin: int, count: int) -> int:
+    """Octets of some of the bodies."""
+    slice = bodies.slice(begin, count)
+    offsets = slice.buffers()[1]
+    if offsets is None or not count:
+        return 0
+    ends = memoryview(offsets).cast("i")
+    return int(ends[slice.offset + count] - ends[slice.offset])
+
+
+def _sync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
