@@ -151,6 +151,9 @@ CONSUMER_ARGUMENTS: Final = _declared(
     Argument("x-stream-consumer", ANYTHING),
     Argument("x-stream-filter", ANYTHING),
     Argument("x-stream-match-unfiltered", FLAG),
+    # Of a reader that wants many messages in one delivery.
+    Argument("x-packed", FLAG),
+    Argument("x-packed-until", WHOLE, 0, LARGEST, "an offset"),
 )
 
 # What a stream has no use for: its messages leave it by retention alone.

@@ -15,13 +15,14 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker import metadata
-from leveret.broker.arguments import QueueSettings
+from leveret.broker.arguments import QueueSettings, parse_consumer_arguments
 from leveret.broker.consumer import Consumer
 from leveret.broker.errors import NotImplementedByBroker, PreconditionFailed
 from leveret.broker.log import CommitWaiter, Loaded
 from leveret.broker.message import ACQUIRED, ARCHIVED, ENTRY_OVERHEAD, Entry, Message, Overlay, with_offset
 from leveret.broker.queues import removal, rings
 from leveret.broker.queues.base import Queue
+from leveret.broker.queues.packing import PACKED, UNTIL, Pack
 from leveret.broker.queues.stream_chunks import CHUNK_TIME, StreamChunk
 from leveret.broker.queues.stream_offsets import FIRST, LAST, StartingPoint, starting_point
 from leveret.broker.queues.stream_tracking import PUBLISHER_OCTETS, Progress, Tracking, name_of
@@ -44,9 +45,11 @@ class Reader:
     chunk   where that is, None while it has to be found
     values  the filter values it takes, None for any; with `unfiltered` also messages that have none
     name, progress  what it is called, and how far it has come; None where nobody keeps that
+    packed  it gets packs of messages; `until` a sequence number, -1 for no end, and everything before `covered` was in
+            those it has got
     """
 
-    __slots__ = ("chunk", "consumer", "name", "next", "progress", "unfiltered", "values")
+    __slots__ = ("chunk", "consumer", "covered", "name", "next", "packed", "progress", "unfiltered", "until", "values")
 
     def __init__(self, consumer: Consumer, values: frozenset[str] | None, unfiltered: bool) -> None:
         self.consumer = consumer
@@ -56,6 +59,9 @@ class Reader:
         self.unfiltered = unfiltered
         self.name = ""
         self.progress: Progress | None = None
+        self.packed = False
+        self.until = -1
+        self.covered = -1
 
 
 class _Appended(CommitWaiter):
@@ -260,7 +266,9 @@ class StreamQueue(Queue):
     def check_consumer(self, arguments: dict[str, Any]) -> None:
         """Refuse a consumer that asks for a place that there is not, before it is told that it consumes."""
         starting_point(arguments.get(OFFSET), 0)
-        name_of(arguments)
+        parse_consumer_arguments({name: arguments[name] for name in (PACKED, UNTIL) if name in arguments}, strict=False)
+        if name_of(arguments) is not None and arguments.get(PACKED):
+            raise PreconditionFailed(f"invalid arg '{PACKED}': a consumer with a name acknowledges messages, not packs")
         _filter_of(arguments)
 
     def add_consumer(self, consumer: Consumer) -> None:
@@ -279,6 +287,9 @@ class StreamQueue(Queue):
                 before.progress = None  # the newest reader of a name is the one that counts
             self.named[name] = reader
         self._place(reader, start)
+        reader.packed = arguments.get(PACKED) is True
+        if UNTIL in arguments:
+            reader.until = arguments[UNTIL] + 1
         self.readers[consumer] = reader
         rings.add(self, consumer)
 
@@ -323,6 +334,8 @@ class StreamQueue(Queue):
 
     def _serve(self, reader: Reader) -> bool:
         """Deliver to one reader; False where it has no credit left."""
+        if reader.packed:
+            return self._serve_packs(reader)
         consumer = reader.consumer
         delivered = 0
         try:
@@ -362,6 +375,55 @@ class StreamQueue(Queue):
                     consumer.deliver(entry)
         finally:
             self.delivered += delivered
+
+    def _serve_packs(self, reader: Reader) -> bool:
+        """The same for a reader of packs. One has messages of one chunk."""
+        consumer = reader.consumer
+        while True:
+            before = reader.next
+            if 0 <= reader.until <= before:
+                if reader.covered < 0 or reader.covered == before:
+                    return True
+                messages: list[Message] | None = []
+                chunk = None
+            else:
+                chunk = self._chunk_of(reader)
+                if chunk is None:
+                    return True
+                messages = chunk.messages
+            if not consumer.can_take(0):
+                return False
+            if messages is None:
+                assert chunk is not None
+                self._load(chunk)
+                return True
+            first = reader.next
+            if reader.covered < 0 or first != before:
+                reader.covered = first  # what retention has taken is not covered
+            pack = Pack()
+            if chunk is not None:
+                end = chunk.end if reader.until < 0 else min(chunk.end, reader.until)
+                seq = first
+                while seq < end:
+                    index = seq - chunk.first
+                    message = messages[index]
+                    if not self._skips(reader, message):
+                        if not pack.has_room(message.size):
+                            break
+                        pack.add(message, seq - 1, chunk.time_of(index), chunk.overlays.get(seq))
+                    seq += 1
+                reader.next = seq
+                if not pack.count and not 0 <= reader.until <= seq:
+                    continue
+            entry = Entry(self, pack.message(self.name, reader.covered - 1, reader.next - 1), reader.next)
+            entry.state = ACQUIRED
+            entry.acquired_count = 1
+            entry.holder = consumer
+            reader.covered = reader.next
+            consumer.unacked += 1
+            self.unacked += 1
+            self.delivered += pack.count
+            consumer.deliver(entry)
 
     def _chunk_of(self, reader: Reader) -> StreamChunk | None:
         """The chunk with the reader's next message, None where that has not come yet."""

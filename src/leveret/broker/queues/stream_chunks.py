@@ -51,5 +51,9 @@ class StreamChunk:
         """The sequence number behind the last one."""
         return self.first + len(self.rows)
 
+    def time_of(self, index: int) -> int:
+        """When the message at this place was appended, as closely as it is known."""
+        return self.time
+
     def is_full(self, now: int) -> bool:
         return len(self.rows) >= CHUNK_ENTRIES or self.bytes >= CHUNK_BYTES or now - self.time >= CHUNK_TIME

@@ -48,6 +48,7 @@ APPLICATION_PROPERTIES_FILTER: Final = "amqp:application-properties-filter"
 STREAM_FILTERS: Final = {
     "rabbitmq:stream-offset-spec": "x-stream-offset", "rabbitmq:stream-filter": "x-stream-filter",
     "rabbitmq:stream-match-unfiltered": "x-stream-match-unfiltered", "leveret:stream-consumer": "x-stream-consumer",
+    "leveret:packed": "x-packed", "leveret:packed-until": "x-packed-until",
 }
 DESCRIPTORS: Final = {
     0x0000468C00000000: DIRECT_BINDING, 0x0000468C00000001: TOPIC_BINDING, 0x0000468C00000002: HEADERS_BINDING,

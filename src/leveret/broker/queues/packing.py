@@ -1,0 +1,136 @@
+"""Many entries in one delivery, for readers that want rows and not messages (`x-packed`).
+
+The message that is handed out is made here and is nobody's, so it goes over every protocol; what it holds are the octets
+of the messages as they came, never converted. Its body, little-endian, in columns one behind the other for n rows:
+
+    "LVP1"  n (4)  first offset that it covers (8)  offset behind the last that it covers (8)
+    offsets (n of 8)  append times in milliseconds (n of 8)  facts (n of 1)  delivery counts (n of 4)
+    sizes of addresses, of headers, of overlays, of bodies (each n of 4)
+    addresses  headers  overlays  bodies
+
+Offsets that it covers and does not hold were filtered out or are not there any more. `leveret.segments.packed` reads it.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from typing import Final
+
+from leveret.broker import metadata
+from leveret.broker.bodies import Body, StoredBody, whole
+from leveret.broker.message import FORMAT_AMQP1, Message, Overlay, make_address
+
+PACKED: Final = "x-packed"
+UNTIL: Final = "x-packed-until"
+
+# What one pack holds at most, but one message at least.
+ENTRIES: Final = 4096
+OCTETS: Final = 512 << 10
+MAGIC: Final = b"LVP1"
+
+IS_AMQP1: Final = 1
+REDELIVERED: Final = 2
+HAS_OVERLAY: Final = 4
+
+_HEAD: Final = struct.Struct("<4sIQQ").pack
+# A content header of class basic without properties.
+_PROPERTIES: Final = struct.Struct(">HHQH").pack
+_BASIC: Final = 60
+
+
+class Pack:
+    """One pack in the making. `octets` of headers and bodies so far."""
+
+    __slots__ = ("_addresses", "_bodies", "_body_sizes", "_counts", "_facts", "_header_sizes", "_headers", "_offsets",
+                 "_overlay_sizes", "_overlays", "_stored", "_times", "count", "octets")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.octets = 0
+        self._offsets: array[int] = array("Q")
+        self._times: array[int] = array("q")
+        self._facts: array[int] = array("B")
+        self._counts: array[int] = array("I")
+        self._header_sizes: array[int] = array("I")
+        self._overlay_sizes: array[int] = array("I")
+        self._body_sizes: array[int] = array("I")
+        self._addresses: list[bytes] = []
+        self._headers: list[bytes] = []
+        self._overlays: list[bytes] = []
+        self._bodies: list[bytes] = []
+        self._stored: StoredBody | None = None
+
+    def has_room(self, size: int) -> bool:
+        """Whether a message with a body of so many octets still goes into it."""
+        return self.count == 0 or (self.count < ENTRIES and self.octets + size <= OCTETS and self._stored is None)
+
+    def add(self, message: Message, offset: int, time: int, overlay: Overlay | None = None, redelivered: bool = False,
+            delivery_count: int = 0) -> None:
+        """One more row. `time`: when it was appended, milliseconds of Unix time."""
+        facts = IS_AMQP1 if message.format == FORMAT_AMQP1 else 0
+        if redelivered:
+            facts |= REDELIVERED
+        address = message.address
+        if overlay is None:
+            self._overlay_sizes.append(0)
+        else:
+            facts |= HAS_OVERLAY
+            packed = metadata.pack({"headers": overlay.headers, "address": overlay.address,
+                                    "drop_expiration": overlay.drop_expiration})
+            self._overlay_sizes.append(len(packed))
+            self._overlays.append(packed)
+        self._offsets.append(offset)
+        self._times.append(time)
+        self._facts.append(facts)
+        self._counts.append(delivery_count)
+        header = message.header
+        self._addresses.append(address)
+        self._header_sizes.append(len(header))
+        self._headers.append(header)
+        self._body_sizes.append(message.size)
+        body = message.body
+        if isinstance(body, bytes):
+            self._bodies.append(body)
+        elif isinstance(body, StoredBody) and self.count == 0:
+            self._stored = body  # too large for any other beside it
+        else:
+            self._bodies.append(whole(body))
+        self.count += 1
+        self.octets += message.size + len(header)
+
+    def message(self, queue: str, first: int, next: int) -> Message:
+        """The pack as a message, which covers the offsets from `first` to before `next`."""
+        sizes = array("I", [len(address) for address in self._addresses])
+        pieces = [
+            _HEAD(MAGIC, self.count, first, next), self._offsets.tobytes(), self._times.tobytes(), self._facts.tobytes(),
+            self._counts.tobytes(), sizes.tobytes(), self._header_sizes.tobytes(), self._overlay_sizes.tobytes(),
+            self._body_sizes.tobytes(), *self._addresses, *self._headers, *self._overlays, *self._bodies,
+        ]
+        body: Body = b"".join(pieces)
+        size = len(body)
+        if self._stored is not None:
+            size += self._stored.size
+            body = _Preceded(body, self._stored)
+        return Message(make_address("", queue), _PROPERTIES(_BASIC, 0, size, 0), body, size, False)
+
+
+class _Preceded(StoredBody):
+    """Octets in memory, and behind them a body that is elsewhere."""
+
+    __slots__ = ("_before", "_body")
+
+    def __init__(self, before: bytes, body: StoredBody) -> None:
+        super().__init__()
+        self._before = before
+        self._body = body
+        self.size = len(before) + body.size
+
+    def read(self, at: int, length: int) -> bytes:
+        before = self._before
+        if at >= len(before):
+            return self._body.read(at - len(before), length)
+        piece = before[at : at + length]
+        if len(piece) < length:
+            piece += self._body.read(0, length - len(piece))
+        return piece

@@ -1,0 +1,171 @@
+"""Packs: many messages of a stream in one delivery."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+
+import pytest
+
+from leveret.broker.bodies import StoredBody, whole
+from leveret.broker.errors import PreconditionFailed
+from leveret.broker.message import FORMAT_AMQP1, Entry, Message, Overlay, make_address
+from leveret.broker.queues import packing
+from leveret.broker.queues.packing import Pack
+from leveret.broker.queues.stream import StreamQueue
+from tests.broker.support import Taker, World
+from tests.broker.test_streams import append, numbers, stream
+
+
+class Packs(Taker):
+    """A reader of packs of a stream."""
+
+    def __init__(self, queue: StreamQueue, start: int = 0, until: int | None = None, *, credit: int = -1,
+                 only: bytes | None = None) -> None:
+        super().__init__(queue, credit=credit, only=only, join=False)
+        self.arguments = {"x-stream-offset": start, "x-packed": True}
+        if until is not None:
+            self.arguments["x-packed-until"] = until
+        queue.check_consumer(self.arguments)
+        queue.add_consumer(self)
+        queue.broker.end_turn()
+
+    def deliver(self, entry: Entry) -> None:
+        if self.credit > 0:
+            self.credit -= 1
+        self.taken.append(entry)
+
+    def got(self) -> list[tuple[int, int, list[int], list[str]]]:
+        """First and next offset, offsets and bodies of each pack."""
+        return [read(whole(entry.message.body)) for entry in self.taken]
+
+
+def read(data: bytes) -> tuple[int, int, list[int], list[str]]:
+    magic, count, first, next = struct.unpack_from("<4sIQQ", data)
+    assert magic == b"LVP1"
+    offsets = array("Q", data[24 : 24 + 8 * count])
+    sizes = array("I", data[24 + 33 * count : 24 + 37 * count])
+    bodies = []
+    at = len(data) - sum(sizes)
+    for size in sizes:
+        bodies.append(data[at : at + size].decode())
+        at += size
+    return first, next, offsets.tolist(), bodies
+
+
+def test_a_pack_has_what_is_there() -> None:
+    world = World()
+    queue = stream(world)
+    append(world, queue, "a", "b", "c")
+    reader = Packs(queue)
+    assert reader.got() == [(0, 3, [0, 1, 2], ["a", "b", "c"])]
+    append(world, queue, "d")
+    assert reader.got()[1:] == [(3, 4, [3], ["d"])]
+    assert queue.unacked == 2
+    reader.ack(2)
+    assert queue.unacked == 0
+    assert queue.ready_count == 4
+
+
+def test_packs_end_where_the_reader_wants_it() -> None:
+    world = World()
+    queue = stream(world)
+    append(world, queue, *numbers(0, 5))
+    reader = Packs(queue, 1, 4)
+    assert reader.got() == [(1, 4, [1, 2, 3], ["1", "2", "3"])]
+    append(world, queue, "5")
+    assert len(reader.got()) == 1
+
+
+def test_credit_counts_packs() -> None:
+    world = World()
+    queue = stream(world)
+    append(world, queue, "a", "b")
+    reader = Packs(queue, credit=1)
+    append(world, queue, "c")
+    assert len(reader.taken) == 1
+    reader.give(1)
+    world.broker.end_turn()
+    assert [pack[2] for pack in reader.got()] == [[0, 1], [2]]
+
+
+def test_a_pack_is_limited() -> None:
+    world = World()
+    queue = stream(world)
+    append(world, queue, *numbers(0, packing.ENTRIES + 2))
+    assert [len(pack[2]) for pack in Packs(queue).got()] == [packing.ENTRIES, 2]
+    large = "x" * (packing.OCTETS // 5 * 2)
+    append(world, queue, large, large, large, large * 4)
+    assert [len(pack[2]) for pack in Packs(queue, packing.ENTRIES + 2).got()] == [2, 1, 1]
+
+
+def test_what_was_filtered_out_is_covered() -> None:
+    world = World()
+    queue = stream(world)
+    append(world, queue, "a1", "b1", "a2", "b2", "b3")
+    assert Packs(queue, 0, 5, only=b"a").got() == [(0, 5, [0, 2], ["a1", "a2"])]
+    # Nothing at all is told at the end, and then only.
+    assert Packs(queue, 0, 5, only=b"c").got() == [(0, 5, [], [])]
+    tail = Packs(queue, only=b"c")
+    assert tail.got() == []
+    append(world, queue, "c1")
+    assert tail.got() == [(0, 6, [5], ["c1"])]
+
+
+def test_what_retention_has_taken_is_not_covered() -> None:
+    world = World()
+    queue = stream(world, max_length_bytes=1 << 20)
+    append(world, queue, *["x" * (600 << 10) for _ in range(6)])
+    first = queue.first_offset
+    assert first > 1
+    assert Packs(queue, 0, 6).got()[0][0] == first
+    assert Packs(queue, 0, 1).got() == [(first, first, [], [])]
+
+
+def test_every_fact_of_a_message() -> None:
+    pack = Pack()
+    pack.add(Message(make_address("e", "k"), b"head", b"body", 4, True), 7, 1000)
+    pack.add(Message(make_address("", "q"), b"h", [b"bo", b"dy"], 4, True, format=FORMAT_AMQP1), 9, 2000,
+             Overlay(make_address("", "dead"), {"x-a": 1}), True, 3)
+    data = whole(pack.message("s", 7, 10).body)
+    assert struct.unpack_from("<4sIQQ", data) == (b"LVP1", 2, 7, 10)
+    assert struct.unpack_from("<2Q2q2B2I", data, 24) == (7, 9, 1000, 2000, 0, 7, 0, 3)
+    assert data.endswith(b"bodybody")
+    from leveret.broker import metadata
+
+    overlay = metadata.pack({"headers": {"x-a": 1}, "address": make_address("", "dead"), "drop_expiration": False})
+    assert overlay in data
+
+
+def test_a_body_outside_of_memory_stays_there() -> None:
+    class Stored(StoredBody):
+        def __init__(self) -> None:
+            super().__init__()
+            self.size = 10
+
+        def read(self, at: int, length: int) -> bytes:
+            return b"0123456789"[at : at + length]
+
+    pack = Pack()
+    pack.add(Message(make_address("e", "k"), b"head", Stored(), 10, True), 7, 1000)
+    assert not pack.has_room(1)
+    made = pack.message("s", 7, 8)
+    assert isinstance(made.body, StoredBody)
+    whole_body = whole(made.body)
+    assert len(whole_body) == made.size
+    assert whole_body.endswith(b"0123456789")
+    pieces = b"".join(made.body.read(at, 7) for at in range(0, made.size, 7))
+    assert pieces == whole_body
+
+
+def test_a_reader_with_a_name_gets_no_packs() -> None:
+    queue = stream(World())
+    with pytest.raises(PreconditionFailed, match="x-packed"):
+        queue.check_consumer({"x-packed": True, "x-stream-consumer": "c"})
+
+
+@pytest.mark.parametrize("arguments", [{"x-packed": "yes"}, {"x-packed": True, "x-packed-until": "end"},
+                                       {"x-packed": True, "x-packed-until": -1}], ids=["no-flag", "text", "negative"])
+def test_arguments_of_no_use(arguments: dict[str, object]) -> None:
+    with pytest.raises(PreconditionFailed, match="x-packed"):
+        stream(World()).check_consumer(arguments)
