@@ -107,11 +107,12 @@ class Pack:
             self._counts.tobytes(), sizes.tobytes(), self._header_sizes.tobytes(), self._overlay_sizes.tobytes(),
             self._body_sizes.tobytes(), *self._addresses, *self._headers, *self._overlays, *self._bodies,
         ]
-        body: Body = b"".join(pieces)
-        size = len(body)
+        octets = b"".join(pieces)
+        size = len(octets)
+        body: Body = octets
         if self._stored is not None:
             size += self._stored.size
-            body = _Preceded(body, self._stored)
+            body = _Preceded(octets, self._stored)
         return Message(make_address("", queue), _PROPERTIES(_BASIC, 0, size, 0), body, size, False)
 
 
