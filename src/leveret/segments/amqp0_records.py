@@ -161,12 +161,15 @@ def take_offset(header: bytes) -> tuple[int, bytes]:
 
 def headers_at(header: bytes) -> int:
     """Where the headers begin in a content header, as `Message.headers_at` has it; -1 without any."""
-    flags = header[PROPERTIES_AT]
-    if not flags & 0x20:
+    try:
+        flags = header[PROPERTIES_AT]
+        if not flags & 0x20:
+            return -1
+        pos = PROPERTIES_AT + 2
+        if flags & 0x80:
+            pos += 1 + header[pos]
+        if flags & 0x40:
+            pos += 1 + header[pos]
+    except IndexError:
         return -1
-    pos = PROPERTIES_AT + 2
-    if flags & 0x80:
-        pos += 1 + header[pos]
-    if flags & 0x40:
-        pos += 1 + header[pos]
     return pos
