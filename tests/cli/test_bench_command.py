@@ -31,7 +31,7 @@ def left_behind(server: Broker) -> list[str]:
     else:
         commands = Commands(server.data_dir)
         names = [item["name"] for kind in ("queues", "exchanges") for item in commands.json(kind)]
-    return [name for name in names if name.startswith("leveret.bench")]
+    return [name for name in names if name.startswith("leveret-bench")]
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES)

@@ -138,7 +138,8 @@ def test_exchanges_and_bindings(commands: Commands, connection: pika.BlockingCon
         channel.basic_publish("logs", "a.b", b"x", mandatory=True)
     for name in ("logs", "copy"):
         commands.ok("exchanges", "delete", name)
-    assert names(commands.json("exchanges")) == ["", "amq.direct", "amq.fanout", "amq.headers", "amq.match", "amq.topic"]
+    assert names(commands.json("exchanges")) == [
+        "", "amq.direct", "amq.fanout", "amq.headers", "amq.match", "amq.topic", "leveret.control"]
 
 
 @pytest.mark.parametrize("argument", ["novalue", "=1"])

@@ -12,6 +12,7 @@ from leveret.broker.arguments import CONSUMER_ARGUMENTS, EXCHANGE_ARGUMENTS, QUE
 from leveret.broker.exchanges.registry import TYPES
 from leveret.broker.queues import stream, stream_tracking
 from leveret.config import Config
+from leveret.management.requests.dispatch import OPERATIONS
 from leveret.protocols.convert import to_amqp1
 from leveret.wire.amqp0.specs import V0_9_1
 from tests.docs.pages import DOCS, PAGES, code, page_id, prose, table_rows
@@ -49,7 +50,16 @@ def test_methods_exist(page: Path) -> None:
     classes = {name.split(".")[0] for name in V0_9_1.by_name}
     for text in code(page):
         if re.fullmatch(r"[a-z]+\.[a-z-]+", text) and text.split(".")[0] in classes:
-            assert text in V0_9_1.by_name, f"`{text}`: there is no such method"
+            assert text in V0_9_1.by_name or text in OPERATIONS, f"`{text}`: there is no such method"
+
+
+def test_the_table_of_operations_is_complete() -> None:
+    """Each operation of `leveret.control` has its row, with its arguments by their names."""
+    rows = {row[0].strip("`"): row[1] for row in table_rows(DOCS / "control-exchange.md") if row[0].strip("`") in OPERATIONS}
+    assert rows.keys() == OPERATIONS.keys()
+    for name, operation in OPERATIONS.items():
+        arguments = [field.encode_name for field in msgspec.structs.fields(operation.arguments)]
+        assert re.findall(r"`([a-z0-9_]+)`", rows[name]) == arguments, name
 
 
 @pytest.mark.parametrize(

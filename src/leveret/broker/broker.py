@@ -7,6 +7,7 @@ A turn is what happens between bytes in and bytes out: commands publish and sett
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from leveret.broker.log import CommitWaiter, Log, Recovery
 from leveret.broker.message import Entry, Message
 from leveret.broker.queues import paging, remains, shares
 from leveret.broker.queues.base import Queue
+from leveret.broker.queues.requests import RequestHandler
 from leveret.broker.timers import Timers
 from leveret.broker.vhost import Vhost
 
@@ -99,6 +101,9 @@ class Broker:
         self.tight = False
         self.unknown_arguments: set[str] = set()
         self.on_vhost_removed: Callable[[Vhost], None] | None = None
+        self.request_handler: RequestHandler | None = None
+        # Tells this store from all others; made at its first start.
+        self.identity = ""
 
     # The turn
 
@@ -217,6 +222,12 @@ class Broker:
     def recover(self, recovery: Recovery) -> None:
         """Rebuild vhosts, exchanges, queues and bindings from what the log held."""
         stored = recovery.metadata
+        identity = stored.get((metadata.COUNTER, "identity"))
+        if identity is None:
+            self.identity = secrets.token_hex(8)
+            self.log.put(metadata.COUNTER, "identity", metadata.pack({"identity": self.identity}))
+        else:
+            self.identity = str(metadata.unpack(identity)["identity"])
         counter = stored.get((metadata.COUNTER, "queue-id"))
         if counter is not None:
             self.next_queue_id = self.reserved_queue_ids = int(metadata.unpack(counter)["next"])

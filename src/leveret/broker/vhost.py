@@ -30,12 +30,14 @@ from leveret.broker.errors import (
     ResourceLocked,
 )
 from leveret.broker.exchanges.base import Binding, Exchange
+from leveret.broker.exchanges.control import CONTROL, RESERVED, ControlExchange, check_not_control
 from leveret.broker.exchanges.direct import DirectExchange
 from leveret.broker.exchanges.registry import exchange_class, make_exchange
 from leveret.broker.message import Message
 from leveret.broker.queues import paging, remains
 from leveret.broker.queues.base import Queue
 from leveret.broker.queues.registry import make_queue
+from leveret.broker.queues.requests import RequestQueue
 from leveret.broker.queues.stream import StreamQueue
 from leveret.broker.queues.stream_tracking import Progress
 from leveret.broker.routing import Route, depends_on_message, resolve
@@ -85,6 +87,7 @@ class Vhost:
         self.exchanges[""] = self.default_exchange
         for exchange_name, type_name in PREDECLARED:
             self.exchanges[exchange_name] = make_exchange(type_name, exchange_name, durable=True)
+        self.exchanges[CONTROL] = ControlExchange(RequestQueue(self))
         self.configure(settings)
 
     def configure(self, settings: VhostSettings) -> None:
@@ -114,7 +117,7 @@ class Vhost:
         for queue in list(self.remains.values()):
             remains.drop(queue)
         for exchange in list(self.exchanges.values()):
-            if exchange.name and not exchange.name.startswith("amq."):
+            if exchange.name and exchange.name != CONTROL and not exchange.name.startswith("amq."):
                 self._remove_exchange(exchange)
 
     # Routing
@@ -189,6 +192,7 @@ class Vhost:
         """Delete an exchange; False where there was none."""
         if not name or name.startswith("amq."):
             raise AccessRefused(f"exchange '{name}' is pre-declared and cannot be deleted")
+        check_not_control(name)
         exchange = self.exchanges.get(name)
         if exchange is None:
             if self.strict:
@@ -327,6 +331,8 @@ class Vhost:
              arguments: dict[str, Any]) -> None:
         """Bind a queue or an exchange to an exchange (0-9-1 queue.bind, RabbitMQ's exchange.bind)."""
         exchange = self._bindable(exchange_name)
+        if isinstance(destination, Exchange):
+            check_not_control(destination.name)
         exchange.check_binding(routing_key, arguments)
         if not exchange.bind(destination, routing_key, arguments):
             return
@@ -363,6 +369,7 @@ class Vhost:
         """Raise AccessRefused for an exchange whose bindings cannot be changed, whatever is at their other end."""
         if not name and not self.strict:
             raise AccessRefused("operation not permitted on the default exchange (compat.strict allows it)")
+        check_not_control(name)
 
     def _unbind(self, exchange: Exchange, destination: Any, routing_key: str, arguments: dict[str, Any]) -> bool:
         if not exchange.unbind(destination, routing_key, arguments):
@@ -434,7 +441,8 @@ class Vhost:
         if kind == metadata.EXCHANGE:
             exchange = make_exchange(value["type"], names[0], durable=True, auto_delete=value["auto_delete"],
                                      internal=value["internal"], arguments=value["arguments"])
-            self.exchanges[names[0]] = exchange
+            if exchange.name != CONTROL:  # was not reserved always
+                self.exchanges[names[0]] = exchange
         elif kind == metadata.QUEUE:
             settings = parse_queue_arguments(value["arguments"], durable=True, exclusive=False,
                                              auto_delete=value["auto_delete"], strict=False)
@@ -474,8 +482,9 @@ class Vhost:
             times = _recovered_of(queue.id, metadata.STREAM_CHUNK, "time", recovery)
             if recovered is not None:
                 queue.recover_chunks(recovered, {int(first): time for first, time in times.items()})
+            starts = _recovered_of(queue.id, metadata.STREAM_OFFSET, "start", recovery)
             for name, offset in _recovered_of(queue.id, metadata.STREAM_OFFSET, "next", recovery).items():
-                queue.tracking.progress[name] = Progress(offset)
+                queue.tracking.progress[name] = Progress(offset, starts[name])
             queue.tracking.sequences = _recovered_of(queue.id, metadata.STREAM_PUBLISHER, "sequence", recovery)
         elif recovered is not None:
             paging.recover(queue, recovered, not recovery.clean)
@@ -500,6 +509,8 @@ class Vhost:
                                      " underscores, periods and colons (compat.strict)")
         if name.startswith("amq."):
             raise AccessRefused(f"{kind} name '{name}' contains reserved prefix 'amq.*'")
+        if kind == "exchange" and name.startswith(RESERVED):
+            raise AccessRefused(f"exchange name '{name}' contains reserved prefix '{RESERVED}*'")
 
     def _check_same(self, kind: str, name: str, field: str, received: bool, current: bool) -> None:
         if received != current:
@@ -519,7 +530,7 @@ def _recovered_of(stream_id: int, wanted: str, field: str, recovery: Recovery) -
         if kind == wanted:
             stream, name = metadata.split_key(key)
             if int(stream) == stream_id:
-                found[name] = metadata.unpack(value)[field]
+                found[name] = metadata.unpack(value).get(field, -1)
     return found
 
 

@@ -50,6 +50,6 @@ def bench(*, urls: tuple[str, ...], no_confirms: bool, seconds: float | None, me
         raise click.UsageError("with an --ack-every above --prefetch the broker would wait for acknowledgements for ever")
     if seconds is None and messages is None:
         seconds = DEFAULT_SECONDS
-    name = f"leveret.bench.{os.getpid()}.{os.urandom(3).hex()}"
+    name = f"leveret-bench.{os.getpid()}.{os.urandom(3).hex()}"
     run_bench(Plan(urls=urls, name=name, confirms=not no_confirms, seconds=seconds or None, messages=messages, **plan),
               processes, json_path, quiet)

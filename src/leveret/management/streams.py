@@ -82,7 +82,8 @@ def set_offset(admin: Admin, arguments: Offset) -> None:
     stream.tracking.set_offset(arguments.consumer, arguments.offset)
 
 
-def _partitions(vhost: Vhost, name: str) -> list[StreamQueue]:
+def partitions(vhost: Vhost, name: str) -> list[StreamQueue]:
+    """The streams of a stream in partitions; NotFound where there is none of that name."""
     exchange = vhost.exchanges.get(name)
     if exchange is None or exchange.type != HASH:
         raise NotFound(f"no stream in partitions '{name}' in vhost '{vhost.name}'")
@@ -98,7 +99,7 @@ def add_super(admin: Admin, arguments: AddSuper) -> Item:
     vhost.declare_exchange(name, HASH, durable=True)
     wanted = {**arguments.arguments, "x-queue-type": "stream"}
     names = [f"{name}-{number}" for number in range(arguments.partitions)]
-    bound = {stream.name for stream in _partitions(vhost, name)}
+    bound = {stream.name for stream in partitions(vhost, name)}
     for partition in names:
         queue = vhost.declare_queue(partition, None, durable=True, arguments=wanted)
         if partition not in bound:
@@ -109,7 +110,7 @@ def add_super(admin: Admin, arguments: AddSuper) -> Item:
 def delete_super(admin: Admin, arguments: NamedInVhost) -> Item:
     """Delete a stream in partitions with all of them. The number of messages that were in it."""
     vhost = admin.vhost(arguments.vhost)
-    streams = _partitions(vhost, arguments.name)
+    streams = partitions(vhost, arguments.name)
     vhost.delete_exchange(arguments.name)
     return {"messages": sum(vhost.remove_queue(stream) for stream in streams)}
 

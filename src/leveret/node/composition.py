@@ -18,10 +18,12 @@ from leveret.broker.log import Log, Recovery
 from leveret.broker.vhost import Vhost
 from leveret.config import Amqp10Config, Config, ConfigError, LimitsConfig, TlsConfig, VhostConfig
 from leveret.management.admin import Admin
+from leveret.management.requests.dispatch import Requests
 from leveret.management.vhosts import DEFAULT_VHOST, stored_vhosts
 from leveret.node.listening import listen
 from leveret.node.memory import memory_limit
 from leveret.protocols.convert.to_amqp0 import make_header_reader as make_amqp1_header_reader
+from leveret.protocols.envelopes import Envelopes
 from leveret.protocols.services import Amqp10Settings, Services, SessionSettings, VhostSessionSettings
 from leveret.protocols.v0_9_1.content import make_header_reader
 from leveret.security.declared import declared_users, read_password
@@ -99,6 +101,7 @@ class Composition:
             apply_vhost=self.apply_vhost, facts=self.facts, alarm=lambda: self.services.alarm,
             executor=self.server.executor, vhost_settings=self.vhost_settings, links=self.services.termini,
         )
+        self.broker.request_handler = Requests(self.broker, users, self.services.numbered.get, Envelopes())
         self._started = time.monotonic()
 
     @property

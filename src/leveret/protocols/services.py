@@ -84,7 +84,7 @@ class Services:
     """One for each server.
 
     mechanisms  SASL mechanisms in the order in which they are offered
-    sessions    all that are connected, authenticated or not
+    sessions    all that are connected, authenticated or not; numbered: the same by their numbers
     alarm       why publishers must stop, "" while they need not
     """
 
@@ -104,6 +104,7 @@ class Services:
         self.external_name = external_name
         self.server_properties = server_properties or {}
         self.sessions: dict[Session, None] = {}
+        self.numbered: dict[int, Session] = {}
         self.by_user: dict[str, int] = {}
         # The links of AMQP 1.0 that are attached, by what identifies them.
         self.links: dict[Any, Any] = {}
@@ -164,6 +165,14 @@ class Services:
         limit = self.settings.connections
         if limit and len(self.sessions) > limit:
             raise ResourceError(f"the broker has its most connections, {limit}; the setting is limits.connections")
+
+    def add(self, session: Session) -> None:
+        self.sessions[session] = None
+        self.numbered[session.number] = session
+
+    def remove(self, session: Session) -> None:
+        self.sessions.pop(session, None)
+        self.numbered.pop(session.number, None)
 
     def new_number(self) -> int:
         number = self.next_number

@@ -310,17 +310,21 @@ class StreamQueue(Queue):
         if start.offset >= 0:
             reader.next = start.offset + 1
         elif start.time >= 0:
-            reader.next = self.visible_until
-            for chunk in chunks:
-                if chunk.last >= start.time:
-                    reader.next = chunk.first
-                    break
+            reader.next = self.offset_at(start.time) + 1
         elif start.name == FIRST:
             reader.next = 0
         elif start.name == LAST and chunks:
             reader.next = chunks[len(chunks) - 1].first
         else:
             reader.next = self.visible_until
+
+    def offset_at(self, time: int) -> int:
+        """The offset from which on everything that was appended at a time, in milliseconds, or later is found: that of the
+        first message of a chunk, or the next one."""
+        for chunk in self.chunks:
+            if chunk.last >= time:
+                return chunk.first - 1
+        return self.visible_until - 1
 
     def drain(self) -> None:
         """Give every reader with credit what is there for it."""

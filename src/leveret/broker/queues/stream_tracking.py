@@ -27,13 +27,15 @@ MOST_PUBLISHERS: Final = 10_000
 class Progress:
     """How far a named consumer has come: `next` is the offset where it would begin now.
 
+    start         where it began, which is asked for again by those who keep it nowhere else; -1 where nobody does
     handed, done  offsets handed out since, in their order, and those of them that are acknowledged
     """
 
-    __slots__ = ("done", "handed", "next")
+    __slots__ = ("done", "handed", "next", "start")
 
-    def __init__(self, next: int) -> None:
+    def __init__(self, next: int, start: int = -1) -> None:
         self.next = next
+        self.start = start
         self.handed: deque[int] = deque()
         self.done: set[int] = set()
 
@@ -73,7 +75,33 @@ class Tracking:
         return known
 
     def keep(self, name: str, progress: Progress) -> None:
-        self._log.put(metadata.STREAM_OFFSET, metadata.make_key(self._id, name), metadata.pack({"next": progress.next}))
+        kept = {"next": progress.next}
+        if progress.start >= 0:
+            kept["start"] = progress.start
+        self._log.put(metadata.STREAM_OFFSET, metadata.make_key(self._id, name), metadata.pack(kept))
+
+    def register(self, name: str, offset: int) -> tuple[Progress, bool]:
+        """Have a consumer begin at an offset, unless it has begun before; whether it had not."""
+        progress = self.progress.get(name)
+        if progress is not None and progress.start >= 0:
+            return progress, False
+        if progress is None:
+            progress = self.progress[name] = Progress(offset)
+        progress.start = offset
+        if progress.next < 0:
+            progress.next = offset
+        self.keep(name, progress)
+        return progress, True
+
+    def advance(self, name: str, offset: int) -> Progress:
+        """A consumer has come as far as an offset; it never goes back."""
+        progress = self.progress.get(name)
+        if progress is None:
+            progress = self.progress[name] = Progress(-1)
+        if offset > progress.next:
+            progress.next = offset
+            self.keep(name, progress)
+        return progress
 
     def set_offset(self, name: str, offset: int | None) -> None:
         """Have a consumer begin at an offset the next time; None forgets it."""
@@ -83,6 +111,8 @@ class Tracking:
             return
         progress = self.start(name)
         progress.next = offset
+        if progress.start >= 0:
+            progress.start = offset
         self.keep(name, progress)
 
     def is_duplicate(self, headers: dict[str, Any]) -> bool:

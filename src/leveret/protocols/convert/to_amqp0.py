@@ -115,6 +115,11 @@ def _fits(size: int, properties: dict[str, Any]) -> bool:
     return True
 
 
+def content_of(message: Message) -> Body:
+    """What a consumer of 0-9-1 gets as the body."""
+    return _body_of(message)[0]
+
+
 def _body_of(message: Message) -> tuple[Body, str]:
     """As `_content_of`; a body that cannot be read stays as it is."""
     try:

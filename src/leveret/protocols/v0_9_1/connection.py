@@ -132,7 +132,7 @@ class Connection(VhostSession):
         self.octets_in = 0
         self.octets_out = 0
         self.heartbeat: Heartbeat | None = None
-        services.sessions[self] = None
+        services.add(self)
         handshake.start(self)
         self.mark()
         self.broker.end_turn()
@@ -330,7 +330,7 @@ class Connection(VhostSession):
         elif self.awaits_close_ok:
             log.warning("%s: connection lost without connection.close-ok", self.peer.name)
         self.closing = True
-        self.services.sessions.pop(self, None)
+        self.services.remove(self)
         self.login = None
         if self.heartbeat is not None:
             self.broker.timers.cancel(self.heartbeat)

@@ -135,7 +135,7 @@ class Connection(VhostSession):
         self.octets_out = 0
         self.listening: Listening | None = None
         self.speaking: Speaking | None = None
-        services.sessions[self] = None
+        services.add(self)
         # The header has been read to find out that this is AMQP 1.0; the reader has to know of it.
         self.reader.receive(HEADER_1_0_SASL if sasl else HEADER_1_0)
         if sasl:
@@ -387,7 +387,7 @@ class Connection(VhostSession):
         if self.opened and not self.closing:
             log.warning("%s: connection lost without close", self.peer.name)
         self.closing = True
-        self.services.sessions.pop(self, None)
+        self.services.remove(self)
         for timer in (self.listening, self.speaking):
             if timer is not None:
                 self.broker.timers.cancel(timer)

@@ -1,0 +1,32 @@
+"""The exchange `leveret.control`: whatever is published to it, with whatever key, is a request to the broker."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+from leveret.broker.errors import AccessRefused
+from leveret.broker.exchanges.base import Exchange
+
+# Names of exchanges that begin so are the broker's own.
+RESERVED: Final = "leveret."
+CONTROL: Final = "leveret.control"
+
+
+class ControlExchange(Exchange):
+    """`requests` is the queue that takes them. It has no bindings: a request through another exchange would act for a
+    publisher who knows nothing of it."""
+
+    type: ClassVar[str] = "direct"
+
+    def __init__(self, requests: Any) -> None:
+        super().__init__(CONTROL, True)
+        self.requests = requests
+
+    def match(self, routing_key: str, headers: dict[str, Any], hashed: str) -> list[Any]:
+        return [self.requests]
+
+
+def check_not_control(name: str) -> None:
+    """Raise AccessRefused for the exchange that cannot be bound or deleted."""
+    if name == CONTROL:
+        raise AccessRefused(f"exchange '{CONTROL}' takes requests to the broker: it cannot be bound or deleted")

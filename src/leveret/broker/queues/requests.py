@@ -1,0 +1,61 @@
+"""Where requests to the broker arrive: no queue for anybody to see, but what `leveret.control` routes to.
+
+Requests are carried out at the end of the turn in which they came, in their order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from mypy_extensions import mypyc_attr
+
+from leveret.broker.arguments import QueueSettings
+from leveret.broker.exchanges.control import CONTROL
+from leveret.broker.message import Entry, Message
+from leveret.broker.queues.base import Queue
+
+if TYPE_CHECKING:
+    from leveret.broker.vhost import Vhost
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class RequestHandler:
+    """Who carries out requests."""
+
+    def handle(self, vhost: Vhost, message: Message) -> None:
+        """Carry out a request that was published in a vhost. Must not raise."""
+        raise NotImplementedError
+
+
+class RequestQueue(Queue):
+    """Of one vhost. It holds nothing beyond the turn; without a handler requests are dropped."""
+
+    def __init__(self, vhost: Vhost) -> None:
+        super().__init__(vhost, 0, CONTROL, False, None, False, {}, QueueSettings({}, {}))
+        self.arrived: deque[Message] = deque()
+
+    def push(self, message: Message) -> bool:
+        # Not what came through an alternate exchange: its publisher meant another one.
+        if message.exchange == CONTROL:
+            self.arrived.append(message)
+            self.activate()
+        return True
+
+    def delay(self, message: Message, due: int) -> bool:
+        return self.push(message)
+
+    def insert_new(self, entry: Entry) -> None:
+        """A request that was published in a transaction."""
+        self.push(entry.message)
+
+    def can_deliver_now(self, message: Message) -> bool:
+        return True
+
+    def drain(self) -> None:
+        handler = self.broker.request_handler
+        arrived = self.arrived
+        while arrived:
+            message = arrived.popleft()
+            if handler is not None:
+                handler.handle(self.vhost, message)

@@ -1,0 +1,1 @@
+"""Requests of clients to the broker, published to the exchange `leveret.control` (docs/control-exchange.md)."""

@@ -1,0 +1,22 @@
+"""queue.describe."""
+
+from __future__ import annotations
+
+from leveret.broker.arguments import QUORUM, STREAM
+from leveret.management.requests.operation import Arguments, Asked, Fields, Operation
+
+
+class Queue(Arguments, kw_only=True):
+    queue: str
+
+
+def describe(asked: Asked, arguments: Queue) -> Fields:
+    """What kind of queue it is; `messages` are those that wait, or that a stream retains, `leased` those in leases."""
+    asked.check("read", arguments.queue)
+    queue = asked.vhost.queue(arguments.queue, asked.session)
+    kind = queue.settings.type
+    return {"type": kind if kind in (STREAM, QUORUM) else "classic", "durable": queue.durable,
+            "messages": queue.ready_count + queue.delayed_count + queue.unacked, "leased": 0}
+
+
+OPERATIONS = {"queue.describe": Operation(describe, Queue)}

@@ -1,0 +1,148 @@
+"""superstream.describe and stream.*: what there is, where a consumer began, and how far it has come."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final
+
+from msgspec import Meta
+
+from leveret.broker.errors import NotFound, PreconditionFailed
+from leveret.broker.queues.stream import StreamQueue
+from leveret.management.calls import plain
+from leveret.management.requests.operation import Arguments, Asked, Fields, Operation
+from leveret.management.streams import partitions
+from leveret.security.patterns import check_pattern
+
+# Names that are matched with a pattern, which takes about a microsecond each.
+MOST_MATCHED: Final = 100_000
+
+Offset = Annotated[int, Meta(ge=0, le=(1 << 62))]
+Name = Annotated[str, Meta(min_length=1, max_length=255)]
+
+
+class Super(Arguments, kw_only=True):
+    name: str
+
+
+class Match(Arguments, kw_only=True):
+    pattern: str
+
+
+class Describe(Arguments, kw_only=True):
+    """`first` and `last`: only segments that have some of these offsets, both inclusive."""
+
+    stream: str
+    segments: bool = False
+    first: Offset | None = None
+    last: Offset | None = None
+
+
+class Locate(Arguments, kw_only=True):
+    stream: str
+    timestamp: Annotated[int, Meta(ge=0)]
+
+
+class Consumer(Arguments, kw_only=True):
+    stream: str
+    consumer: Name
+
+
+class ConsumerAt(Consumer, kw_only=True):
+    offset: Offset
+
+
+def find(asked: Asked, name: str) -> StreamQueue:
+    """The stream of that name, which the user may read. AccessRefused, NotFound or PreconditionFailed."""
+    asked.check("read", name)
+    queue = asked.vhost.queue(name, asked.session)
+    if not isinstance(queue, StreamQueue):
+        raise PreconditionFailed(f"queue '{plain(name)}' in vhost '{asked.vhost.name}' is no stream, but a"
+                                 f" {queue.settings.type} queue")
+    return queue
+
+
+def describe_super(asked: Asked, arguments: Super) -> Fields:
+    """The streams of a super stream, in the order of their numbers."""
+    streams = partitions(asked.vhost, arguments.name)
+    for stream in streams:
+        asked.check("read", stream.name)
+    prefix = arguments.name + "-"
+
+    def number(name: str) -> tuple[int, str]:
+        rest = name.removeprefix(prefix)
+        return (int(rest) if rest.isdecimal() else len(streams), name)
+
+    return {"partitions": sorted((plain(stream.name) for stream in streams), key=number)}
+
+
+def match(asked: Asked, arguments: Match) -> Fields:
+    """The streams whose whole names match, of those that the user may read."""
+    try:
+        check_pattern(arguments.pattern)
+    except ValueError as error:
+        raise PreconditionFailed(f"pattern {arguments.pattern[:80]!r}: {error}") from None
+    matches = re.compile(arguments.pattern).fullmatch
+    names = [queue.name for queue in asked.vhost.queues.values() if isinstance(queue, StreamQueue)]
+    if len(names) > MOST_MATCHED:
+        raise PreconditionFailed(f"vhost '{asked.vhost.name}' has {len(names)} streams; patterns are for at most"
+                                 f" {MOST_MATCHED}")
+    return {"streams": sorted(plain(name) for name in names if matches(name) and asked.may("read", name))}
+
+
+def describe(asked: Asked, arguments: Describe) -> Fields:
+    """`id` is a text that no other stream ever had; `next_offset` is that of the message that will come next."""
+    stream = find(asked, arguments.stream)
+    fields: Fields = {"id": f"{stream.broker.identity}-{stream.id}", "first_offset": stream.first_offset,
+                      "next_offset": stream.visible_until - 1}
+    if arguments.segments:
+        fields["segments"] = []
+    return fields
+
+
+def locate(asked: Asked, arguments: Locate) -> Fields:
+    """An offset at or before the first message of that time or later, in milliseconds since 1970."""
+    return {"offset": find(asked, arguments.stream).offset_at(arguments.timestamp)}
+
+
+def start(asked: Asked, arguments: ConsumerAt) -> Fields:
+    """Where a consumer began. The first call decides, later ones are told; `committed` is where it goes on."""
+    stream = find(asked, arguments.stream)
+    _check_end(stream, arguments.offset)
+    progress, registered = stream.tracking.register(arguments.consumer, arguments.offset)
+    return {"offset": progress.start, "registered": registered, "committed": progress.next}
+
+
+def commit(asked: Asked, arguments: ConsumerAt) -> Fields:
+    """The consumer reads on from this offset; it never goes back."""
+    stream = find(asked, arguments.stream)
+    _check_end(stream, arguments.offset)
+    return {"offset": stream.tracking.advance(arguments.consumer, arguments.offset).next}
+
+
+def lag(asked: Asked, arguments: Consumer) -> Fields:
+    """How many messages that are retained a consumer has yet to read."""
+    stream = find(asked, arguments.stream)
+    progress = stream.tracking.progress.get(arguments.consumer)
+    if progress is None or progress.next < 0:
+        raise NotFound(f"stream '{plain(stream.name)}' knows no consumer '{arguments.consumer}'")
+    end = stream.visible_until - 1
+    return {"next_offset": progress.next, "end": end, "lag": max(end - max(progress.next, stream.first_offset), 0)}
+
+
+def _check_end(stream: StreamQueue, offset: int) -> None:
+    end = stream.visible_until - 1
+    if offset > end:
+        raise PreconditionFailed(f"offset {offset} is behind the end of stream '{plain(stream.name)}', which is {end}: it"
+                                 " belongs to another stream, or to one that was deleted since")
+
+
+OPERATIONS = {
+    "superstream.describe": Operation(describe_super, Super),
+    "stream.match": Operation(match, Match),
+    "stream.describe": Operation(describe, Describe),
+    "stream.locate": Operation(locate, Locate),
+    "stream.start": Operation(start, ConsumerAt),
+    "stream.commit": Operation(commit, ConsumerAt),
+    "stream.lag": Operation(lag, Consumer),
+}

@@ -1,0 +1,82 @@
+"""Requests to the broker and its replies as messages of the protocols: properties, correlation, bodies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.broker.bodies import whole
+from leveret.broker.message import FORMAT_AMQP1, Message, make_address
+from leveret.protocols.convert import to_amqp0
+from leveret.protocols.v1_0 import addresses
+from leveret.protocols.v1_0.errors import LinkRefused
+from leveret.wire.amqp0.errors import WireError
+from leveret.wire.amqp0.properties import decode_header, encode_header
+from leveret.wire.amqp1 import codes
+from leveret.wire.amqp1.composites import decode_composite, encode_composite
+from leveret.wire.amqp1.encode import encode_binary
+from leveret.wire.amqp1.errors import DecodeError
+from leveret.wire.amqp1.messaging import Properties
+from leveret.wire.amqp1.sections import split
+
+if TYPE_CHECKING:
+    from leveret.broker.vhost import Vhost
+
+BASIC: Final = 60
+JSON: Final = "application/json"
+_DATA: Final = bytes((codes.DESCRIBED, codes.SMALL_ULONG, 0x75))
+
+
+class Envelopes:
+    """A reply has the format of its request: an id of AMQP 1.0 keeps its type."""
+
+    def reply_to(self, vhost: Vhost, message: Message) -> str:
+        """The name of the queue that the reply goes to, "" where there is none."""
+        if message.format != FORMAT_AMQP1:
+            return str(_properties0(message).get("reply_to") or "")
+        address = _properties1(message).reply_to
+        if not isinstance(address, str) or not address:
+            return ""
+        try:
+            return addresses.parse(address, vhost).queue or ""
+        except LinkRefused:
+            return ""
+
+    def content(self, message: Message) -> bytes:
+        """The body as an application sees it."""
+        return whole(to_amqp0.content_of(message) if message.format == FORMAT_AMQP1 else message.body)
+
+    def reply(self, message: Message, queue: str, body: bytes) -> Message:
+        """The reply to a request: JSON, with the request's correlation id, or over AMQP 1.0 its message id."""
+        address = make_address("", queue)
+        if message.format == FORMAT_AMQP1:
+            asked = _properties1(message)
+            id = asked.message_id if asked.correlation_id is None else asked.correlation_id
+            properties = encode_composite(Properties(content_type=JSON, correlation_id=id))
+            data = _DATA + encode_binary(body)
+            return Message(address, properties, data, len(data), False, format=FORMAT_AMQP1)
+        fields: dict[str, Any] = {"content_type": JSON}
+        correlation = _properties0(message).get("correlation_id")
+        if correlation is not None:
+            fields["correlation_id"] = correlation
+        return Message(address, encode_header(BASIC, len(body), fields), body, len(body), False)
+
+
+def _properties0(message: Message) -> dict[str, Any]:
+    try:
+        return decode_header(message.header)[2]
+    except WireError:
+        return {}
+
+
+def _properties1(message: Message) -> Properties:
+    """The properties section; an empty one where there is none that can be read."""
+    header = message.header if message.headers_at < 0 else message.header[: message.headers_at]
+    try:
+        sections = split(header)
+        if sections.properties >= 0:
+            found = decode_composite(sections.data, sections.properties, sections.properties_end)[0]
+            if isinstance(found, Properties):
+                return found
+    except DecodeError:
+        pass
+    return Properties()

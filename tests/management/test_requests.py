@@ -1,0 +1,284 @@
+"""Requests of clients to `leveret.control`: both protocols, what is refused, operations on queues and streams."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from leveret.blocking import Channel
+from leveret.client import AccessRefused, Error, LinkClosed
+from tests.management.conftest import Open
+from tests.support.broker import Broker, LeveretProcess
+from tests.support.requests import CONTROL, Refused, ask, ask_raw
+
+
+def run(*arguments: str, input: str = "") -> None:
+    """A command of the command line."""
+    subprocess.run([sys.executable, "-m", "leveret", *arguments], input=input, text=True, check=True, timeout=60,
+                   capture_output=True)
+
+
+@pytest.fixture
+def channel(dial: Open, protocol: str) -> Channel:
+    return dial(protocol)
+
+
+@pytest.fixture
+def stream(dial: Open, name: str) -> Any:
+    """A stream of ten messages."""
+    channel = dial()
+    channel.declare_queue(name, durable=True, arguments={"x-queue-type": "stream"})
+    for number in range(10):
+        channel.publish(b"%d" % number, name)
+    yield name
+    channel.delete_queue(name)
+
+
+def test_what_a_queue_is(channel: Channel, dial: Open, name: str, stream: str) -> None:
+    own = dial()
+    own.declare_queue(name + ".classic", durable=True)
+    own.publish(b"x", name + ".classic")
+    own.declare_queue(name + ".quorum", durable=True, arguments={"x-queue-type": "quorum"})
+    found = [ask(channel, "queue.describe", queue=queue) for queue in (name + ".classic", name + ".quorum", stream)]
+    assert [(item["type"], item["durable"], item["messages"]) for item in found] == [
+        ("classic", True, 1), ("quorum", True, 0), ("stream", True, 10)]
+    with pytest.raises(Refused) as refused:
+        ask(channel, "queue.describe", queue="none")
+    assert refused.value.condition == "not-found"
+    assert "no queue 'none'" in refused.value.message
+
+
+def test_what_is_no_request(channel: Channel, stream: str) -> None:
+    """Answers say what is wrong, and the connection goes on."""
+    for operation, body, condition, part in (
+        ("queue.descripe", b'{"version": 1}', "not-implemented", "known are queue.describe"),
+        ("queue.describe", b'{"version": 2, "queue": "q"}', "not-implemented", "version 2"),
+        ("queue.describe", b'{"queue": "q"}', "not-implemented", "version None"),
+        ("queue.describe", b"[1]", "command-invalid", "no JSON object"),
+        ("queue.describe", b"\xff{", "command-invalid", "no JSON object"),
+        ("queue.describe", b'{"version": 1}', "command-invalid", "`queue`"),
+        ("queue.describe", b'{"version": 1, "queue": 5}', "command-invalid", "$.queue"),
+        ("queue.describe", b'{"version": 1, "queue": "q", "more": 1}', "command-invalid", "`more`"),
+        ("queue.describe", b'{"version": 1, "queue": "' + b"q" * 70_000 + b'"}', "content-too-large", "65536"),
+    ):
+        answer = ask_raw(channel, operation, body)
+        assert not answer["ok"]
+        assert answer["error"]["condition"] == condition, answer
+        assert part in answer["error"]["message"]
+    assert ask(channel, "queue.describe", queue=stream)["messages"] == 10
+
+
+def test_replies_name_the_request(dial: Open, stream: str) -> None:
+    """Over 0-9-1 to any queue of the client's, with the correlation id as it was."""
+    channel = dial()
+    queue = channel.declare_queue(exclusive=True)
+    channel.publish(json.dumps({"version": 1, "queue": stream}), "queue.describe", CONTROL, reply_to=queue.name,
+                    correlation_id="ü-7")
+    with channel.consume(queue) as consumer:
+        reply = consumer.next(30)
+    assert reply.properties.correlation_id == "ü-7"
+    assert reply.properties.content_type == "application/json"
+    assert json.loads(reply.body)["messages"] == 10
+
+
+def test_ids_of_amqp_1_0_keep_their_types(dial: Open, broker: Broker, stream: str, name: str) -> None:
+    from leveret.client import amqp1
+
+    connection = dial("1.0").connection
+    dial().declare_queue(name + ".replies", durable=True)
+    for id in (uuid.uuid4(), b"\x00\x01", 7, "text"):
+        with connection.receiver(f"/queues/{name}.replies") as receiver, \
+                connection.sender(f"/exchanges/{CONTROL}/queue.describe") as sender:
+            body = json.dumps({"version": 1, "queue": stream}).encode()
+            sender.send(amqp1.Message(body=body, message_id=id, reply_to=f"/queues/{name}.replies"))
+            reply = receiver.next(30)
+            assert reply.message.correlation_id == id
+            assert json.loads(reply.body)["messages"] == 10
+            reply.ack()
+
+
+def test_a_request_in_a_transaction_is_carried_out_with_it(dial: Open, stream: str) -> None:
+    channel = dial(transactional=True, confirms=False)
+    replies = dial().declare_queue(stream + ".replies")
+    with channel.transaction():
+        channel.publish(json.dumps({"version": 1, "queue": stream}), "queue.describe", CONTROL, reply_to=replies.name)
+        assert replies.get() is None
+    with replies.consume() as consumer:
+        assert json.loads(consumer.next(30).body)["ok"]
+
+
+@pytest.fixture
+def asker(broker: Broker, dial: Open) -> Iterator[str]:
+    """A user who may ask, read what begins with mine-, and publish nothing else."""
+    assert isinstance(broker, LeveretProcess)
+    data_dir = ["--data-dir", str(broker.data_dir)]
+    run("users", "add", "asker", *data_dir, "--password-file", "-", input="secret\n")
+    run("permissions", "set", "asker", *data_dir, "--configure", ".*", "--write", r"^leveret\.control$", "--read", "^mine-")
+    yield "asker"
+    run("users", "delete", "asker", *data_dir)
+
+
+def test_who_may(dial: Open, asker: str, protocol: str) -> None:
+    with pytest.raises((AccessRefused, LinkClosed)):
+        ask(dial(protocol, "limited", "secret", "interop"), "queue.describe", queue="mine-1", timeout=10)
+    own = dial()
+    own.declare_queue("mine-1")
+    own.declare_queue("others-1")
+    channel = dial(protocol, asker, "secret")
+    assert ask(channel, "queue.describe", queue="mine-1")["messages"] == 0
+    for queue in ("others-1", "others-none"):
+        with pytest.raises(Refused) as refused:
+            ask(channel, "queue.describe", queue=queue)
+        assert refused.value.condition == "access-refused"
+        assert "read access to 'others-" in refused.value.message
+    for queue in ("mine-1", "others-1"):
+        own.delete_queue(queue)
+
+
+def test_replies_are_no_way_around_permissions(dial: Open, asker: str, name: str) -> None:
+    """Who may not publish to queues by their names gets no replies there, but in queues of the connection's own."""
+    own = dial()
+    theirs = own.declare_queue(name)
+    own.declare_queue("mine-2")
+    channel = dial(user=asker, password="secret")
+    body = json.dumps({"version": 1, "queue": "mine-2"})
+    channel.publish(body, "queue.describe", CONTROL, reply_to=name)
+    assert ask(channel, "queue.describe", queue="mine-2")["ok"]  # carried out after the one before
+    assert theirs.get() is None
+    own.publish(body, "queue.describe", CONTROL, reply_to=name)
+    with theirs.consume() as consumer:
+        assert json.loads(consumer.next(30).body)["ok"]
+    private = channel.declare_queue("mine-3", exclusive=True)
+    channel.publish(body, "queue.describe", CONTROL, reply_to="mine-3")
+    with private.consume() as consumer:
+        assert json.loads(consumer.next(30).body)["ok"]
+    own.delete_queue("mine-2")
+
+
+def test_names_that_are_the_brokers_own(dial: Open) -> None:
+    def refused(call: Any) -> str:
+        channel = dial()
+        with pytest.raises(AccessRefused) as error:
+            call(channel)
+        return str(error.value)
+
+    assert "reserved prefix" in refused(lambda channel: channel.declare_exchange("leveret.mine"))
+    assert "cannot be bound or deleted" in refused(lambda channel: channel.delete_exchange(CONTROL))
+
+    def bind(channel: Channel) -> None:
+        queue = channel.declare_queue(exclusive=True)
+        channel.bind_queue(queue, CONTROL, "#")
+
+    assert "cannot be bound" in refused(bind)
+    assert "cannot be bound" in refused(lambda channel: channel.bind_exchange(CONTROL, "amq.topic", "#"))
+    assert dial().declare_queue("leveret.is-a-fine-queue", exclusive=True).name == "leveret.is-a-fine-queue"
+
+
+def test_a_request_through_another_exchange_is_none(dial: Open, stream: str, name: str) -> None:
+    channel = dial()
+    channel.declare_exchange(name, "direct", arguments={"alternate-exchange": CONTROL})
+    queue = channel.declare_queue(exclusive=True)
+    body = json.dumps({"version": 1, "queue": stream})
+    channel.publish(body, "queue.describe", name, reply_to=queue.name, correlation_id="through another")
+    channel.publish(body, "queue.describe", CONTROL, reply_to=queue.name, correlation_id="direct")
+    with channel.consume(queue) as consumer:
+        assert consumer.next(30).properties.correlation_id == "direct"
+    assert queue.get() is None
+    channel.delete_exchange(name)
+
+
+def test_too_many_at_once(dial: Open, stream: str) -> None:
+    """What comes in one turn beyond what may wait is refused, and the next request is not."""
+    channel = dial(confirms=False)
+    queue = channel.declare_queue(exclusive=True)
+    body = json.dumps({"version": 1, "queue": stream})
+    for _ in range(1000):
+        channel.publish(body, "queue.describe", CONTROL, reply_to=queue.name)
+    with channel.consume(queue, no_ack=True) as consumer:
+        answers = [json.loads(consumer.next(30).body) for _ in range(1000)]
+    assert {answer["error"]["condition"] for answer in answers if not answer["ok"]} <= {"resource-error"}
+    assert sum(answer["ok"] for answer in answers) >= 100
+    assert ask(channel, "queue.describe", queue=stream)["ok"]
+
+
+# Streams
+
+
+def test_streams_of_a_super_stream_in_order(channel: Channel, dial: Open, name: str) -> None:
+    own = dial()
+    own.declare_exchange(name, "x-consistent-hash", durable=True)
+    names = [f"{name}-{number}" for number in range(12)]
+    for partition in reversed(names):
+        own.declare_queue(partition, durable=True, arguments={"x-queue-type": "stream"})
+        own.bind_queue(partition, name, "1")
+    assert ask(channel, "superstream.describe", name=name)["partitions"] == names
+    with pytest.raises(Refused) as refused:
+        ask(channel, "superstream.describe", name="amq.topic")
+    assert refused.value.condition == "not-found"
+    own.declare_queue(name + "-7-not", durable=True)
+    assert ask(channel, "stream.match", pattern=name.replace(".", r"\.") + "-[6-8]")["streams"] == names[6:9]
+    for pattern in ("(a+)+b", "["):
+        with pytest.raises(Refused) as refused:
+            ask(channel, "stream.match", pattern=pattern)
+        assert refused.value.condition == "precondition-failed"
+    for partition in names:
+        own.delete_queue(partition)
+    own.delete_exchange(name)
+
+
+def test_a_stream_and_its_successor(channel: Channel, dial: Open, name: str) -> None:
+    own = dial()
+    described = []
+    for _ in range(2):
+        own.declare_queue(name, durable=True, arguments={"x-queue-type": "stream"})
+        own.publish(b"one", name)
+        described.append(ask(channel, "stream.describe", stream=name, segments=True))
+        own.delete_queue(name)
+    assert [(item["first_offset"], item["next_offset"], item["segments"]) for item in described] == [(0, 1, [])] * 2
+    assert described[0]["id"] != described[1]["id"]
+    own.declare_queue(name)
+    with pytest.raises(Refused) as refused:
+        ask(channel, "stream.describe", stream=name)
+    assert refused.value.condition == "precondition-failed"
+    assert "no stream, but a classic queue" in refused.value.message
+
+
+def test_where_a_time_is(channel: Channel, stream: str) -> None:
+    now = int(time.time() * 1000)
+    assert ask(channel, "stream.locate", stream=stream, timestamp=now - 3_600_000)["offset"] == 0
+    assert ask(channel, "stream.locate", stream=stream, timestamp=now + 3_600_000)["offset"] == 10
+
+
+def test_the_first_start_decides(channel: Channel, stream: str) -> None:
+    start = ask(channel, "stream.start", stream=stream, consumer="c", offset=4)
+    assert (start["offset"], start["registered"]) == (4, True)
+    start = ask(channel, "stream.start", stream=stream, consumer="c", offset=9)
+    assert (start["offset"], start["registered"]) == (4, False)
+    assert ask(channel, "stream.commit", stream=stream, consumer="c", offset=8)["offset"] == 8
+    assert ask(channel, "stream.commit", stream=stream, consumer="c", offset=6)["offset"] == 8
+    start = ask(channel, "stream.start", stream=stream, consumer="c", offset=0)
+    assert (start["offset"], start["registered"], start["committed"]) == (4, False, 8)
+    lag = ask(channel, "stream.lag", stream=stream, consumer="c")
+    assert (lag["next_offset"], lag["end"], lag["lag"]) == (8, 10, 2)
+    with pytest.raises(Refused) as refused:
+        ask(channel, "stream.lag", stream=stream, consumer="nobody")
+    assert refused.value.condition == "not-found"
+    for operation in ("stream.start", "stream.commit"):
+        with pytest.raises(Refused) as refused:
+            ask(channel, operation, stream=stream, consumer="d", offset=11)
+        assert refused.value.condition == "precondition-failed"
+
+
+def test_publishing_does_not_end_with_the_error(dial: Open) -> None:
+    """Not even with a request that nobody is to answer."""
+    channel = dial()
+    channel.publish(b"\x00", "no.such", CONTROL)
+    with pytest.raises(Error):
+        channel.publish(b"\x00", "no.such", "leveret.control2")
