@@ -53,7 +53,8 @@ FIELDS = st.binary(max_size=60).map(lambda octets: struct.pack(">HHQH", 60, 0, 5
 
 def annotations(descriptor: int) -> st.SearchStrategy[bytes]:
     keys = st.text(st.characters(max_codepoint=127), max_size=9).map(Symbol) | st.integers(0, 2**64 - 1).map(ULong)
-    keys |= st.sampled_from([Symbol(name) for name in ("x-opt-deaths", "x-delivery-count", "x-exchange", "x-stream-offset")])
+    known = ("x-opt-deaths", "x-delivery-count", "x-exchange", "x-stream-offset")
+    keys |= st.sampled_from([Symbol(name) for name in known])
     return st.lists(st.tuples(keys, values), max_size=3, unique_by=lambda pair: repr(pair[0])).map(
         lambda pairs: bytes((0, 0x53, descriptor)) + encode_pairs(pairs))
 

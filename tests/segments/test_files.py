@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from leveret.broker.message import make_address
-from leveret.segments import schema
+from leveret.segments import files, schema
 from leveret.segments.columns import Rows, make_batch
-from leveret.segments.errors import SegmentDamaged, SegmentMissing
+from leveret.segments.errors import SegmentDamaged, SegmentError, SegmentMissing, SegmentTooNew
 from leveret.segments.manifest import Segment, decode, encode
 from leveret.segments.reader import open_segment
-from leveret.segments.writer import SegmentWriter
+from leveret.segments.writer import SegmentWriter, is_temporary
 from leveret.wire.amqp0.properties import encode_header
 from leveret.wire.amqp1 import message as amqp1
 
@@ -82,3 +84,127 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(SegmentMissing, match="no such file"):
         open_segment(str(path), expected=segment)
+
+
+def rewritten(path: Path, version: int, dropped: tuple[str, ...] = ()) -> None:
+    """The file as a Leveret of another schema version would have written it."""
+    table = pq.read_table(path)
+    metadata = {**pq.read_metadata(path).metadata, schema.VERSION_KEY: str(version).encode()}
+    pq.write_table(table.drop_columns(list(dropped)).replace_schema_metadata(metadata), path)
+
+
+def test_an_older_file_reads_with_nulls_for_newer_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    segment = write(str(tmp_path), rows(10, 3))
+    path = tmp_path / segment.path
+    rewritten(path, 1, ("app_id", "headers", "amqp10"))
+    monkeypatch.setattr(schema, "SCHEMA_VERSION", 2)
+    with open_segment(str(path)) as reader:
+        assert reader.version == 1
+        [batch] = reader.read()
+        assert batch.schema == schema.TABLE_SCHEMA
+        assert batch.column("amqp10").null_count == batch.column("headers").null_count == 3
+        assert batch.column("offset").to_pylist() == [10, 11, 12]
+        [only] = reader.read(["app_id"], 11)
+        assert only.num_rows == 2 and only.schema.names == ["app_id"]
+        assert [item.offset for part in reader.messages() for item in part] == [10, 11, 12]
+        [whole] = reader.file_batches()
+        assert whole.schema == schema.FILE_SCHEMA
+
+
+def test_a_newer_file_is_refused(tmp_path: Path) -> None:
+    segment = write(str(tmp_path), rows(10, 3))
+    rewritten(tmp_path / segment.path, 2)
+    with pytest.raises(SegmentTooNew, match="schema version 2, this is a reader of version 1"):
+        open_segment(str(tmp_path / segment.path))
+
+
+def test_a_file_of_others_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "other.parquet"
+    pq.write_table(pa.table({"a": [1]}), path)
+    with pytest.raises(SegmentDamaged):
+        open_segment(str(path))
+    path.write_bytes(b"PAR1")
+    with pytest.raises(SegmentDamaged):
+        open_segment(str(path))
+
+
+def test_a_file_cut_off_while_it_is_read_is_damaged(tmp_path: Path) -> None:
+    segment = write(str(tmp_path), rows(0, 5000, 300))
+    path = tmp_path / segment.path
+    with open_segment(str(path), expected=segment) as reader:
+        octets = path.read_bytes()
+        with open(path, "r+b") as file:
+            file.write(bytes(len(octets)))
+        with pytest.raises((SegmentDamaged, SegmentMissing)):
+            list(reader.read())
+
+
+def test_row_groups_are_bounded_by_rows_and_octets(tmp_path: Path) -> None:
+    segment = write(str(tmp_path), *[rows(first, 10_000, 1) for first in range(0, 140_000, 10_000)])
+    assert segment.groups == (65_536, 65_536, 8_928)
+    large = write(str(tmp_path), rows(0, 100, 1 << 20))
+    assert sum(large.groups) == 100 and len(large.groups) >= 3
+    with open_segment(str(tmp_path / large.path)) as reader:
+        assert [batch.num_rows for batch in reader.read(["body"], 50, 50)] == [1]
+    huge = write(str(tmp_path), rows(0, 2, 40 << 20))
+    assert huge.groups == (1, 1)
+
+
+@pytest.mark.parametrize("offsets", [[5, 5], [6, 5], [4, 6]], ids=str)
+def test_rows_out_of_order_are_refused(tmp_path: Path, offsets: list[int]) -> None:
+    writer = SegmentWriter(str(tmp_path), "events")
+    writer.append(rows(4, 1))
+    wrong = rows(0, 2)
+    wrong.offsets = offsets
+    with pytest.raises(ValueError, match="expected growing ones"):
+        writer.append(wrong)
+    writer.abort()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_abandoned_file_leaves_nothing(tmp_path: Path) -> None:
+    writer = SegmentWriter(str(tmp_path), "events")
+    writer.append(rows(4, 10))
+    [temporary] = tmp_path.iterdir()
+    assert is_temporary(temporary.name) and os.stat(temporary).st_mode & 0o777 == 0o600
+    writer.abort()
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError, match="without rows"):
+        SegmentWriter(str(tmp_path), "events").finish()
+
+
+def test_any_file_system_that_fsspec_knows(tmp_path: Path) -> None:
+    directory = "memory://bucket/events"
+    writer = SegmentWriter(directory, "events", {}, spool=str(tmp_path))
+    writer.append(rows(10, 7))
+    segment = writer.finish()
+    assert list(tmp_path.iterdir()) == []
+    url = files.join(directory, segment.path)
+    with open_segment(url, expected=segment) as reader:
+        reader.check(segment.crc32)
+        assert [batch.num_rows for batch in reader.read()] == [7]
+    assert files.names_in(directory) == [segment.path]
+    assert files.remove(url) and not files.remove(url)
+    with pytest.raises(SegmentMissing, match="no such file"):
+        open_segment(url, expected=segment)
+    assert files.names_in("memory://nowhere") == []
+
+
+def test_a_place_that_cannot_be_written_is_named_without_its_password(tmp_path: Path) -> None:
+    directory = "ftp://user:secret@127.0.0.1:1/bucket"
+    writer = SegmentWriter(directory, "events", {"timeout": 1}, spool=str(tmp_path))
+    writer.append(rows(10, 7))
+    with pytest.raises(SegmentError, match="cannot be written") as raised:
+        writer.finish()
+    assert "secret" not in str(raised.value) and "127.0.0.1" in str(raised.value)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(SegmentMissing) as missing:
+        open_segment(directory + "/file", {"timeout": 1})
+    assert "secret" not in str(missing.value)
+
+
+def test_a_directory_of_an_unknown_kind_is_named() -> None:
+    with pytest.raises(ValueError, match="nonsense"):
+        files.check_directory("nonsense://user:secret@bucket")
+    files.check_directory("memory://bucket")
+    files.check_directory("/var/lib")

@@ -60,13 +60,13 @@ class SegmentReader:
             self._parquet = pq.ParquetFile(self._file)
             metadata = self._parquet.metadata.metadata or {}
             self.version = int(metadata[schema.VERSION_KEY])
+            if self.version > schema.SCHEMA_VERSION:
+                raise SegmentTooNew(url, f"it has schema version {self.version}, this is a reader of version"
+                                    f" {schema.SCHEMA_VERSION} and older ones: use a newer Leveret to read it")
             self.first = int(metadata[schema.FIRST_KEY])
             self.last = int(metadata[schema.LAST_KEY])
             self.stream = metadata[schema.STREAM_KEY].decode("utf-8", "replace")
             self.count: int = self._parquet.metadata.num_rows
-            if self.version > schema.SCHEMA_VERSION:
-                raise SegmentTooNew(url, f"it has schema version {self.version}, this is a reader of version"
-                                    f" {schema.SCHEMA_VERSION} and older ones: use a newer Leveret to read it")
             self._check_figures(int(metadata[schema.COUNT_KEY]), expected)
             self._names = frozenset(self._parquet.schema_arrow.names)
             self._bounds = [self._bounds_of(at) for at in range(self._parquet.metadata.num_row_groups)]
@@ -133,9 +133,10 @@ class SegmentReader:
         """
         for batch in self._batches(list(MESSAGE_COLUMNS), first, last, batch_rows):
             try:
-                yield rebuild(batch)
+                found = rebuild(batch)
             except (ValueError, TypeError, KeyError, IndexError) as error:
                 raise SegmentDamaged(self.url, str(error)) from error
+            yield found
 
     def file_batches(self, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
         """All rows with all columns of the file's schema: what a rewritten file is made of."""

@@ -42,6 +42,8 @@ class _Output:
 
     def write(self, data: Any) -> int:
         view = memoryview(data)
+        if self.closed:
+            return view.nbytes  # Arrow ends every file that it began, even one that is not wanted any more
         self.crc32 = zlib.crc32(view, self.crc32)
         self.octets += view.nbytes
         return self.file.write(view)
@@ -163,6 +165,7 @@ class SegmentWriter:
         """Put the file in its place, and tell the manifest of it. ValueError where there are no rows, SegmentError where it
         fails; the file is not there then."""
         if not self.count:
+            self.abort()
             raise ValueError("a segment without rows is not written")
         name = f"{self.first:020d}-{self.id}{SUFFIX}"
         try:
@@ -180,8 +183,8 @@ class SegmentWriter:
                 os.unlink(self._temporary)
         except OSError as error:
             self.abort()
-            raise SegmentError(files.join(self.directory, name), f"it cannot be written: {error.strerror}") from error
-        except SegmentError:
+            raise SegmentError(files.join(self.directory, name), f"it cannot be written: {error}") from error
+        except BaseException:
             self.abort()
             raise
         return Segment(id=self.id, path=name, first=self.first, last=self.last, count=self.count,
