@@ -131,9 +131,9 @@ OPTIONS: Final = (
     Option("arrowBatchRows", "integer", str(BATCH_ROWS), _READS, "Rows of an Arrow batch that goes to Spark, at most.",
            values.integer(1, 1_000_000)),
     # Sinks
-    Option("exchange", "text", None, (SINK,), "The exchange, where there is no column `exchange`; the default exchange is "
-           "the empty text.", values.anything),
-    Option("routingKey", "text", None, (SINK,), "The routing key, where there is no column `routing_key`.",
+    Option("exchange", "text", None, (SINK,), "The exchange that all rows go to, whatever the column `exchange` says; the "
+           "default exchange is the empty text.", values.anything),
+    Option("routingKey", "text", None, (SINK,), "The routing key of all rows, whatever the column `routing_key` says.",
            values.anything),
     Option("guarantee", "exactly-once, at-least-once", None, (SINK,),
            "`exactly-once` publishes by stages, which needs Leveret; `at-least-once` publishes with confirms to any "
@@ -146,14 +146,20 @@ OPTIONS: Final = (
            values.integer(0)),
     Option("maxInFlight", "integer", "1000", (SINK,), "Publishes of a task that may wait for their confirms.",
            values.integer(1, 1_000_000)),
-    Option("maxRate", "messages a second", None, (SINK,), "The most that all tasks of a write publish together.",
-           values.rate),
+    Option("maxRate", "messages a second", None, (SINK,), "The most that a task of a write publishes; as many tasks run as "
+           "the DataFrame has partitions.", values.rate),
+    Option("maxMessageBytes", "octets", "128m", (SINK,),
+           "Octets of a body that the broker takes; rows with larger ones go where `onError` says.", values.size),
     Option("onUnroutable", "fail, drop, dead-letter", "fail", (SINK,),
            "What becomes of a row that no queue takes. Dropped ones are counted.",
            values.choice("fail", "drop", "dead-letter")),
     Option("onError", "fail, drop, dead-letter", "fail", (SINK,),
            "What becomes of a row that cannot be published. Dropped ones are counted.",
            values.choice("fail", "drop", "dead-letter")),
+    Option("deadLetterExchange", "text", None, (SINK,), "Where `dead-letter` sends to; the default exchange is the empty "
+           "text, with which `deadLetterRoutingKey` is a queue.", values.anything),
+    Option("deadLetterRoutingKey", "text", None, (SINK,), "The routing key of dead letters; left out, the row's own.",
+           values.text),
 )
 
 BY_NAME: Final = {option.name.lower(): option for option in OPTIONS}
@@ -208,8 +214,11 @@ class Settings:
     txn_version: int | None
     max_in_flight: int
     max_rate: float | None
+    max_message_bytes: int
     on_unroutable: str
     on_error: str
+    dead_letter_exchange: str | None
+    dead_letter_routing_key: str | None
     given: frozenset[str]
 
     def source(self) -> tuple[str, str]:

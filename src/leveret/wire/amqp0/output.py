@@ -109,6 +109,11 @@ class Output:
         self._frame(FRAME_HEADER, channel, header)
         self._body(channel, body)
 
+    def send_encoded(self, frames: bytes) -> None:
+        """Whole frames that were encoded elsewhere. The channels that they are of must be open."""
+        self._pieces.append(frames)
+        self.pending += len(frames)
+
     def send_ack(self, channel: int, delivery_tag: int, multiple: bool) -> None:
         """`basic.ack`: of a delivery, or the confirm of a publish."""
         self._pieces.append(

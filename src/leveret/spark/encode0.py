@@ -1,0 +1,217 @@
+"""Rows as messages of AMQP 0-9-1: Arrow columns to the payloads of header frames.
+
+A property is encoded once for each distinct value of its column, and a batch of equal properties has one payload for all.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.segments import typed_json
+from leveret.segments.texts import clean
+from leveret.spark.sink_amqp10 import headers_of_amqp10
+from leveret.spark.sink_rows import Bad, BadRow, Limits, Rows, Target, bodies_of, distinct, drop_bad, headers_of
+from leveret.wire.amqp0.dialects import RABBITMQ
+from leveret.wire.amqp0.fieldtable import encode_short_string, encode_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_U16: Final = struct.Struct(">H").pack
+_U64: Final = struct.Struct(">Q").pack
+_HEADERS: Final = 0x2000
+
+
+def _durable(value: bool) -> bytes:
+    return b"\x02" if value else b"\x01"
+
+
+def _priority(value: int) -> bytes:
+    if not 0 <= value <= 255:
+        raise ValueError(f"{value}; expected an integer from 0 to 255")
+    return bytes((value,))
+
+
+def _expiration(value: int) -> bytes:
+    if value < 0:
+        raise ValueError(f"{value}; expected milliseconds from 0")
+    return encode_short_string(str(value))
+
+
+def _timestamp(value: int) -> bytes:
+    if value < 0:
+        raise ValueError("a time before 1970, which AMQP 0-9-1 cannot say")
+    return _U64(value // 1_000_000)
+
+
+# Column, flag of the property, and its encoding, in the order of the properties; the headers come between.
+_BEFORE: Final[tuple[tuple[str, int, Callable[[Any], bytes]], ...]] = (
+    ("content_type", 0x8000, encode_short_string), ("content_encoding", 0x4000, encode_short_string))
+_AFTER: Final[tuple[tuple[str, int, Callable[[Any], bytes]], ...]] = (
+    ("priority", 0x0800, _priority), ("correlation_id", 0x0400, encode_short_string),
+    ("reply_to", 0x0200, encode_short_string), ("ttl_ms", 0x0100, _expiration),
+    ("message_id", 0x0080, encode_short_string), ("timestamp", 0x0040, _timestamp), ("type", 0x0020, encode_short_string),
+    ("user_id", 0x0010, encode_short_string), ("app_id", 0x0008, encode_short_string))
+
+
+class _Payload:
+    """Flags and properties of the rows of a batch, as long as they are equal as one."""
+
+    __slots__ = ("flags", "pieces", "same")
+
+    def __init__(self) -> None:
+        # Constant properties: the flags of all, and the pieces, where a list has one for each row.
+        self.same = 0
+        self.flags: list[list[int]] = []
+        self.pieces: list[bytes | list[bytes]] = []
+
+    def add(self, flag: int, encoded: list[Any], indices: list[int]) -> None:
+        """A property: its distinct values, None for absent, and which of them each row has."""
+        if len(encoded) == 2 and len(set(indices)) == 1:
+            value = encoded[indices[0]]
+            if value is not None:
+                self.same |= flag
+                self._add_piece(value)
+            return
+        octets = [b"" if value is None else value for value in encoded]
+        bits = [0 if value is None else flag for value in encoded]
+        if any(bits):
+            self.pieces.append([octets[index] for index in indices])
+            self.flags.append([bits[index] for index in indices])
+
+    def _add_piece(self, octets: bytes) -> None:
+        if self.pieces and isinstance(self.pieces[-1], bytes):
+            self.pieces[-1] += octets
+        else:
+            self.pieces.append(octets)
+
+    def payloads(self, rows: int) -> bytes | list[bytes]:
+        if not self.flags:
+            return b"".join([_U16(self.same), *[piece for piece in self.pieces if isinstance(piece, bytes)]])
+        cache: dict[int, bytes] = {}
+        same = self.same
+        heads: list[bytes] = []
+        for bits in zip(*self.flags, strict=True):
+            flags = same | sum(bits)
+            head = cache.get(flags)
+            if head is None:
+                head = cache[flags] = _U16(flags)
+            heads.append(head)
+        columns = [[piece] * rows if isinstance(piece, bytes) else piece for piece in self.pieces]
+        return list(map(b"".join, zip(heads, *columns, strict=True)))
+
+
+class Encoder0:
+    """Arrow batches to messages of AMQP 0-9-1.
+
+    A row without `durable` is persistent. `headers_json` wins over `headers`; what AMQP 1.0 alone has is in headers, as
+    docs/conversion.md says.
+    """
+
+    def __init__(self, target: Target, limits: Limits) -> None:
+        self._target = target
+        self._limits = limits
+        self._cache: dict[Any, bytes] = {}
+
+    def encode(self, batch: pa.RecordBatch) -> tuple[Rows, list[BadRow]]:
+        """The messages, and the rows that are none."""
+        bad = Bad()
+        limits = self._limits
+        exchanges, keys = self._target.addresses(batch, limits, bad)
+        bodies = bodies_of(batch, limits, bad)
+        batch = _with_group(batch)
+        payload = _Payload()
+        names = batch.schema.names
+        for name, flag, encode in _BEFORE:
+            self._property(payload, batch, names, name, flag, encode, bad)
+        self._headers(payload, batch, names, bad)
+        if "durable" in names and batch.column("durable").null_count < batch.num_rows:
+            encoded, indices = distinct(batch.column("durable").fill_null(True), _durable, "durable", bad)
+            payload.add(0x1000, encoded, indices)
+        else:
+            payload.add(0x1000, [b"\x02", None], [0] * batch.num_rows)
+        for name, flag, encode in _AFTER:
+            self._property(payload, batch, names, name, flag, encode, bad)
+        payloads = payload.payloads(batch.num_rows)
+        longest = len(payloads) if isinstance(payloads, bytes) else max(map(len, payloads), default=0)
+        if longest > limits.header:
+            for index in range(batch.num_rows):
+                size = longest if isinstance(payloads, bytes) else len(payloads[index])
+                if size > limits.header:
+                    bad.add(index, f"the properties take {size} octets; a header frame holds {limits.header} on this"
+                                   " connection (headers, headers_json)")
+        return drop_bad(Rows(exchanges, keys, payloads, bodies), bad)
+
+    @staticmethod
+    def dead_letter(bad: BadRow, exchange: str, routing_key: str) -> Rows:
+        """A message of the body of a row that could not be published, with the reason in its headers."""
+        table = encode_table({name: clean(text) for name, text in bad.headers().items()}, RABBITMQ)
+        return Rows([exchange], [routing_key], _U16(_HEADERS | 0x1000) + table + b"\x02", [bad.body])
+
+    @staticmethod
+    def _property(payload: _Payload, batch: pa.RecordBatch, names: list[str], name: str, flag: int,
+                  encode: Callable[[Any], bytes], bad: Bad) -> None:
+        if name not in names:
+            return
+        column = batch.column(name)
+        if column.null_count == batch.num_rows:
+            return
+        if name == "timestamp":
+            column = column.cast("int64")
+        payload.add(flag, *distinct(column, encode, name, bad))
+
+    def _headers(self, payload: _Payload, batch: pa.RecordBatch, names: list[str], bad: Bad) -> None:
+        rows = batch.num_rows
+        columns = [batch.column(name) if name in names and batch.column(name).null_count < rows else None
+                   for name in ("headers", "headers_json", "amqp10")]
+        texts, typed, amqp10 = columns
+        if amqp10 is None and texts is None:
+            if typed is not None:
+                payload.add(_HEADERS, *distinct(typed, _typed, "headers_json", bad))
+            return
+        if amqp10 is None and typed is not None and not typed.null_count:
+            payload.add(_HEADERS, *distinct(typed, _typed, "headers_json", bad))
+            return
+        nothing: list[Any] = [None] * rows
+        encoded: list[Any] = []
+        found: dict[tuple[Any, ...], int] = {}
+        indices: list[int] = []
+        for index, (headers, text, only10) in enumerate(zip(*[nothing if column is None else column.to_pylist()
+                                                              for column in columns], strict=True)):
+            key = (tuple(headers) if headers is not None and text is None else None, text,
+                   None if only10 is None else repr(only10))
+            place = found.get(key)
+            if place is None:
+                try:
+                    table = headers_of(headers, text)
+                    if only10 is not None:
+                        table = {**(table or {}), **headers_of_amqp10(only10)} or table
+                    value = None if table is None else typed_json.to_table(table)
+                except (ValueError, OverflowError) as error:
+                    bad.add(index, f"{'headers' if text is None else 'headers_json'}: {error}")
+                    value = None
+                place = len(encoded)
+                encoded.append(value)
+                if index not in bad.reasons:
+                    found[key] = place
+            indices.append(place)
+        payload.add(_HEADERS, [*encoded, None], indices)
+
+
+def _with_group(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with the groups of AMQP 1.0, which 0-9-1 has as `app_id`."""
+    import pyarrow.compute as pc
+
+    names = batch.schema.names
+    if "amqp10" not in names or batch.column("amqp10").null_count == batch.num_rows:
+        return batch
+    group = pc.struct_field(batch.column("amqp10"), "group_id")
+    if "app_id" not in names:
+        return batch.append_column("app_id", group)
+    return batch.set_column(names.index("app_id"), "app_id", pc.coalesce(batch.column("app_id"), group))
+
+
+def _typed(text: str) -> bytes:
+    return typed_json.to_table(headers_of(None, text))

@@ -1,0 +1,108 @@
+"""Publishing rows over AMQP 1.0, with a window of deliveries that have no outcome yet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leveret.client.core.amqp1.addresses import choose
+from leveret.client.core.amqp1.outgoing import Transfer
+from leveret.client.core.publisher import PublisherCore
+from leveret.client.core.unconfirmed import Outgoing
+from leveret.client.errors import Error, InvalidMessage, Nacked, Returned, anew
+from leveret.client.limit import DEFAULT
+from leveret.spark.publisher0 import Refused
+from leveret.spark.sink_rows import Rows
+from leveret.wire.amqp0.commands import MANDATORY
+
+if TYPE_CHECKING:
+    from leveret.client.blocking.channel import Channel
+
+
+class _Window(PublisherCore):
+    """Keeps what was refused instead of raising it."""
+
+    __slots__ = ("failure", "refused")
+
+    def __init__(self, channel: object, window: int) -> None:
+        super().__init__(channel, window)  # type: ignore[arg-type]
+        self.refused: list[Refused] = []
+        self.failure: Error | None = None
+
+    def settled(self, outgoing: Outgoing, error: Error | None) -> None:
+        super().settled(outgoing, None)
+        if error is None:
+            return
+        if isinstance(error, (Nacked, Returned)):
+            assert isinstance(outgoing, Transfer)
+            self.refused.append(Refused(_rows_of(outgoing), str(error), isinstance(error, Returned)))
+        elif self.failure is None:
+            self.failure = error
+
+
+class Publisher1:
+    """As `Publisher0`. Exchanges and routing keys become addresses as the peer has them."""
+
+    header_max = 1 << 30
+
+    def __init__(self, channel: Channel, most: int, prefix: str = "") -> None:
+        self._channel = channel
+        self._driver = channel.connection.driver
+        self._prefix = prefix
+        self._addresses = choose("auto", channel.connection.server_properties)
+        self._targets: dict[tuple[str, str], str] = {}
+        self._window = _Window(channel.core, most)
+
+    @property
+    def refused(self) -> list[Refused]:
+        found, self._window.refused = self._window.refused, []
+        return found
+
+    def publish(self, rows: Rows) -> None:
+        """Send them. Raises the client's errors."""
+        heads = [rows.properties] * len(rows) if isinstance(rows.properties, bytes) else rows.properties
+        for exchange, key, head, body in zip(rows.exchanges, rows.routing_keys, heads, rows.bodies, strict=True):
+            target = self._targets.get((exchange, key))
+            if target is None:
+                target = self._targets[exchange, key] = self._addresses.of_exchange(self._prefix + exchange, key)
+            self._send(Transfer(exchange, key, target, MANDATORY, [head, body], len(head) + len(body), body))
+
+    def _send(self, transfer: Transfer) -> None:
+        window, driver = self._window, self._driver
+        while True:
+            waiter = None
+            with driver.lock:
+                self._check()
+                if window.channel.flowing:
+                    if window.in_flight < window.window:
+                        try:
+                            window.publish(transfer)
+                        except InvalidMessage as error:
+                            window.refused.append(Refused(_rows_of(transfer), str(error), False))
+                        except BaseException as error:
+                            driver.interrupted(error)
+                            raise
+                        return
+                    waiter = window.room()
+            if waiter is None:
+                self._channel.until_flowing()
+            else:
+                driver.wait(waiter, DEFAULT, "outcomes")
+
+    def flush(self) -> None:
+        """Until everything has its outcome."""
+        window = self._window
+        while window.in_flight:
+            with self._driver.lock:
+                if not window.in_flight:
+                    break
+                waiter = window.idle()
+            self._driver.wait(waiter, DEFAULT, "outcomes")
+        self._check()
+
+    def _check(self) -> None:
+        if self._window.failure is not None:
+            raise anew(self._window.failure)
+
+
+def _rows_of(transfer: Transfer) -> Rows:
+    return Rows([transfer.exchange], [transfer.routing_key], [transfer.payload[0]], [transfer.payload[1]])

@@ -1,0 +1,66 @@
+"""What a write is, worked out by the driver and pickled into its tasks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from leveret.spark.connection import Endpoint, endpoint_of
+from leveret.spark.errors import OptionError
+from leveret.spark.options import Settings
+
+EXACTLY_ONCE: Final = "exactly-once"
+AT_LEAST_ONCE: Final = "at-least-once"
+FAIL: Final = "fail"
+DROP: Final = "drop"
+DEAD_LETTER: Final = "dead-letter"
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPlan:
+    """
+    guarantee  as asked for; None: exactly once where that can be
+    app        who writes, None: the query and `sink_name`, which the tasks know, or nobody
+    version    the number of the write; None: that of the micro-batch
+    written    it was promoted before: there is nothing to do
+    """
+
+    endpoint: Endpoint
+    exchange: str | None
+    routing_key: str | None
+    guarantee: str | None
+    sink_name: str | None
+    app: str | None
+    version: int | None
+    max_in_flight: int
+    max_rate: float | None
+    max_message_bytes: int
+    on_unroutable: str
+    on_error: str
+    dead_letter_exchange: str | None
+    dead_letter_routing_key: str | None
+    written: bool = False
+
+
+def plan_sink(settings: Settings, streaming: bool, overwrite: bool) -> SinkPlan:
+    """`OptionError` for options that contradict each other."""
+    if overwrite:
+        raise OptionError("the sink amqp cannot replace messages that were published; expected "
+                          + ("outputMode append or update" if streaming else "mode append"))
+    app, version = settings.txn_app_id, settings.txn_version
+    if streaming and (app is not None or version is not None):
+        raise OptionError("options txnAppId, txnVersion: only for batch writes and foreachBatch; a writeStream has its "
+                          "query and its batches (option sinkName tells sinks apart)")
+    if (app is None) != (version is None):
+        missing = "txnVersion" if version is None else "txnAppId"
+        raise OptionError(f"option {missing}: missing; txnAppId and txnVersion are given both or neither")
+    if not streaming and settings.guarantee == EXACTLY_ONCE and app is None:
+        raise OptionError("option guarantee: exactly-once needs txnAppId and txnVersion in batch writes and foreachBatch: "
+                          "Spark does not say which write is a repeated one")
+    for name, choice in (("onUnroutable", settings.on_unroutable), ("onError", settings.on_error)):
+        if choice == DEAD_LETTER and settings.dead_letter_exchange is None and settings.dead_letter_routing_key is None:
+            raise OptionError(f"option {name}: dead-letter needs deadLetterExchange or deadLetterRoutingKey")
+    return SinkPlan(endpoint_of(settings), settings.exchange, settings.routing_key, settings.guarantee, settings.sink_name,
+                    app, version, settings.max_in_flight, settings.max_rate, settings.max_message_bytes,
+                    settings.on_unroutable, settings.on_error, settings.dead_letter_exchange,
+                    settings.dead_letter_routing_key)

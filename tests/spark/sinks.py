@@ -1,0 +1,70 @@
+"""What the tests of sinks share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from leveret import blocking
+from leveret.client.message import Message
+from leveret.segments.schema import TABLE_SCHEMA
+from leveret.spark.options import Settings, read_options
+from leveret.spark.sink_plan import plan_sink
+from leveret.spark.sink_schema import check_schema
+from leveret.spark.sink_task import Written, write_task
+from leveret.spark.writer import batch_writer
+
+
+def settings_of(url: str, **options: Any) -> Settings:
+    return read_options({"url": url, **{name: str(value) for name, value in options.items()}})
+
+
+def batch_of(**columns: Any) -> pa.RecordBatch:
+    """A batch of columns of the table, with their types."""
+    schema = pa.schema([TABLE_SCHEMA.field(name) for name in columns])
+    return pa.RecordBatch.from_arrays([pa.array(values, schema.field(name).type) for name, values in columns.items()],
+                                      schema=schema)
+
+
+def write(url: str, *batches: pa.RecordBatch, **options: Any) -> Written:
+    """What one task of a batch write does, without Spark."""
+    settings = settings_of(url, **options)
+    check_schema(from_arrow_schema(batches[0].schema), settings)
+    return write_task(plan_sink(settings, False, False), iter(batches))
+
+
+def write_and_commit(url: str, *tasks: list[pa.RecordBatch], **options: Any) -> list[Written]:
+    """A batch write with a task for each list, committed."""
+    settings = settings_of(url, **options)
+    writer = batch_writer(settings, from_arrow_schema(tasks[0][0].schema), False)
+    written = [writer.write(iter(task)) for task in tasks]
+    writer.commit(written)
+    return written  # type: ignore[return-value]
+
+
+def drain(connection: blocking.Connection, queue: str) -> list[Message]:
+    """Everything that is in a queue now, taken out."""
+    found = []
+    with connection.channel() as channel:
+        while (message := channel.get(queue, no_ack=True)) is not None:
+            found.append(message)
+    return found
+
+
+def eventually(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
+    """What the condition gives once it is true."""
+    deadline = time.monotonic() + seconds
+    while True:
+        result = condition()
+        if result:
+            return result
+        assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s"
+        time.sleep(0.02)
+
+
+def bodies(messages: Iterator[Message] | list[Message]) -> list[bytes]:
+    return [message.body for message in messages]
