@@ -181,6 +181,9 @@ class JsonReader(HeaderReader):
     def expiration(self, message: Message) -> str | None:
         return json.loads(message.header).get("expiration") if message.header else None
 
+    def make_header(self, content_type: str, size: int) -> bytes:
+        return json.dumps({"content-type": content_type}).encode()
+
 
 class Taker(Consumer):
     """A consumer that takes `credit` more entries, any number with -1, and keeps what it got in `taken`.

@@ -10,7 +10,7 @@ import pytest
 
 from leveret.broker.arguments import CONSUMER_ARGUMENTS, EXCHANGE_ARGUMENTS, QUEUE_ARGUMENTS, TEN_YEARS
 from leveret.broker.exchanges.registry import TYPES
-from leveret.broker.queues import stream, stream_tracking
+from leveret.broker.queues import stream_filters, stream_tracking
 from leveret.config import Config
 from leveret.management.requests.dispatch import OPERATIONS
 from leveret.protocols.convert import to_amqp1
@@ -85,7 +85,7 @@ def test_arguments_exist(page: Path) -> None:
     known = {*QUEUE_ARGUMENTS, *EXCHANGE_ARGUMENTS, *CONSUMER_ARGUMENTS, *TYPES, "x-match", "x-death", "x-delivery-count",
              "x-first-death-queue", "x-first-death-reason", "x-first-death-exchange", "x-",
              # What messages of streams carry.
-             stream.FILTER_VALUE, stream_tracking.PUBLISHER, stream_tracking.SEQUENCE,
+             stream_filters.FILTER_VALUE, stream_tracking.PUBLISHER, stream_tracking.SEQUENCE,
              # Annotations of AMQP 1.0 that stand for something of 0-9-1.
              to_amqp1.EXCHANGE, to_amqp1.ROUTING_KEY, to_amqp1.TYPE}
     named = {name for text in code(page) for name in re.findall(r"(?<![\w-])x-(?!opt-)[a-z-]*", text)}

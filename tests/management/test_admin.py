@@ -115,7 +115,7 @@ def test_names_and_arguments_of_any_octets_can_be_listed(harness: Harness) -> No
 def test_exchanges_and_bindings(harness: Harness) -> None:
     predeclared = {item["name"] for item in harness.call("exchanges.list", vhost="/")}
     assert predeclared == {"", "amq.direct", "amq.fanout", "amq.topic", "amq.headers", "amq.match",
-                           "leveret.control"}
+                           "leveret.control", "amq.leveret.events"}
     assert harness.call("exchanges.add", name="e", type="topic")["durable"]
     harness.call("exchanges.add", name="target", type="fanout", durable=False, auto_delete=True)
     harness.call("queues.add", name="q")

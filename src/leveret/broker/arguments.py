@@ -150,6 +150,7 @@ CONSUMER_ARGUMENTS: Final = _declared(
     Argument("x-stream-offset", ANYTHING),
     Argument("x-stream-consumer", ANYTHING),
     Argument("x-stream-filter", ANYTHING),
+    Argument("x-stream-filter-routing-key", ANYTHING),
     Argument("x-stream-match-unfiltered", FLAG),
     # Of a reader that wants many messages in one delivery.
     Argument("x-packed", FLAG),

@@ -19,7 +19,7 @@ from leveret.broker import metadata
 from leveret.broker.consumer import Output
 from leveret.broker.errors import NotFound, PreconditionFailed, ResourceError
 from leveret.broker.log import CommitWaiter, Log, Recovery
-from leveret.broker.message import Entry, Message
+from leveret.broker.message import FORMAT_AMQP0, Entry, Message
 from leveret.broker.queues import paging, remains, shares
 from leveret.broker.queues.base import Queue
 from leveret.broker.queues.requests import RequestHandler
@@ -58,6 +58,10 @@ class HeaderReader:
         """The expiration as the publisher wrote it."""
         raise NotImplementedError
 
+    def make_header(self, content_type: str, size: int) -> bytes:
+        """The encoded properties of a message that the broker itself makes, whose body has `size` octets."""
+        raise NotImplementedError
+
 
 class VhostSettings:
     """What a vhost's configuration decides in the broker.
@@ -79,6 +83,7 @@ class Broker:
     log          keeps what is durable
     overflow     keeps what a deep queue pages out and nobody asked to keep; None: such messages stay in memory
     page_above   octets that a queue may hold in memory before it pages out; `share_memory` moves it
+    event_sample  of so many events of one kind one is made
     active       queues to drain at the end of the turn; outputs: connections to flush
     """
 
@@ -93,6 +98,7 @@ class Broker:
         self.holders: dict[Holder, None] = {}
         self.header_readers: dict[int, HeaderReader] = {}
         self.page_above = DEFAULT_PAGE_ABOVE
+        self.event_sample = 1
         self.next_queue_id = 1
         self.reserved_queue_ids = 1
         self.in_turn = False
@@ -179,6 +185,11 @@ class Broker:
         reader = self.header_readers.get(message.format)
         return reader.expiration(message) if reader is not None else None
 
+    def make_header(self, content_type: str, size: int) -> bytes:
+        """The header of a message of the broker's own, in the format FORMAT_AMQP0."""
+        reader = self.header_readers.get(FORMAT_AMQP0)
+        return reader.make_header(content_type, size) if reader is not None else b""
+
     def held_entries(self, queue: Queue) -> list[Entry]:
         """The entries of a queue that are acquired and not settled."""
         if not queue.unacked:
@@ -248,6 +259,7 @@ class Broker:
     def start(self) -> None:
         """After recovery, with the log committing: timers and first reads of the recovered queues."""
         for vhost in self.vhosts.values():
+            vhost.events.rebind()
             for queue in vhost.queues.values():
                 paging.start(queue)
             for queue in list(vhost.remains.values()):

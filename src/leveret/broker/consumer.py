@@ -76,6 +76,10 @@ class Consumer:
         """Whether a selective consumer may want messages of this publisher: all that is known of what is paged out."""
         return True
 
+    def protocol(self) -> str:
+        """The protocol of its connection, as events name it."""
+        return ""
+
     def deliver(self, entry: Entry) -> None:
         """Take an entry that the queue has acquired for this consumer."""
         raise NotImplementedError

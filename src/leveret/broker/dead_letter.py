@@ -61,6 +61,7 @@ class DeadLetters:
                 changes["CC"] = None
         merged = {k: v for k, v in {**headers, **changes}.items() if v is not None}
         address = make_address(name, key)
+        targets = 0
         for target in resolve(self.vhost, exchange, keys, merged, message):
             if _is_cycle(deaths, target.name):
                 continue
@@ -68,6 +69,9 @@ class DeadLetters:
                 continue
             overlay = Overlay(address, dict(changes), True, 0)
             target.insert_new(target.prepare(message, overlay))
+            targets += 1
+        if queue.watch is not None:
+            queue.watch.dead_lettered(entry, reason, targets)
 
     def headers_of(self, entry: Entry) -> dict[str, Any]:
         """The headers as a consumer of this entry sees them."""

@@ -9,6 +9,7 @@ from leveret.broker.message import Message
 from leveret.broker.queues.base import Queue
 
 if TYPE_CHECKING:
+    from leveret.broker.events import ExchangeWatch
     from leveret.broker.vhost import Vhost
 
 
@@ -17,18 +18,23 @@ class Route:
 
     exchange  that they were published to
     queues    that get them, each once
-    dynamic   the queues depend on more than the address (headers, message id): `resolve` again for each message
+    dynamic   each message goes through `Vhost.route_message`: its queues depend on more than the address (headers,
+              message id), or somebody watches
+    depends   that they depend on more than the address
+    watch     who wants to know of its messages
     """
 
-    __slots__ = ("dynamic", "exchange", "exchange_name", "queues", "routing_key")
+    __slots__ = ("depends", "dynamic", "exchange", "exchange_name", "queues", "routing_key", "watch")
 
     def __init__(self, exchange: Exchange, exchange_name: str, routing_key: str, queues: list[Queue],
-                 dynamic: bool) -> None:
+                 depends: bool, watch: ExchangeWatch | None) -> None:
         self.exchange = exchange
         self.exchange_name = exchange_name
         self.routing_key = routing_key
         self.queues = queues
-        self.dynamic = dynamic
+        self.depends = depends
+        self.watch = watch
+        self.dynamic = depends or watch is not None
 
 
 def resolve(vhost: Vhost, exchange: Exchange, routing_keys: list[str], headers: dict[str, Any],

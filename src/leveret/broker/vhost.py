@@ -29,6 +29,7 @@ from leveret.broker.errors import (
     PreconditionFailed,
     ResourceLocked,
 )
+from leveret.broker.events import Events, EventsExchange
 from leveret.broker.exchanges.base import Binding, Exchange
 from leveret.broker.exchanges.control import CONTROL, RESERVED, ControlExchange, check_not_control
 from leveret.broker.exchanges.direct import DirectExchange
@@ -88,6 +89,9 @@ class Vhost:
         for exchange_name, type_name in PREDECLARED:
             self.exchanges[exchange_name] = make_exchange(type_name, exchange_name, durable=True)
         self.exchanges[CONTROL] = ControlExchange(RequestQueue(self))
+        told = EventsExchange()
+        self.exchanges[told.name] = told
+        self.events = Events(self, told)
         self.configure(settings)
 
     def configure(self, settings: VhostSettings) -> None:
@@ -131,24 +135,34 @@ class Vhost:
         exchange = self.exchanges.get(exchange_name)
         if exchange is None:
             raise NotFound(f"no exchange '{exchange_name}' in vhost '{self.name}'")
-        dynamic = depends_on_message(self, exchange)
-        queues = [] if dynamic else resolve(self, exchange, [routing_key], {}, None)
-        route = Route(exchange, exchange_name, routing_key, queues, dynamic)
+        depends = depends_on_message(self, exchange)
+        queues = [] if depends else resolve(self, exchange, [routing_key], {}, None)
+        route = Route(exchange, exchange_name, routing_key, queues, depends, self.events.of_exchange(exchange_name))
         if len(self.routes) >= MAX_ROUTES:
             self.routes.clear()
         self.routes[address] = route
         return route
 
     def route_message(self, route: Route, message: Message, more_keys: list[str]) -> list[Queue]:
-        """The queues of one message, where they depend on more than its address, or where it has CC or BCC."""
-        if route.dynamic:
+        """The queues of one message that is published now, where its route is `dynamic` or it has CC or BCC."""
+        queues = self.queues_of(route, message, more_keys)
+        if route.watch is not None:
+            route.watch.published(message, queues)
+        return queues
+
+    def queues_of(self, route: Route, message: Message, more_keys: list[str]) -> list[Queue]:
+        """The queues that one message would go to."""
+        if route.depends:
             headers = self.broker.decode_headers(message)
             return resolve(self, route.exchange, [route.routing_key, *more_keys], headers, message)
+        if not more_keys:
+            return route.queues
         return resolve(self, route.exchange, [route.routing_key, *more_keys], {}, None)
 
     def topology_changed(self) -> None:
         self.topology += 1
         self.routes.clear()
+        self.events.rebind()
 
     # Exchanges
 
@@ -267,6 +281,8 @@ class Vhost:
         queue = make_queue(self, queue_id, name, durable, exclusive_owner, auto_delete, arguments, settings)
         queue.stored = kept
         self.queues[name] = queue
+        if self.events.bound:
+            self.events.watch(queue)
         if exclusive_owner is not None:
             self.exclusive.setdefault(exclusive_owner, {})[queue] = None
         self.topology_changed()

@@ -287,6 +287,15 @@ class BrokerConfig(Section, frozen=True, kw_only=True):
     ] = 50000
 
 
+class EventsConfig(Section, frozen=True, kw_only=True):
+    """What the exchange `amq.leveret.events` tells."""
+
+    sample: Annotated[
+        int, about("Of so many events of one kind and queue (or exchange) one is made, which says that it stands for them.",
+                   ge=1)
+    ] = 1
+
+
 class Config(Section, frozen=True, kw_only=True):
     """The whole configuration; `Config()` is the default one."""
 
@@ -299,4 +308,5 @@ class Config(Section, frozen=True, kw_only=True):
     auth: AuthConfig = field(default_factory=AuthConfig)
     users: dict[str, UserConfig] = field(default_factory=dict)
     vhosts: dict[str, VhostConfig] = field(default_factory=dict)
+    events: EventsConfig = field(default_factory=EventsConfig)
     broker: BrokerConfig = field(default_factory=BrokerConfig)

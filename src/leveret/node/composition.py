@@ -79,6 +79,7 @@ class Composition:
         config, users = self.config, self.users
         users.load(recovery.metadata)
         self.broker = Broker(self.log, self.overflow)
+        self.broker.event_sample = config.events.sample
         self.broker.header_readers.update([make_header_reader(), make_amqp1_header_reader()])
         self.services = Services(
             self.broker, users, _session_settings(config), mechanisms=list(config.auth.mechanisms),

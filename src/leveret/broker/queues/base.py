@@ -33,10 +33,15 @@ from leveret.broker.queues import browsing, delayed, expiry, limits, paging, rem
 from leveret.broker.queues.backlog import Backlog
 
 if TYPE_CHECKING:
+    from leveret.broker.events import Watch
     from leveret.broker.log import Log
     from leveret.broker.vhost import Vhost
 
 REJECTED: Final = "rejected"
+ACCEPTED: Final = "accepted"
+RELEASED: Final = "released"
+# The protocol of those who take messages without consuming.
+GET_PROTOCOL: Final = "0-9-1"
 DELIVERY_LIMIT: Final = "delivery_limit"
 
 
@@ -94,12 +99,25 @@ class Queue:
         self.max_bytes = -1 if settings.max_length_bytes is None else settings.max_length_bytes
         self.delivery_limit = -1 if settings.delivery_limit is None else settings.delivery_limit
         self.rejects_publish = settings.overflow != DROP_HEAD
-        self.guarded = (self.message_ttl >= 0 or self.max_length >= 0 or self.max_bytes >= 0
-                        or settings.type == QUORUM)
+        self.guarded = self._has_guards()
+        # Who wants to know what happens here: nobody, mostly.
+        self.watch: Watch | None = None
         # Statistics
         self.published = 0
         self.delivered = 0
         self.settled = 0
+
+    def _has_guards(self) -> bool:
+        return (self.message_ttl >= 0 or self.max_length >= 0 or self.max_bytes >= 0
+                or self.settings.type == QUORUM)
+
+    def set_watch(self, watch: Watch | None) -> None:
+        """Tell somebody what happens here from now on, or nobody."""
+        self.watch = watch
+        self.guarded = watch is not None or self._has_guards()
+        if not (self.selective and self.vhost.strict):
+            rings.set_selective(self)
+            selective.offer_again(self)
 
     # Figures
 
@@ -203,6 +221,8 @@ class Queue:
             self.log.store(entry)
             if message.expires_at and not self.has_expiring:
                 self._note_expiring()
+        if self.watch is not None:
+            self.watch.routed(entry)
         return entry
 
     def _note_expiring(self) -> None:
@@ -380,10 +400,15 @@ class Queue:
         entry.state = ACQUIRED
         entry.holder = consumer
         entry.acquired_count += 1
+        watch = self.watch
+        if watch is not None:
+            watch.delivered(entry, consumer.protocol())
         if consumer.no_ack:
             consumer.deliver(entry)
             entry.holder = None
             self._archive(entry)
+            if watch is not None:
+                watch.settled(entry, ACCEPTED, consumer.protocol())
         else:
             consumer.unacked += 1
             self.unacked += 1
@@ -412,12 +437,17 @@ class Queue:
                 entry.state = ACQUIRED
                 entry.holder = None
                 entry.acquired_count += 1
+                watch = self.watch
+                if watch is not None:
+                    watch.delivered(entry, GET_PROTOCOL)
                 if self.expiring:
                     while backlog.head and expiry.drop_expired(self, backlog, backlog.head[0]):
                         pass  # so that it is not counted as left
                     self.activate()  # the next one may expire sooner
                 if no_ack:
                     self._archive(entry)
+                    if watch is not None:
+                        watch.settled(entry, ACCEPTED, GET_PROTOCOL)
                 else:
                     self.unacked += 1
                 return entry
@@ -455,6 +485,8 @@ class Queue:
     def settle(self, entry: Entry) -> None:
         """An acquired entry was accepted, or its delivery needs no answer: it is gone."""
         holder = entry.holder
+        if self.watch is not None:
+            self.watch.settled(entry, ACCEPTED, protocol_of(holder))
         if holder is not None:
             holder.unacked -= 1
             entry.holder = None
@@ -481,6 +513,8 @@ class Queue:
     def requeue(self, entry: Entry, failed: bool = True) -> None:
         """Give an acquired entry back: to its old place, or to the dead letters past the delivery limit."""
         holder = entry.holder
+        if self.watch is not None:
+            self.watch.settled(entry, RELEASED, protocol_of(holder))
         if holder is not None:
             holder.unacked -= 1
             if not holder.active:
@@ -529,6 +563,8 @@ class Queue:
     def reject(self, entry: Entry, reason: str = REJECTED) -> None:
         """An acquired entry was rejected without requeue: dead-lettered where the queue says so, dropped otherwise."""
         holder = entry.holder
+        if self.watch is not None:
+            self.watch.settled(entry, REJECTED, protocol_of(holder))
         if holder is not None:
             holder.unacked -= 1
             entry.holder = None
@@ -538,6 +574,8 @@ class Queue:
 
     def dead_letter(self, entry: Entry, reason: str) -> None:
         """The entry leaves this queue; the copy for the dead-letter exchange and the settle are one unit of a batch."""
+        if self.watch is not None:
+            self.watch.left(entry, reason)
         if self.settings.dead_letter_exchange is not None:
             self.vhost.dead_letters.publish(entry, reason)
         self._archive(entry)
@@ -592,8 +630,20 @@ class Queue:
 
     def purge(self) -> int:
         """Drop all ready entries; those with consumers stay (0-9-1 queue.purge.02). Returns how many."""
-        return removal.purge(self)
+        count = removal.purge(self)
+        if self.watch is not None:
+            self.watch.removed("purged", count)
+        return count
 
     def delete(self) -> int:
         """The queue is gone, with everything in it. Returns how many ready entries it had."""
-        return removal.delete(self)
+        held = self.unacked
+        count = removal.delete(self)
+        if self.watch is not None:
+            self.watch.removed("deleted", held + count)
+        return count
+
+
+def protocol_of(holder: Consumer | None) -> str:
+    """The protocol of who holds an entry."""
+    return GET_PROTOCOL if holder is None else holder.protocol()

@@ -233,6 +233,9 @@ def _offer(browser: Browser, entry: Entry) -> bool:
     # As many as if it were acquired for this consumer now.
     copy.acquired_count = entry.acquired_count + 1
     copy.holder = consumer
+    watch = browser.queue.watch
+    if watch is not None:
+        watch.delivered(entry, consumer.protocol(), True)
     consumer.deliver(copy)
     return True
 

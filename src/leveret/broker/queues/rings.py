@@ -38,7 +38,8 @@ def remove(queue: Queue, consumer: Consumer) -> None:
         return
     queue.consumers.remove(consumer)
     leave(queue, consumer)
-    queue.selective = queue.selective and (queue.vhost.strict or any(other.selective for other in queue.consumers))
+    if queue.selective and not queue.vhost.strict:
+        set_selective(queue)
     if (queue.settings.single_active_consumer and queue.consumers
             and not any(other.active for other in queue.consumers)):
         successor = max(queue.consumers, key=lambda other: other.priority)
@@ -89,3 +90,9 @@ def choose(queue: Queue) -> None:
             return
     if queue.rings:
         queue.ring = queue.rings[0][1]
+
+
+def set_selective(queue: Queue) -> None:
+    """Find out whether each entry must be offered by itself: where a consumer does not take all, or somebody watches."""
+    watch = queue.watch
+    queue.selective = (watch is not None and watch.sees_out()) or any(consumer.selective for consumer in queue.consumers)

@@ -19,11 +19,12 @@ from leveret.broker.arguments import QueueSettings, parse_consumer_arguments
 from leveret.broker.consumer import Consumer
 from leveret.broker.errors import NotImplementedByBroker, PreconditionFailed
 from leveret.broker.log import CommitWaiter, Loaded
-from leveret.broker.message import ACQUIRED, ARCHIVED, ENTRY_OVERHEAD, Entry, Message, Overlay, with_offset
+from leveret.broker.message import ACQUIRED, ARCHIVED, ENTRY_OVERHEAD, ONLY_OFFSET, Entry, Message, Overlay, with_offset
 from leveret.broker.queues import removal, rings
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.base import ACCEPTED, REJECTED, RELEASED, Queue, protocol_of
 from leveret.broker.queues.packing import PACKED, UNTIL, Pack
 from leveret.broker.queues.stream_chunks import CHUNK_TIME, StreamChunk
+from leveret.broker.queues.stream_filters import StreamFilter
 from leveret.broker.queues.stream_offsets import FIRST, LAST, StartingPoint, starting_point
 from leveret.broker.queues.stream_tracking import PUBLISHER_OCTETS, Progress, Tracking, name_of
 from leveret.broker.timers import Timed
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost
 
 OFFSET: Final = "x-stream-offset"
-FILTER: Final = "x-stream-filter"
-FILTER_VALUE: Final = "x-stream-filter-value"
-MATCH_UNFILTERED: Final = "x-stream-match-unfiltered"
 
 
 class Reader:
@@ -43,20 +41,19 @@ class Reader:
 
     next    sequence number of the next message
     chunk   where that is, None while it has to be found
-    values  the filter values it takes, None for any; with `unfiltered` also messages that have none
+    filter  what it wants
     name, progress  what it is called, and how far it has come; None where nobody keeps that
     packed  it gets packs of messages; `until` a sequence number, -1 for no end, and everything before `covered` was in
             those it has got
     """
 
-    __slots__ = ("chunk", "consumer", "covered", "name", "next", "packed", "progress", "unfiltered", "until", "values")
+    __slots__ = ("chunk", "consumer", "covered", "filter", "name", "next", "packed", "progress", "until")
 
-    def __init__(self, consumer: Consumer, values: frozenset[str] | None, unfiltered: bool) -> None:
+    def __init__(self, consumer: Consumer, filter: StreamFilter) -> None:
         self.consumer = consumer
         self.next = 0
         self.chunk: StreamChunk | None = None
-        self.values = values
-        self.unfiltered = unfiltered
+        self.filter = filter
         self.name = ""
         self.progress: Progress | None = None
         self.packed = False
@@ -167,6 +164,8 @@ class StreamQueue(Queue):
         self.log.store(entry)
         self.pending.append(entry)
         self.published += 1
+        if self.watch is not None:
+            self.watch.routed(entry)
         row = entry.row
         if row is not None and row.batch != self.awaited:
             self.awaited = row.batch
@@ -269,12 +268,11 @@ class StreamQueue(Queue):
         parse_consumer_arguments({name: arguments[name] for name in (PACKED, UNTIL) if name in arguments}, strict=False)
         if name_of(arguments) is not None and arguments.get(PACKED):
             raise PreconditionFailed(f"invalid arg '{PACKED}': a consumer with a name acknowledges messages, not packs")
-        _filter_of(arguments)
+        StreamFilter(arguments)
 
     def add_consumer(self, consumer: Consumer) -> None:
         arguments = consumer.arguments
-        values, unfiltered = _filter_of(arguments)
-        reader = Reader(consumer, values, unfiltered)
+        reader = Reader(consumer, StreamFilter(arguments))
         start = starting_point(arguments.get(OFFSET), self.broker.timers.now())
         name = name_of(arguments)
         if name is not None:
@@ -341,48 +339,67 @@ class StreamQueue(Queue):
         if reader.packed:
             return self._serve_packs(reader)
         consumer = reader.consumer
+        while True:
+            chunk = self._chunk_of(reader)
+            if chunk is None:
+                return True
+            if chunk.messages is None:
+                if not consumer.can_take(0):
+                    return False
+                self._load(chunk)
+                return True
+            if not self._serve_from(reader, chunk, chunk.messages):
+                return False
+
+    def _serve_from(self, reader: Reader, chunk: StreamChunk, messages: list[Message]) -> bool:
+        """Deliver what a chunk has in memory for a reader; False where it has no credit left."""
+        consumer = reader.consumer
+        progress = reader.progress
+        picks = consumer.selective or not reader.filter.any
+        overlays = chunk.overlays
+        watch = self.watch
+        first = chunk.first
         delivered = 0
+        seq = reader.next
         try:
-            while True:
-                chunk = self._chunk_of(reader)
-                if chunk is None:
-                    return True
-                messages = chunk.messages
-                if messages is None:
-                    if not consumer.can_take(0):
-                        return False
-                    self._load(chunk)
-                    return True
-                message = messages[reader.next - chunk.first]
-                if self._skips(reader, message):
-                    reader.next += 1
+            while seq - first < len(messages):
+                message = messages[seq - first]
+                overlay = overlays.get(seq) if overlays else None
+                if picks and self._skips(reader, message, overlay):
+                    seq += 1
                     continue
                 if not consumer.can_take(message.size):
                     return False
-                offset = reader.next - 1
-                reader.next += 1
-                delivered += 1
-                entry = Entry(self, message, offset + 1)
-                entry.overlay = with_offset(chunk.overlays.get(offset + 1))
+                entry = Entry(self, message, seq)
+                entry.overlay = ONLY_OFFSET if overlay is None else with_offset(overlay)
                 entry.state = ACQUIRED
                 entry.acquired_count = 1
-                if reader.progress is not None:
-                    reader.progress.handed.append(offset)
+                seq += 1
+                delivered += 1
+                if progress is not None:
+                    progress.handed.append(seq - 2)
+                if watch is not None:
+                    watch.delivered(entry, consumer.protocol())
                 if consumer.no_ack:
                     consumer.deliver(entry)
                     entry.state = ARCHIVED
-                    self._acknowledged(reader, offset)
+                    if watch is not None:
+                        watch.settled(entry, ACCEPTED, consumer.protocol())
+                    self._acknowledged(reader, seq - 2)
                 else:
                     entry.holder = consumer
                     consumer.unacked += 1
                     self.unacked += 1
                     consumer.deliver(entry)
         finally:
+            reader.next = seq
             self.delivered += delivered
+        return True
 
     def _serve_packs(self, reader: Reader) -> bool:
         """The same for a reader of packs. One has messages of one chunk."""
         consumer = reader.consumer
+        watch = self.watch
         while True:
             before = reader.next
             if 0 <= reader.until <= before:
@@ -411,10 +428,13 @@ class StreamQueue(Queue):
                 while seq < end:
                     index = seq - chunk.first
                     message = messages[index]
-                    if not self._skips(reader, message):
+                    overlay = chunk.overlays.get(seq)
+                    if not self._skips(reader, message, overlay):
                         if not pack.has_room(message.size):
                             break
-                        pack.add(message, seq - 1, chunk.time_of(index), chunk.overlays.get(seq))
+                        pack.add(message, seq - 1, chunk.time_of(index), overlay)
+                        if watch is not None:
+                            watch.delivered(Entry(self, message, seq), consumer.protocol(), True)
                     seq += 1
                 reader.next = seq
                 if not pack.count and not 0 <= reader.until <= seq:
@@ -459,16 +479,11 @@ class StreamQueue(Queue):
                 high = middle
         return chunks[low] if low < len(chunks) else None
 
-    def _skips(self, reader: Reader, message: Message) -> bool:
+    def _skips(self, reader: Reader, message: Message, overlay: Overlay | None) -> bool:
         """Whether a message is not for this reader."""
-        values = reader.values
-        if values is not None:
-            value = self.broker.decode_headers(message).get(FILTER_VALUE)
-            if value is None:
-                if not reader.unfiltered:
-                    return True
-            elif _text(value) not in values:
-                return True
+        filter = reader.filter
+        if not filter.any and not filter.wants(self.broker, message, overlay):
+            return True
         consumer = reader.consumer
         return consumer.selective and not consumer.wants(message, None)
 
@@ -511,20 +526,26 @@ class StreamQueue(Queue):
     # Settlement: credit, and progress of those that have a name
 
     def settle(self, entry: Entry) -> None:
+        self._settled(entry, ACCEPTED)
+
+    def _settled(self, entry: Entry, outcome: str) -> None:
         holder = entry.holder
         if holder is not None and self.named:
             reader = self.readers.get(holder)
             if reader is not None:
                 self._acknowledged(reader, entry.seq - 1)
-        self._given_back(entry)
+        self._given_back(entry, outcome)
 
     def _acknowledged(self, reader: Reader, offset: int) -> None:
         progress = reader.progress
         if progress is not None and progress.acknowledge(offset):
             self.tracking.keep(reader.name, progress)
 
-    def _given_back(self, entry: Entry) -> None:
+    def _given_back(self, entry: Entry, outcome: str) -> None:
         holder = entry.holder
+        # A pack has no overlay, and is no message.
+        if self.watch is not None and entry.overlay is not None:
+            self.watch.settled(entry, outcome, protocol_of(holder))
         if holder is not None:
             holder.unacked -= 1
             entry.holder = None
@@ -535,16 +556,16 @@ class StreamQueue(Queue):
         self.settled += 1
 
     def requeue(self, entry: Entry, failed: bool = True) -> None:
-        self._given_back(entry)
+        self._given_back(entry, RELEASED)
 
     def requeue_elsewhere(self, entry: Entry, scope: object) -> None:
-        self._given_back(entry)
+        self._given_back(entry, RELEASED)
 
     def refuse(self, entry: Entry, scope: object) -> None:
         """A message of a stream goes to a reader once anyway."""
 
     def reject(self, entry: Entry, reason: str = "") -> None:
-        self.settle(entry)
+        self._settled(entry, REJECTED)
 
     # The end
 
@@ -599,21 +620,3 @@ class StreamQueue(Queue):
             self.octets += size
         self.count = len(seqs)
 
-
-def _filter_of(arguments: dict[str, Any]) -> tuple[frozenset[str] | None, bool]:
-    """The filter values that a consumer asks for, None where it takes all; whether also what has none."""
-    wanted = arguments.get(FILTER)
-    unfiltered = arguments.get(MATCH_UNFILTERED, False)
-    if not isinstance(unfiltered, bool):
-        raise PreconditionFailed(f"invalid arg '{MATCH_UNFILTERED}': received '{unfiltered}', expected true or false")
-    if wanted is None:
-        return None, unfiltered
-    values = wanted if isinstance(wanted, (list, tuple)) else (wanted,)
-    if not values or not all(isinstance(value, (str, bytes)) for value in values):
-        raise PreconditionFailed(f"invalid arg '{FILTER}': received '{str(wanted)[:60]}', expected a text or a list of"
-                                 " texts")
-    return frozenset(_text(value) for value in values), unfiltered
-
-
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -96,6 +96,9 @@ class ChannelConsumer(Consumer):
     def wants_of(self, publisher: int) -> bool:
         return not (self.no_local and publisher == self.on_channel.connection.number)
 
+    def protocol(self) -> str:
+        return "0-9-1"
+
     def deliver(self, entry: Entry) -> None:
         channel = self.on_channel
         tag = channel.next_tag
@@ -268,7 +271,7 @@ class Channel(Holder):
     def route_message(self, route: Route, message: Message) -> list[Queue]:
         """The queues where headers matter: CC and BCC, headers exchanges."""
         more: list[str] = []
-        if message.headers_at >= 0:
+        if message.headers_at >= 0 and b"CC" in message.header:
             more = content.copy_keys(message)
         if not more and not route.dynamic:
             return route.queues

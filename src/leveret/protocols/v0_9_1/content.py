@@ -39,6 +39,9 @@ class BasicHeaderReader(HeaderReader):
         value: str | None = _properties(message.header).get("expiration")
         return value
 
+    def make_header(self, content_type: str, size: int) -> bytes:
+        return encode_header(BASIC, size, {"content_type": content_type})
+
 
 def _properties(header: bytes) -> dict[str, Any]:
     try:

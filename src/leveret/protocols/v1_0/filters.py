@@ -44,11 +44,12 @@ SELECTOR: Final = "apache.org:selector-filter:string"
 SQL: Final = "amqp:sql-filter"
 PROPERTIES_FILTER: Final = "amqp:properties-filter"
 APPLICATION_PROPERTIES_FILTER: Final = "amqp:application-properties-filter"
-# Of streams, as RabbitMQ names them, and one of ours: what they mean stands in the arguments of a consumer of 0-9-1.
+# Of streams, as RabbitMQ names them, and those of ours: what they mean stands in the arguments of a consumer of 0-9-1.
 STREAM_FILTERS: Final = {
     "rabbitmq:stream-offset-spec": "x-stream-offset", "rabbitmq:stream-filter": "x-stream-filter",
     "rabbitmq:stream-match-unfiltered": "x-stream-match-unfiltered", "leveret:stream-consumer": "x-stream-consumer",
     "leveret:packed": "x-packed", "leveret:packed-until": "x-packed-until",
+    "leveret:stream-filter-routing-key": "x-stream-filter-routing-key",
 }
 DESCRIPTORS: Final = {
     0x0000468C00000000: DIRECT_BINDING, 0x0000468C00000001: TOPIC_BINDING, 0x0000468C00000002: HEADERS_BINDING,

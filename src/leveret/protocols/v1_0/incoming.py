@@ -364,7 +364,9 @@ class IncomingLink(Link):
             self._spool(message)
         queues = route.queues
         if route.dynamic:
-            queues = vhost.route_message(route, message, [])
+            # A message of a transaction is published with that.
+            queues = vhost.route_message(route, message, []) if self.work is None \
+                else vhost.queues_of(route, message, [])
         due = 0
         if sections.message_annotations >= 0:
             due = delivery_time(sections, connection.broker.timers.now())

@@ -84,6 +84,9 @@ class LinkConsumer(Consumer):
             return False
         return self.no_ack or session.may_hold_more()
 
+    def protocol(self) -> str:
+        return "1.0"
+
     def deliver(self, entry: Entry) -> None:
         link = self.link
         session = link.session

@@ -1,0 +1,455 @@
+"""Events of the broker itself: what becomes of messages, told through the exchange `amq.leveret.events` of each vhost.
+
+An event is a message with the routing key EVENT.NAME, the name of a queue or an exchange. Which events are made follows
+from what is bound: with each change of the exchange's bindings every queue gets a `Watch` where one of its events has
+somewhere to go, and none otherwise. Nothing here is reached from a queue without one: a watched queue takes the ways in
+and out that limits and selective consumers take too (`guarded`, `selective`), and routes from a watched exchange are made
+`dynamic`.
+
+What happens in a turn is noted in a few numbers, and made into messages at its end. Events are never in anybody's way:
+what a queue does not take is counted, and told later.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker.consumer import Output
+from leveret.broker.exchanges.base import Binding
+from leveret.broker.exchanges.topic import TopicExchange
+from leveret.broker.message import Entry, Message
+
+if TYPE_CHECKING:
+    from leveret.broker.queues.base import Queue
+    from leveret.broker.vhost import Vhost
+
+EVENTS: Final = "amq.leveret.events"
+PUBLISHED: Final = "published"
+ROUTED: Final = "routed"
+UNROUTABLE: Final = "unroutable"
+DELIVERED: Final = "delivered"
+SETTLED: Final = "settled"
+EXPIRED: Final = "expired"
+DEAD_LETTERED: Final = "dead-lettered"
+DROPPED: Final = "dropped"
+
+# Outcomes of a settlement, and of a dead letter.
+ACCEPTED: Final = "accepted"
+RELEASED: Final = "released"
+REJECTED: Final = "rejected"
+GONE: Final = "dropped"
+NOWHERE: Final = "unroutable"
+COPY: Final = "copy"
+
+PROTOCOLS: Final = ("0-9-1", "1.0")
+CONTENT_TYPE: Final = "application/json"
+# What the address of an event begins with.
+_FROM_EVENTS: Final = bytes((len(EVENTS),)) + EVENTS.encode()
+# Events that one turn makes; those beyond count as dropped.
+MOST_PENDING: Final = 20_000
+# Times that a queue remembers of what came, and of what is being delivered.
+MOST_TIMES: Final = 16_384
+MOST_HELD: Final = 100_000
+_MOST_CACHED: Final = 4096
+_LONGEST_KEY: Final = 255
+UNKNOWN: Final = -1
+
+
+class EventsExchange(TopicExchange):
+    """The exchange; `changes` counts those of its bindings."""
+
+    def __init__(self) -> None:
+        super().__init__(EVENTS, True, False, True, None)
+        self.changes = 0
+
+    def added(self, binding: Binding) -> None:
+        self.changes += 1
+        super().added(binding)
+
+    def removed(self, binding: Binding) -> None:
+        self.changes += 1
+        super().removed(binding)
+
+
+class Series:
+    """Events of one kind, one name and one outcome, of which one in `every` is made: so many each of them stands for."""
+
+    __slots__ = ("address", "begin", "count", "end", "every")
+
+    def __init__(self, address: bytes, begin: str, end: str, every: int) -> None:
+        self.address = address
+        self.begin = begin
+        self.end = end
+        self.every = every
+        # The first one is made in the middle of the first `every`, so that what was counted is right on average.
+        self.count = every >> 1
+
+    def is_due(self) -> bool:
+        count = self.count + 1
+        if count < self.every:
+            self.count = count
+            return False
+        self.count = 0
+        return True
+
+
+class Kind:
+    """Events of one kind and one name, of whatever outcome."""
+
+    __slots__ = ("address", "event", "events", "name", "of_queue", "series")
+
+    def __init__(self, events: Events, event: str, name: str, of_queue: bool) -> None:
+        self.events = events
+        self.event = event
+        self.name = name
+        self.of_queue = of_queue
+        self.address = address_of(event, name)
+        self.series: dict[tuple[str, str, str], Series] = {}
+
+    def note(self, address: bytes, size: int, age: int, outcome: str, reason: str, protocol: str, count: int = 0) -> None:
+        """Note an event of a message. `age` in milliseconds or UNKNOWN; with `count` one that stands for so many."""
+        series = self.series.get((outcome, reason, protocol))
+        if series is None:
+            series = self._new_series(outcome, reason, protocol)
+        if count or series.is_due():
+            self.events.add(series, address, size, age, count or series.every)
+
+    def _new_series(self, outcome: str, reason: str, protocol: str) -> Series:
+        events = self.events
+        begin = f'{{"event":"{self.event}","vhost":{_json(events.vhost.name)},"time":'
+        end = ""
+        if self.of_queue:
+            end += f',"queue":{_json(self.name)}'
+        for name, value in (("outcome", outcome), ("reason", reason), ("protocol", protocol)):
+            if value:
+                end += f',"{name}":{_json(value)}'
+        series = Series(self.address, begin, end, events.vhost.broker.event_sample)
+        self.series[outcome, reason, protocol] = series
+        return series
+
+
+class Noted:
+    """An event that happened in this turn."""
+
+    __slots__ = ("address", "age", "sample", "series", "size")
+
+    def __init__(self, series: Series, address: bytes, size: int, age: int, sample: int) -> None:
+        self.series = series
+        self.address = address
+        self.size = size
+        self.age = age
+        self.sample = sample
+
+
+class Times:
+    """When the entries of a queue came: sequence numbers and milliseconds, one pair a turn."""
+
+    __slots__ = ("seqs", "times")
+
+    def __init__(self) -> None:
+        self.seqs: array[int] = array("Q")
+        self.times: array[int] = array("Q")
+
+    def note(self, seq: int, now: int) -> None:
+        times = self.times
+        if times and times[-1] == now:
+            return
+        if len(times) >= MOST_TIMES:  # coarser from now on
+            self.seqs = self.seqs[::2]
+            self.times = times = times[::2]
+        self.seqs.append(seq)
+        times.append(now)
+
+    def age(self, seq: int, now: int) -> int:
+        """Milliseconds since an entry came, UNKNOWN where it came before anybody watched."""
+        index = bisect_right(self.seqs, seq)
+        return max(now - self.times[index - 1], 0) if index else UNKNOWN
+
+
+class Watch:
+    """The events of one queue; None for those that are bound to nothing."""
+
+    __slots__ = ("dead_lettered_kind", "delivered_kind", "events", "expired_kind", "held", "routed_kind", "settled_kind",
+                 "times")
+
+    def __init__(self, events: Events) -> None:
+        self.events = events
+        self.routed_kind: Kind | None = None
+        self.delivered_kind: Kind | None = None
+        self.settled_kind: Kind | None = None
+        self.expired_kind: Kind | None = None
+        self.dead_lettered_kind: Kind | None = None
+        self.times = Times()
+        # When what is held now was delivered.
+        self.held: dict[Entry, int] = {}
+
+    def sees_out(self) -> bool:
+        """Whether anybody wants to know what is handed out and settled."""
+        return self.delivered_kind is not None or self.settled_kind is not None
+
+    def routed(self, entry: Entry) -> None:
+        """An entry has come."""
+        message = entry.message
+        if message.address.startswith(_FROM_EVENTS):
+            return
+        self.times.note(entry.seq, self.events.turn())
+        kind = self.routed_kind
+        if kind is not None:
+            kind.note(_address(entry), message.size, UNKNOWN, "", "", PROTOCOLS[message.format])
+
+    def delivered(self, entry: Entry, protocol: str, copy: bool = False) -> None:
+        """An entry was handed out; `copy`: and stays where it is."""
+        message = entry.message
+        if message.address.startswith(_FROM_EVENTS):
+            return
+        now = self.events.turn()
+        kind = self.delivered_kind
+        if kind is not None:
+            kind.note(_address(entry), message.size, self.times.age(entry.seq, now), COPY if copy else "", "", protocol)
+        if self.settled_kind is not None and not copy and len(self.held) < MOST_HELD:
+            self.held[entry] = now
+
+    def settled(self, entry: Entry, outcome: str, protocol: str) -> None:
+        """A delivery has its outcome."""
+        message = entry.message
+        if message.address.startswith(_FROM_EVENTS):
+            return
+        since = self.held.pop(entry, UNKNOWN)
+        kind = self.settled_kind
+        if kind is not None:
+            age = UNKNOWN if since < 0 else max(self.events.turn() - since, 0)
+            kind.note(_address(entry), message.size, age, outcome, "", protocol)
+
+    def left(self, entry: Entry, reason: str) -> None:
+        """An entry leaves the queue for another reason than its consumer's outcome."""
+        message = entry.message
+        if reason == REJECTED or message.address.startswith(_FROM_EVENTS):
+            return
+        age = self.times.age(entry.seq, self.events.turn())
+        if reason == EXPIRED:
+            if self.expired_kind is not None:
+                self.expired_kind.note(_address(entry), message.size, age, "", "", "")
+        elif self.settled_kind is not None:
+            self.settled_kind.note(_address(entry), message.size, age, GONE, reason, "")
+
+    def removed(self, reason: str, count: int) -> None:
+        """So many entries were taken away together."""
+        if count and self.settled_kind is not None:
+            self.settled_kind.note(b"", 0, UNKNOWN, GONE, reason, "", count)
+
+    def dead_lettered(self, entry: Entry, reason: str, targets: int) -> None:
+        """An entry went to so many queues as a dead letter."""
+        message = entry.message
+        kind = self.dead_lettered_kind
+        if kind is None or message.address.startswith(_FROM_EVENTS):
+            return
+        age = self.times.age(entry.seq, self.events.turn()) if entry.seq else UNKNOWN
+        kind.note(_address(entry), message.size, age, ROUTED if targets else NOWHERE, reason, "")
+
+
+class ExchangeWatch:
+    """The events of one exchange."""
+
+    __slots__ = ("published_kind", "unroutable_kind")
+
+    def __init__(self, published: Kind | None, unroutable: Kind | None) -> None:
+        self.published_kind = published
+        self.unroutable_kind = unroutable
+
+    def published(self, message: Message, queues: list[Queue]) -> None:
+        """A message was published, and routed to these queues."""
+        protocol = PROTOCOLS[message.format]
+        if self.published_kind is not None:
+            self.published_kind.note(message.address, message.size, UNKNOWN, "", "", protocol)
+        if self.unroutable_kind is not None and not queues:
+            self.unroutable_kind.note(message.address, message.size, UNKNOWN, "", "", protocol)
+
+
+class Events(Output):
+    """The events of one vhost.
+
+    dropped   events that some queue refused, or that were too many for a turn
+    """
+
+    def __init__(self, vhost: Vhost, exchange: EventsExchange) -> None:
+        self.vhost = vhost
+        self.exchange = exchange
+        self.seen = 0
+        self.bound = False
+        self.dropped = 0
+        self._exchanges: dict[str, ExchangeWatch | None] = {}
+        self._pending: list[Noted] = []
+        self._now = 0
+        self._lost: dict[str, int] = {}
+        self._names: dict[bytes, str] = {}
+        self._headers: dict[int, bytes] = {}
+
+    # What is watched
+
+    def rebind(self) -> None:
+        """The bindings of the exchange may have changed: see who is watched."""
+        changes = self.exchange.changes
+        if changes == self.seen:
+            return
+        self.seen = changes
+        self.bound = self.exchange.is_bound()
+        self._exchanges.clear()
+        for queue in self.vhost.queues.values():
+            self.watch(queue)
+
+    def watch(self, queue: Queue) -> None:
+        """Watch a queue, or do so no longer."""
+        name = queue.name
+        routed = self._kind(ROUTED, name)
+        delivered = self._kind(DELIVERED, name)
+        settled = self._kind(SETTLED, name)
+        expired = self._kind(EXPIRED, name)
+        dead_lettered = self._kind(DEAD_LETTERED, name)
+        watch = queue.watch
+        if routed is None and delivered is None and settled is None and expired is None and dead_lettered is None:
+            if watch is not None:
+                queue.set_watch(None)
+            return
+        if watch is None:
+            watch = Watch(self)
+        watch.routed_kind = routed
+        watch.delivered_kind = delivered
+        watch.settled_kind = settled
+        watch.expired_kind = expired
+        watch.dead_lettered_kind = dead_lettered
+        if settled is None:
+            watch.held.clear()
+        queue.set_watch(watch)
+
+    def of_exchange(self, name: str) -> ExchangeWatch | None:
+        """Who wants to know what is published to an exchange."""
+        if not self.bound or name == EVENTS:
+            return None
+        if name in self._exchanges:
+            return self._exchanges[name]
+        published = self._kind(PUBLISHED, name)
+        unroutable = self._kind(UNROUTABLE, name)
+        watch = None if published is None and unroutable is None else ExchangeWatch(published, unroutable)
+        if len(self._exchanges) > 2 * len(self.vhost.exchanges):
+            self._exchanges.clear()  # of exchanges that are gone
+        self._exchanges[name] = watch
+        return watch
+
+    def _kind(self, event: str, name: str) -> Kind | None:
+        if not self.bound or not self.exchange.match(_key(event, name), {}, ""):
+            return None
+        return Kind(self, event, name, event not in (PUBLISHED, UNROUTABLE))
+
+    # What happens
+
+    def turn(self) -> int:
+        """The time of this turn, in milliseconds."""
+        now = self._now
+        if not now:
+            now = self._now = self.vhost.broker.timers.now()
+            self.vhost.broker.outputs.append(self)
+        return now
+
+    def add(self, series: Series, address: bytes, size: int, age: int, sample: int) -> None:
+        if not self._now:
+            self.turn()
+        if len(self._pending) >= MOST_PENDING:
+            self._lose("", sample)
+            return
+        self._pending.append(Noted(series, address, size, age, sample))
+
+    def _lose(self, queue: str, count: int) -> None:
+        self.dropped += count
+        self._lost[queue] = self._lost.get(queue, 0) + count
+
+    def flush(self) -> None:
+        """The turn ends: make messages of what happened, and give them to the queues."""
+        now = self._now
+        pending = self._pending
+        self._now = 0
+        self._pending = []
+        if self.vhost.removed:
+            return
+        if self._lost and pending:
+            self._tell_lost(now)
+        for noted in pending:
+            series = noted.series
+            body = series.begin + str(now)
+            if noted.address:
+                body += self._names_of(noted.address) + str(noted.size)
+            body += series.end
+            if noted.age >= 0:
+                body += ',"age_ms":' + str(noted.age)
+            self._publish(series.address, body + ',"sample":' + str(noted.sample) + "}", noted.sample)
+
+    def _publish(self, address: bytes, text: str, count: int) -> bool:
+        """Give an event that stands for so many to the queues; whether one of them has taken it."""
+        vhost = self.vhost
+        body = text.encode("ascii")
+        size = len(body)
+        header = self._headers.get(size)
+        if header is None:
+            header = self._headers[size] = vhost.broker.make_header(CONTENT_TYPE, size)
+        message = Message(address, header, body, size, False)
+        route = vhost.route(address)
+        queues = route.queues
+        if route.dynamic:
+            queues = vhost.route_message(route, message, [])
+        taken = False
+        for queue in queues:
+            if queue.push(message):
+                taken = True
+            elif count:
+                self._lose(queue.name, count)
+        return taken
+
+    def _tell_lost(self, now: int) -> None:
+        lost = self._lost
+        self._lost = {}
+        name = _json(self.vhost.name)
+        for queue, count in lost.items():
+            text = f'{{"event":"{DROPPED}","vhost":{name},"time":{now},"queue":{_json(queue)},"sample":{count}}}'
+            if not self._publish(address_of(DROPPED, queue), text, 0):
+                self._lost[queue] = count  # to be told when there is room
+
+    def _names_of(self, address: bytes) -> str:
+        """Exchange and routing key, up to the size."""
+        found = self._names.get(address)
+        if found is None:
+            if len(self._names) >= _MOST_CACHED:
+                self._names.clear()
+            length = address[0]
+            exchange = address[1 : 1 + length].decode("utf-8", "surrogateescape")
+            routing_key = address[2 + length :].decode("utf-8", "surrogateescape")
+            found = f',"exchange":{_json(exchange)},"routing_key":{_json(routing_key)},"size":'
+            self._names[address] = found
+        return found
+
+
+def address_of(event: str, name: str) -> bytes:
+    """The address of an event of a queue or an exchange."""
+    key = _key(event, name).encode("utf-8", "surrogateescape")
+    return _FROM_EVENTS + bytes((len(key),)) + key
+
+
+def _key(event: str, name: str) -> str:
+    """The routing key; a name that is too long for one is cut off."""
+    key = f"{event}.{name}"
+    octets = key.encode("utf-8", "surrogateescape")
+    return key if len(octets) <= _LONGEST_KEY else octets[:_LONGEST_KEY].decode("utf-8", "ignore")
+
+
+def _address(entry: Entry) -> bytes:
+    """The address that an entry has in its queue."""
+    overlay = entry.overlay
+    if overlay is not None and overlay.address is not None:
+        return overlay.address
+    return entry.message.address
+
+
+def _json(text: str) -> str:
+    """A text in JSON; octets that are no UTF-8 become question marks."""
+    return json.dumps(text.encode("utf-8", "replace").decode("utf-8"))

@@ -1,0 +1,111 @@
+"""What a reader of a stream asks for: filter values (`x-stream-filter`) and routing keys (`x-stream-filter-routing-key`).
+
+Most messages are not what a filter wants, so they are passed over by a look at their octets: a routing key stands in the
+address, and a header that does not hold the octets of any wanted value need not be decoded.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.broker.errors import PreconditionFailed
+from leveret.broker.exchanges.topic import TopicExchange
+from leveret.broker.message import FORMAT_AMQP0, Message, Overlay
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
+
+FILTER: Final = "x-stream-filter"
+FILTER_VALUE: Final = "x-stream-filter-value"
+MATCH_UNFILTERED: Final = "x-stream-match-unfiltered"
+ROUTING_KEYS: Final = "x-stream-filter-routing-key"
+
+_VALUE_OCTETS: Final = FILTER_VALUE.encode()
+# What follows the name where the value is a text: the types of a field table, and of AMQP 1.0.
+_TEXTS_0: Final = b"S"
+_TEXTS_1: Final = b"\xa1\xb1\xa3\xb3"
+_MOST_REMEMBERED: Final = 4096
+
+
+class StreamFilter:
+    """What one reader wants. Raises PreconditionFailed for arguments that say nothing of the kind.
+
+    any         it wants everything
+    values      the filter values it takes, None for any; with `unfiltered` also messages that have none
+    keys        holds the patterns of routing keys, None for any
+    """
+
+    __slots__ = ("_known", "_needles", "any", "keys", "unfiltered", "values")
+
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        unfiltered = arguments.get(MATCH_UNFILTERED, False)
+        if not isinstance(unfiltered, bool):
+            raise PreconditionFailed(f"invalid arg '{MATCH_UNFILTERED}': received '{unfiltered}', expected true or false")
+        self.unfiltered = unfiltered
+        self.values: frozenset[str] | None = None
+        self._needles: list[bytes] = []
+        self.keys: TopicExchange | None = None
+        self._known: dict[bytes, bool] = {}
+        wanted = _texts(FILTER, arguments.get(FILTER))
+        if wanted:
+            self.values = frozenset(wanted)
+            self._needles = [value.encode("utf-8", "surrogateescape") for value in wanted]
+            if any("\ufffd" in value for value in wanted):
+                self._needles = [b""]  # other octets may be read like this
+        patterns = _texts(ROUTING_KEYS, arguments.get(ROUTING_KEYS))
+        if patterns:
+            self.keys = TopicExchange(ROUTING_KEYS)
+            for pattern in patterns:
+                self.keys.bind(True, pattern, {})
+        self.any = not wanted and not patterns
+
+    def wants(self, broker: Broker, message: Message, overlay: Overlay | None) -> bool:
+        """Whether a message is for this reader. `overlay`: what the broker has added to it."""
+        if self.keys is not None:
+            address = message.address
+            if overlay is not None and overlay.address is not None:
+                address = overlay.address
+            known = self._known.get(address)
+            if known is None:
+                known = self._match(self.keys, address)
+            if not known:
+                return False
+        return self.values is None or self._has_value(broker, message, self.values)
+
+    def _match(self, keys: TopicExchange, address: bytes) -> bool:
+        found = bool(keys.match(address[2 + address[0] :].decode("utf-8", "surrogateescape"), {}, ""))
+        if len(self._known) >= _MOST_REMEMBERED:
+            self._known.clear()
+        self._known[address] = found
+        return found
+
+    def _has_value(self, broker: Broker, message: Message, values: frozenset[str]) -> bool:
+        header = message.header
+        at = header.find(_VALUE_OCTETS)
+        if at < 0:
+            return self.unfiltered
+        kind = header[at + len(_VALUE_OCTETS) : at + len(_VALUE_OCTETS) + 1]
+        if kind and kind in (_TEXTS_0 if message.format == FORMAT_AMQP0 else _TEXTS_1):
+            for needle in self._needles:
+                if needle in header:
+                    break
+            else:
+                return False
+        value = broker.decode_headers(message).get(FILTER_VALUE)
+        if value is None:
+            return self.unfiltered
+        return _text(value) in values
+
+
+def _texts(name: str, wanted: Any) -> list[str]:
+    """A text or a list of them; none where nothing is asked for."""
+    if wanted is None:
+        return []
+    values = wanted if isinstance(wanted, (list, tuple)) else (wanted,)
+    if not values or not all(isinstance(value, (str, bytes)) for value in values):
+        raise PreconditionFailed(f"invalid arg '{name}': received '{str(wanted)[:60]}', expected a text or a list of texts")
+    return [_text(value) for value in values]
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
