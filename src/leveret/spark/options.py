@@ -90,8 +90,8 @@ OPTIONS: Final = (
            "-1 latest. Left out it is `latest` in `readStream` and `earliest` in `read`.",
            values.offsets("earliest", "latest")),
     Option("startingTimestamp", "time", None, (STREAM,),
-           "Begin with the first message that was appended then or later: milliseconds of Unix time or ISO 8601.",
-           values.timestamp),
+           "Begin with what was appended then or later, as closely as the broker knows times: milliseconds of Unix time or "
+           "ISO 8601.", values.timestamp),
     Option("endingOffsets", "latest, JSON", "latest", (STREAM,),
            "Where a `read` ends: offsets by stream in JSON, exclusive.", values.offsets("latest")),
     # How much at a time

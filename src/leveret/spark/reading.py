@@ -1,0 +1,191 @@
+"""What a task does: slices become batches, from segment files where there are any, over AMQP otherwise.
+
+Whatever comes from where, each slice is counted: it begins with its first offset, ends with its last one, and has all in
+between, but for those that the manifest says were erased.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from leveret.segments.columns import make_batch
+from leveret.segments.errors import SegmentError
+from leveret.segments.manifest import Segment
+from leveret.segments.packed import Packed
+from leveret.segments.reader import open_segment
+from leveret.segments.schema import COLUMNS
+from leveret.spark.connection import ControlClient, Endpoint
+from leveret.spark.errors import ReadFailed
+from leveret.spark.fetch import StreamFetch
+from leveret.spark.planning import Slice
+from leveret.spark.schema import arrow_schema
+from leveret.spark.topology import describe
+
+log = logging.getLogger("leveret.spark")
+
+_HEADERS: Final = {"map": ("headers_json",), "json": ("headers",), "both": ()}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How slices are read: the part of the options that tasks need."""
+
+    endpoint: Endpoint
+    columns: tuple[str, ...] | None
+    history: str = "auto"
+    headers_format: str = "both"
+    routing_key_filter: str | None = None
+    prefetch: int | None = None
+    batch_rows: int = 16_384
+    fail_on_data_loss: bool = True
+
+    def batches(self, slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
+        """All of them, with the schema that Spark wants."""
+        for part in slices:
+            yield from SliceReader(self, part).batches()
+
+
+class SliceReader:
+    """One slice. `position` is the offset of the next message."""
+
+    def __init__(self, reading: Reading, part: Slice) -> None:
+        self.reading = reading
+        self.part = part
+        self.position = part.first
+        self.schema = arrow_schema(reading.columns)
+        pattern = reading.routing_key_filter
+        self._matches = None if pattern is None else topic_expression(pattern)
+        wanted = set(self.schema.names) - set(_HEADERS[reading.headers_format])
+        if self._matches is not None:
+            wanted.add("routing_key")
+        # Files are checked by their offsets.
+        self._names = [name for name in COLUMNS if name in wanted]
+        self._file_names = [name for name in COLUMNS if name in wanted | {"offset"}]
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        part = self.part
+        if self.reading.history != "amqp":
+            for segment in part.segments:
+                if segment.last < self.position or segment.first >= part.stop:
+                    continue
+                if segment.first > self.position:
+                    yield from self._over_amqp(segment.first)
+                try:
+                    yield from self._from_file(segment)
+                except SegmentError as error:
+                    if self.reading.history == "segments":
+                        raise ReadFailed(f"{error}; history=auto reads these messages over AMQP instead") from None
+                    log.warning("%s; messages from offset %d on are read over AMQP instead", error, self.position)
+                    yield from self._over_amqp(min(segment.last + 1, part.stop))
+        if self.position < part.stop:
+            yield from self._over_amqp(part.stop)
+        if self.position != part.stop:
+            raise ReadFailed(f"{self._named()} was read up to offset {self.position} instead of {part.stop}")
+
+    # Segment files
+
+    def _from_file(self, segment: Segment) -> Iterator[pa.RecordBatch]:
+        """The rest of the slice that is in this file. `SegmentError` where it cannot be read, behind whole batches."""
+        stop = min(self.part.stop, segment.last + 1)
+        first = self.position
+        count = 0
+        with open_segment(segment.path, expected=segment) as reader:
+            for batch in reader.read(self._file_names, first, stop - 1, self.part.stream, self.part.partition,
+                                     self.reading.batch_rows):
+                offsets = batch.column("offset")
+                low, high = offsets[0].as_py(), offsets[len(offsets) - 1].as_py()
+                gap = high - low + 1 - len(offsets)
+                if low < self.position or high >= stop or gap < 0 or (
+                        (gap or low > self.position) and not _may_have_gaps(segment)):
+                    raise _not_contiguous(segment, self.position, low, high, len(offsets))
+                made = self._finished(batch)
+                self.position = high + 1
+                count += len(offsets)
+                if made is not None:
+                    yield made
+        if self.position < stop and not _may_have_gaps(segment):
+            raise _not_contiguous(segment, self.position, self.position, stop - 1, 0)
+        if first <= segment.first and stop > segment.last and count != segment.count:
+            raise _not_contiguous(segment, first, first, stop - 1, count)
+        self.position = stop
+
+    # AMQP
+
+    def _over_amqp(self, stop: int) -> Iterator[pa.RecordBatch]:
+        reading, part = self.reading, self.part
+        fetch = StreamFetch(reading.endpoint, part.stream, part.id, prefetch=reading.prefetch,
+                            fail_on_data_loss=reading.fail_on_data_loss)
+        for pack in fetch.read(self.position, stop):
+            missing = pack.next - pack.first - pack.count
+            if missing:
+                self._check_erased(pack, missing)
+            self.position = pack.next
+            if pack.count:
+                made = self._finished(make_batch(pack.rows, self._names, part.stream, part.partition))
+                if made is not None:
+                    yield made
+        self.position = stop
+
+    def _check_erased(self, pack: Packed, missing: int) -> None:
+        """`ReadFailed` where the manifest does not say that messages of this range were erased."""
+        control = ControlClient(self.reading.endpoint, "leveret-spark-read")
+        try:
+            segments = describe(control, self.part.stream, pack.first, pack.next - 1).segments
+        finally:
+            control.close()
+        erased = sum(segment.last - segment.first + 1 - segment.count for segment in segments)
+        if missing > erased:
+            raise ReadFailed(f"{self._named()}: {missing} messages from offset {pack.first} to {pack.next - 1} are "
+                             f"missing, and the manifest says that {erased} were erased")
+
+    # Both
+
+    def _finished(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+        """With the columns that Spark wants, in their order, and the rows that pass the filter; None for none of them."""
+        if self._matches is not None:
+            batch = batch.filter(pc.match_substring_regex(batch.column("routing_key"), self._matches))
+            if not batch.num_rows:
+                return None
+        given = batch.schema
+        columns = [batch.column(field.name) if given.get_field_index(field.name) >= 0
+                   else pa.nulls(batch.num_rows, field.type) for field in self.schema]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _named(self) -> str:
+        part = self.part
+        return f"stream {part.stream!r}, offsets {part.first} to {part.stop - 1}"
+
+
+def _may_have_gaps(segment: Segment) -> bool:
+    return segment.count < segment.last - segment.first + 1
+
+
+def _not_contiguous(segment: Segment, expected: int, low: int, high: int, count: int) -> SegmentError:
+    return SegmentError(segment.path, f"it has {count} messages from offset {low} to {high} where offset {expected} was "
+                        "next: it does not hold what its place in the manifest says")
+
+
+def topic_expression(pattern: str) -> str:
+    """The regular expression of a topic exchange's pattern: `*` is one word, `#` any number of them."""
+    words = [word for word, before in zip(pattern.split("."), ["", *pattern.split(".")], strict=False)
+             if not word == before == "#"]
+    made = ""
+    for number, word in enumerate(words):
+        if word == "#":
+            made += r"(\.[^.]*)*" if number else r"([^.]*(\.[^.]*)*)?"
+            continue
+        piece = r"[^.]*" if word == "*" else re.escape(word)
+        if number and not (number == 1 and words[0] == "#"):
+            made += r"\."
+        elif number:
+            # Behind a `#` that may stand for no word at all.
+            made = r"([^.]*\.)*"
+        made += piece
+    return f"^{made}$"

@@ -1,0 +1,62 @@
+"""The data source `amqp`: which class reads or writes, by mode. The work is theirs."""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+)
+from pyspark.sql.types import StructType
+
+from leveret.spark.connection import ControlClient, endpoint_of
+from leveret.spark.errors import OptionError
+from leveret.spark.options import STREAM, Settings, read_options
+from leveret.spark.schema import check_schema, table_schema
+from leveret.spark.target import Target, find_target
+
+
+class AmqpDataSource(DataSource):
+    """`spark.read.format("amqp")`, `spark.readStream`, `df.write`, `df.writeStream`, and SQL's `USING amqp`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "amqp"
+
+    def schema(self) -> StructType:
+        settings = read_options(self.options)
+        endpoint_of(settings)
+        return table_schema(settings.columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        settings, target = self._find(schema, False)
+        if target.mode == STREAM:
+            from leveret.spark.batch_reader import StreamBatchReader
+
+            return StreamBatchReader(settings, target)
+        raise _no_way(target, "read")
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        settings, target = self._find(schema, True)
+        if target.mode == STREAM:
+            from leveret.spark.stream_reader import StreamReader
+
+            return StreamReader(settings, target)
+        raise _no_way(target, "readStream")
+
+    def _find(self, schema: StructType, streaming: bool) -> tuple[Settings, Target]:
+        """What is to be read. Closes its connection: readers are pickled, and open their own."""
+        settings = read_options(self.options)
+        check_schema(schema, settings.columns)
+        control = ControlClient(endpoint_of(settings))
+        try:
+            return settings, find_target(settings, control, streaming)
+        finally:
+            control.close()
+
+    def __repr__(self) -> str:
+        return "AmqpDataSource()"
+
+
+def _no_way(target: Target, how: str) -> OptionError:
+    return OptionError(f"option mode: {target.mode} is no way to read {target} by {how}")

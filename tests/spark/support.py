@@ -1,0 +1,60 @@
+"""Streams for the tests of Spark, and queries over them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from leveret import blocking
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+# Seconds for whatever a query has to do.
+PATIENCE = 60
+
+
+def declare_stream(connection: blocking.Connection, name: str, **arguments: Any) -> None:
+    with connection.channel() as channel:
+        channel.declare_queue(name, durable=True, arguments={
+            "x-queue-type": "stream", **{key.replace("_", "-"): value for key, value in arguments.items()}})
+
+
+def publish(connection: blocking.Connection, queue: str, bodies: Iterable[str | bytes], **properties: Any) -> None:
+    """Publish to a queue, confirmed."""
+    with connection.channel() as channel, channel.publisher(routing_key=queue, window=1000, **properties) as publisher:
+        for body in bodies:
+            publisher.publish(body)
+
+
+def read(spark: SparkSession, url: str, **options: Any) -> DataFrame:
+    return spark.read.format("amqp").options(url=url, **options).load()
+
+
+def bodies(frame: DataFrame) -> list[str]:
+    """In the order of their offsets."""
+    return [row.body.decode() for row in sorted(frame.select("offset", "body").collect())]
+
+
+def start(spark: SparkSession, url: str, directory: Path, *, available_now: bool = True, sink: str = "out",
+          **options: Any) -> StreamingQuery:
+    """A query from a source to Parquet files under the directory, with its checkpoint there too."""
+    writer = (spark.readStream.format("amqp").options(url=url, **options).load()
+              .writeStream.format("parquet").option("path", str(directory / sink))
+              .option("checkpointLocation", str(directory / "checkpoint")))
+    return writer.trigger(**({"availableNow": True} if available_now else {"processingTime": "50 milliseconds"})).start()
+
+
+def run(spark: SparkSession, url: str, directory: Path, **options: Any) -> StreamingQuery:
+    """The same over what is there now, to its end."""
+    query = start(spark, url, directory, **options)
+    assert query.awaitTermination(PATIENCE)
+    return query
+
+
+def written(spark: SparkSession, directory: Path, sink: str = "out") -> list[str]:
+    """The bodies that the query has written, by stream and offset."""
+    rows = spark.read.parquet(str(directory / sink)).select("queue", "offset", "body").collect()
+    return [row.body.decode() for row in sorted(rows)]
