@@ -91,6 +91,7 @@ class SegmentWriter:
         self.first_time = self.last_time = 0
         self.count = 0
         self.body_octets = 0
+        self._covered: tuple[int, int] | None = None
         self._held: list[dict[str, pa.Array]] = []
         self._held_rows = 0
         self._held_octets = 0
@@ -161,10 +162,17 @@ class SegmentWriter:
         self._held_rows = 0
         self._held_octets = 0
 
+    def cover(self, first: int, last: int) -> None:
+        """The segment covers these offsets (inclusive), though some of the first or last rows are not there any more, or
+        none at all."""
+        self._covered = first, last
+
     def finish(self) -> Segment:
-        """Put the file in its place, and tell the manifest of it. ValueError where there are no rows, SegmentError where it
-        fails; the file is not there then."""
-        if not self.count:
+        """Put the file in its place, and tell the manifest of it. ValueError where there are no rows and no offsets are
+        covered, SegmentError where it fails; the file is not there then."""
+        if self._covered is not None:
+            self.first, self.last = self._covered
+        if self.first < 0:
             self.abort()
             raise ValueError("a segment without rows is not written")
         name = f"{self.first:020d}-{self.id}{SUFFIX}"

@@ -1,0 +1,89 @@
+"""Paths into JSON documents: `$.customer.emails[0]`, `$['odd name'].items[*].price`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+# A name behind a point, a quoted name in brackets, a number or `*` in brackets, or `*` behind a point.
+_STEP: Final = re.compile(r"""\.(?P<name>[^.\[\]'"*\s]+)|\.(?P<any>\*)|\[(?P<number>\d+)\]|\[(?P<each>\*)\]"""
+                          r"""|\[(?P<quote>['"])(?P<quoted>.*?)(?P=quote)\]""")
+
+# A name, the number of an element, or None for all of them.
+Step = str | int | None
+
+
+class JsonPath:
+    """One path. ValueError for a text that is none."""
+
+    __slots__ = ("steps", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.steps = _steps(text)
+
+    def values(self, document: Any) -> Iterator[Any]:
+        """What is there in the document, nothing where there is no such place."""
+        yield from _found(document, self.steps, 0)
+
+    def replace(self, document: Any, value: Any) -> tuple[Any, int]:
+        """The document with `value` at each such place, and how many there were. The document itself is changed; only the
+        path `$` gives another one."""
+        if not self.steps:
+            return value, 1
+        count = 0
+        for parent in list(_found(document, self.steps[:-1], 0)):
+            count += _replace_in(parent, self.steps[-1], value)
+        return document, count
+
+
+def _steps(text: str) -> tuple[Step, ...]:
+    if not text.startswith("$"):
+        raise ValueError(f"JSON path {text[:80]!r}: expected '$' at its beginning, as in $.customer.id")
+    steps: list[Step] = []
+    at = 1
+    while at < len(text):
+        match = _STEP.match(text, at)
+        if match is None:
+            raise ValueError(f"JSON path {text[:80]!r}: expected .NAME, ['NAME'], [NUMBER] or [*] at position {at}")
+        if match["number"] is not None:
+            steps.append(int(match["number"]))
+        elif match["any"] is not None or match["each"] is not None:
+            steps.append(None)
+        else:
+            steps.append(match["name"] if match["name"] is not None else match["quoted"])
+        at = match.end()
+    return tuple(steps)
+
+
+def _children(value: Any, step: Step) -> list[Any]:
+    if isinstance(value, dict):
+        if step is None:
+            return list(value.values())
+        return [value[step]] if isinstance(step, str) and step in value else []
+    if isinstance(value, list):
+        if step is None:
+            return value
+        return [value[step]] if isinstance(step, int) and step < len(value) else []
+    return []
+
+
+def _found(value: Any, steps: tuple[Step, ...], at: int) -> Iterator[Any]:
+    if at == len(steps):
+        yield value
+        return
+    for child in _children(value, steps[at]):
+        yield from _found(child, steps, at + 1)
+
+
+def _replace_in(parent: Any, step: Step, value: Any) -> int:
+    if isinstance(parent, dict):
+        keys: list[Any] = list(parent) if step is None else [step] if isinstance(step, str) and step in parent else []
+    elif isinstance(parent, list):
+        keys = list(range(len(parent))) if step is None else [step] if isinstance(step, int) and step < len(parent) else []
+    else:
+        keys = []
+    for key in keys:
+        parent[key] = value
+    return len(keys)
