@@ -64,8 +64,13 @@ class HeldLog(MemoryLog):
         self.changes.append(("settle", entry.queue.id, entry.seq))
 
     def settle_range(self, queue_id: int, first: int, last: int, keep: Any, rows: Any, slots: Any) -> None:
+        for row_id, slot in zip(rows, slots, strict=True):
+            row = self.rows.get(row_id)
+            entry = row.entries[slot] if isinstance(row, MemoryRow) else None
+            if entry is not None:
+                assert entry.queue.id == queue_id and first <= entry.seq <= last and entry.seq not in keep
+                self.changes.append(("settle", queue_id, entry.seq))
         super().settle_range(queue_id, first, last, keep, rows, slots)
-        self.changes.append(("range", queue_id, first, last, set(keep)))
 
     def put(self, kind: str, key: str, value: bytes | None) -> None:
         super().put(kind, key, value)
@@ -121,12 +126,8 @@ class HeldLog(MemoryLog):
             entry = change[1]
             self.kept[entry.queue.id, entry.seq] = change[1:]
             self.last_seq[entry.queue.id] = max(entry.seq, self.last_seq.get(entry.queue.id, 0))
-        elif what == "settle":
-            self.kept.pop((change[1], change[2]), None)
         else:
-            _, queue_id, first, last, keep = change
-            for key in [k for k in self.kept if k[0] == queue_id and first <= k[1] <= last and k[1] not in keep]:
-                del self.kept[key]
+            self.kept.pop((change[1], change[2]), None)
 
     def load(self, rows: array[int], slots: array[int], done: Callable[[list[Loaded]], None]) -> None:
         def with_stored_counts(loaded: list[Loaded]) -> None:

@@ -155,6 +155,12 @@ CONSUMER_ARGUMENTS: Final = _declared(
     # Of a reader that wants many messages in one delivery.
     Argument("x-packed", FLAG),
     Argument("x-packed-until", WHOLE, 0, LARGEST, "an offset"),
+    # Of a reader of a planned batch; the lease looks at what they name.
+    Argument("x-lease", TEXT),
+    Argument("x-lease-epoch", WHOLE, 1, needs="x-lease"),
+    Argument("x-lease-batch", WHOLE, 1, needs="x-lease"),
+    Argument("x-lease-first", WHOLE, needs="x-lease"),
+    Argument("x-lease-count", WHOLE, 1, needs="x-lease"),
 )
 
 # What a stream has no use for: its messages leave it by retention alone.

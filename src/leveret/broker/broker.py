@@ -18,6 +18,7 @@ from mypy_extensions import mypyc_attr
 from leveret.broker import metadata
 from leveret.broker.consumer import Output
 from leveret.broker.errors import NotFound, PreconditionFailed, ResourceError
+from leveret.broker.leases import recovery as lease_recovery
 from leveret.broker.log import CommitWaiter, Log, Recovery
 from leveret.broker.message import FORMAT_AMQP0, Entry, Message
 from leveret.broker.queues import paging, remains, shares
@@ -101,6 +102,7 @@ class Broker:
         self.event_sample = 1
         self.next_queue_id = 1
         self.reserved_queue_ids = 1
+        self.next_lease_epoch = 1
         self.in_turn = False
         self.flush_due = 0.0
         # Memory is short: who holds much without acknowledging gets nothing more for now.
@@ -242,6 +244,10 @@ class Broker:
         counter = stored.get((metadata.COUNTER, "queue-id"))
         if counter is not None:
             self.next_queue_id = self.reserved_queue_ids = int(metadata.unpack(counter)["next"])
+        counter = stored.get((metadata.COUNTER, "lease-epoch"))
+        if counter is not None:
+            self.next_lease_epoch = int(metadata.unpack(counter)["next"])
+        leases = lease_recovery.Restoring(recovery)
         for kind, key in stored:
             if kind == metadata.VHOST:
                 name = metadata.split_key(key)[0]
@@ -254,7 +260,8 @@ class Broker:
                 names = metadata.split_key(key)
                 vhost = self.vhosts.get(names[0])
                 if vhost is not None:
-                    vhost.restore(kind, names[1:], metadata.unpack(value), recovery)
+                    vhost.restore(kind, names[1:], metadata.unpack(value), recovery, leases)
+        leases.finish(self.log)
 
     def start(self) -> None:
         """After recovery, with the log committing: timers and first reads of the recovered queues."""
@@ -262,8 +269,16 @@ class Broker:
             vhost.events.rebind()
             for queue in vhost.queues.values():
                 paging.start(queue)
+                lease_recovery.start(queue)
             for queue in list(vhost.remains.values()):
                 remains.move(queue)
+
+    def new_lease_epoch(self) -> int:
+        """An epoch that no lease has ever had: also one that was released and acquired again fences its old owners off."""
+        epoch = self.next_lease_epoch
+        self.next_lease_epoch = epoch + 1
+        self.log.put(metadata.COUNTER, "lease-epoch", metadata.pack({"next": epoch + 1}))
+        return epoch
 
     def check_queue_limit(self, vhost: Vhost) -> None:
         """Raise PreconditionFailed where a vhost has its most queues, as RabbitMQ does; ResourceError in strict mode."""

@@ -37,11 +37,12 @@ class Consumer:
     unacked   entries handed out and not settled
     parked    refused an entry; waits for `wake`
     selective  takes some entries and not others (no-local): the queue must look further than its head
+    apart     not one of those that the queue hands its messages to: it browses, or reads a lease
     seen      not None: it browses, that is gets copies and acquires nothing. By priority level the sequence number up to
               which it has seen everything
     """
 
-    __slots__ = ("active", "arguments", "channel", "exclusive", "no_ack", "owner", "parked", "priority", "queue",
+    __slots__ = ("active", "apart", "arguments", "channel", "exclusive", "no_ack", "owner", "parked", "priority", "queue",
                  "scope", "seen", "selective", "tag", "timeout", "unacked")
 
     def __init__(self, queue: Queue, tag: str, owner: object, channel: object, no_ack: bool, exclusive: bool,
@@ -60,6 +61,7 @@ class Consumer:
         self.parked = False
         self.active = True
         self.selective = False
+        self.apart = False
         self.seen: dict[int, int] | None = None
         self.timeout = 0
 
@@ -95,4 +97,7 @@ class Consumer:
         """Credit came back: ask again."""
         if self.parked:
             self.parked = False
-            self.queue.unpark(self)
+            if self.apart:
+                self.queue.activate()
+            else:
+                self.queue.unpark(self)

@@ -165,10 +165,8 @@ class Log:
 
     def settle_range(self, queue_id: int, first: int, last: int, keep: Iterable[int],
                      rows: Iterable[int], slots: Iterable[int]) -> None:
-        """All entries of a queue with sequence numbers from first to last are gone, but those in `keep`: one record.
-
-        `rows` and `slots` are the positions of the entries that go, so that their rows can be trimmed.
-        """
+        """The entries of a queue at the positions `rows` and `slots` are gone. Their sequence numbers are from first to last,
+        and not among those in `keep`."""
         raise NotImplementedError
 
     def update(self, entry: Entry) -> None:

@@ -45,6 +45,7 @@ from leveret.broker.routing import Route, depends_on_message, resolve
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker, VhostSettings
+    from leveret.broker.leases.recovery import Restoring
     from leveret.broker.log import Recovery
 
 log = logging.getLogger("leveret.broker")
@@ -295,7 +296,8 @@ class Vhost:
         """Write the definition of a queue to the log."""
         self.broker.log.put(metadata.QUEUE, metadata.make_key(self.name, queue.name), metadata.pack({
             "id": queue.id, "auto_delete": queue.auto_delete, "arguments": queue.arguments,
-            "has_expiring": queue.has_expiring, "handed_out_until": queue.handed_out_until}))
+            "has_expiring": queue.has_expiring, "has_delayed": queue.has_delayed,
+            "handed_out_until": queue.handed_out_until}))
 
     def add_reply_queue(self, name: str, settings: QueueSettings) -> Queue:
         """A queue for direct replies to one channel: transient, gone with its consumer."""
@@ -315,7 +317,7 @@ class Vhost:
         if if_unused and queue.consumers:
             raise PreconditionFailed(f"queue '{name}' in vhost '{self.name}' in use")
         # What consumers hold counts as messages in the queue only by the specification.
-        if if_empty and (queue.ready_count or (self.strict and queue.unacked)):
+        if if_empty and (queue.ready_count or queue.leased_count or (self.strict and queue.unacked)):
             raise PreconditionFailed(f"queue '{name}' in vhost '{self.name}' is not empty")
         return self.remove_queue(queue, self.strict and queue.settings.dead_letter_exchange is not None)
 
@@ -452,7 +454,7 @@ class Vhost:
 
     # Recovery
 
-    def restore(self, kind: str, names: list[str], value: dict[str, Any], recovery: Recovery) -> None:
+    def restore(self, kind: str, names: list[str], value: dict[str, Any], recovery: Recovery, leases: Restoring) -> None:
         """Rebuild one definition from the log."""
         if kind == metadata.EXCHANGE:
             exchange = make_exchange(value["type"], names[0], durable=True, auto_delete=value["auto_delete"],
@@ -465,7 +467,9 @@ class Vhost:
             queue = make_queue(self, value["id"], names[0], True, None, value["auto_delete"], value["arguments"], settings)
             queue.stored = True
             queue.has_expiring = value.get("has_expiring", False)
+            queue.has_delayed = value.get("has_delayed", False)
             queue.handed_out_until = value.get("handed_out_until", 0)
+            leases.restore(queue)
             self._restore_entries(queue, recovery)
             if queue.handed_out_until != value.get("handed_out_until", 0):
                 self.keep_queue(queue)  # the next stop may be a clean one, and these still be there

@@ -18,7 +18,7 @@ from leveret.cli.remote import (
 
 COLUMNS = (
     ("vhost", "vhost"), ("name", "name"), ("ready", "ready"), ("delayed", "delayed"), ("unacked", "unacked"),
-    ("consumers", "consumers"), ("ready_bytes", "size", octets), ("durable", "durable"), ("auto_delete", "auto-delete"),
+    ("leased", "leased"), ("consumers", "consumers"), ("ready_bytes", "size", octets), ("durable", "durable"), ("auto_delete", "auto-delete"),
     ("exclusive", "exclusive"), ("arguments", "arguments"),
 )
 

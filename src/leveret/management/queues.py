@@ -38,6 +38,7 @@ def describe(queue: Queue) -> Item:
         "ready": queue.ready_count,
         "delayed": queue.delayed_count,
         "unacked": queue.unacked,
+        "leased": queue.leased_count,
         "ready_bytes": queue.ready_bytes,
         "memory": queue.memory,
         "consumers": len(queue.consumers),
@@ -78,7 +79,7 @@ def delete(admin: Admin, arguments: Delete) -> Item:
     queue = _find(admin, arguments)
     if arguments.if_unused and queue.consumers:
         raise PreconditionFailed(f"queue '{arguments.name}' has {len(queue.consumers)} consumers")
-    count = queue.ready_count + queue.delayed_count + queue.unacked
+    count = queue.ready_count + queue.delayed_count + queue.unacked + queue.leased_count
     if arguments.if_empty and count:
         raise PreconditionFailed(f"queue '{arguments.name}' has {count} messages")
     return {"messages": queue.vhost.remove_queue(queue)}

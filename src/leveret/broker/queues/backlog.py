@@ -64,6 +64,32 @@ class Chunk:
         self.sizes.append(size)
         self.bytes += size
 
+    def extend(self, other: Chunk) -> None:
+        """Add the positions of another chunk at the end."""
+        if self.publishers is not None or other.publishers is not None or self.publisher != other.publisher:
+            for index in range(len(other.seqs)):
+                self.add(other.rows[index], other.slots[index], other.seqs[index], other.sizes[index],
+                         other.publisher_of(index))
+            return
+        self.seqs.extend(other.seqs)
+        self.rows.extend(other.rows)
+        self.slots.extend(other.slots)
+        self.sizes.extend(other.sizes)
+        self.bytes += other.bytes
+
+    def part(self, begin: int, end: int) -> Chunk:
+        """A copy of the positions from index begin to end (exclusive)."""
+        part = Chunk(self.overflow, self.publisher)
+        publishers = self.publishers
+        if publishers is not None:
+            part.publishers = publishers[begin:end]
+        part.seqs = self.seqs[begin:end]
+        part.rows = self.rows[begin:end]
+        part.slots = self.slots[begin:end]
+        part.sizes = self.sizes[begin:end]
+        part.bytes = self.bytes if len(part.seqs) == len(self.seqs) else sum(part.sizes)
+        return part
+
     def is_full(self) -> bool:
         return len(self.seqs) >= CHUNK_ENTRIES or self.bytes >= CHUNK_BYTES
 
@@ -73,9 +99,10 @@ class Chunk:
 
 
 class Backlog:
-    """Ready entries of one priority level. `paged` counts the entries in chunks, `paged_bytes` their octets."""
+    """Ready entries of one priority level. `paged` counts the entries in chunks, `paged_bytes` their octets; `cancelled`
+    those loads that nobody waits for any more."""
 
-    __slots__ = ("chunks", "head", "loading", "paged", "paged_bytes", "passed", "priority", "young")
+    __slots__ = ("cancelled", "chunks", "head", "loading", "paged", "paged_bytes", "passed", "priority", "young")
 
     def __init__(self, priority: int) -> None:
         self.priority = priority
@@ -85,6 +112,7 @@ class Backlog:
         self.paged = 0
         self.paged_bytes = 0
         self.loading = False
+        self.cancelled = 0
         self.passed = 0
 
     def __len__(self) -> int:
@@ -198,6 +226,59 @@ class Backlog:
         self.paged_bytes -= chunk.bytes
         return chunk
 
+    def cancel_load(self) -> None:
+        """The oldest chunk is not read back after all: it may go elsewhere, or others may come before it."""
+        if self.loading:
+            self.loading = False
+            self.cancelled += 1
+
+    def take_positions(self, most: int, octets: int) -> Chunk:
+        """Remove positions from the oldest chunk, which is not loading: at most so many, with bodies of so many octets
+        together, but at least one."""
+        chunk = self.chunks[0]
+        count = len(chunk.seqs)
+        if count <= most and chunk.bytes <= octets:
+            return self.take_chunk()
+        end = 0
+        total = 0
+        while end < count and end < most and (not end or total + chunk.sizes[end] <= octets):
+            total += chunk.sizes[end]
+            end += 1
+        taken = chunk.part(0, end)
+        if end == count:
+            self.chunks.popleft()
+        else:
+            self.chunks[0] = chunk.part(end, count)
+        self.paged -= end
+        self.paged_bytes -= total
+        return taken
+
+    def put_back(self, back: list[Chunk], overflow: Log | None) -> list[Entry]:
+        """Put positions back to their old places: those of `back`, in the order of their sequence numbers. What is younger
+        than they are is paged out, or follows the chunks, where it can: what is not committed yet stays in the head.
+        Returns the entries that were paged out."""
+        self.cancel_load()
+        self.passed = 0
+        head = self.head
+        first = back[0].seqs[0]
+        last = back[len(back) - 1].seqs[-1]
+        if not self.chunks:
+            later: deque[Entry] = deque()
+            while head and head[len(head) - 1].seq > last:
+                later.appendleft(head.pop())
+            young = self.young
+            if young is not None:
+                later.extend(young)
+            self.young = later
+        paged: list[Entry] = []
+        if head and head[len(head) - 1].seq > first:
+            paged = self.page_tail(bisect_left(head, first, key=SEQ), overflow)
+        for chunk in back:
+            self.paged += len(chunk.seqs)
+            self.paged_bytes += chunk.bytes
+        self.chunks = merged(deque(back), self.chunks)
+        return paged
+
     def settle_young(self) -> None:
         """Nothing is paged out any more: what is young follows the head directly."""
         young = self.young
@@ -225,3 +306,21 @@ class Backlog:
             self.paged += until - first
             self.paged_bytes += octets
             first = until
+
+
+def merged(some: deque[Chunk], others: deque[Chunk]) -> deque[Chunk]:
+    """Both in the order of their sequence numbers, cut where they overlap."""
+    merged: deque[Chunk] = deque()
+    while some and others:
+        if some[0].seqs[0] > others[0].seqs[0]:
+            some, others = others, some
+        chunk = some.popleft()
+        bound = others[0].seqs[0]
+        if chunk.seqs[-1] > bound:
+            cut = bisect_left(chunk.seqs, bound)
+            some.appendleft(chunk.part(cut, len(chunk.seqs)))
+            chunk = chunk.part(0, cut)
+        merged.append(chunk)
+    merged.extend(some)
+    merged.extend(others)
+    return merged

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.arguments import DROP_HEAD, QUORUM, QueueSettings
 from leveret.broker.consumer import Consumer
+from leveret.broker.leases import reading
 from leveret.broker.message import (
     ACQUIRED,
     ARCHIVED,
@@ -34,6 +35,7 @@ from leveret.broker.queues.backlog import Backlog
 
 if TYPE_CHECKING:
     from leveret.broker.events import Watch
+    from leveret.broker.leases.lease import Leases
     from leveret.broker.log import Log
     from leveret.broker.vhost import Vhost
 
@@ -79,6 +81,8 @@ class Queue:
         self.expiring = False
         # Whether the log knows that there may be messages that expire by themselves: after a start their head is read.
         self.has_expiring = False
+        # The same for messages that become visible later.
+        self.has_delayed = False
         self.had_consumer = False
         self.epoch = 0
         self.handed_out_until = 0
@@ -87,6 +91,8 @@ class Queue:
         self.waiting: list[paging.Waiting] = []
         # Who refused an entry of which only the position is in memory (strict mode), by sequence number.
         self.refusals: dict[int, list[object]] = {}
+        # What is planned for readers outside.
+        self.leases: Leases | None = None
         # Sequence numbers and octets of entries that wait for the commit of their transaction.
         self.hidden: dict[int, int] = {}
         # Entries that nobody may see before their time.
@@ -135,6 +141,11 @@ class Queue:
         return 0 if self.delays is None else len(self.delays)
 
     @property
+    def leased_count(self) -> int:
+        """Entries of planned batches."""
+        return 0 if self.leases is None else self.leases.count
+
+    @property
     def ready_bytes(self) -> int:
         """Octets of the bodies of the ready entries."""
         in_memory = 0
@@ -162,7 +173,7 @@ class Queue:
             self.log.store(entry)
         backlog = self.backlog
         if message.priority != backlog.priority or self.levels is not None:
-            backlog = self._level_of(message)
+            backlog = self.level_of(message.priority)
         young = backlog.young
         if young is None:
             backlog.head.append(entry)
@@ -221,6 +232,9 @@ class Queue:
             self.log.store(entry)
             if message.expires_at and not self.has_expiring:
                 self._note_expiring()
+            if overlay is not None and overlay.visible_at and not self.has_delayed:
+                self.has_delayed = True
+                self.vhost.keep_queue(self)
         if self.watch is not None:
             self.watch.routed(entry)
         return entry
@@ -239,7 +253,7 @@ class Queue:
             delayed.hold(self, entry, overlay.visible_at)
             return
         message = entry.message
-        backlog = self._level_of(message)
+        backlog = self.level_of(message.priority)
         if entry.seq <= backlog.passed:
             backlog.passed = 0
         young = backlog.young
@@ -273,8 +287,8 @@ class Queue:
             return min(max(raw, 0), highest)
         return DEFAULT_PRIORITY if raw < 0 else min(raw, 9)
 
-    def _level_of(self, message: Message) -> Backlog:
-        raw = message.priority
+    def level_of(self, raw: int) -> Backlog:
+        """The backlog of a raw priority."""
         levels = self.levels
         backlog = self.backlog
         if levels is None:
@@ -304,6 +318,8 @@ class Queue:
         """Hand ready entries to consumers until one of the two runs out."""
         if self.browsers:
             browsing.serve(self)
+        if self.leases is not None:
+            reading.serve(self)
         if self.selective:
             selective.drain(self)
         elif self.levels is not None:
@@ -534,7 +550,7 @@ class Queue:
             entry.row.log.update(entry)  # so that it is redelivered after a restart, too
         entry.state = AVAILABLE
         message = entry.message
-        self._level_of(message).insert(entry)
+        self.level_of(message.priority).insert(entry)
         self.memory += message.size + ENTRY_OVERHEAD
         if message.expires_at or entry.overlay is not None:
             self.expiring = True
@@ -593,6 +609,9 @@ class Queue:
         """A consumer joins; with a single active consumer it may have to wait for its turn."""
         if consumer.seen is not None:
             browsing.add(self, consumer)
+        elif reading.LEASE in consumer.arguments:
+            consumer.apart = True
+            reading.add(self, consumer)
         else:
             rings.add(self, consumer)
 
@@ -600,6 +619,8 @@ class Queue:
         """A consumer leaves; its unsettled entries stay with its channel."""
         if consumer.seen is not None:
             browsing.remove(self, consumer)
+        elif consumer.apart:
+            reading.remove(self, consumer)
         else:
             rings.remove(self, consumer)
 

@@ -71,7 +71,8 @@ class _Reading:
             return
         if self.epoch == queue.epoch:
             browser.chunk = self.chunk
-            browser.read = deque(paging.entry_of(queue, item, self.chunk.publisher_of(self.first + index))
+            browser.read = deque(paging.entry_of(queue, item, self.chunk.publisher_of(self.first + index),
+                                                 queue.handed_out_until)
                                  for index, item in enumerate(loaded))
         paging.tell_waiting(queue)
         queue.activate()

@@ -156,7 +156,7 @@ class Delays(Timed):
         del self._coming[: self._reading]
         self._reading = 0
         for number, item in zip(numbers, loaded, strict=True):
-            entry = paging.entry_of(queue, item, self._publishers[number])
+            entry = paging.entry_of(queue, item, self._publishers[number], queue.handed_out_until)
             self._release(number)
             queue.insert_new(entry)
         self._show(queue)

@@ -36,7 +36,11 @@ class Unused(Timed):
 
     def fire(self, now: int) -> None:
         queue = self.queue
-        if queue is not None and not queue.consumers and not queue.browsers and not queue.deleted:
+        if queue is None or queue.consumers or queue.browsers or queue.deleted:
+            return
+        if queue.leased_count:
+            touch(queue)
+        else:
             queue.vhost.remove_queue(queue)
 
 

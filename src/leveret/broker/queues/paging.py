@@ -16,7 +16,7 @@ from mypy_extensions import mypyc_attr
 from leveret.broker.log import Loaded, RecoveredQueue
 from leveret.broker.message import ENTRY_OVERHEAD, Entry, Overlay
 from leveret.broker.queues import delayed, expiry, limits, remains
-from leveret.broker.queues.backlog import Backlog, Chunk
+from leveret.broker.queues.backlog import Backlog
 
 if TYPE_CHECKING:
     from leveret.broker.queues.base import Queue
@@ -38,14 +38,15 @@ class Waiting:
 class Load:
     """A chunk on its way back into memory."""
 
-    def __init__(self, queue: Queue, backlog: Backlog, chunk: Chunk, epoch: int) -> None:
+    def __init__(self, queue: Queue, backlog: Backlog, epoch: int) -> None:
         self.queue = queue
         self.backlog = backlog
-        self.chunk = chunk
         self.epoch = epoch
+        self.cancelled = backlog.cancelled
 
     def done(self, loaded: list[Loaded]) -> None:
-        chunk_loaded(self.queue, self.backlog, loaded, self.epoch)
+        if self.epoch == self.queue.epoch and self.cancelled == self.backlog.cancelled:
+            chunk_loaded(self.queue, self.backlog, loaded)
 
 
 def page_out(queue: Queue, backlog: Backlog) -> None:
@@ -77,7 +78,7 @@ def page_young(queue: Queue, backlog: Backlog) -> None:
         size = message.size
         queue.memory -= size + ENTRY_OVERHEAD
         if entry.overlay is not None:
-            _note_refusals(queue, entry)
+            note_refusals(queue, entry)
         backlog.page(row.id, entry.slot, entry.seq, size, row.log is overflow, message.publisher)
     if not young and not backlog.chunks and not backlog.loading:
         backlog.young = None
@@ -93,7 +94,7 @@ def _store(queue: Queue, entries: Iterable[Entry]) -> None:
             overflow.store(entry)
 
 
-def _note_refusals(queue: Queue, entry: Entry) -> None:
+def note_refusals(queue: Queue, entry: Entry) -> None:
     """Who refused an entry is not for the log: it does not survive a restart. So it stays in memory."""
     overlay = entry.overlay
     if overlay is not None and overlay.refused:
@@ -136,7 +137,7 @@ def page_down(queue: Queue, share: int) -> None:
         if backlog.chunks or backlog.young:
             for entry in backlog.page_tail(count, overflow):
                 queue.memory -= entry.message.size + ENTRY_OVERHEAD
-                _note_refusals(queue, entry)
+                note_refusals(queue, entry)
             if len(head) > count:
                 _store(queue, islice(head, count, None))  # what no log has kept goes the next time
         else:
@@ -160,7 +161,7 @@ def load(queue: Queue, backlog: Backlog) -> None:
     """Have the next chunk read back."""
     backlog.loading = True
     chunk = backlog.chunks[0]
-    load = Load(queue, backlog, chunk, queue.epoch)
+    load = Load(queue, backlog, queue.epoch)
     log = queue.log
     if chunk.overflow:
         overflow = queue.broker.overflow
@@ -169,10 +170,8 @@ def load(queue: Queue, backlog: Backlog) -> None:
     log.load(chunk.rows, chunk.slots, load.done)
 
 
-def chunk_loaded(queue: Queue, backlog: Backlog, loaded: list[Loaded], epoch: int) -> None:
+def chunk_loaded(queue: Queue, backlog: Backlog, loaded: list[Loaded]) -> None:
     """A chunk is back in memory: it follows the head."""
-    if epoch != queue.epoch:
-        return
     backlog.loading = False
     chunk = backlog.take_chunk()
     backlog.passed = 0
@@ -180,7 +179,7 @@ def chunk_loaded(queue: Queue, backlog: Backlog, loaded: list[Loaded], epoch: in
     memory = 0
     refusals = queue.refusals
     for index, item in enumerate(loaded):
-        entry = entry_of(queue, item, chunk.publisher_of(index))
+        entry = entry_of(queue, item, chunk.publisher_of(index), queue.handed_out_until)
         overlay = item.overlay
         if overlay is not None and overlay.visible_at and overlay.visible_at > queue.broker.timers.now():
             delayed.hold(queue, entry, overlay.visible_at)
@@ -209,15 +208,16 @@ def chunk_loaded(queue: Queue, backlog: Backlog, loaded: list[Loaded], epoch: in
     queue.broker.end_turn()
 
 
-def entry_of(queue: Queue, item: Loaded, publisher: int) -> Entry:
-    """The entry that was read back; `publisher` is who published it."""
+def entry_of(queue: Queue, item: Loaded, publisher: int, handed_out_until: int) -> Entry:
+    """The entry that was read back; `publisher` is who published it. Up to a sequence number all entries count as handed
+    out before."""
     item.message.publisher = publisher
     entry = Entry(queue, item.message, item.seq)
     entry.row = item.row
     entry.slot = item.slot
     entry.overlay = item.overlay
     entry.acquired_count = item.acquired_count
-    if item.seq <= queue.handed_out_until and not entry.acquired_count:
+    if item.seq <= handed_out_until and not entry.acquired_count:
         entry.acquired_count = 1
     entry.delivery_count = item.delivery_count
     return entry

@@ -72,10 +72,18 @@ def held(queue: Queue) -> list[int]:
 
 def delete(queue: Queue) -> int:
     """The queue is gone, with everything in it. Returns how many ready entries it had."""
+    _forget_leases(queue)  # before a plan that waits sees the queue empty
     count = purge(queue)
     detach(queue)
     forget(queue)
     return count
+
+
+def _forget_leases(queue: Queue) -> None:
+    leases = queue.leases
+    if leases is not None:
+        leases.forget()
+        queue.leases = None
 
 
 def detach(queue: Queue) -> None:
@@ -87,6 +95,7 @@ def detach(queue: Queue) -> None:
         if row is not None:
             row.log.settle(entry)
             entry.row = None
+    _forget_leases(queue)
     consumers = queue.consumers
     queue.consumers = []
     queue.ring = deque()

@@ -16,7 +16,7 @@ def describe(asked: Asked, arguments: Queue) -> Fields:
     queue = asked.vhost.queue(arguments.queue, asked.session)
     kind = queue.settings.type
     return {"type": kind if kind in (STREAM, QUORUM) else "classic", "durable": queue.durable,
-            "messages": queue.ready_count + queue.delayed_count + queue.unacked, "leased": 0}
+            "messages": queue.ready_count + queue.delayed_count + queue.unacked, "leased": queue.leased_count}
 
 
 OPERATIONS = {"queue.describe": Operation(describe, Queue)}

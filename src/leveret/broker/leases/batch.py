@@ -1,0 +1,173 @@
+"""A planned batch: positions of entries in the order in which they are read, tens of octets each, and its record."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from leveret.broker.queues.backlog import CHUNK_BYTES, CHUNK_ENTRIES, Chunk
+
+
+class Batch:
+    """One batch of a lease.
+
+    number      in its lease
+    pieces      the positions; a piece has one priority and ascending sequence numbers
+    priorities  the level of priority of each piece
+    starts      the index in the batch of the first entry of each piece
+    octets      of all bodies
+    mark        entries up to this sequence number count as handed out before the batch was planned
+    planned_at  milliseconds of Unix time
+    read        whether anybody has begun to read it
+    written     the commit of the log that has the record of the batch as it is now
+    """
+
+    __slots__ = ("count", "mark", "number", "octets", "pieces", "planned_at", "priorities", "read", "starts", "written")
+
+    def __init__(self, number: int, mark: int, planned_at: int) -> None:
+        self.number = number
+        self.pieces: list[Chunk] = []
+        self.priorities: list[int] = []
+        self.starts: array[int] = array("Q")
+        self.count = 0
+        self.octets = 0
+        self.mark = mark
+        self.planned_at = planned_at
+        self.read = False
+        self.written = 0
+
+    # Made
+
+    def add(self, priority: int, row_id: int, slot: int, seq: int, size: int, publisher: int) -> None:
+        """Add a position at the end."""
+        piece = self.pieces[-1] if self.pieces else None
+        if piece is None or self.priorities[-1] != priority or piece.seqs[-1] > seq or piece.is_full():
+            piece = Chunk(False, publisher)
+            self._append(priority, piece)
+        piece.add(row_id, slot, seq, size, publisher)
+        self.count += 1
+        self.octets += size
+
+    def add_piece(self, priority: int, piece: Chunk) -> None:
+        """Add positions at the end; the piece belongs to the batch from now on."""
+        last = self.pieces[-1] if self.pieces else None
+        if (last is not None and self.priorities[-1] == priority and last.seqs[-1] < piece.seqs[0]
+                and len(last.seqs) + len(piece.seqs) <= CHUNK_ENTRIES and last.bytes + piece.bytes <= CHUNK_BYTES):
+            last.extend(piece)
+        else:
+            self._append(priority, piece)
+        self.count += len(piece.seqs)
+        self.octets += piece.bytes
+
+    def _append(self, priority: int, piece: Chunk) -> None:
+        self.pieces.append(piece)
+        self.priorities.append(priority)
+        self.starts.append(self.count)
+
+    # Asked
+
+    def find(self, index: int) -> tuple[int, int]:
+        """The piece in which an entry of the batch stands, and its place there."""
+        number = bisect_right(self.starts, index) - 1
+        return number, index - self.starts[number]
+
+    def pick(self, indexes: Sequence[int]) -> list[tuple[int, Chunk]]:
+        """The positions of some entries by ascending indices, in pieces with their priorities."""
+        picked = Batch(0, 0, 0)
+        for index in indexes:
+            number, at = self.find(index)
+            piece = self.pieces[number]
+            picked.add(self.priorities[number], piece.rows[at], piece.slots[at], piece.seqs[at], piece.sizes[at],
+                       piece.publisher_of(at))
+        return picked.all()
+
+    def all(self) -> list[tuple[int, Chunk]]:
+        """All positions, in pieces with their priorities."""
+        return list(zip(self.priorities, self.pieces, strict=True))
+
+    def positions(self, without: Sequence[int] = ()) -> tuple[array[int], array[int]]:
+        """Rows and slots of all entries but those of some ascending indices."""
+        rows: array[int] = array("Q")
+        slots: array[int] = array("I")
+        for piece in self.pieces:
+            rows.extend(piece.rows)
+            slots.extend(piece.slots)
+        for index in reversed(without):
+            del rows[index]
+            del slots[index]
+        return rows, slots
+
+    def seqs(self) -> Iterator[int]:
+        for piece in self.pieces:
+            yield from piece.seqs
+
+    # Recorded
+
+    def record(self) -> dict[str, Any]:
+        """What the log keeps of the batch."""
+        return {"count": self.count, "octets": self.octets, "mark": self.mark, "planned_at": self.planned_at,
+                "read": self.read, "runs": encode_runs(self.pieces)}
+
+
+def encode_runs(pieces: list[Chunk]) -> bytes:
+    """Sequence numbers as runs: numbers of seven bits an octet, lowest first, that say how far a run begins behind the end
+    of the one before (doubled; less one doubled where it begins before it), and how many more there are after its first."""
+    runs = bytearray()
+    previous = 0
+    first = 0
+    count = 0
+    for piece in pieces:
+        for begin, length in _runs_of(piece.seqs):
+            if count and begin == first + count:
+                count += length
+                continue
+            if count:
+                previous = _encode_run(runs, previous, first, count)
+            first = begin
+            count = length
+    if count:
+        _encode_run(runs, previous, first, count)
+    return bytes(runs)
+
+
+def _encode_run(runs: bytearray, previous: int, first: int, count: int) -> int:
+    distance = first - previous
+    for number in (2 * distance if distance >= 0 else -2 * distance - 1, count - 1):
+        while number > 0x7F:
+            runs.append(number & 0x7F | 0x80)
+            number >>= 7
+        runs.append(number)
+    return first + count
+
+
+def _runs_of(seqs: array[int]) -> Iterator[tuple[int, int]]:
+    """Runs of consecutive numbers: the first, and how many."""
+    total = len(seqs)
+    if seqs[-1] - seqs[0] == total - 1:
+        yield seqs[0], total
+        return
+    begin = 0
+    for at in range(1, total + 1):
+        if at == total or seqs[at] != seqs[at - 1] + 1:
+            yield seqs[begin], at - begin
+            begin = at
+
+
+def decode_runs(runs: bytes) -> Iterator[tuple[int, int]]:
+    """What `encode_runs` was given: the first sequence number of each run, and how many follow each other."""
+    numbers: list[int] = []
+    number = 0
+    shift = 0
+    for octet in runs:
+        number |= (octet & 0x7F) << shift
+        shift += 7
+        if octet < 0x80:
+            numbers.append(number)
+            number = shift = 0
+    previous = 0
+    for distance, more in zip(numbers[::2], numbers[1::2], strict=True):
+        first = previous + (distance >> 1 if not distance & 1 else -(distance + 1 >> 1))
+        previous = first + more + 1
+        yield first, more + 1

@@ -1,0 +1,169 @@
+"""What a queue knows of its leases, and how that stands in the log's metadata."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING
+
+from leveret.broker import metadata
+from leveret.broker.errors import NotFound, PreconditionFailed
+from leveret.broker.leases.batch import Batch
+from leveret.broker.leases.returning import Return, give_back
+from leveret.broker.timers import Timed
+
+if TYPE_CHECKING:
+    from leveret.broker.leases.planning import Plan
+    from leveret.broker.leases.reading import Reader
+    from leveret.broker.queues.base import Queue
+
+
+class Lease(Timed):
+    """One lease of a queue.
+
+    epoch      grows with each acquisition; whoever has an older one is refused
+    committed  number of the last batch that was committed, 0 for none
+    batches    what is planned, by number in ascending order
+    timeout    milliseconds without a call after which what nobody has read goes back, 0 for never
+    since, called_at  when it was acquired, and used last: milliseconds of Unix time
+    plan       the batch that is being made
+    """
+
+    def __init__(self, queue: Queue, name: str, now: int) -> None:
+        super().__init__()
+        self.queue: Queue | None = queue
+        self.name = name
+        self.epoch = 0
+        self.committed = 0
+        self.batches: dict[int, Batch] = {}
+        self.timeout = 0
+        self.since = now
+        self.called_at = now
+        self.readers: list[Reader] = []
+        self.plan: Plan | None = None
+
+    def __str__(self) -> str:
+        return f"lease '{self.name}' of {place_of(self.queue)}"
+
+    def check_epoch(self, epoch: int) -> None:
+        """PreconditionFailed for whoever has not acquired the lease last."""
+        if epoch != self.epoch:
+            raise PreconditionFailed(f"epoch {epoch} of {self} is over, the one of now is {self.epoch}: it was acquired"
+                                     " anew, or its time-out has passed")
+
+    def find(self, number: int) -> Batch:
+        """A planned batch, or NotFound."""
+        batch = self.batches.get(number)
+        if batch is None:
+            raise NotFound(f"batch {number} of {self} is not planned: the last one that is committed is {self.committed}")
+        return batch
+
+    def call(self, queue: Queue) -> None:
+        """The lease is used: its time-out begins again, and that of the queue."""
+        now = queue.broker.timers.now()
+        self.called_at = now
+        if self.timeout:
+            queue.broker.timers.at(now + self.timeout, self)
+        queue.touch()
+
+    def fire(self, now: int) -> None:
+        """Nobody has called for the time-out. The owner is fenced off, and what nobody has read goes back."""
+        queue = self.queue
+        if queue is None or queue.leases is None:
+            return
+        if self.readers or self.plan is not None:
+            self.call(queue)
+            return
+        unread = [batch for batch in self.batches.values() if not batch.read]
+        if unread:
+            self.epoch = queue.broker.new_lease_epoch()
+            self.write(queue)
+            queue.leases.take_back(self, unread)
+            queue.broker.end_turn()
+
+    def end_readers(self, batch: Batch | None = None) -> None:
+        """Nobody reads on, or nobody of one batch."""
+        ended = [reader for reader in self.readers if batch is None or reader.batch is batch]
+        self.readers = [reader for reader in self.readers if reader not in ended]
+        for reader in ended:
+            reader.consumer.queue_gone()
+
+    # In the log
+
+    def write(self, queue: Queue) -> None:
+        queue.log.put(metadata.LEASE, metadata.make_key(str(queue.id), self.name), metadata.pack({
+            "epoch": self.epoch, "committed": self.committed, "timeout": self.timeout, "since": self.since}))
+
+    def write_batch(self, queue: Queue, batch: Batch) -> None:
+        batch.written = queue.log.filling
+        queue.log.put(metadata.LEASE_BATCH, self._batch_key(queue, batch.number), metadata.pack(batch.record()))
+
+    def forget_batch(self, queue: Queue, number: int) -> None:
+        queue.log.put(metadata.LEASE_BATCH, self._batch_key(queue, number), None)
+
+    def forget(self, queue: Queue) -> None:
+        """The lease is no more."""
+        queue.broker.timers.cancel(self)
+        self.queue = None  # the timers may remember it for a while
+        queue.log.put(metadata.LEASE, metadata.make_key(str(queue.id), self.name), None)
+        for number in self.batches:
+            self.forget_batch(queue, number)
+
+    def _batch_key(self, queue: Queue, number: int) -> str:
+        return metadata.make_key(str(queue.id), self.name, str(number))
+
+
+class Leases:
+    """The leases of one queue by name. `count` and `octets` are of all entries that they hold, also of those on their way
+    back to the queue, which are there when that is on disk."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self.by_name: dict[str, Lease] = {}
+        self.count = 0
+        self.octets = 0
+        self.returning: list[Return] = []
+
+    def find(self, name: str) -> Lease:
+        """The lease of that name, or NotFound."""
+        lease = self.by_name.get(name)
+        if lease is None:
+            raise NotFound(f"no lease '{name}' of {place_of(self.queue)}: it was released, or never acquired")
+        return lease
+
+    def take_back(self, lease: Lease, batches: list[Batch]) -> None:
+        """Planned batches go back to the queue once that is on disk."""
+        for batch in batches:
+            lease.end_readers(batch)
+            del lease.batches[batch.number]
+            lease.forget_batch(self.queue, batch.number)
+            give_back(self.queue, batch.all(), batch.read)
+
+    def forget(self) -> None:
+        """The queue is gone, with all that they hold."""
+        queue = self.queue
+        for lease in self.by_name.values():
+            lease.end_readers()
+            batches = list(lease.batches.values())
+            if lease.plan is not None:
+                batches.append(lease.plan.batch)
+                lease.plan.fail(NotFound(f"{place_of(queue)} was deleted"))
+            for batch in batches:
+                rows, slots = batch.positions()
+                settle(queue, rows, slots)
+            lease.forget(queue)
+        for on_its_way in self.returning:
+            for _, piece in on_its_way.pieces:
+                settle(queue, piece.rows, piece.slots)
+        self.returning = []
+        self.by_name = {}
+        self.count = self.octets = 0
+
+
+def settle(queue: Queue, rows: array[int], slots: array[int]) -> None:
+    """Entries of a lease are gone, by their positions."""
+    if rows:
+        queue.log.settle_range(queue.id, 0, queue.next_seq - 1, (), rows, slots)
+
+
+def place_of(queue: Queue | None) -> str:
+    return "a deleted queue" if queue is None else f"queue '{queue.name}' in vhost '{queue.vhost.name}'"

@@ -1,0 +1,202 @@
+"""What can be done with leases. Callers have checked permissions, and tell nobody of a change before it is on disk: those
+that return something have written to the log, `plan` calls back itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.broker.arguments import STREAM
+from leveret.broker.errors import AccessRefused, PreconditionFailed
+from leveret.broker.leases.batch import Batch
+from leveret.broker.leases.lease import Lease, Leases, place_of, settle
+from leveret.broker.leases.planning import Done, Plan, Written
+from leveret.broker.leases.returning import give_back
+
+if TYPE_CHECKING:
+    from leveret.broker.queues.base import Queue
+
+LONGEST_NAME: Final = 255
+MOST_MESSAGES: Final = 10_000_000
+MOST_OCTETS: Final = (1 << 63) - 1
+
+
+def acquire(queue: Queue, name: str, timeout: float | None = None) -> Lease:
+    """Take a lease of a queue over, or make it. Its epoch is new: whoever had it before is refused from now on, and what
+    reads for it ends. `timeout`: seconds without a call after which batches that nobody has read go back to the queue.
+
+    PreconditionFailed where the queue is of a kind that has no leases; AccessRefused while a consumer has it for itself.
+    """
+    _check_queue(queue)
+    if not 0 < len(name.encode("utf-8", "surrogatepass")) <= LONGEST_NAME:
+        raise PreconditionFailed(f"invalid name of a lease: it takes 1 to {LONGEST_NAME} octets of UTF-8")
+    if timeout is not None and not timeout > 0:
+        raise PreconditionFailed(f"invalid timeout {timeout} of lease '{name}': more than 0 seconds are expected, or none")
+    leases = queue.leases
+    if leases is None:
+        leases = queue.leases = Leases(queue)
+    lease = leases.by_name.get(name)
+    now = queue.broker.timers.now()
+    if lease is None:
+        lease = leases.by_name[name] = Lease(queue, name, now)
+    lease.epoch = queue.broker.new_lease_epoch()
+    lease.since = now
+    lease.end_readers()
+    if lease.plan is not None:
+        lease.plan.finish()  # whoever asked for it hears of it, and can do nothing with it
+    if timeout is None:
+        queue.broker.timers.cancel(lease)
+        lease.timeout = 0
+    else:
+        lease.timeout = max(1, int(timeout * 1000))
+    lease.write(queue)
+    lease.call(queue)
+    return lease
+
+
+def plan(queue: Queue, name: str, epoch: int, after: int, most: int, octets: int | None, done: Done) -> None:
+    """Make the batch that follows the one of number `after`: of at most so many messages with bodies of so many octets
+    together, but at least one message where any is ready. The same call again gives the same batch. `done` is called with
+    the batch once it is on disk, with None where nothing is ready, or with the error that the queue was deleted.
+
+    NotFound, PreconditionFailed: an older epoch, batches that are committed, a batch that is being made.
+    """
+    lease = find(queue, name, epoch)
+    if after < lease.committed:
+        raise PreconditionFailed(f"{lease} has committed batch {lease.committed}: nothing is planned after batch {after}")
+    if not 0 < most <= MOST_MESSAGES:
+        raise PreconditionFailed(f"invalid max_messages {most}: 1 to {MOST_MESSAGES} are expected")
+    if octets is not None and octets < 1:
+        raise PreconditionFailed(f"invalid max_octets {octets}: more than 0 are expected, or none")
+    lease.call(queue)
+    batch = next((batch for number, batch in lease.batches.items() if number > after), None)
+    if batch is not None:
+        if batch.written > queue.log.committed:
+            queue.log.wait(Written(batch, done))
+        else:
+            done(batch, None)
+        return
+    making = lease.plan
+    if making is not None:
+        if after >= making.batch.number:
+            raise PreconditionFailed(f"batch {making.batch.number} of {lease} is still being made: nothing is planned after"
+                                     f" batch {after}")
+        making.waiting.append(done)
+        return
+    _check_alone(queue)
+    # Consumers that wait for messages come first, as before a `get`.
+    if queue.active and queue.expiring:
+        queue.drain()
+    else:
+        queue.catch_up()
+    lease.plan = Plan(queue, lease, after + 1, most, MOST_OCTETS if octets is None else octets)
+    lease.plan.waiting.append(done)
+    lease.plan.go_on()
+
+
+def commit(queue: Queue, name: str, epoch: int, number: int, back: Iterable[int] = ()) -> int:
+    """All messages of a batch are settled, but those of the indices `back`, which go back to the queue as redelivered.
+    Returns the number of the last batch that is committed: the same, or a later one where this was done before.
+
+    NotFound, PreconditionFailed: an older epoch, a batch that is not planned or not the first one, an index beyond it.
+    """
+    lease = find(queue, name, epoch)
+    if number <= lease.committed:
+        lease.call(queue)
+        return lease.committed
+    batch = lease.find(number)
+    first = next(iter(lease.batches))
+    if number != first:
+        raise PreconditionFailed(f"batch {first} of {lease} comes before batch {number}: batches are committed in order")
+    indexes = sorted(set(back))
+    if indexes and not 0 <= indexes[0] <= indexes[-1] < batch.count:
+        wrong = indexes[0] if indexes[0] < 0 else indexes[-1]
+        raise PreconditionFailed(f"batch {number} of {lease} has {batch.count} messages: there is none of index {wrong}")
+    leases = queue.leases
+    assert leases is not None
+    lease.end_readers(batch)
+    returned = batch.pick(indexes)
+    settle(queue, *batch.positions(indexes))
+    queue.settled += batch.count - len(indexes)
+    leases.count -= batch.count - len(indexes)
+    leases.octets -= batch.octets - sum(piece.bytes for _, piece in returned)
+    del lease.batches[number]
+    lease.committed = number
+    lease.forget_batch(queue, number)
+    lease.write(queue)
+    give_back(queue, returned, True)
+    lease.call(queue)
+    return number
+
+
+def release(queue: Queue, name: str) -> int:
+    """The lease is over: everything planned goes back to the queue, and its name is free. Returns how many messages."""
+    leases = queue.leases
+    if leases is None:
+        leases = Leases(queue)
+    lease = leases.find(name)
+    if lease.plan is not None:
+        lease.plan.finish()
+    lease.end_readers()
+    batches = list(lease.batches.values())
+    leases.take_back(lease, batches)
+    del leases.by_name[name]
+    lease.forget(queue)
+    return sum(batch.count for batch in batches)
+
+
+def find(queue: Queue, name: str, epoch: int) -> Lease:
+    """The lease of that name for whoever has acquired it. NotFound, or PreconditionFailed for an older epoch."""
+    leases = queue.leases
+    if leases is None:
+        leases = Leases(queue)
+    lease = leases.find(name)
+    lease.check_epoch(epoch)
+    return lease
+
+
+def describe(lease: Lease) -> dict[str, Any]:
+    """The figures of a lease. Ages in seconds: since it was acquired, since it was used last, since a batch was planned."""
+    queue = lease.queue
+    assert queue is not None
+    now = queue.broker.timers.now()
+    batches = list(lease.batches.values())
+    return {
+        "queue": queue.name, "lease": lease.name, "epoch": lease.epoch, "committed": lease.committed,
+        "timeout": lease.timeout / 1000 if lease.timeout else None, "age": _age(now, lease.since),
+        "idle": 0.0 if lease.readers else _age(now, lease.called_at), "readers": len(lease.readers),
+        "messages": sum(batch.count for batch in batches), "octets": sum(batch.octets for batch in batches),
+        "batches": [{**summary(batch), "read": batch.read, "age": _age(now, batch.planned_at)} for batch in batches],
+    }
+
+
+def summary(batch: Batch) -> dict[str, int]:
+    """What the answer to a plan says."""
+    return {"batch": batch.number, "count": batch.count, "octets": batch.octets}
+
+
+def _age(now: int, then: int) -> float:
+    return max(now - then, 0) / 1000
+
+
+def _check_queue(queue: Queue) -> None:
+    settings = queue.settings
+    reason = ""
+    if settings.type == STREAM:
+        reason = "a stream, which its readers do not empty: it is read by offsets"
+    elif not queue.durable:
+        reason = "not durable: what is leased must be there after a restart"
+    elif queue.exclusive_owner is not None:
+        reason = "exclusive, and goes with its connection"
+    elif queue.auto_delete:
+        reason = "auto-delete, and goes with its last consumer"
+    elif settings.single_active_consumer:
+        reason = "for a single active consumer: nobody takes messages beside it"
+    if reason:
+        raise PreconditionFailed(f"{place_of(queue)} has no leases: it is {reason}")
+    _check_alone(queue)
+
+
+def _check_alone(queue: Queue) -> None:
+    if queue.consumers and queue.consumers[0].exclusive:
+        raise AccessRefused(f"{place_of(queue)} in exclusive use")

@@ -1,0 +1,182 @@
+"""Planning: ready entries leave the backlog for a batch, in the order in which a consumer would get them.
+
+Of what is paged out nothing is read but what may be of another kind than its position tells: messages that may have expired
+or are not due yet, and transient ones, which the log must have before they are planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from leveret.broker.errors import BrokerError
+from leveret.broker.leases.batch import Batch
+from leveret.broker.log import CommitWaiter
+from leveret.broker.message import ARCHIVED, ENTRY_OVERHEAD, Entry
+from leveret.broker.queues import expiry, paging
+from leveret.broker.queues.backlog import Backlog
+
+if TYPE_CHECKING:
+    from leveret.broker.leases.lease import Lease
+    from leveret.broker.queues.base import Queue
+
+# Told of the batch, None where nothing was ready; or why there is none.
+Done = Callable[[Batch | None, BrokerError | None], None]
+
+
+class _Loading(paging.Waiting):
+    """A plan that goes on when more of its queue is in memory."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    def loaded(self) -> None:
+        self.plan.go_on()
+
+
+class Written(CommitWaiter):
+    """Tells of a batch when it is on disk."""
+
+    def __init__(self, batch: Batch, done: Done) -> None:
+        self.batch = batch
+        self.done = done
+
+    def committed(self, batch: int) -> None:
+        self.done(self.batch, None)
+
+
+class Plan:
+    """A batch in the making: at most so many messages, with bodies of so many octets together, but at least one."""
+
+    def __init__(self, queue: Queue, lease: Lease, number: int, most: int, octets: int) -> None:
+        self.queue = queue
+        self.lease = lease
+        self.batch = Batch(number, queue.handed_out_until, queue.broker.timers.now())
+        self.most = most
+        self.octets = octets
+        self.waiting: list[Done] = []
+        self.over = False
+
+    def go_on(self) -> None:
+        """Take what is there; the end of it, unless something has to be read first."""
+        if self.over:
+            return
+        if self._take():
+            self.finish()
+        else:
+            self.queue.wait_loaded(_Loading(self))
+
+    def finish(self) -> None:
+        """What was taken is the batch."""
+        queue = self.queue
+        lease = self.lease
+        batch = self.batch
+        self.over = True
+        lease.plan = None
+        if not batch.count:
+            for done in self.waiting:
+                done(None, None)
+            return
+        lease.batches[batch.number] = batch
+        lease.write_batch(queue, batch)
+        for done in self.waiting:
+            queue.log.wait(Written(batch, done))
+        if queue.refusals:
+            for seq in batch.seqs():
+                queue.refusals.pop(seq, None)
+        if queue.ring or queue.levels is not None or _may_differ(queue):
+            queue.activate()
+
+    def fail(self, error: BrokerError) -> None:
+        """There will be no batch."""
+        self.over = True
+        self.lease.plan = None
+        for done in self.waiting:
+            done(None, error)
+
+    def _take(self) -> bool:
+        """Take ready entries until the batch is full or nothing is left; False where something has to be read first."""
+        queue = self.queue
+        cancelled = False
+        try:
+            for level in queue.all_levels():
+                while not self._is_full(0):
+                    self._take_head(level, queue.priority_of(level.priority))
+                    if level.head:
+                        break
+                    if not level.chunks:
+                        level.settle_young()
+                        if not level.head:
+                            break
+                        continue
+                    if level.chunks[0].overflow or _may_differ(queue):
+                        if not level.loading:
+                            paging.load(queue, level)
+                        return False
+                    cancelled = cancelled or level.loading
+                    level.cancel_load()
+                    if not self._take_chunk(level):
+                        return True
+                if level.head or level.chunks:
+                    return True
+            return True
+        finally:
+            if cancelled:
+                paging.tell_waiting(queue)
+
+    def _is_full(self, size: int) -> bool:
+        batch = self.batch
+        return batch.count >= self.most or (batch.count > 0 and batch.octets + size > self.octets)
+
+    def _take_head(self, level: Backlog, priority: int) -> None:
+        queue = self.queue
+        batch = self.batch
+        head = level.head
+        leases = queue.leases
+        assert leases is not None
+        while head:
+            entry = head[0]
+            message = entry.message
+            if (message.expires_at or entry.overlay is not None) and expiry.drop_expired(queue, level, entry):
+                continue
+            if self._is_full(message.size):
+                return
+            head.popleft()
+            queue.memory -= message.size + ENTRY_OVERHEAD
+            _store(queue, entry)
+            row = entry.row
+            assert row is not None
+            entry.state = ARCHIVED  # the object; what it stands for goes on in the batch
+            batch.add(priority, row.id, entry.slot, entry.seq, message.size, message.publisher)
+            leases.count += 1
+            leases.octets += message.size
+
+    def _take_chunk(self, level: Backlog) -> bool:
+        """Take from the oldest chunk; False where the batch has no room for the next one."""
+        batch = self.batch
+        leases = self.queue.leases
+        assert leases is not None
+        chunk = level.chunks[0]
+        if self._is_full(chunk.sizes[0]):
+            return False
+        piece = level.take_positions(self.most - batch.count, self.octets - batch.octets)
+        batch.add_piece(self.queue.priority_of(level.priority), piece)
+        leases.count += len(piece.seqs)
+        leases.octets += piece.bytes
+        return True
+
+
+def _may_differ(queue: Queue) -> bool:
+    """Whether what is paged out may not be ready: expired, or not due yet. Only who reads it knows."""
+    return queue.message_ttl >= 0 or queue.has_expiring or queue.has_delayed
+
+
+def _store(queue: Queue, entry: Entry) -> None:
+    """Have the log keep an entry that it does not keep yet, for it is transient."""
+    row = entry.row
+    if row is not None:
+        if row.log is queue.log:
+            return
+        row.log.settle(entry)
+        entry.row = None
+    queue.log.store(entry)

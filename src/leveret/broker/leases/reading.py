@@ -1,0 +1,204 @@
+"""Reading a planned batch: a consumer that gets a slice of it, in its order, as copies that it need not acknowledge.
+
+Any number of consumers read at the same time, and the same slice again. What they read comes from the log, a few entries
+ahead of what they have credit for.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.broker.arguments import CONSUMER_ARGUMENTS
+from leveret.broker.errors import NotFound, PreconditionFailed
+from leveret.broker.leases.batch import Batch
+from leveret.broker.log import CommitWaiter, Loaded
+from leveret.broker.message import ACQUIRED, Entry, with_offset
+from leveret.broker.queues import paging
+
+if TYPE_CHECKING:
+    from leveret.broker.consumer import Consumer
+    from leveret.broker.leases.lease import Lease
+    from leveret.broker.queues.base import Queue
+
+LEASE: Final = "x-lease"
+EPOCH: Final = "x-lease-epoch"
+BATCH: Final = "x-lease-batch"
+FIRST: Final = "x-lease-first"
+COUNT: Final = "x-lease-count"
+# What is read back at a time: entries and octets of their bodies, at least one entry. The next ones follow when half of
+# them have gone.
+READ_ENTRIES: Final = 1024
+READ_OCTETS: Final = 1 << 20
+
+
+class Reader(CommitWaiter):
+    """A consumer's place in a slice of a batch.
+
+    next, end  indices in the batch: of the next entry to deliver, and behind the last one
+    asked      index of the next entry to be read from the log
+    loaded     entries that were read
+    ready      the log has that the batch was read
+    """
+
+    def __init__(self, queue: Queue, lease: Lease, batch: Batch, consumer: Consumer, first: int, count: int) -> None:
+        self.queue = queue
+        self.lease = lease
+        self.batch = batch
+        self.consumer = consumer
+        self.next = self.asked = first
+        self.end = first + count
+        self.loaded: deque[Entry] = deque()
+        self.loading = False
+        self.ready = False
+
+    def committed(self, batch: int) -> None:
+        self.ready = True
+        self.queue.activate()
+        self.queue.broker.end_turn()
+
+    def serve(self) -> None:
+        """Deliver what there is credit for."""
+        queue = self.queue
+        consumer = self.consumer
+        loaded = self.loaded
+        delivered = 0
+        while loaded and consumer.active:
+            entry = loaded[0]
+            if not consumer.can_take(entry.message.size):
+                consumer.parked = True
+                break
+            loaded.popleft()
+            self.next += 1
+            delivered += 1
+            entry.state = ACQUIRED
+            entry.acquired_count += 1
+            entry.holder = consumer
+            consumer.deliver(entry)
+            entry.holder = None
+        queue.delivered += delivered
+        if self.ready and not self.loading and self.asked < self.end and len(loaded) <= READ_ENTRIES >> 1:
+            if loaded or consumer.can_take(0):
+                self._read()
+            else:
+                consumer.parked = True
+
+    def _read(self) -> None:
+        number, at = self.batch.find(self.asked)
+        piece = self.batch.pieces[number]
+        last = at
+        octets = 0
+        most = min(len(piece.seqs), at + self.end - self.asked, at + READ_ENTRIES)
+        while last < most and (last == at or octets < READ_OCTETS):
+            octets += piece.sizes[last]
+            last += 1
+        rows: array[int] = piece.rows[at:last]
+        slots: array[int] = piece.slots[at:last]
+        self.asked += last - at
+        self.loading = True
+        self.queue.log.load(rows, slots, _Reading(self, number, at).done)
+
+    def take(self, loaded: list[Loaded], number: int, first: int) -> None:
+        """Entries of a piece, from a place in it on, have been read."""
+        self.loading = False
+        queue = self.queue
+        if self not in self.lease.readers:
+            return
+        batch = self.batch
+        piece = batch.pieces[number]
+        for index, item in enumerate(loaded):
+            entry = paging.entry_of(queue, item, piece.publisher_of(first + index), batch.mark)
+            entry.overlay = with_offset(entry.overlay)
+            self.loaded.append(entry)
+        queue.activate()
+        queue.broker.end_turn()
+
+
+class _Reading:
+    """Entries of a batch on their way into memory."""
+
+    __slots__ = ("first", "number", "reader")
+
+    def __init__(self, reader: Reader, number: int, first: int) -> None:
+        self.reader = reader
+        self.number = number
+        self.first = first
+
+    def done(self, loaded: list[Loaded]) -> None:
+        self.reader.take(loaded, self.number, self.first)
+
+
+def check(queue: Queue, arguments: dict[str, Any], no_ack: bool) -> None:
+    """Refuse a reader that asks for what there is not: NotFound for an unknown lease or batch, PreconditionFailed for an
+    older epoch, a slice that is not in the batch, and a consumer that wants to acknowledge."""
+    if not no_ack:
+        raise PreconditionFailed(f"'{LEASE}' of queue '{queue.name}' is read without acknowledgements: consume with no-ack")
+    _slice_of(queue, arguments)
+
+
+def add(queue: Queue, consumer: Consumer) -> None:
+    """A reader joins. That the batch was read is on disk before it gets anything."""
+    lease, batch, first, count = _slice_of(queue, consumer.arguments)
+    reader = Reader(queue, lease, batch, consumer, first, count)
+    lease.readers.append(reader)
+    lease.call(queue)
+    if not batch.read:
+        batch.read = True
+        lease.write_batch(queue, batch)
+    if batch.written > queue.log.committed:
+        queue.log.wait(reader)
+    else:
+        reader.ready = True
+    queue.activate()
+
+
+def remove(queue: Queue, consumer: Consumer) -> None:
+    """A reader leaves."""
+    leases = queue.leases
+    if leases is None:
+        return
+    for lease in leases.by_name.values():
+        if any(reader.consumer is consumer for reader in lease.readers):
+            lease.readers = [reader for reader in lease.readers if reader.consumer is not consumer]
+            lease.call(queue)
+
+
+def serve(queue: Queue) -> None:
+    """Give the readers what they have credit for."""
+    leases = queue.leases
+    if leases is not None:
+        for lease in leases.by_name.values():
+            for reader in list(lease.readers):
+                reader.serve()
+
+
+def is_reading(queue: Queue, consumer: Consumer) -> bool:
+    """Whether something is on its way to this reader."""
+    leases = queue.leases
+    return leases is not None and any(
+        reader.asked < reader.end or reader.loading
+        for lease in leases.by_name.values() for reader in lease.readers if reader.consumer is consumer)
+
+
+def _slice_of(queue: Queue, arguments: dict[str, Any]) -> tuple[Lease, Batch, int, int]:
+    """The lease and the batch that a consumer's arguments name, the first index and how many entries."""
+    found: dict[str, Any] = {}
+    for name in (LEASE, EPOCH, BATCH, FIRST, COUNT):
+        if name not in arguments:
+            raise PreconditionFailed(f"invalid arg '{LEASE}': received without '{name}', expected together with it")
+        found[name] = CONSUMER_ARGUMENTS[name].parse(arguments[name])
+    leases = queue.leases
+    name = found[LEASE]
+    if leases is None:
+        raise NotFound(f"no lease '{name}' of queue '{queue.name}' in vhost '{queue.vhost.name}': it was released, or never"
+                       " acquired")
+    lease = leases.find(name)
+    lease.check_epoch(found[EPOCH])
+    batch = lease.find(found[BATCH])
+    first: int = found[FIRST]
+    count: int = found[COUNT]
+    if first + count > batch.count:
+        raise PreconditionFailed(f"batch {batch.number} of {lease} has {batch.count} messages: a slice of {count} from"
+                                 f" index {first} on is not in it")
+    return lease, batch, first, count

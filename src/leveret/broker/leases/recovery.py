@@ -1,0 +1,152 @@
+"""Leases after a start: the positions of what is planned leave what is recovered before the queues see it."""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Any
+
+from leveret.broker import metadata
+from leveret.broker.leases.batch import Batch, decode_runs
+from leveret.broker.leases.lease import Lease, Leases
+from leveret.broker.log import RecoveredQueue, Recovery
+from leveret.broker.queues.backlog import CHUNK_ENTRIES, Chunk
+
+if TYPE_CHECKING:
+    from leveret.broker.log import Log
+    from leveret.broker.queues.base import Queue
+
+log = logging.getLogger("leveret.broker")
+
+
+class RestoredBatch:
+    """What the log held of one batch; the priorities of its pieces are still as publishers gave them."""
+
+    __slots__ = ("lease", "number", "runs", "value")
+
+    def __init__(self, lease: str, number: int, value: dict[str, Any]) -> None:
+        self.lease = lease
+        self.number = number
+        self.value = value
+        self.runs = list(decode_runs(value["runs"]))
+
+
+class Restoring:
+    """One start: the records of leases by the id of their queue."""
+
+    def __init__(self, recovery: Recovery) -> None:
+        self.recovery = recovery
+        self.leases: dict[int, dict[str, dict[str, Any]]] = {}
+        self.batches: dict[int, list[RestoredBatch]] = {}
+        self.keys: dict[int, list[tuple[str, str]]] = {}
+        for (kind, key), value in recovery.metadata.items():
+            if kind not in (metadata.LEASE, metadata.LEASE_BATCH):
+                continue
+            names = metadata.split_key(key)
+            queue_id = int(names[0])
+            self.keys.setdefault(queue_id, []).append((kind, key))
+            if kind == metadata.LEASE:
+                self.leases.setdefault(queue_id, {})[names[1]] = metadata.unpack(value)
+            else:
+                self.batches.setdefault(queue_id, []).append(RestoredBatch(names[1], int(names[2]), metadata.unpack(value)))
+
+    def restore(self, queue: Queue) -> None:
+        """Give a queue its leases, with what they have planned. Before the queue gets its entries."""
+        self.keys.pop(queue.id, None)
+        found = self.leases.get(queue.id)
+        if found is None:
+            return
+        leases = queue.leases = Leases(queue)
+        now = queue.broker.timers.now()
+        for name, value in found.items():
+            lease = leases.by_name[name] = Lease(queue, name, now)
+            lease.epoch = value["epoch"]
+            lease.committed = value["committed"]
+            lease.timeout = value["timeout"]
+            lease.since = value["since"]
+        recovered = self.recovery.queues.get(queue.id, RecoveredQueue())
+        taken: list[tuple[int, int]] = []
+        for stored in sorted(self.batches.get(queue.id, ()), key=_number_of):
+            batch = _restore_batch(queue, stored, recovered, taken)
+            leases.by_name[stored.lease].batches[batch.number] = batch
+            leases.count += batch.count
+            leases.octets += batch.octets
+        if taken:
+            self.recovery.queues[queue.id] = _without(recovered, taken)
+
+    def finish(self, log: Log) -> None:
+        """All queues are there: forget the leases of those that are not."""
+        for keys in self.keys.values():
+            for kind, key in keys:
+                log.put(kind, key, None)
+
+
+def start(queue: Queue) -> None:
+    """After recovery: time-outs begin again."""
+    if queue.leases is not None:
+        for lease in queue.leases.by_name.values():
+            lease.call(queue)
+
+
+def _number_of(stored: RestoredBatch) -> int:
+    return stored.number
+
+
+def _restore_batch(queue: Queue, stored: RestoredBatch, recovered: RecoveredQueue,
+                   taken: list[tuple[int, int]]) -> Batch:
+    value = stored.value
+    batch = Batch(stored.number, value["mark"], value["planned_at"])
+    batch.read = value["read"]
+    seqs = recovered.seqs
+    for first, count in stored.runs:
+        at = bisect_left(seqs, first)
+        end = at
+        if at + count <= len(seqs) and seqs[at + count - 1] == first + count - 1:
+            end = at + count
+        else:
+            while end < len(seqs) and seqs[end] < first + count:
+                end += 1
+        if end > at:
+            _take(queue, batch, recovered, at, end)
+            taken.append((at, end))
+    if batch.count != value["count"]:
+        log.error("batch %d of lease '%s' of queue '%s' had %d messages, and %d are there", stored.number, stored.lease,
+                  queue.name, value["count"], batch.count)
+    return batch
+
+
+def _take(queue: Queue, batch: Batch, recovered: RecoveredQueue, at: int, end: int) -> None:
+    """Add recovered positions to a batch, in pieces of one priority."""
+    while at < end:
+        until = min(at + CHUNK_ENTRIES, end)
+        priority = queue.priority_of(recovered.priorities[at])
+        raw = recovered.priorities[at:until]
+        if raw.count(raw[0]) != len(raw):
+            same = 1
+            while same < len(raw) and queue.priority_of(raw[same]) == priority:
+                same += 1
+            until = at + same
+        piece = Chunk(False)
+        piece.seqs = recovered.seqs[at:until]
+        piece.rows = recovered.rows[at:until]
+        piece.slots = recovered.slots[at:until]
+        piece.sizes = recovered.sizes[at:until]
+        piece.bytes = sum(piece.sizes)
+        batch.add_piece(priority, piece)
+        at = until
+
+
+def _without(recovered: RecoveredQueue, taken: list[tuple[int, int]]) -> RecoveredQueue:
+    """What is recovered of a queue but the spans of positions that are taken."""
+    left = RecoveredQueue()
+    at = 0
+    for begin, end in [*sorted(taken), (len(recovered.seqs), 0)]:
+        left.seqs.extend(recovered.seqs[at:begin])
+        left.rows.extend(recovered.rows[at:begin])
+        left.slots.extend(recovered.slots[at:begin])
+        left.priorities.extend(recovered.priorities[at:begin])
+        left.sizes.extend(recovered.sizes[at:begin])
+        at = end
+    return left
+
+

@@ -1,0 +1,80 @@
+"""Entries of a lease that go back to the queue, to their old places, once that is on disk."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from leveret.broker.log import CommitWaiter
+from leveret.broker.message import ENTRY_OVERHEAD
+from leveret.broker.queues import limits, paging
+from leveret.broker.queues.backlog import Chunk, merged
+
+if TYPE_CHECKING:
+    from leveret.broker.queues.base import Queue
+
+
+class Return(CommitWaiter):
+    """Positions on their way back, in pieces with their priorities."""
+
+    def __init__(self, queue: Queue, pieces: list[tuple[int, Chunk]]) -> None:
+        self.queue = queue
+        self.pieces = pieces
+
+    def committed(self, batch: int) -> None:
+        queue = self.queue
+        leases = queue.leases
+        if leases is None or self not in leases.returning:
+            return  # the queue is gone
+        leases.returning.remove(self)
+        for _, piece in self.pieces:
+            leases.count -= len(piece.seqs)
+            leases.octets -= piece.bytes
+        _put_back(queue, self.pieces)
+        queue.broker.end_turn()
+
+
+def give_back(queue: Queue, pieces: list[tuple[int, Chunk]], handed_out: bool) -> None:
+    """Have entries go back with the commit that is being filled. `handed_out`: somebody may have read them, so that they
+    count as redelivered; so does whatever is paged out and older, for the log keeps one mark a queue."""
+    leases = queue.leases
+    if not pieces or leases is None:
+        return
+    if handed_out:
+        last = max(piece.seqs[-1] for _, piece in pieces)
+        if last > queue.handed_out_until:
+            queue.handed_out_until = last
+            queue.vhost.keep_queue(queue)
+    on_its_way = Return(queue, pieces)
+    leases.returning.append(on_its_way)
+    queue.log.wait(on_its_way)
+
+
+def _put_back(queue: Queue, pieces: list[tuple[int, Chunk]]) -> None:
+    broker = queue.broker
+    for priority in {priority for priority, _ in pieces}:
+        level = queue.level_of(priority)
+        for entry in level.put_back(_in_order([piece for other, piece in pieces if other == priority]), broker.overflow):
+            queue.memory -= entry.message.size + ENTRY_OVERHEAD
+            paging.note_refusals(queue, entry)
+    broker.paging[queue.id] = queue
+    # Those that were paged out on the way may have been waited for.
+    paging.tell_waiting(queue)
+    if queue.max_length >= 0 or queue.max_bytes >= 0:
+        limits.shorten(queue)
+    queue.activate()
+
+
+def _in_order(pieces: list[Chunk]) -> list[Chunk]:
+    """Pieces by ascending sequence numbers, cut where they overlap."""
+    ordered: deque[Chunk] = deque()
+    for piece in sorted(pieces, key=_first_of):
+        if ordered and ordered[-1].seqs[-1] > piece.seqs[0]:
+            ordered = merged(ordered, deque((piece,)))
+        else:
+            ordered.append(piece)
+    return list(ordered)
+
+
+def _first_of(piece: Chunk) -> int:
+    return piece.seqs[0]

@@ -1,0 +1,97 @@
+"""Leases as the tests of the broker core use them: operations that run until they are answered, and readers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from leveret.broker.consumer import Consumer
+from leveret.broker.errors import BrokerError
+from leveret.broker.leases import operations, reading
+from leveret.broker.leases.batch import Batch
+from leveret.broker.message import Entry
+from leveret.broker.queues.base import Queue
+from tests.broker.support import World, text_of
+
+
+class LeaseReader(Consumer):
+    """A consumer of a slice of a batch, with `credit` for so many entries (-1: any number)."""
+
+    def __init__(self, queue: Queue, lease: str, epoch: int, batch: int, first: int, count: int, credit: int = -1) -> None:
+        super().__init__(queue, "reader", None, None, True, False, 0, {
+            "x-lease": lease, "x-lease-epoch": epoch, "x-lease-batch": batch, "x-lease-first": first,
+            "x-lease-count": count})
+        self.credit = credit
+        self.bodies: list[str] = []
+        self.offsets: list[int] = []
+        self.redelivered: list[bool] = []
+        self.gone = False
+        reading.check(queue, self.arguments, True)
+        queue.add_consumer(self)
+
+    def can_take(self, size: int) -> bool:
+        return self.credit != 0
+
+    def deliver(self, entry: Entry) -> None:
+        if self.credit > 0:
+            self.credit -= 1
+        assert entry.overlay is not None and entry.overlay.shows_offset
+        self.bodies.append(text_of(entry))
+        self.offsets.append(entry.seq - 1)
+        self.redelivered.append(entry.acquired_count > 1)
+
+    def give(self, credit: int) -> None:
+        self.credit = credit
+        self.wake()
+
+    def queue_gone(self) -> None:
+        self.gone = True
+
+
+class Answer:
+    """What a plan calls back with."""
+
+    def __init__(self) -> None:
+        self.told = False
+        self.batch: Batch | None = None
+        self.error: BrokerError | None = None
+
+    def __call__(self, batch: Batch | None, error: BrokerError | None) -> None:
+        assert not self.told
+        self.told = True
+        self.batch = batch
+        self.error = error
+
+
+def ask(queue: Queue, lease: str, epoch: int, after: int, most: int, octets: int | None = None) -> Answer:
+    """Begin a plan."""
+    answer = Answer()
+    operations.plan(queue, lease, epoch, after, most, octets, answer)
+    return answer
+
+
+def plan(world: World, queue: Queue, lease: str, epoch: int, after: int, most: int, octets: int | None = None
+         ) -> dict[str, int] | None:
+    """Plan a batch, and run until the answer is there."""
+    answer = ask(queue, lease, epoch, after, most, octets)
+    world.run()
+    assert answer.told and answer.error is None
+    return None if answer.batch is None else operations.summary(answer.batch)
+
+
+def read(world: World, queue: Queue, lease: str, epoch: int, batch: int, first: int = 0, count: int | None = None
+         ) -> LeaseReader:
+    """Read a slice of a batch, all of it by default."""
+    assert queue.leases is not None
+    if count is None:
+        count = queue.leases.find(lease).find(batch).count
+    reader = LeaseReader(queue, lease, epoch, batch, first, count)
+    world.run()
+    queue.remove_consumer(reader)
+    return reader
+
+
+def restart(world: World, clean: bool = False, **options: Any) -> World:
+    """Another broker on what the log of this one has committed."""
+    world.run()
+    log, recovery = world.held_log.recovery(clean)
+    return World(log=log, recovery=recovery, time=world.clock.time, **options)
