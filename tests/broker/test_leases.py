@@ -170,7 +170,7 @@ def test_a_commit_can_be_repeated_and_keeps_the_order(world: World, queue: Queue
         plan(world, queue, "l", epoch, number, 10)
     with pytest.raises(PreconditionFailed, match="batch 1 of lease 'l' of queue 'q' in vhost '/' comes before batch 2"):
         operations.commit(queue, "l", epoch, 2)
-    with pytest.raises(NotFound, match="batch 9 of lease .* is not planned: the last one that is committed is 0"):
+    with pytest.raises(NotFound, match=r"batch 9 of lease .* is not planned: the last one that is committed is 0"):
         operations.commit(queue, "l", epoch, 9)
     with pytest.raises(PreconditionFailed, match="there is none of index 10"):
         operations.commit(queue, "l", epoch, 1, [3, 10])
@@ -519,7 +519,7 @@ def test_a_plan_waits_for_what_must_be_read_and_hears_of_the_end(world: World) -
     world.end_turn()
     answer = ask(queue, "l", epoch, 0, 60)
     assert not answer.told and queue.leased_count
-    with pytest.raises(PreconditionFailed, match="batch 1 of lease .* is still being made"):
+    with pytest.raises(PreconditionFailed, match=r"batch 1 of lease .* is still being made"):
         ask(queue, "l", epoch, 1, 60)
     same = ask(queue, "l", epoch, 0, 60)
     world.vhost.delete_queue("q", None)

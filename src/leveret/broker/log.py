@@ -165,8 +165,8 @@ class Log:
 
     def settle_range(self, queue_id: int, first: int, last: int, keep: Iterable[int],
                      rows: Iterable[int], slots: Iterable[int]) -> None:
-        """The entries of a queue at the positions `rows` and `slots` are gone. Their sequence numbers are from first to last,
-        and not among those in `keep`."""
+        """The entries of a queue at the positions `rows` and `slots` are gone. Their sequence numbers are from first to
+        last, and not among those in `keep`."""
         raise NotImplementedError
 
     def update(self, entry: Entry) -> None:

@@ -18,8 +18,8 @@ from leveret.cli.remote import (
 
 COLUMNS = (
     ("vhost", "vhost"), ("name", "name"), ("ready", "ready"), ("delayed", "delayed"), ("unacked", "unacked"),
-    ("leased", "leased"), ("consumers", "consumers"), ("ready_bytes", "size", octets), ("durable", "durable"), ("auto_delete", "auto-delete"),
-    ("exclusive", "exclusive"), ("arguments", "arguments"),
+    ("leased", "leased"), ("consumers", "consumers"), ("ready_bytes", "size", octets), ("durable", "durable"),
+    ("auto_delete", "auto-delete"), ("exclusive", "exclusive"), ("arguments", "arguments"),
 )
 
 

@@ -10,6 +10,8 @@ from typing import Any, Final
 from leveret.broker.arguments import STREAM, parse_consumer_arguments
 from leveret.broker.dead_letter import split_address
 from leveret.broker.errors import AccessRefused, NotAllowed, NotImplementedByBroker, PreconditionFailed, ResourceError
+from leveret.broker.leases import reading
+from leveret.broker.leases.reading import LEASE
 from leveret.broker.message import FORMAT_AMQP0, Entry
 from leveret.broker.queues.base import Queue
 from leveret.broker.queues.paging import Waiting
@@ -70,7 +72,9 @@ def consume(channel: Channel, queue: str, consumer_tag: str, no_local: bool, no_
     if exclusive and found.settings.single_active_consumer:
         raise AccessRefused(f"queue '{found.name}' in vhost '{connection.vhost_name}' has a single active consumer:"
                             " exclusive consumers are not permitted")
-    if found.settings.type == STREAM:
+    if LEASE in arguments:
+        reading.check(found, arguments, no_ack)
+    elif found.settings.type == STREAM:
         _check_reader(channel, found, no_ack)
     found.check_consumer(arguments)
     consumer = ChannelConsumer(channel, found, consumer_tag, no_ack, exclusive, no_local, settings.priority, arguments)

@@ -1,0 +1,66 @@
+"""`leveret leases`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from leveret.cli.output import octets, show_json, show_table
+from leveret.cli.remote import current, in_vhost_option, remote_options, vhost_option
+
+
+def _batches(batches: list[dict[str, Any]]) -> str:
+    """Numbers of batches with the messages in each, and which of them somebody has read."""
+    return ", ".join(f"{batch['batch']} ({batch['count']}{', read' if batch['read'] else ''})" for batch in batches)
+
+
+def _seconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:.0f}s"
+
+
+COLUMNS = (
+    ("vhost", "vhost"), ("queue", "queue"), ("lease", "lease"), ("epoch", "epoch"), ("committed", "committed"),
+    ("batches", "batches", _batches), ("messages", "messages"), ("octets", "size", octets), ("readers", "readers"),
+    ("age", "age", _seconds), ("idle", "idle", _seconds), ("timeout", "timeout", _seconds),
+)
+
+
+@click.group(invoke_without_command=True)
+@vhost_option
+@remote_options
+@click.pass_context
+def leases(context: click.Context, /, vhost: str | None, **_: Any) -> None:
+    """List leases; `release` ends one."""
+    if context.invoked_subcommand is None:
+        _list(vhost)
+
+
+def _list(vhost: str | None) -> None:
+    broker = current()
+    found = broker.call("leases.list", vhost=vhost)
+    found.sort(key=lambda item: (item["vhost"], item["queue"], item["lease"]))
+    if broker.as_json:
+        show_json(found)
+    else:
+        show_table(found, COLUMNS)
+
+
+@leases.command("list")
+@vhost_option
+@remote_options
+def list_leases(vhost: str | None, **_: Any) -> None:
+    """List leases with what they have planned."""
+    _list(vhost)
+
+
+@leases.command()
+@click.argument("queue")
+@click.argument("lease")
+@in_vhost_option
+@remote_options
+def release(queue: str, lease: str, vhost: str, **_: Any) -> None:
+    """End a lease that nobody will go on with. What it had planned goes back to the queue, also what was read: somebody may
+    have it already."""
+    result = current().call("leases.release", name=queue, vhost=vhost, lease=lease)
+    click.echo(f"{result['messages']} messages of lease '{lease}' are in queue '{queue}' again")

@@ -1,0 +1,109 @@
+"""lease.*: batches of a queue that are read by their numbers, and settled at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta, field
+
+from leveret.broker.errors import BrokerError
+from leveret.broker.leases import operations
+from leveret.broker.leases.batch import Batch
+from leveret.management.calls import plain
+from leveret.management.requests.operation import Answer, Arguments, Asked, Fields, Later, Operation
+
+if TYPE_CHECKING:
+    from leveret.broker.queues.base import Queue
+
+Number = Annotated[int, Meta(ge=0, le=(1 << 62))]
+Name = Annotated[str, Meta(min_length=1, max_length=255)]
+# A year and more: who wants a longer time-out wants none.
+Seconds = Annotated[float, Meta(gt=0, le=1e8)]
+
+
+class OfQueue(Arguments, kw_only=True):
+    queue: str | None = None
+
+
+class OfLease(Arguments, kw_only=True):
+    queue: str
+    lease: Name
+
+
+class Acquire(OfLease, kw_only=True):
+    timeout: Seconds | None = None
+
+
+class Plan(OfLease, kw_only=True):
+    epoch: Number
+    after: Number
+    max_messages: Annotated[int, Meta(ge=1, le=operations.MOST_MESSAGES)]
+    max_octets: Annotated[int, Meta(ge=1, le=(1 << 62))] | None = None
+
+
+class Commit(OfLease, kw_only=True):
+    """`except`: indices of messages that go back to the queue."""
+
+    epoch: Number
+    batch: Number
+    returned: list[Number] = field(default_factory=list, name="except")
+
+
+def _find(asked: Asked, name: str) -> Queue:
+    asked.check("read", name)
+    return asked.vhost.queue(name, asked.session)
+
+
+def acquire(asked: Asked, arguments: Acquire) -> Fields:
+    """Take the lease over, or make it; what is planned and not committed."""
+    lease = operations.acquire(_find(asked, arguments.queue), arguments.lease, arguments.timeout)
+    return {"epoch": lease.epoch, "committed": lease.committed,
+            "planned": [operations.summary(batch) for batch in lease.batches.values()]}
+
+
+def plan(asked: Asked, arguments: Plan) -> Answer:
+    """The batch after one, the same each time; `count` 0 and the same number where nothing is ready."""
+    later = Later()
+
+    def done(batch: Batch | None, error: BrokerError | None) -> None:
+        if error is not None:
+            later.fail(error)
+        elif batch is None:
+            later.answer({"batch": arguments.after, "count": 0, "octets": 0})
+        else:
+            later.answer(dict(operations.summary(batch)))
+
+    operations.plan(_find(asked, arguments.queue), arguments.lease, arguments.epoch, arguments.after,
+                    arguments.max_messages, arguments.max_octets, done)
+    return later
+
+
+def commit(asked: Asked, arguments: Commit) -> Fields:
+    """Settle a batch; the number of the last one that is settled."""
+    return {"committed": operations.commit(_find(asked, arguments.queue), arguments.lease, arguments.epoch,
+                                           arguments.batch, arguments.returned)}
+
+
+def release(asked: Asked, arguments: OfLease) -> Fields:
+    """Everything planned goes back; how many messages that are."""
+    return {"messages": operations.release(_find(asked, arguments.queue), arguments.lease)}
+
+
+def list_leases(asked: Asked, arguments: OfQueue) -> Fields:
+    """The leases of a queue, or of all those that the user may read."""
+    if arguments.queue is not None:
+        found = [_find(asked, arguments.queue)]
+    else:
+        found = [queue for queue in asked.vhost.queues.values()
+                 if queue.leases is not None and asked.may("read", queue.name)]
+    return {"leases": [plain(operations.describe(lease)) for queue in found if queue.leases is not None
+                       for lease in queue.leases.by_name.values()]}
+
+
+OPERATIONS = {
+    "lease.acquire": Operation(acquire, Acquire),
+    "lease.plan": Operation(plan, Plan),
+    "lease.commit": Operation(commit, Commit),
+    "lease.release": Operation(release, OfLease),
+    "lease.list": Operation(list_leases, OfQueue),
+}
