@@ -240,6 +240,11 @@ class Watch:
         if count and self.settled_kind is not None:
             self.settled_kind.note(b"", 0, UNKNOWN, GONE, reason, "", count)
 
+    def committed(self, count: int) -> None:
+        """So many entries of a lease were settled together."""
+        if count and self.settled_kind is not None:
+            self.settled_kind.note(b"", 0, UNKNOWN, ACCEPTED, "lease", "", count)
+
     def dead_lettered(self, entry: Entry, reason: str, targets: int) -> None:
         """An entry went to so many queues as a dead letter."""
         message = entry.message

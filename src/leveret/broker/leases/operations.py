@@ -117,8 +117,11 @@ def commit(queue: Queue, name: str, epoch: int, number: int, back: Iterable[int]
     lease.end_readers(batch)
     returned = batch.pick(indexes)
     settle(queue, *batch.positions(indexes))
-    queue.settled += batch.count - len(indexes)
-    leases.count -= batch.count - len(indexes)
+    settled = batch.count - len(indexes)
+    queue.settled += settled
+    if queue.watch is not None:
+        queue.watch.committed(settled)
+    leases.count -= settled
     leases.octets -= batch.octets - sum(piece.bytes for _, piece in returned)
     del lease.batches[number]
     lease.committed = number

@@ -77,6 +77,8 @@ class Reader(CommitWaiter):
             entry.holder = consumer
             consumer.deliver(entry)
             entry.holder = None
+            if queue.watch is not None:
+                queue.watch.delivered(entry, consumer.protocol(), True)
         queue.delivered += delivered
         if self.ready and not self.loading and self.asked < self.end and len(loaded) <= READ_ENTRIES >> 1:
             if loaded or consumer.can_take(0):
