@@ -60,40 +60,35 @@ RAW: Final = [pa.field("raw_header", pa.binary(), nullable=False), pa.field("raw
 TABLE_SCHEMA: Final = pa.schema([*_GIVEN, *_STORED])
 COLUMNS: Final = tuple(TABLE_SCHEMA.names)
 
-# Behind the identifiers of the top level, and in this order, come those of what is nested.
-_FIRST_NESTED: Final = 100
+# The identifiers of all fields, by their paths. They are those that Iceberg gives to the fields of a new table: level by
+# level within a field, from one field to the next. A field that is added gets the next number.
+FIELD_IDS: Final[dict[str, int]] = {name: number for number, name in enumerate((
+    "offset", "append_time", "protocol", "exchange", "routing_key", "redelivered", "delivery_count", "content_type",
+    "content_encoding", "durable", "priority", "correlation_id", "reply_to", "ttl_ms", "message_id", "timestamp", "type",
+    "user_id", "app_id", "headers", "headers_json", "x_death", "amqp10", "body", "raw_header", "raw_overlay",
+    "headers.key", "headers.value",
+    "x_death.element", "x_death.element.queue", "x_death.element.reason", "x_death.element.count",
+    "x_death.element.exchange", "x_death.element.routing_keys", "x_death.element.time",
+    "x_death.element.original_expiration", "x_death.element.routing_keys.element",
+    "amqp10.message_id_type", "amqp10.correlation_id_type", "amqp10.to", "amqp10.group_id", "amqp10.group_sequence",
+    "amqp10.reply_to_group_id", "amqp10.absolute_expiry_time", "amqp10.delivery_annotations", "amqp10.message_annotations",
+    "amqp10.application_properties", "amqp10.footer", "amqp10.body_type",
+), 1)}
 
 
-def _numbered(fields: list[pa.Field]) -> list[pa.Field]:
-    """The fields with their identifiers: 1, 2, ... at the top, from 100 on below."""
-    nested = _Numbers(_FIRST_NESTED)
-    return [_with_id(nested.within(field), number) for number, field in enumerate(fields, 1)]
-
-
-class _Numbers:
-    def __init__(self, first: int) -> None:
-        self.next = first
-
-    def take(self, field: pa.Field) -> pa.Field:
-        number = self.next
-        self.next += 1
-        return _with_id(self.within(field), number)
-
-    def within(self, field: pa.Field) -> pa.Field:
-        kind = field.type
-        if pa.types.is_struct(kind):
-            return field.with_type(pa.struct([self.take(kind.field(at)) for at in range(kind.num_fields)]))
-        if pa.types.is_map(kind):
-            return field.with_type(pa.map_(self.take(kind.key_field), self.take(kind.item_field)))
-        if pa.types.is_list(kind):
-            return field.with_type(pa.list_(self.take(kind.value_field)))
-        return field
-
-
-def _with_id(field: pa.Field, number: int) -> pa.Field:
-    return field.with_metadata({b"PARQUET:field_id": str(number).encode()})
+def _identified(field: pa.Field, path: str) -> pa.Field:
+    """The field with its identifier, and those of what is in it."""
+    kind = field.type
+    if pa.types.is_struct(kind):
+        inner = [kind.field(at) for at in range(kind.num_fields)]
+        kind = pa.struct([_identified(item, f"{path}.{item.name}") for item in inner])
+    elif pa.types.is_map(kind):
+        kind = pa.map_(_identified(kind.key_field, f"{path}.key"), _identified(kind.item_field, f"{path}.value"))
+    elif pa.types.is_list(kind):
+        kind = pa.list_(_identified(kind.value_field.with_name("element"), f"{path}.element"))
+    return field.with_type(kind).with_metadata({b"PARQUET:field_id": str(FIELD_IDS[path]).encode()})
 
 
 # What is in a file.
-FILE_SCHEMA: Final = pa.schema(_numbered([*_STORED, *RAW]))
+FILE_SCHEMA: Final = pa.schema([_identified(field, field.name) for field in (*_STORED, *RAW)])
 FILE_COLUMNS: Final = tuple(FILE_SCHEMA.names)
