@@ -14,10 +14,11 @@ from typing import Any
 from leveret.broker.bodies import whole
 from leveret.broker.broker import Broker, HeaderReader, Holder, VhostSettings
 from leveret.broker.consumer import Consumer
-from leveret.broker.log import CommitWaiter, Loaded, RecoveredQueue, Recovery
+from leveret.broker.log import CommitWaiter, Loaded, Located, RecoveredQueue, Recovery
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, Entry, Message, make_address
 from leveret.broker.queues.base import Queue
 from leveret.broker.routing import Route
+from leveret.broker.segments import SegmentSettings, SegmentStore
 from leveret.broker.timers import Timers
 from leveret.storage.memory import MemoryLog, MemoryRow
 
@@ -33,6 +34,19 @@ class Clock(Timers):
 
     def now(self) -> int:
         return self.time
+
+
+class LocatedEntries(Located):
+    """Entries where a store in memory finds them."""
+
+    def __init__(self, entries: list[Entry]) -> None:
+        super().__init__(array("Q"), len(entries))
+        self.entries = entries
+        self.released = False
+
+    def release(self) -> None:
+        assert not self.released
+        self.released = True
 
 
 class HeldLog(MemoryLog):
@@ -140,6 +154,16 @@ class HeldLog(MemoryLog):
             done(loaded)
 
         super().load(rows, slots, with_stored_counts)
+
+    def locate(self, rows: array[int], slots: array[int]) -> Located | None:
+        found: list[Entry] = []
+        for row_id, slot in zip(rows, slots, strict=True):
+            row = self.rows[row_id]
+            assert isinstance(row, MemoryRow)
+            entry = row.entries[slot]
+            assert entry is not None, "a settled entry was asked for"
+            found.append(entry)
+        return LocatedEntries(found)
 
     def recovery(self, clean: bool = False) -> tuple[HeldLog, Recovery]:
         """A new log that holds what this one has committed, and what it found."""
@@ -267,10 +291,11 @@ def text_of(entry: Entry) -> str:
 
 
 class World:
-    """A broker with one vhost, `/`."""
+    """A broker with one vhost, `/`. With a `store` its streams are sealed as `sealing` says."""
 
     def __init__(self, *, log: MemoryLog | None = None, overflow: bool = False, page_above: int = 64 << 20,
-                 strict: bool = False, recovery: Recovery | None = None, time: int = START) -> None:
+                 strict: bool = False, recovery: Recovery | None = None, time: int = START,
+                 store: SegmentStore | None = None, sealing: SegmentSettings | None = None) -> None:
         self.posted: list[Callable[[], None]] = []
         self.log = log if log is not None else HeldLog()
         self.log.start(self.posted.append)
@@ -283,6 +308,10 @@ class World:
         self.broker.timers = self.clock
         self.broker.page_above = page_above
         self.broker.header_readers[FORMAT_AMQP0] = JsonReader()
+        if store is not None:
+            store.start(self.posted.append)
+            self.broker.seal_streams(store, sealing or SegmentSettings())
+            recovery = recovery or Recovery()
         if recovery is not None:
             self.broker.recover(recovery)
         self.vhost = self.broker.add_vhost("/", VhostSettings(strict=strict))

@@ -131,6 +131,7 @@ QUEUE_ARGUMENTS: Final = _declared(
     Argument("x-max-in-memory-bytes", WHOLE, unit="octets"),
     Argument("x-initial-cluster-size", WHOLE, 1),
     Argument("x-stream-max-segment-size-bytes", WHOLE, unit="octets"),
+    Argument("x-stream-max-segments", WHOLE, 1, unit="segments"),
     Argument("x-stream-filter-size-bytes", WHOLE, 16, 255, unit="octets"),
     Argument("x-ha-policy", ANYTHING, compared=False),
     Argument("x-ha-policy-params", ANYTHING, compared=False),
@@ -205,12 +206,13 @@ class QueueSettings:
     single_active_consumer   all consumers but one wait
     consumer_timeout         how long a delivery may stay unacknowledged, 0 for ever
     max_age                  how long a stream keeps a message
+    segment_size             octets of bodies that make a segment of a stream; max_segments: most sealed ones
     unknown                  arguments that nobody here knows, as they came
     """
 
     __slots__ = ("at_least_once", "consumer_timeout", "dead_letter_exchange", "dead_letter_routing_key",
-                 "delivery_limit", "expires", "max_age", "max_length", "max_length_bytes", "max_priority", "message_ttl",
-                 "overflow", "single_active_consumer", "type", "unknown")
+                 "delivery_limit", "expires", "max_age", "max_length", "max_length_bytes", "max_priority", "max_segments",
+                 "message_ttl", "overflow", "segment_size", "single_active_consumer", "type", "unknown")
 
     def __init__(self, known: dict[str, Any], unknown: dict[str, Any]) -> None:
         self.type: str = known.get("x-queue-type", CLASSIC)
@@ -229,6 +231,8 @@ class QueueSettings:
         self.consumer_timeout: int | None = known.get("x-consumer-timeout")
         age: str | None = known.get("x-max-age")
         self.max_age: int | None = None if age is None else interval_of(age)
+        self.segment_size: int | None = known.get("x-stream-max-segment-size-bytes")
+        self.max_segments: int | None = known.get("x-stream-max-segments")
         self.unknown = unknown
 
 
@@ -280,10 +284,13 @@ def parse_queue_arguments(arguments: dict[str, Any], *, durable: bool, exclusive
         for name in NOT_OF_STREAMS:
             if name in known:
                 raise PreconditionFailed(f"invalid arg '{name}': received with 'x-queue-type' 'stream', whose messages "
-                                         "leave it by 'x-max-length-bytes' and 'x-max-age' only")
+                                         "leave it by 'x-max-length-bytes', 'x-max-age' and 'x-stream-max-segments' only")
     elif settings.max_age is not None:
         raise PreconditionFailed("invalid arg 'x-max-age': received without 'x-queue-type' 'stream', expected together "
                                  "with it; 'x-message-ttl' is that of other queues")
+    elif settings.max_segments is not None:
+        raise PreconditionFailed("invalid arg 'x-stream-max-segments': received without 'x-queue-type' 'stream', expected "
+                                 "together with it")
     return settings
 
 

@@ -24,6 +24,8 @@ from leveret.broker.message import FORMAT_AMQP0, Entry, Message
 from leveret.broker.queues import paging, remains, shares
 from leveret.broker.queues.base import Queue
 from leveret.broker.queues.requests import RequestHandler
+from leveret.broker.queues.stream import StreamQueue
+from leveret.broker.segments import Segments, SegmentSettings, SegmentStore
 from leveret.broker.timers import Timers
 from leveret.broker.vhost import Vhost
 
@@ -85,6 +87,7 @@ class Broker:
     overflow     keeps what a deep queue pages out and nobody asked to keep; None: such messages stay in memory
     page_above   octets that a queue may hold in memory before it pages out; `share_memory` moves it
     event_sample  of so many events of one kind one is made
+    segments     where streams are sealed, None where they stay in the log
     active       queues to drain at the end of the turn; outputs: connections to flush
     """
 
@@ -92,6 +95,7 @@ class Broker:
         self.log = log
         self.overflow = overflow
         self.timers = Timers()
+        self.segments: Segments | None = None
         self.vhosts: dict[str, Vhost] = {}
         self.active: deque[Queue] = deque()
         self.outputs: list[Output] = []
@@ -232,6 +236,10 @@ class Broker:
 
     # Recovery
 
+    def seal_streams(self, store: SegmentStore, settings: SegmentSettings) -> None:
+        """Have streams sealed, with files in this store. Called before `recover`."""
+        self.segments = Segments(store, settings, self.timers)
+
     def recover(self, recovery: Recovery) -> None:
         """Rebuild vhosts, exchanges, queues and bindings from what the log held."""
         stored = recovery.metadata
@@ -241,6 +249,8 @@ class Broker:
             self.log.put(metadata.COUNTER, "identity", metadata.pack({"identity": self.identity}))
         else:
             self.identity = str(metadata.unpack(identity)["identity"])
+        if self.segments is not None:
+            self.segments.home = self.identity
         counter = stored.get((metadata.COUNTER, "queue-id"))
         if counter is not None:
             self.next_queue_id = self.reserved_queue_ids = int(metadata.unpack(counter)["next"])
@@ -265,13 +275,26 @@ class Broker:
 
     def start(self) -> None:
         """After recovery, with the log committing: timers and first reads of the recovered queues."""
+        streams: list[StreamQueue] = []
         for vhost in self.vhosts.values():
             vhost.events.rebind()
             for queue in vhost.queues.values():
                 paging.start(queue)
                 lease_recovery.start(queue)
+                if isinstance(queue, StreamQueue):
+                    streams.append(queue)
             for queue in list(vhost.remains.values()):
                 remains.move(queue)
+        if self.segments is not None and streams:
+            known = set()
+            for stream in streams:
+                known.update([segment.path for segment in stream.segments])
+            self.segments.sweep(known)
+        now = self.timers.now()
+        for stream in streams:
+            stream.retain(now)
+            if stream.sealing is not None:
+                stream.sealing.look(now)
 
     def new_lease_epoch(self) -> int:
         """An epoch that no lease has ever had: also one that was released and acquired again fences its old owners off."""

@@ -93,6 +93,10 @@ class Consumer:
         """The queue was deleted, or the consumer was cancelled by the broker."""
         raise NotImplementedError
 
+    def failed(self, text: str) -> None:
+        """The broker cannot go on serving the consumer, which has left the queue, and says why."""
+        self.queue_gone()
+
     def wake(self) -> None:
         """Credit came back: ask again."""
         if self.parked:

@@ -58,9 +58,9 @@ class Row:
 
 
 class Loaded:
-    """An entry read back from the log."""
+    """An entry read back from the log, or from a segment: then `time` is when it was appended, in milliseconds."""
 
-    __slots__ = ("acquired_count", "delivery_count", "message", "overlay", "row", "seq", "slot")
+    __slots__ = ("acquired_count", "delivery_count", "message", "overlay", "row", "seq", "slot", "time")
 
     def __init__(self, seq: int, row: Row, slot: int, message: Message, overlay: Overlay | None, acquired_count: int,
                  delivery_count: int) -> None:
@@ -71,6 +71,25 @@ class Loaded:
         self.overlay = overlay
         self.acquired_count = acquired_count
         self.delivery_count = delivery_count
+        self.time = 0
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Located:
+    """Where entries stand on disk, for another process to read them there. Their rows stay as they are until `release`.
+
+    runs   five words ('Q') for each run of entries whose slots follow each other: row id, first slot, how many; row id and
+           first slot of their messages, 0 and 0 where the entries hold these themselves
+    count  of the entries
+    """
+
+    def __init__(self, runs: array[int], count: int) -> None:
+        self.runs = runs
+        self.count = count
+
+    def release(self) -> None:
+        """They were read. Called once, on the event loop."""
+        raise NotImplementedError
 
 
 class RecoveredQueue:
@@ -209,6 +228,11 @@ class Log:
         does not wait long. An entry settled in the meantime is still returned (the caller knows better).
         Only entries whose batch is committed may be asked for.
         """
+        raise NotImplementedError
+
+    def locate(self, rows: array[int], slots: array[int]) -> Located | None:
+        """Where committed entries stand on disk; None where some of it is on its way there: ask again after the next
+        commit. For a log whose file other processes may read."""
         raise NotImplementedError
 
     def statistics(self) -> dict[str, int]:

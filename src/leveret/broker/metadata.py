@@ -27,6 +27,7 @@ LEASE_BATCH: Final = "lease-batch"  # a planned batch: the sequence numbers of i
 STREAM_CHUNK: Final = "stream-chunk"  # when a chunk of a stream began
 STREAM_OFFSET: Final = "stream-offset"  # how far a named consumer of a stream has come
 STREAM_PUBLISHER: Final = "stream-publisher"  # what a named publisher has sent to a stream
+STREAM_SEGMENT: Final = "stream-segment"  # of a stream: what was sealed, and where its file is
 
 # Extension types: decimals, texts that are not UTF-8 (as the decoder of field tables leaves them), tables with such names.
 _DECIMAL: Final = 1

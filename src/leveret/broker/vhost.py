@@ -42,6 +42,7 @@ from leveret.broker.queues.requests import RequestQueue
 from leveret.broker.queues.stream import StreamQueue
 from leveret.broker.queues.stream_tracking import Progress
 from leveret.broker.routing import Route, depends_on_message, resolve
+from leveret.broker.segments import Segment
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker, VhostSettings
@@ -281,6 +282,8 @@ class Vhost:
         queue_id = self.broker.new_queue_id()
         queue = make_queue(self, queue_id, name, durable, exclusive_owner, auto_delete, arguments, settings)
         queue.stored = kept
+        if isinstance(queue, StreamQueue):
+            queue.begin_sealing()
         self.queues[name] = queue
         if self.events.bound:
             self.events.watch(queue)
@@ -470,6 +473,8 @@ class Vhost:
             queue.has_delayed = value.get("has_delayed", False)
             queue.handed_out_until = value.get("handed_out_until", 0)
             leases.restore(queue)
+            if isinstance(queue, StreamQueue):
+                queue.begin_sealing()
             self._restore_entries(queue, recovery)
             if queue.handed_out_until != value.get("handed_out_until", 0):
                 self.keep_queue(queue)  # the next stop may be a clean one, and these still be there
@@ -499,6 +504,7 @@ class Vhost:
         queue.next_seq = recovery.last_seq.get(queue.id, 0) + 1
         recovered = recovery.queues.get(queue.id)
         if isinstance(queue, StreamQueue):
+            queue.recover_segments(_recovered_segments(queue.id, recovery))
             times = _recovered_of(queue.id, metadata.STREAM_CHUNK, "time", recovery)
             if recovered is not None:
                 queue.recover_chunks(recovered, {int(first): time for first, time in times.items()})
@@ -552,6 +558,20 @@ def _recovered_of(stream_id: int, wanted: str, field: str, recovery: Recovery) -
             if int(stream) == stream_id:
                 found[name] = metadata.unpack(value).get(field, -1)
     return found
+
+
+def _recovered_segments(stream_id: int, recovery: Recovery) -> list[Segment]:
+    """The segments of a stream, by their offsets."""
+    found: list[Segment] = []
+    for (kind, key), value in recovery.metadata.items():
+        if kind == metadata.STREAM_SEGMENT and int(metadata.split_key(key)[0]) == stream_id:
+            found.append(Segment.unpack(value))
+    found.sort(key=_first_offset)
+    return found
+
+
+def _first_offset(segment: Segment) -> int:
+    return segment.first
 
 
 def _is_kept(destination: Any) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from leveret.broker.bodies import StoredBody, whole
-from leveret.broker.log import FAILED, OK, CommitWaiter, Loaded, Log, Recovery
+from leveret.broker.log import FAILED, OK, CommitWaiter, Loaded, Located, Log, Recovery
 from leveret.broker.message import Entry, Message
 from leveret.storage.batch import (
     CHUNK_OCTETS,
@@ -26,6 +26,7 @@ from leveret.storage.batch import (
     seal,
 )
 from leveret.storage.loading import LoadPlan, plan_load
+from leveret.storage.located import locate
 from leveret.storage.records import (
     DELIVERY,
     ENTRY,
@@ -256,6 +257,9 @@ class BatchedLog(Log):
         worker = self._worker
         assert worker is not None
         worker.read(plan_load(self.trimmer, rows, slots, done))
+
+    def locate(self, rows: array[int], slots: array[int]) -> Located | None:
+        return locate(self.trimmer, self.committed, rows, slots)
 
     def loaded(self, plan: LoadPlan) -> None:
         """All pieces of a load were read. Called on the event loop."""

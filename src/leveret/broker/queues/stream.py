@@ -1,6 +1,7 @@
 """A stream: a queue that readers do not empty (`x-queue-type: stream`).
 
-Messages are appended and stay until retention takes the oldest away (`x-max-length-bytes`, `x-max-age`). Any number of
+Messages are appended and stay until retention takes the oldest away (`x-max-length-bytes`, `x-max-age`,
+`x-stream-max-segments`), those of the newest chunks in the log, older ones in sealed segments. Any number of
 readers go through them, each from where it wants and as fast as its credit allows; an acknowledgement is credit, and
 nothing else. An append is visible once it is committed, so that no offset which a reader has seen is used again. The
 offset of a message is its sequence number less one.
@@ -11,6 +12,7 @@ once for all readers that wait for them.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,14 +25,17 @@ from leveret.broker.message import ACQUIRED, ARCHIVED, ENTRY_OVERHEAD, ONLY_OFFS
 from leveret.broker.queues import removal, rings
 from leveret.broker.queues.base import ACCEPTED, REJECTED, RELEASED, Queue, protocol_of
 from leveret.broker.queues.packing import PACKED, UNTIL, Pack
-from leveret.broker.queues.stream_chunks import CHUNK_TIME, StreamChunk
+from leveret.broker.queues.stream_chunks import CHUNK_TIME, SEALED_CHUNK_TIME, StreamChunk
 from leveret.broker.queues.stream_filters import StreamFilter
 from leveret.broker.queues.stream_offsets import FIRST, LAST, StartingPoint, starting_point
+from leveret.broker.queues.stream_sealed import SealedPart
+from leveret.broker.queues.stream_sealing import Sealing, trim_chunk
 from leveret.broker.queues.stream_tracking import PUBLISHER_OCTETS, Progress, Tracking, name_of
 from leveret.broker.timers import Timed
 
 if TYPE_CHECKING:
     from leveret.broker.log import RecoveredQueue
+    from leveret.broker.segments import Segment
     from leveret.broker.vhost import Vhost
 
 OFFSET: Final = "x-stream-offset"
@@ -97,17 +102,24 @@ class _Aging(Timed):
 class StreamQueue(Queue):
     """One stream of one vhost.
 
-    chunks    what is retained and visible, oldest first
+    sealed    the segments, and what of them is in use
+    chunks    what of the rest is retained and visible, oldest first
     pending   appended, not committed yet
     cached    chunks whose messages are in memory, in the order in which they came there
     readers   by consumer
     tracking  offsets of named consumers, sequence numbers of named publishers
+    count, octets  of the messages in `chunks`, and of their bodies
     named     the readers whose progress is kept, by name
+    sealing   None where streams stay unsealed
     """
 
     def __init__(self, vhost: Vhost, id: int, name: str, durable: bool, exclusive_owner: object | None, auto_delete: bool,
                  arguments: dict[str, Any], settings: QueueSettings) -> None:
         super().__init__(vhost, id, name, durable, exclusive_owner, auto_delete, arguments, settings)
+        self.sealed = SealedPart(self)
+        self.sealing: Sealing | None = None
+        self.chunk_time = CHUNK_TIME
+        self.max_segments = -1 if settings.max_segments is None else settings.max_segments
         self.chunks: deque[StreamChunk] = deque()
         self.pending: deque[Entry] = deque()
         self.cached: deque[StreamChunk] = deque()
@@ -123,21 +135,41 @@ class StreamQueue(Queue):
         self.max_age = -1 if settings.max_age is None else settings.max_age
         self.guarded = False
 
+    def begin_sealing(self) -> None:
+        """Have the stream sealed from now on, where the broker does so."""
+        hub = self.broker.segments
+        if hub is not None and hub.settings.sealing:
+            self.sealing = Sealing(self, hub)
+            self.chunk_time = SEALED_CHUNK_TIME
+
     # Figures
 
     @property
     def ready_count(self) -> int:
         """Messages that are retained."""
-        return self.count
+        return self.count + self.sealed.count
 
     @property
     def ready_bytes(self) -> int:
-        return self.octets
+        return self.octets + self.sealed.octets
 
     @property
     def first_offset(self) -> int:
         """The offset of the oldest message, or of the next one where there is none."""
+        segments = self.sealed.segments
+        if segments:
+            return segments[0].first
         return self.chunks[0].first - 1 if self.chunks else self.visible_until - 1
+
+    @property
+    def uid(self) -> str:
+        """What no other stream is or was called, also after this one is deleted and declared again."""
+        return f"{self.broker.identity}-{self.id}"
+
+    @property
+    def segments(self) -> list[Segment]:
+        """What is sealed, oldest first."""
+        return self.sealed.segments
 
     @property
     def visible_until(self) -> int:
@@ -188,13 +220,14 @@ class StreamQueue(Queue):
             if row is None or row.batch > batch:
                 break
             pending.popleft()
-            if chunk is None or chunk.is_full(now) or chunk.end != entry.seq:
+            if chunk is None or chunk.is_full(now, self.chunk_time) or chunk.end != entry.seq:
                 chunk = self._new_chunk(entry.seq, now)
             message = entry.message
             size = message.size
             chunk.rows.append(row.id)
             chunk.slots.append(entry.slot)
             chunk.sizes.append(size)
+            chunk.count += 1
             chunk.bytes += size
             chunk.last = now
             if chunk.messages is not None:
@@ -206,6 +239,8 @@ class StreamQueue(Queue):
             self.octets += size
         self._evict(chunk)
         self.retain(now)
+        if self.sealing is not None:
+            self.sealing.look(now)
         self.activate()
         self.broker.end_turn()
 
@@ -223,42 +258,86 @@ class StreamQueue(Queue):
         """Forget messages that are in memory, those longest there first, until they are within the queue's share."""
         cached = self.cached
         while self.memory > self.broker.page_above and cached and cached[0] is not keep:
-            self._forget_messages(cached.popleft())
+            chunk = cached.popleft()
+            self._forget_messages(chunk)
+            if chunk.segment is not None:
+                self.sealed.chunks.pop(chunk.first, None)
+
+    def forget_chunk(self, chunk: StreamChunk) -> None:
+        """Nobody reads this chunk any more; another one may have its messages."""
+        if chunk.messages is not None:
+            self._forget_messages(chunk)
+            self.cached.remove(chunk)
 
     def _forget_messages(self, chunk: StreamChunk) -> None:
         messages = chunk.messages
         if messages is not None:
             chunk.messages = None
             chunk.overlays = {}
-            self.memory -= sum(message.size for message in messages) + ENTRY_OVERHEAD * len(messages)
+            self.memory -= chunk.bytes + ENTRY_OVERHEAD * len(messages)
 
     # Retention
 
     def retain(self, now: int) -> None:
-        """Drop the oldest chunks that retention does not keep. The newest one stays while it is appended to."""
+        """Drop the oldest segments and chunks that retention does not keep. The newest chunk is never too much."""
         chunks = self.chunks
-        while chunks:
+        segments = self.sealed.segments
+        while segments:
+            segment = segments[0]
+            too_much = 0 <= self.max_bytes < self.ready_bytes and (len(segments) > 1 or len(chunks) > 0)
+            too_many = 0 <= self.max_segments < len(segments)
+            if not (too_much or too_many or self._is_old(segment.last_time, now)) or segment.id in self.sealed.locked:
+                break
+            self.sealed.drop_first()
+        while chunks and not segments:
             chunk = chunks[0]
             too_much = 0 <= self.max_bytes < self.octets and len(chunks) > 1
-            too_old = self.max_age >= 0 and chunk.last <= now - self.max_age
-            if not (too_much or too_old):
+            if not (too_much or self._is_old(chunk.last, now)) or chunk.sealing:
                 break
             self._drop(chunk)
-        if self.max_age >= 0 and chunks:
+        if self.max_age >= 0 and (segments or chunks):
             if self.aging is None:
                 self.aging = _Aging(self)
-            self.broker.timers.at(chunks[0].last + self.max_age, self.aging)
+            oldest = segments[0].last_time if segments else chunks[0].last
+            # What is being sealed or replaced looks again itself.
+            self.broker.timers.at(max(oldest + self.max_age, now + 1), self.aging)
+
+    def _is_old(self, time: int, now: int) -> bool:
+        return self.max_age >= 0 and time <= now - self.max_age
 
     def _drop(self, chunk: StreamChunk) -> None:
         self.chunks.popleft()
         chunk.dropped = True
-        if chunk.messages is not None:
-            self._forget_messages(chunk)
-            self.cached.remove(chunk)
-        self.count -= len(chunk.rows)
+        self.forget_chunk(chunk)
+        self.count -= chunk.count
         self.octets -= chunk.bytes
-        self.log.settle_range(self.id, chunk.first, chunk.end - 1, (), chunk.rows, chunk.slots)
-        self.log.put(metadata.STREAM_CHUNK, metadata.make_key(str(self.id), str(chunk.first)), None)
+        trim_chunk(self, chunk)
+
+    def swap(self, old: list[Segment], new: list[Segment]) -> bool:
+        """Have sealed segments take the place of others, in one commit: merged ones, or rewritten ones with the same
+        offsets. False where the old ones are not all there any more. The files of the old ones go after the grace time."""
+        return self.sealed.swap(old, new)
+
+    # Read leases
+
+    def hold(self, holder: str, first: int, last: int, until: int) -> list[Segment]:
+        """Keep the files of the segments that have any of these offsets (both inclusive), whatever becomes of the segments,
+        until a time in milliseconds or until `release`. Called again, it also keeps longer what the holder holds already.
+        Returns the segments as they are now; none where the broker has no segments."""
+        hub = self.broker.segments
+        if hub is None:
+            return []
+        found = [segment for segment in self.sealed.segments if segment.first <= last and segment.last >= first]
+        hub.leases.hold(self._holder(holder), [segment.path for segment in found], until)
+        return found
+
+    def release(self, holder: str) -> None:
+        hub = self.broker.segments
+        if hub is not None:
+            hub.leases.release(self._holder(holder))
+
+    def _holder(self, name: str) -> str:
+        return f"{self.uid} {name}"
 
     # Out
 
@@ -304,21 +383,33 @@ class StreamQueue(Queue):
 
     def _place(self, reader: Reader, start: StartingPoint) -> None:
         """Put a reader where it wants to begin. An offset that retention has taken away means the oldest message."""
-        chunks = self.chunks
         if start.offset >= 0:
             reader.next = start.offset + 1
         elif start.time >= 0:
             reader.next = self.offset_at(start.time) + 1
         elif start.name == FIRST:
             reader.next = 0
-        elif start.name == LAST and chunks:
-            reader.next = chunks[len(chunks) - 1].first
+        elif start.name == LAST:
+            reader.next = self._newest()
         else:
             reader.next = self.visible_until
+
+    def _newest(self) -> int:
+        """The sequence number of the first message of the newest chunk."""
+        if self.chunks:
+            return self.chunks[len(self.chunks) - 1].first
+        segments = self.sealed.segments
+        if not segments:
+            return self.visible_until
+        starts = segments[len(segments) - 1].starts
+        return starts[len(starts) - 1] + 1
 
     def offset_at(self, time: int) -> int:
         """The offset from which on everything that was appended at a time, in milliseconds, or later is found: that of the
         first message of a chunk, or the next one."""
+        found = self.sealed.find_time(time)
+        if found >= 0:
+            return found
         for chunk in self.chunks:
             if chunk.last >= time:
                 return chunk.first - 1
@@ -351,7 +442,7 @@ class StreamQueue(Queue):
             if not self._serve_from(reader, chunk, chunk.messages):
                 return False
 
-    def _serve_from(self, reader: Reader, chunk: StreamChunk, messages: list[Message]) -> bool:
+    def _serve_from(self, reader: Reader, chunk: StreamChunk, messages: list[Message | None]) -> bool:
         """Deliver what a chunk has in memory for a reader; False where it has no credit left."""
         consumer = reader.consumer
         progress = reader.progress
@@ -364,6 +455,9 @@ class StreamQueue(Queue):
         try:
             while seq - first < len(messages):
                 message = messages[seq - first]
+                if message is None:
+                    seq += 1  # erased
+                    continue
                 overlay = overlays.get(seq) if overlays else None
                 if picks and self._skips(reader, message, overlay):
                     seq += 1
@@ -405,7 +499,7 @@ class StreamQueue(Queue):
             if 0 <= reader.until <= before:
                 if reader.covered < 0 or reader.covered == before:
                     return True
-                messages: list[Message] | None = []
+                messages: list[Message | None] | None = []
                 chunk = None
             else:
                 chunk = self._chunk_of(reader)
@@ -429,7 +523,7 @@ class StreamQueue(Queue):
                     index = seq - chunk.first
                     message = messages[index]
                     overlay = chunk.overlays.get(seq)
-                    if not self._skips(reader, message, overlay):
+                    if message is not None and not self._skips(reader, message, overlay):
                         if not pack.has_room(message.size):
                             break
                         pack.add(message, seq - 1, chunk.time_of(index), overlay)
@@ -454,12 +548,14 @@ class StreamQueue(Queue):
         chunk = reader.chunk
         while chunk is not None and not chunk.dropped and reader.next >= chunk.end:
             following = chunk.following
-            if following is None:
+            if following is None and chunk.segment is None:
                 return None
             chunk = following
-            reader.next = max(reader.next, chunk.first)
-        if chunk is None or chunk.dropped:
+            if chunk is not None:
+                reader.next = max(reader.next, chunk.first)
+        if chunk is None or chunk.dropped or (chunk.segment is not None and chunk.messages is None):
             chunk = self._find(reader.next)
+            reader.chunk = chunk
             if chunk is None:
                 return None
             reader.next = max(reader.next, chunk.first)
@@ -468,6 +564,9 @@ class StreamQueue(Queue):
 
     def _find(self, seq: int) -> StreamChunk | None:
         """The first chunk that ends behind a sequence number."""
+        sealed = self.sealed.find(seq)
+        if sealed is not None:
+            return sealed
         chunks = self.chunks
         low = 0
         high = len(chunks)
@@ -490,7 +589,10 @@ class StreamQueue(Queue):
     def _load(self, chunk: StreamChunk) -> None:
         if not chunk.loading:
             chunk.loading = True
-            self.log.load(chunk.rows, chunk.slots, _Load(self, chunk).done)
+            if chunk.segment is None:
+                self.log.load(chunk.rows, chunk.slots, _Load(self, chunk).done)
+            else:
+                self.sealed.load(chunk)
 
     def loaded(self, chunk: StreamChunk, loaded: list[Loaded]) -> None:
         """The messages of a chunk are back in memory."""
@@ -498,18 +600,32 @@ class StreamQueue(Queue):
         if chunk.dropped or self.deleted:
             self.activate()
             return
-        messages = [item.message for item in loaded]
-        if len(messages) < len(chunk.rows) or chunk.messages is not None:
-            self.activate()  # it has grown in the meantime
-            self.broker.end_turn()
-            return
+        messages: list[Message | None]
+        if chunk.segment is not None:
+            messages = self.sealed.messages_of(chunk, loaded)
+        else:
+            messages = [item.message for item in loaded]
+            if len(messages) < chunk.count or chunk.messages is not None:
+                self.activate()  # it has grown in the meantime
+                self.broker.end_turn()
+                return
+            for index, item in enumerate(loaded):
+                if item.overlay is not None:
+                    chunk.overlays[chunk.first + index] = item.overlay
         chunk.messages = messages
-        for index, item in enumerate(loaded):
-            if item.overlay is not None:
-                chunk.overlays[chunk.first + index] = item.overlay
         self.memory += chunk.bytes + ENTRY_OVERHEAD * len(messages)
         self.cached.append(chunk)
         self._evict(chunk)
+        self.activate()
+        self.broker.end_turn()
+
+    def fail_readers(self, chunk: StreamChunk, text: str) -> None:
+        """The messages of a chunk cannot be read: who wants them is told, and leaves."""
+        for consumer, reader in list(self.readers.items()):
+            if reader.chunk is chunk and consumer in self.consumers:
+                self.leave_ring(consumer)
+                self.remove_consumer(consumer)
+                consumer.failed(text)
         self.activate()
         self.broker.end_turn()
 
@@ -571,11 +687,14 @@ class StreamQueue(Queue):
 
     def purge(self) -> int:
         raise NotImplementedByBroker(f"queue '{self.name}' in vhost '{self.vhost.name}' is a stream, which is not purged:"
-                                     " its retention is set by 'x-max-length-bytes' and 'x-max-age'",
-                                     closes_connection=True)
+                                     " its retention is set by 'x-max-length-bytes', 'x-max-age' and"
+                                     " 'x-stream-max-segments'", closes_connection=True)
 
     def delete(self) -> int:
-        count = self.count
+        count = self.ready_count
+        if self.sealing is not None:
+            self.sealing.stop()
+        self.sealed.drop_all()
         while self.chunks:
             self._drop(self.chunks[0])
         for entry in self.pending:
@@ -594,14 +713,30 @@ class StreamQueue(Queue):
 
     # After a start
 
+    def recover_segments(self, segments: list[Segment]) -> None:
+        """Take over what the manifest has, oldest first."""
+        for segment in segments:
+            self.sealed.add(segment)
+            self.next_seq = segment.last + 2
+
     def recover_chunks(self, recovered: RecoveredQueue, times: dict[int, int]) -> None:
-        """Take over what the log held. `times`: when each chunk began, by the sequence number of its first message."""
+        """Take over what the log held, after the segments. `times`: when each chunk began, by the sequence number of its
+        first message. What is sealed already, and was about to be trimmed, is trimmed now."""
+        segments = self.sealed.segments
+        sealed = segments[len(segments) - 1].last + 1 if segments else 0
         seqs = recovered.seqs
-        if not seqs:
+        begin = bisect_right(seqs, sealed)
+        if begin:
+            self.log.settle_range(self.id, seqs[0], seqs[begin - 1], (), recovered.rows[:begin], recovered.slots[:begin])
+        for first in times:
+            if first <= sealed:
+                self.log.put(metadata.STREAM_CHUNK, metadata.make_key(str(self.id), str(first)), None)
+        if begin == len(seqs):
             return
         self.next_seq = seqs[len(seqs) - 1] + 1
         chunk: StreamChunk | None = None
-        for index, seq in enumerate(seqs):
+        for index in range(begin, len(seqs)):
+            seq = seqs[index]
             begun = times.get(seq, -1)
             if chunk is None or begun >= 0 or chunk.end != seq:
                 following = StreamChunk(seq, begun if begun >= 0 else 0 if chunk is None else chunk.time)
@@ -616,7 +751,8 @@ class StreamQueue(Queue):
             chunk.rows.append(recovered.rows[index])
             chunk.slots.append(recovered.slots[index])
             chunk.sizes.append(size)
+            chunk.count += 1
             chunk.bytes += size
             self.octets += size
-        self.count = len(seqs)
+        self.count += len(seqs) - begin
 

@@ -93,7 +93,7 @@ def match(asked: Asked, arguments: Match) -> Fields:
 def describe(asked: Asked, arguments: Describe) -> Fields:
     """`id` is a text that no other stream ever had; `next_offset` is that of the message that will come next."""
     stream = find(asked, arguments.stream)
-    fields: Fields = {"id": f"{stream.broker.identity}-{stream.id}", "first_offset": stream.first_offset,
+    fields: Fields = {"id": stream.uid, "first_offset": stream.first_offset,
                       "next_offset": stream.visible_until - 1}
     if arguments.segments:
         fields["segments"] = []

@@ -1,0 +1,248 @@
+"""The sealed part of a stream: its segments, oldest first, and the pieces of them that are in use.
+
+In memory a segment is one object with the time and offset of each of its chunks. A chunk is made when a reader comes to it,
+and forgotten with its messages.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker import metadata
+from leveret.broker.log import CommitWaiter, Loaded
+from leveret.broker.message import Message
+from leveret.broker.queues.stream_chunks import StreamChunk
+from leveret.broker.segments import MISSING, Segment
+
+if TYPE_CHECKING:
+    from leveret.broker.queues.stream import StreamQueue
+
+log = logging.getLogger("leveret.broker")
+
+NO_STORE: Final = ("this broker reads no sealed segments: it needs the extra `segments` (pip install"
+                   " \"leveret[segments]\") and the storage engine that they were written with")
+
+
+class _Unregistered(CommitWaiter):
+    """Files whose place in the manifest is gone, once that is on disk."""
+
+    def __init__(self, stream: StreamQueue, paths: list[str]) -> None:
+        self.stream = stream
+        self.paths = paths
+
+    def committed(self, batch: int) -> None:
+        segments = self.stream.broker.segments
+        if segments is not None:
+            segments.leases.retire(self.paths)
+
+
+class _Replaced(CommitWaiter):
+    """Segments take the place of others, once that is on disk."""
+
+    def __init__(self, sealed: SealedPart, old: list[Segment], new: list[Segment]) -> None:
+        self.sealed = sealed
+        self.old = old
+        self.new = new
+
+    def committed(self, batch: int) -> None:
+        self.sealed.replaced(self.old, self.new)
+
+
+class _Read:
+    """A chunk of a segment on its way into memory."""
+
+    def __init__(self, sealed: SealedPart, chunk: StreamChunk, segment: Segment) -> None:
+        self.sealed = sealed
+        self.chunk = chunk
+        self.segment = segment
+
+    def done(self, loaded: list[Loaded], kind: str, text: str) -> None:
+        if kind:
+            self.sealed.unread(self.chunk, self.segment, kind, text)
+        else:
+            self.sealed.stream.loaded(self.chunk, loaded)
+
+
+class SealedPart:
+    """Of one stream.
+
+    segments  what the manifest has, by offset
+    count, octets  of the messages in them, and of their bodies
+    chunks    those in use, by the sequence number of the first message
+    locked    ids of segments that are about to be replaced: they stay until they are
+    reported  ids of segments that could not be read, and were logged
+    """
+
+    def __init__(self, stream: StreamQueue) -> None:
+        self.stream = stream
+        self.segments: list[Segment] = []
+        self.count = 0
+        self.octets = 0
+        self.chunks: dict[int, StreamChunk] = {}
+        self.locked: set[str] = set()
+        self.reported: set[str] = set()
+
+    # The manifest
+
+    def add(self, segment: Segment) -> None:
+        """A segment that is in the manifest, on disk, and follows the others."""
+        self.segments.append(segment)
+        self.count += segment.count
+        self.octets += segment.body_octets
+
+    def register(self, segment: Segment) -> None:
+        """Put a segment into the manifest."""
+        self.stream.log.put(metadata.STREAM_SEGMENT, self._key(segment), segment.pack())
+
+    def drop_first(self) -> None:
+        """Retention takes the oldest segment."""
+        segment = self.segments.pop(0)
+        self._forget(segment)
+        self.unregister([segment])
+
+    def drop_all(self) -> None:
+        """The stream is gone."""
+        segments = self.segments
+        self.segments = []
+        for segment in segments:
+            self._forget(segment)
+        if segments:
+            self.unregister(segments)
+
+    def unregister(self, segments: list[Segment]) -> None:
+        """Take segments out of the manifest; their files go after the grace time."""
+        stream = self.stream
+        for segment in segments:
+            stream.log.put(metadata.STREAM_SEGMENT, self._key(segment), None)
+        stream.log.wait(_Unregistered(stream, [segment.path for segment in segments]))
+
+    def _key(self, segment: Segment) -> str:
+        return metadata.make_key(str(self.stream.id), segment.id)
+
+    def _forget(self, segment: Segment) -> None:
+        self.count -= segment.count
+        self.octets -= segment.body_octets
+        self.reported.discard(segment.id)
+        for first in [first for first, chunk in self.chunks.items() if chunk.segment is segment]:
+            chunk = self.chunks.pop(first)
+            chunk.dropped = True
+            self.stream.forget_chunk(chunk)
+
+    def swap(self, old: list[Segment], new: list[Segment]) -> bool:
+        """Have segments take the place of others in one commit; the files of these go after the grace time. False where
+        they are not all there any more: then nothing is changed."""
+        ids = {segment.id for segment in old}
+        if self.stream.deleted or ids & self.locked or len([one for one in self.segments if one.id in ids]) < len(ids):
+            return False
+        self.locked |= ids
+        for segment in old:
+            self.stream.log.put(metadata.STREAM_SEGMENT, self._key(segment), None)
+        for segment in new:
+            self.register(segment)
+        self.stream.log.wait(_Replaced(self, old, new))
+        return True
+
+    def replaced(self, old: list[Segment], new: list[Segment]) -> None:
+        """What `swap` asked for is on disk."""
+        stream = self.stream
+        ids = {segment.id for segment in old}
+        self.locked -= ids
+        if stream.deleted:
+            # The manifest was cleared of the old ones alone.
+            self.unregister(new)
+        else:
+            for segment in old:
+                self._forget(segment)
+            self.segments = sorted([one for one in self.segments if one.id not in ids] + new, key=_first)
+            for segment in new:
+                self.count += segment.count
+                self.octets += segment.body_octets
+        segments = stream.broker.segments
+        if segments is not None:
+            segments.leases.retire([segment.path for segment in old])
+        if not stream.deleted:
+            stream.retain(stream.broker.timers.now())
+            stream.activate()
+
+    # Reading
+
+    def find(self, seq: int) -> StreamChunk | None:
+        """The first chunk that ends behind a sequence number, None where that is behind all segments."""
+        segments = self.segments
+        if not segments or seq > segments[len(segments) - 1].last + 1:
+            return None
+        segment = segments[bisect_left(segments, seq - 1, key=_last)]
+        number = segment.chunk_at(max(seq - 1, segment.first))
+        first = segment.starts[number] + 1
+        chunk = self.chunks.get(first)
+        if chunk is None:
+            chunk = StreamChunk(first, segment.times[number])
+            chunk.last = segment.chunk_last(number)
+            chunk.count = segment.chunk_end(number) + 1 - first
+            chunk.segment = segment
+            self.chunks[first] = chunk
+        return chunk
+
+    def find_time(self, time: int) -> int:
+        """The first offset of the first chunk in which something was appended at or after a time, -1 for none."""
+        for segment in self.segments:
+            if segment.last_time >= time:
+                for number in range(len(segment.starts)):
+                    if segment.chunk_last(number) >= time:
+                        return segment.starts[number]
+        return -1
+
+    def load(self, chunk: StreamChunk) -> None:
+        """Have a chunk read."""
+        segment = chunk.segment
+        assert segment is not None
+        read = _Read(self, chunk, segment)
+        segments = self.stream.broker.segments
+        if segments is None:
+            read.done([], MISSING, NO_STORE)
+            return
+        segments.store.read(segment, chunk.first - 1, chunk.end - 2, read.done)
+
+    def messages_of(self, chunk: StreamChunk, loaded: list[Loaded]) -> list[Message | None]:
+        """What was read of a chunk, with None in the place of what was erased. Sets its overlays and octets."""
+        messages: list[Message | None] = [None] * chunk.count
+        times: array[int] = array("Q", [0]) * chunk.count
+        octets = 0
+        for item in loaded:
+            messages[item.seq - chunk.first] = item.message
+            times[item.seq - chunk.first] = item.time
+            octets += item.message.size
+            if item.overlay is not None:
+                chunk.overlays[item.seq] = item.overlay
+        chunk.bytes = octets
+        chunk.times = times
+        return messages
+
+    def unread(self, chunk: StreamChunk, segment: Segment, kind: str, text: str) -> None:
+        """A chunk could not be read: the readers that came to it are told, and nobody else notices."""
+        stream = self.stream
+        chunk.loading = False
+        if stream.deleted or chunk.dropped:
+            stream.activate()
+            return
+        self.chunks.pop(chunk.first, None)
+        chunk.dropped = True
+        if segment.id not in self.reported:
+            self.reported.add(segment.id)
+            log.error("stream '%s' in vhost '%s': offsets %d to %d cannot be read from %s: %s", stream.name,
+                      stream.vhost.name, segment.first, segment.last, segment.path, text)
+        what = "is missing" if kind == MISSING else "cannot be read"
+        stream.fail_readers(chunk, f"offsets {segment.first} to {segment.last} of stream '{stream.name}' in vhost"
+                                   f" '{stream.vhost.name}' cannot be served: the file of their segment {what}; the log of"
+                                   " the broker says more, and 'x-stream-offset' skips them")
+
+
+def _first(segment: Segment) -> int:
+    return segment.first
+
+
+def _last(segment: Segment) -> int:
+    return segment.last

@@ -1,0 +1,350 @@
+"""Sealing of a stream: its oldest chunks become a segment, and small segments become larger ones.
+
+The order is what makes a crash harmless: the file is complete and on disk under its name; then the manifest has it; and
+only when that is committed, the log lets go of the messages. A crash before leaves a file that nobody knows, which the
+next start removes; one after leaves messages that are in both, and the next start takes them out of the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker import metadata
+from leveret.broker.log import CommitWaiter
+from leveret.broker.queues.stream_chunks import CHUNK_BYTES, CHUNK_ENTRIES, CHUNK_TIME, StreamChunk
+from leveret.broker.segments import AGAIN, FIRST_RETRY, LONGEST_RETRY, SealTask, Segment, Written
+from leveret.broker.timers import Timed
+
+if TYPE_CHECKING:
+    from leveret.broker.queues.stream import StreamQueue
+    from leveret.broker.segments import Segments
+
+log = logging.getLogger("leveret.broker")
+
+# However small they are, more messages than this make a segment.
+MOST_MESSAGES: Final = 1 << 20
+# A stream that keeps little has segments of an eighth of that, so that retention takes little at once; but none below this.
+SHARE_OF_RETENTION: Final = 8
+SMALLEST: Final = 256 << 10
+# Messages that the log lets go of at once.
+TRIMMED: Final = 4 * CHUNK_ENTRIES
+# So many small neighbours are merged although they are small together.
+MERGED: Final = 8
+# Positions that had moved are resolved anew at once, but not for ever.
+MOST_AGAIN: Final = 5
+
+
+class _Registered(CommitWaiter):
+    def __init__(self, job: _Seal, segment: Segment) -> None:
+        self.job = job
+        self.segment = segment
+
+    def committed(self, batch: int) -> None:
+        self.job.registered(self.segment)
+
+
+class _Awaiting(CommitWaiter):
+    """The log has to commit something before the next part can be read."""
+
+    def __init__(self, job: _Seal) -> None:
+        self.job = job
+
+    def committed(self, batch: int) -> None:
+        self.job.next_part()
+
+
+class _Seal(SealTask):
+    """Chunks on their way into a file."""
+
+    def __init__(self, sealing: Sealing, hub: Segments, chunks: list[StreamChunk]) -> None:
+        super().__init__(sealing.home, sealing.stream.name)
+        self.sealing = sealing
+        self.hub = hub
+        self.chunks = chunks
+        self.segment: Segment | None = None
+        self.at = 0
+        self.dropped = False
+        for chunk in chunks:
+            chunk.sealing = True
+            chunk.closed = True
+
+    def next_part(self) -> None:
+        if self.dropped:
+            return
+        if self.at == len(self.chunks):
+            self.hub.store.finish(self)
+            return
+        chunk = self.chunks[self.at]
+        located = self.sealing.stream.log.locate(chunk.rows, chunk.slots)
+        if located is None:
+            self.sealing.stream.log.wait(_Awaiting(self))
+            return
+        self.at += 1
+        self.hub.store.part(self, located, chunk.first - 1, array("Q", (chunk.count, chunk.time)))
+
+    def written(self, result: Written) -> None:
+        chunks = self.chunks
+        starts, times = _bounds(chunks)
+        newest = chunks[len(chunks) - 1]
+        segment = result.segment(chunks[0].first - 1, newest.end - 2, chunks[0].time, newest.last, starts, times)
+        self.segment = segment
+        stream = self.sealing.stream
+        stream.sealed.register(segment)
+        stream.log.wait(_Registered(self, segment))
+
+    def registered(self, segment: Segment) -> None:
+        self.sealing.registered(self, segment)
+
+    def failed(self, kind: str, text: str) -> None:
+        self.sealing.failed(self, kind, text)
+
+    def give_up(self) -> None:
+        """The chunks stay in the log."""
+        self.dropped = True
+        for chunk in self.chunks:
+            chunk.sealing = False
+
+
+class _Merge:
+    """Neighbours on their way into one file."""
+
+    def __init__(self, sealing: Sealing, hub: Segments, old: list[Segment]) -> None:
+        self.sealing = sealing
+        self.hub = hub
+        self.old = old
+
+    def done(self, result: Written | None, kind: str, text: str) -> None:
+        self.sealing.merging = False
+        old = self.old
+        stream = self.sealing.stream
+        if result is None:
+            if not stream.deleted:
+                self.sealing.put_off(f"its segments from offset {old[0].first} on are not merged", text)
+            return
+        starts: array[int] = array("Q")
+        times: array[int] = array("Q")
+        for segment in old:
+            starts.extend(segment.starts)
+            times.extend(segment.times)
+        newest = old[len(old) - 1]
+        merged = result.segment(old[0].first, newest.last, old[0].first_time, newest.last_time, starts, times)
+        if not stream.sealed.swap(old, [merged]):
+            self.hub.leases.retire([result.path])
+
+
+class Sealing(Timed):
+    """When a stream is sealed, and what is under way.
+
+    home  the directory of its files in the store
+    size  octets of bodies that make a segment
+    job   what is being sealed; merging: whether segments are being merged
+    trimmed  sealed chunks that the log still has
+    """
+
+    def __init__(self, stream: StreamQueue, hub: Segments) -> None:
+        super().__init__()
+        self.stream = stream
+        self.hub = hub
+        self.home: str = f"{hub.home}/{_slug(stream.name)}-{stream.id}"
+        size = hub.settings.size
+        if stream.settings.segment_size is not None:
+            size = min(size, stream.settings.segment_size)
+        if stream.max_bytes >= 0:
+            size = min(size, max(stream.max_bytes // SHARE_OF_RETENTION, SMALLEST))
+        self.size = max(size, 1)
+        self.job: _Seal | None = None
+        self.merging = False
+        self.trimmed: deque[StreamChunk] = deque()
+        self.delay = 0
+        self.not_before = 0
+        self.again = 0
+
+    def look(self, now: int) -> None:
+        """Seal what is due; called after every append."""
+        stream = self.stream
+        chunks = stream.chunks
+        if self.job is not None or not chunks:
+            return
+        if now < self.not_before:
+            self._wake_at(self.not_before)
+            return
+        due = chunks[0].time + self.hub.settings.age
+        if stream.octets >= self.size or stream.count >= MOST_MESSAGES or due <= now:
+            self._seal()
+        else:
+            self._wake_at(due)
+
+    def _wake_at(self, due: int) -> None:
+        if not self.trimmed and self.due != due:
+            self.stream.broker.timers.at(due, self)
+
+    def fire(self, now: int) -> None:
+        if self.stream.deleted:
+            return
+        if self.trimmed:
+            self._trim(TRIMMED)
+        if self.trimmed:
+            self.stream.broker.timers.at(now + 1, self)
+            return
+        self.look(now)
+        self.merge(now)
+
+    # Sealing
+
+    def _seal(self) -> None:
+        chosen: list[StreamChunk] = []
+        octets = count = 0
+        for chunk in self.stream.chunks:
+            chosen.append(chunk)
+            octets += chunk.bytes
+            count += chunk.count
+            if octets >= self.size or count >= MOST_MESSAGES:
+                break
+        job = _Seal(self, self.hub, chosen)
+        self.job = job
+        self.hub.store.seal(job)
+
+    def registered(self, job: _Seal, segment: Segment) -> None:
+        """The manifest has a segment: the log can let go of what is in it."""
+        stream = self.stream
+        self.job = None
+        self.delay = 0
+        self.not_before = 0
+        self.again = 0
+        if stream.deleted:
+            return  # `stop` has taken it out again
+        for chunk in job.chunks:
+            stream.chunks.popleft()
+            stream.forget_chunk(chunk)
+            chunk.dropped = True
+            stream.count -= chunk.count
+            stream.octets -= chunk.bytes
+            self.trimmed.append(chunk)
+        stream.sealed.add(segment)
+        now = stream.broker.timers.now()
+        self._trim(TRIMMED)
+        if self.trimmed:
+            stream.broker.timers.at(now + 1, self)
+        stream.retain(now)
+        stream.activate()
+        self.merge(now)
+        self.look(now)
+
+    def failed(self, job: _Seal, kind: str, text: str) -> None:
+        """The segment could not be written: the stream goes on without it."""
+        if job is not self.job:
+            return
+        stream = self.stream
+        self.job = None
+        job.give_up()
+        now = stream.broker.timers.now()
+        if kind == AGAIN and self.again < MOST_AGAIN:
+            self.again += 1
+        else:
+            first = job.chunks[0].first - 1
+            self.put_off(f"its messages from offset {first} on stay unsealed", text)
+        stream.retain(now)
+        self.look(now)
+
+    def put_off(self, what: str, text: str) -> None:
+        """Try it again after a while."""
+        stream = self.stream
+        self.delay = min(max(2 * self.delay, FIRST_RETRY), LONGEST_RETRY)
+        now = stream.broker.timers.now()
+        self.not_before = now + self.delay
+        log.warning("stream '%s' in vhost '%s': %s: %s; the next attempt is in %d s", stream.name, stream.vhost.name, what,
+                    text, self.delay // 1000)
+        self._wake_at(self.not_before)
+
+    def _trim(self, most: int) -> None:
+        """Have the log let go of so many sealed messages, or some more."""
+        stream = self.stream
+        trimmed = self.trimmed
+        count = 0
+        while trimmed and count < most:
+            chunk = trimmed.popleft()
+            count += chunk.count
+            trim_chunk(stream, chunk)
+
+    def stop(self) -> None:
+        """The stream is deleted."""
+        job = self.job
+        if job is not None:
+            self.job = None
+            job.give_up()
+            if job.segment is None:
+                self.hub.store.abandon(job)
+            else:
+                # It is about to be in the manifest.
+                self.stream.sealed.unregister([job.segment])
+        while self.trimmed:
+            self._trim(TRIMMED)
+        self.stream.broker.timers.cancel(self)
+
+    # Merging
+
+    def merge(self, now: int) -> None:
+        """Merge neighbours that are small, where there are enough of them."""
+        if self.merging or now < self.not_before or not self.hub.settings.sealing:
+            return
+        old = self._small_neighbours()
+        if not old:
+            return
+        self.merging = True
+        self.hub.store.merge(old, self.home, self.stream.name, _Merge(self, self.hub, old).done)
+
+    def _small_neighbours(self) -> list[Segment]:
+        """Neighbours that are worth a merge, none where there are none."""
+        sealed = self.stream.sealed
+        small = min(self.hub.settings.merge_below, self.size)
+        run: list[Segment] = []
+        octets = count = 0
+        for segment in sealed.segments:
+            is_small = segment.body_octets < small and segment.id not in sealed.locked
+            if is_small and octets + segment.body_octets <= self.size and count + segment.count <= MOST_MESSAGES:
+                run.append(segment)
+                octets += segment.body_octets
+                count += segment.count
+                continue
+            if _is_worth_it(run, octets, small):
+                return run
+            run = [segment] if is_small else []
+            octets = segment.body_octets if is_small else 0
+            count = segment.count if is_small else 0
+        return run if _is_worth_it(run, octets, small) else []
+
+
+def _is_worth_it(run: list[Segment], octets: int, small: int) -> bool:
+    return len(run) >= MERGED or (len(run) > 1 and octets >= small)
+
+
+def trim_chunk(stream: StreamQueue, chunk: StreamChunk) -> None:
+    """Have the log let go of a chunk."""
+    if chunk.count:
+        stream.log.settle_range(stream.id, chunk.first, chunk.end - 1, (), chunk.rows, chunk.slots)
+    stream.log.put(metadata.STREAM_CHUNK, metadata.make_key(str(stream.id), str(chunk.first)), None)
+
+
+def _slug(name: str) -> str:
+    """So much of a name as is harmless in one of a file: for people who look into the directory."""
+    kept = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_.") else "_" for letter in name[:60])
+    return kept.lstrip(".") or "stream"
+
+
+def _bounds(chunks: list[StreamChunk]) -> tuple[array[int], array[int]]:
+    """Offset and time of the chunks of a segment; small ones that were closed for their age are taken together."""
+    starts: array[int] = array("Q")
+    times: array[int] = array("Q")
+    count = octets = 0
+    for chunk in chunks:
+        if (not starts or count + chunk.count > CHUNK_ENTRIES or octets + chunk.bytes > CHUNK_BYTES
+                or chunk.last - times[len(times) - 1] >= CHUNK_TIME):
+            starts.append(chunk.first - 1)
+            times.append(chunk.time)
+            count = octets = 0
+        count += chunk.count
+        octets += chunk.bytes
+    return starts, times

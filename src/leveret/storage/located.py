@@ -1,0 +1,237 @@
+"""Where entries stand on disk, for a process that reads the rows itself: worked out on the event loop, read over there."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker.bodies import Body, Spool
+from leveret.broker.errors import ContentTooLarge
+from leveret.broker.log import Loaded, Located, Log, Row
+from leveret.broker.message import Message, Overlay
+from leveret.storage.loading import SPOOLED_OCTETS, RowReader
+from leveret.storage.records import (
+    DELIVERY,
+    ENTRY,
+    FORMAT_SHIFT,
+    MESSAGE,
+    PREFIXED,
+    SPILL,
+    SPILLED,
+    Prefix,
+    decode_overlay,
+    encode_overlay,
+)
+from leveret.storage.rows import GONE, SLOT_BITS, SLOT_MASK, STORED, StoredRow, element
+
+if TYPE_CHECKING:
+    from leveret.storage.trimming import Trimmer
+
+# Words of one run.
+RUN: Final = 5
+# Of messages that are in no log any more.
+_NO_LOG: Final = Log()
+# Rows that stay decoded.
+_KEPT: Final = 4
+
+
+class LocatedRows(Located):
+    """Entries of a log on disk, whose rows it keeps where they are."""
+
+    def __init__(self, runs: array[int], count: int, rows: list[StoredRow], trimmer: Trimmer) -> None:
+        super().__init__(runs, count)
+        self.rows = rows
+        self.trimmer = trimmer
+        for row in rows:
+            row.readers += 1
+
+    def release(self) -> None:
+        for row in self.rows:
+            row.readers -= 1
+            if not row.live and not row.pins and not row.readers and row.state == STORED:
+                self.trimmer.touch(row)
+        self.rows = []
+
+
+def locate(trimmer: Trimmer, committed: int, rows: array[int], slots: array[int]) -> LocatedRows | None:
+    """The present places of entries, None where some of them are not on disk yet: copies that a commit is about to make."""
+    runs: array[int] = array("Q")
+    kept: dict[int, StoredRow] = {}
+    last_place = last_message = -1
+    for index, row_id in enumerate(rows):
+        place = trimmer.find(row_id << SLOT_BITS | slots[index])
+        assert place, "an entry that was settled is asked for"
+        row = trimmer.row_of(place)
+        kept[row.id] = row
+        message = 0
+        if row.links is not None:
+            message = trimmer.find(element(row.links.targets, place & SLOT_MASK))
+            if message:
+                holder = trimmer.row_of(message)
+                kept[holder.id] = holder
+        if place == last_place + 1 and message == (last_message + 1 if last_message else 0):
+            runs[len(runs) - 3] += 1
+        else:
+            runs.extend((row.id, place & SLOT_MASK, 1, message >> SLOT_BITS, message & SLOT_MASK))
+        last_place = place
+        last_message = message
+    for row in kept.values():
+        if row.batch > committed or row.state != STORED:
+            return None
+    return LocatedRows(runs, len(rows), list(kept.values()), trimmer)
+
+
+class Columns:
+    """Messages in parallel lists, as they stand in the log.
+
+    formats    `Message.format`; addresses, headers, bodies: likewise those of the message
+    overlays   encoded as the log has them, b"" for none; with the expiry of the message where it has one
+    """
+
+    __slots__ = ("addresses", "bodies", "formats", "headers", "overlays")
+
+    def __init__(self) -> None:
+        self.formats: list[int] = []
+        self.addresses: list[bytes] = []
+        self.headers: list[bytes] = []
+        self.bodies: list[bytes] = []
+        self.overlays: list[bytes] = []
+
+
+class RowGone(Exception):
+    """A row is not where it should be any more: its records have moved."""
+
+
+class LogReader:
+    """Reads located entries from the file of a log that another process has open. Rows are read one at a time, so that
+    nobody waits for the reader.
+
+    Raises sqlite3.Error where the file cannot be read; ValueError, IndexError or struct.error where a row is damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=5)
+        self._connection.execute("PRAGMA cache_size = -8192")
+        self._readers: dict[int, RowReader] = {}
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def read(self, runs: array[int]) -> Columns:
+        """The messages of located entries. Raises `RowGone`."""
+        columns = Columns()
+        for at in range(0, len(runs), RUN):
+            row_id, slot, count, message_row, message_slot = runs[at : at + RUN]
+            own = self._reader(row_id)
+            if message_row:
+                extract(columns, own, slot, self._reader(message_row), message_slot, count, self._chunks)
+            else:
+                extract(columns, own, slot, own, slot, count, self._chunks)
+        return columns
+
+    def _reader(self, row_id: int) -> RowReader:
+        reader = self._readers.get(row_id)
+        if reader is None:
+            row = self._connection.execute("SELECT entries, data FROM log WHERE id = ?", (row_id,)).fetchone()
+            if row is None:
+                raise RowGone(f"row {row_id} of the log has moved")
+            reader = RowReader(StoredRow(_NO_LOG, row_id, 0, GONE), row[0], row[1], self._chunks, None)
+            if len(self._readers) >= _KEPT:
+                del self._readers[next(iter(self._readers))]
+            self._readers[row_id] = reader
+        return reader
+
+    def _chunks(self, first: int, count: int) -> list[bytes]:
+        chunks = [data for (data,) in self._connection.execute(
+            "SELECT data FROM chunk WHERE id BETWEEN ? AND ? ORDER BY id", (first, first + count - 1))]
+        if len(chunks) != count:
+            raise RowGone(f"chunks {first} to {first + count - 1} of the log have moved")
+        return chunks
+
+
+def extract(columns: Columns, entries: RowReader, entry_slot: int, messages: RowReader, slot: int, count: int,
+            chunks: Callable[[int, int], list[bytes]]) -> None:
+    """Append messages, from a slot on, to the columns, with what the entries of them add."""
+    data = messages.data
+    offsets = messages.offsets
+    formats = columns.formats
+    addresses = columns.addresses
+    headers = columns.headers
+    bodies = columns.bodies
+    overlays = columns.overlays
+    apart = entries is not messages or entry_slot != slot
+    for number in range(slot, slot + count):
+        fields = messages.fields(number)
+        size = fields[2]
+        kind = fields[4] & 0xFF
+        flags = fields[4] >> 8
+        if kind != DELIVERY and (kind != MESSAGE or not apart):
+            raise ValueError(f"record {number} of row {messages.row.id} is no message")
+        at = offsets[number]
+        end = offsets[number + 1]
+        prefix: Prefix | None = None
+        begin = at
+        if flags & PREFIXED:
+            prefix = Prefix(data, at)
+            begin = prefix.end
+        middle = begin + 1 + data[begin]
+        header = middle + 1 + data[middle]
+        formats.append(flags >> FORMAT_SHIFT & 3)
+        addresses.append(data[begin:header])
+        if flags & SPILLED:
+            first, pieces, header_size = SPILL.unpack_from(data, header)
+            whole = b"".join(chunks(first, pieces))
+            headers.append(whole[:header_size])
+            bodies.append(whole[header_size:])
+        else:
+            headers.append(data[header : end - size])
+            bodies.append(data[end - size : end])
+        if prefix is None and not apart:
+            overlays.append(b"")
+            continue
+        own = prefix
+        if apart:
+            entry = entry_slot + number - slot
+            if entries.fields(entry)[4] & 0xFF not in (ENTRY, DELIVERY):
+                raise ValueError(f"record {entry} of row {entries.row.id} is no entry")
+            own = entries.prefix(entry)
+        overlay = own.overlay if own is not None else None
+        if prefix is not None and prefix.expires_at and (overlay is None or overlay.expires_at < 0):
+            overlay = Overlay() if overlay is None else overlay
+            overlay.expires_at = prefix.expires_at
+        overlays.append(encode_overlay(overlay) if overlay is not None else b"")
+
+
+Packed = tuple[int, int, int, bytes, bytes, int, bytes, "bytes | None", int, bool]
+
+
+def rebuild(packed: list[Packed], spool: Spool | None) -> list[Loaded]:
+    """The messages of a stream as they were published, from what a segment has of each: offset, append time (ms),
+    format, address, header, headers_at, body, overlay as encoded, priority (-1 for none), persistent. Large bodies go to
+    the spool."""
+    nowhere = Row(_NO_LOG, 0, 0)
+    loaded: list[Loaded] = []
+    for offset, time, format, address, header, headers_at, octets, encoded, priority, persistent in packed:
+        size = len(octets)
+        body: Body = octets
+        if spool is not None and size > SPOOLED_OCTETS:
+            with contextlib.suppress(ContentTooLarge):  # no room on the disk: it has to be in memory
+                stored = spool.begin(size, False)
+                stored.append(octets)
+                body = stored
+        message = Message(address, header, body, size, persistent, priority, 0, headers_at, 0, format)
+        overlay: Overlay | None = None
+        if encoded:
+            overlay = decode_overlay(encoded)
+            if overlay.expires_at > 0 and not (overlay.address or overlay.headers or overlay.drop_expiration
+                                               or overlay.visible_at):
+                message.expires_at = overlay.expires_at
+                overlay = None
+        item = Loaded(offset + 1, nowhere, 0, message, overlay, 0, 0)
+        item.time = time
+        loaded.append(item)
+    return loaded

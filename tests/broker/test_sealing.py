@@ -1,0 +1,547 @@
+"""Sealed segments of streams, over a store in memory: what is sealed when, served how, kept how long, and what survives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from leveret.broker.errors import PreconditionFailed
+from leveret.broker.message import Overlay
+from leveret.broker.queues.stream import StreamQueue
+from leveret.broker.segments import FAILED, Segment, SegmentSettings
+from tests.broker.segment_store import MemoryStore
+from tests.broker.support import HeldLog, World
+from tests.broker.test_streams import Reading, append
+
+MINUTE = 60_000
+
+
+def sealed_world(*, size: int = 100, age: int = 10 * MINUTE, merge_below: int = 0, held: bool = False,
+                 log: HeldLog | None = None, **more: Any) -> tuple[World, MemoryStore]:
+    store = MemoryStore(held)
+    settings = SegmentSettings(size=size, age=age, grace=MINUTE, merge_below=merge_below)
+    return World(store=store, sealing=settings, log=log, **more), store
+
+
+def stream(world: World, **arguments: Any) -> StreamQueue:
+    queue = world.queue("s", durable=True, queue_type="stream", **arguments)
+    assert isinstance(queue, StreamQueue)
+    return queue
+
+
+def fill(world: World, queue: StreamQueue, first: int, last: int) -> None:
+    """Messages of ten octets, one in a turn."""
+    for number in range(first, last):
+        append(world, queue, f"{number:010d}")
+        world.run()
+
+
+def bodies(first: int, last: int) -> list[str]:
+    return [f"{number:010d}" for number in range(first, last)]
+
+
+def restarted(world: World, store: MemoryStore, time: int | None = None) -> tuple[World, StreamQueue]:
+    log, recovery = world.held_log.recovery()
+    assert world.broker.segments is not None
+    again = World(log=log, recovery=recovery, time=time or world.clock.time, store=store,
+                  sealing=world.broker.segments.settings)
+    again.run()
+    found = again.vhost.queues["s"]
+    assert isinstance(found, StreamQueue)
+    return again, found
+
+
+def manifest(world: World) -> list[Segment]:
+    found = [Segment.unpack(value) for (kind, _), value in world.held_log.metadata.items() if kind == "stream-segment"]
+    return sorted(found, key=lambda segment: segment.first)
+
+
+def settle(world: World) -> None:
+    """Run what is posted, and the timers that are due now."""
+    for _ in range(5):
+        world.sleep(1)
+
+
+def test_what_is_long_enough_is_sealed_and_leaves_the_log() -> None:
+    world, store = sealed_world()
+    queue = stream(world)
+    fill(world, queue, 0, 25)
+    settle(world)
+    assert [(one.first, one.last, one.count, one.body_octets) for one in queue.segments] == [(0, 9, 10, 100),
+                                                                                             (10, 19, 10, 100)]
+    assert [one.entry() for one in manifest(world)] == [one.entry() for one in queue.segments]
+    assert sorted(store.files) == sorted(one.path for one in queue.segments)
+    assert sorted(seq for _, seq in world.held_log.kept) == list(range(21, 26))
+    assert (queue.ready_count, queue.ready_bytes, queue.first_offset, queue.visible_until) == (25, 250, 0, 26)
+    assert all(located.released for located in store.located)
+    assert len([key for key in world.held_log.metadata if key[0] == "stream-chunk"]) == len(queue.chunks)
+
+
+def test_what_is_old_enough_is_sealed() -> None:
+    world, _ = sealed_world(size=1_000_000)
+    queue = stream(world)
+    fill(world, queue, 0, 3)
+    world.sleep(9 * MINUTE)
+    fill(world, queue, 3, 5)
+    assert queue.segments == []
+    world.sleep(MINUTE)
+    settle(world)
+    assert [(one.first, one.last) for one in queue.segments] == [(0, 4)]
+    assert world.held_log.kept == {}
+    fill(world, queue, 5, 6)
+    reader = Reading(queue)
+    world.run()
+    assert reader.bodies() == bodies(0, 6)
+
+
+@pytest.mark.parametrize("start", ["first", 0, 3, 9, 10, 17, 22, "next"], ids=str)
+def test_readers_see_no_seam(start: object) -> None:
+    world, _ = sealed_world()
+    queue = stream(world)
+    fill(world, queue, 0, 22)
+    settle(world)
+    assert len(queue.segments) == 2
+    reader = Reading(queue, start)
+    world.run()
+    fill(world, queue, 22, 41)
+    settle(world)
+    first = {"first": 0, "next": 22}.get(str(start), start)
+    assert isinstance(first, int)
+    assert reader.bodies() == bodies(first, 41)
+    assert reader.offsets() == list(range(first, 41))
+
+
+def test_a_slow_reader_is_overtaken_by_the_sealing() -> None:
+    world, _ = sealed_world(held=True)
+    store = world.broker.segments.store if world.broker.segments else None
+    assert isinstance(store, MemoryStore)
+    queue = stream(world)
+    slow = Reading(queue, credit=3)
+    fill(world, queue, 0, 15)
+    while store.waiting:
+        slow.give(1)
+        world.run()
+        store.answer(1)
+        world.run()
+    settle(world)
+    assert queue.segments
+    slow.give(-1)
+    for _ in range(10):
+        world.run()
+        store.answer()
+    world.run()
+    assert slow.bodies() == bodies(0, 15)
+
+
+def test_times_lead_to_sealed_chunks() -> None:
+    world, _ = sealed_world(size=40)
+    queue = stream(world)
+    for hour in range(4):
+        append(world, queue, f"{hour}a" + "-" * 18, f"{hour}b" + "-" * 18)
+        world.run()
+        settle(world)
+        world.clock.time += 60 * MINUTE - 5
+    assert len(queue.segments) == 4
+    since, last = Reading(queue, "150m"), Reading(queue, "last")
+    world.run()
+    assert [body[:2] for body in since.bodies()] == ["2a", "2b", "3a", "3b"]
+    assert [body[:2] for body in last.bodies()] == ["3a", "3b"]
+
+
+def test_what_the_broker_added_is_there_again() -> None:
+    world, _ = sealed_world(size=4)
+    queue = stream(world)
+    queue.insert_new(queue.prepare(world.message("dead"), Overlay(None, {"x-death": ["why"]})))
+    world.run()
+    settle(world)
+    assert queue.segments
+    reader = Reading(queue)
+    world.run()
+    overlay = reader.taken[0].overlay
+    assert overlay is not None
+    assert overlay.headers["x-death"] == ["why"]
+    assert reader.offsets() == [0]
+
+
+class TestRetention:
+    def test_whole_segments_go_by_size(self) -> None:
+        world, store = sealed_world(size=100)
+        queue = stream(world, max_length_bytes=250, stream_max_segment_size_bytes=100)
+        lost = Reading(queue, credit=2)
+        fill(world, queue, 0, 38)
+        settle(world)
+        assert queue.ready_bytes <= 250
+        assert queue.first_offset % 10 == 0 < queue.first_offset
+        lost.give(-1)
+        world.run()
+        assert lost.bodies() == bodies(0, 2) + bodies(queue.first_offset, 38)
+        assert len(store.files) > len(queue.segments)  # until the grace time is over
+        world.sleep(MINUTE)
+        settle(world)
+        assert sorted(store.files) == sorted(one.path for one in queue.segments)
+
+    def test_whole_segments_go_by_age(self) -> None:
+        world, store = sealed_world()
+        queue = stream(world, max_age="1h")
+        fill(world, queue, 0, 10)
+        settle(world)
+        world.sleep(30 * MINUTE)
+        fill(world, queue, 10, 20)
+        settle(world)
+        world.sleep(30 * MINUTE)
+        settle(world)
+        assert queue.first_offset == 10
+        world.sleep(31 * MINUTE)
+        settle(world)
+        assert (queue.ready_count, queue.segments, queue.first_offset) == (0, [], 20)
+        world.sleep(MINUTE)
+        assert store.files == {}
+
+    def test_so_many_segments_stay(self) -> None:
+        world, _ = sealed_world()
+        queue = stream(world, stream_max_segments=2)
+        fill(world, queue, 0, 45)
+        settle(world)
+        assert [one.first for one in queue.segments] == [20, 30]
+        assert queue.ready_count == 25
+
+    def test_of_other_queues_it_is_refused(self) -> None:
+        with pytest.raises(PreconditionFailed, match="x-stream-max-segments"):
+            World().queue("q", stream_max_segments=2)
+
+    def test_the_manifest_is_rid_of_a_segment_before_its_file_goes(self) -> None:
+        world, store = sealed_world(log=HeldLog(held=True))
+        world.held_log.release_all()
+        queue = stream(world, stream_max_segments=1)
+        fill(world, queue, 0, 10)
+        for _ in range(5):
+            world.held_log.release_all()
+            world.run()
+        assert len(queue.segments) == 1
+        first = queue.segments[0].path
+        append(world, queue, *bodies(10, 20))
+        while queue.segments[0].path == first:
+            world.held_log.release()
+            world.run()
+        world.sleep(2 * MINUTE)
+        assert first in store.files, "the manifest on disk still names it"
+        world.held_log.release_all()
+        world.sleep(2 * MINUTE)
+        assert first not in store.files
+
+
+class TestLeases:
+    def test_files_stay_while_they_are_held(self) -> None:
+        world, store = sealed_world()
+        queue = stream(world, stream_max_segments=3)
+        fill(world, queue, 0, 30)
+        settle(world)
+        held = queue.hold("spark", 5, 12, world.clock.time + 10 * MINUTE)
+        assert [one.first for one in held] == [0, 10]
+        fill(world, queue, 30, 60)
+        settle(world)
+        world.sleep(2 * MINUTE)
+        assert sorted(store.files)[:2] == [one.path for one in held]
+        assert len(store.files) == 5
+        queue.hold("spark", 5, 12, world.clock.time + 20 * MINUTE)  # its segments are gone, but not its files
+        world.sleep(15 * MINUTE)
+        assert len(store.files) == 5
+        world.sleep(6 * MINUTE)
+        assert len(store.files) == 3
+
+    def test_release(self) -> None:
+        world, store = sealed_world()
+        queue = stream(world, stream_max_segments=1)
+        fill(world, queue, 0, 10)
+        settle(world)
+        for holder in ("a", "b"):
+            queue.hold(holder, 0, 100, world.clock.time + 1000 * MINUTE)
+        fill(world, queue, 10, 20)
+        settle(world)
+        world.sleep(2 * MINUTE)
+        queue.release("a")
+        world.sleep(MINUTE)
+        assert len(store.files) == 2
+        queue.release("b")
+        world.sleep(1)
+        assert len(store.files) == 1
+
+    def test_a_deleted_stream_leaves_what_is_held(self) -> None:
+        world, store = sealed_world()
+        queue = stream(world)
+        fill(world, queue, 0, 25)
+        settle(world)
+        uid = queue.uid
+        held = queue.hold("spark", 0, 5, world.clock.time + 10 * MINUTE)
+        assert world.vhost.delete_queue("s", None) == 25
+        world.run()
+        assert world.held_log.kept == {}
+        assert manifest(world) == []
+        again = stream(world)
+        assert again.uid != uid
+        fill(world, again, 0, 10)
+        settle(world)
+        world.sleep(2 * MINUTE)
+        assert sorted(store.files) == sorted([held[0].path, again.segments[0].path])
+        world.sleep(10 * MINUTE)
+        assert list(store.files) == [again.segments[0].path]
+
+
+class TestMerging:
+    def test_small_neighbours_become_one(self) -> None:
+        world, store = sealed_world(size=200, age=MINUTE, merge_below=60)
+        queue = stream(world)
+        reader = Reading(queue, credit=1)
+        for number in range(4):
+            fill(world, queue, 2 * number, 2 * number + 2)
+            world.sleep(MINUTE)
+            settle(world)
+        assert [(one.first, one.last) for one in queue.segments] == [(0, 5), (6, 7)]
+        assert [one.entry() for one in manifest(world)] == [one.entry() for one in queue.segments]
+        assert list(queue.segments[0].starts) == [0, 2, 4]
+        assert (queue.ready_count, queue.ready_bytes) == (8, 80)
+        reader.give(-1)
+        world.run()
+        assert reader.bodies() == bodies(0, 8)
+        world.sleep(2 * MINUTE)
+        assert sorted(store.files) == sorted(one.path for one in queue.segments)
+
+    def test_many_are_merged_although_they_are_small_together(self) -> None:
+        world, _ = sealed_world(size=100_000, age=MINUTE, merge_below=25_000)
+        queue = stream(world)
+        for number in range(8):
+            fill(world, queue, number, number + 1)
+            world.sleep(MINUTE)
+            settle(world)
+        assert [(one.first, one.last) for one in queue.segments] == [(0, 7)]
+
+    def test_retention_may_be_quicker(self) -> None:
+        world, store = sealed_world(size=200, age=MINUTE, merge_below=60, held=True)
+        queue = stream(world, max_age="1h")
+
+        def work() -> None:
+            for _ in range(10):
+                store.answer()
+                settle(world)
+
+        for number in range(2):
+            fill(world, queue, 2 * number, 2 * number + 2)
+            world.sleep(MINUTE)
+            work()
+        fill(world, queue, 4, 6)
+        world.sleep(MINUTE)
+        while store.number != 4:  # the merge is written, and nobody knows yet
+            store.answer(1)
+            settle(world)
+        world.sleep(60 * MINUTE)
+        assert queue.segments == []
+        work()
+        world.sleep(2 * MINUTE)
+        work()
+        assert (queue.segments, manifest(world), store.files) == ([], [], {})
+
+    def test_failure_leaves_everything_as_it_is(self, caplog: pytest.LogCaptureFixture) -> None:
+        world, store = sealed_world(size=200, age=MINUTE, merge_below=60, held=True)
+        queue = stream(world)
+        for number in range(3):
+            fill(world, queue, 2 * number, 2 * number + 2)
+            world.sleep(MINUTE)
+            while store.waiting:
+                store.fault = (FAILED, "no space is left") if len(queue.segments) == 2 and store.number == 3 else None
+                store.answer(1)
+                world.run()
+        assert "are not merged: no space is left" in caplog.text
+        assert [(one.first, one.last) for one in queue.segments] == [(0, 1), (2, 3), (4, 5)]
+        store.fault = None
+        store.held = False
+        world.sleep(1000)
+        settle(world)
+        assert [(one.first, one.last) for one in queue.segments] == [(0, 5)]
+
+
+def test_rewritten_segments_take_the_place_of_others() -> None:
+    world, store = sealed_world()
+    queue = stream(world)
+    fill(world, queue, 0, 25)
+    settle(world)
+    old = queue.segments[0]
+    kept = [row for row in store.files[old.path] if row[0] % 2]
+    written = store._write("elsewhere", kept)
+    new = written.segment(old.first, old.last, old.first_time, old.last_time, old.starts, old.times)
+    assert queue.swap([old], [new])
+    assert not queue.swap([old], [new])
+    world.run()
+    reader = Reading(queue)
+    world.run()
+    assert reader.offsets() == [1, 3, 5, 7, 9, *range(10, 25)]
+    assert queue.ready_count == 20
+    world.sleep(2 * MINUTE)
+    assert old.path in store.removed
+
+
+class TestFailures:
+    def test_the_stream_goes_on_and_is_sealed_later(self, caplog: pytest.LogCaptureFixture) -> None:
+        world, store = sealed_world()
+        queue = stream(world, max_length_bytes=100_000)
+        store.fault = (FAILED, "no space is left")
+        fill(world, queue, 0, 30)
+        assert queue.segments == []
+        assert "no space is left" in caplog.text
+        assert caplog.text.count("stay unsealed") == 1
+        reader = Reading(queue)
+        world.run()
+        assert reader.bodies() == bodies(0, 30)
+        store.fault = None
+        world.sleep(1000)
+        settle(world)
+        assert [(one.first, one.last) for one in queue.segments] == [(0, 9), (10, 29)]
+        assert all(located.released for located in store.located)
+
+    def test_a_file_that_cannot_be_read_concerns_its_readers(self, caplog: pytest.LogCaptureFixture) -> None:
+        world, store = sealed_world()
+        queue = stream(world)
+        fill(world, queue, 0, 25)
+        settle(world)
+        store.files.pop(queue.segments[1].path)
+        told: list[str] = []
+
+        class Told(Reading):
+            def failed(self, text: str) -> None:
+                told.append(text)
+
+        first, late = Told(queue), Told(queue, 21)
+        other = Reading(queue, "next")
+        world.run()
+        assert first.bodies() == bodies(0, 10)
+        assert late.bodies() == bodies(21, 25)
+        assert len(told) == 1
+        assert "offsets 10 to 19" in told[0]
+        assert caplog.text.count("cannot be read") == 1
+        assert first not in queue.consumers
+        fill(world, queue, 25, 26)
+        assert late.bodies() == bodies(21, 26)
+        assert other.bodies() == bodies(25, 26)
+
+    def test_without_a_store_sealed_messages_are_refused(self) -> None:
+        world, _ = sealed_world()
+        queue = stream(world)
+        fill(world, queue, 0, 12)
+        settle(world)
+        log, recovery = world.held_log.recovery()
+        again = World(log=log, recovery=recovery, time=world.clock.time)
+        found = again.vhost.queues["s"]
+        assert isinstance(found, StreamQueue)
+        told: list[str] = []
+
+        class Told(Reading):
+            def failed(self, text: str) -> None:
+                told.append(text)
+
+        Told(found)
+        tail = Reading(found, 10)
+        again.run()
+        assert len(told) == 1
+        assert tail.bodies() == bodies(10, 12)
+
+
+class TestStarts:
+    def test_everything_is_where_it_was(self) -> None:
+        world, store = sealed_world()
+        queue = stream(world)
+        fill(world, queue, 0, 25)
+        settle(world)
+        again, found = restarted(world, store)
+        assert found.uid == queue.uid
+        assert (found.ready_count, found.ready_bytes, found.first_offset) == (25, 250, 0)
+        assert [one.pack() for one in found.segments] == [one.pack() for one in queue.segments]
+        reader = Reading(found)
+        again.run()
+        fill(again, found, 25, 32)
+        settle(again)
+        assert reader.bodies() == bodies(0, 32)
+        assert reader.offsets() == list(range(32))
+
+    def test_offsets_go_on_where_everything_is_sealed(self) -> None:
+        world, store = sealed_world()
+        queue = stream(world)
+        fill(world, queue, 0, 10)
+        settle(world)
+        assert world.held_log.kept == {}
+        again, found = restarted(world, store)
+        fill(again, found, 10, 12)
+        reader = Reading(found)
+        again.run()
+        assert reader.offsets() == list(range(12))
+
+    @pytest.mark.parametrize("commits", range(12))
+    def test_a_crash_between_any_two_commits(self, commits: int) -> None:
+        world, store = sealed_world(log=HeldLog(held=True))
+        world.held_log.release_all()
+        queue = stream(world, max_age="10h")
+        world.held_log.release_all()
+        appended = 0
+        while appended < 25:
+            append(world, queue, f"{appended:010d}")
+            appended += 1
+            world.held_log.release_all()
+        for _ in range(commits):
+            world.run()
+            world.broker.end_turn()
+            world.sleep(1)
+            if world.held_log.flying is not None:
+                world.held_log.release()
+        again, found = restarted(world, store)
+        reader = Reading(found)
+        again.run()
+        settle(again)
+        assert reader.bodies() == bodies(0, 25)
+        assert reader.offsets() == list(range(25))
+        assert found.ready_count == 25
+        again.sleep(2 * MINUTE)
+        assert sorted(store.files) == sorted(one.path for one in found.segments)
+        sealed = found.segments[-1].last + 1 if found.segments else 0
+        assert sorted(seq for _, seq in again.held_log.kept) == list(range(sealed + 1, 26))
+
+    def test_files_that_nobody_knows_go(self) -> None:
+        world, store = sealed_world()
+        queue = stream(world)
+        fill(world, queue, 0, 12)
+        settle(world)
+        directory = queue.segments[0].path.rpartition("/")[0]
+        store.files[f"{directory}/orphan"] = []
+        store.files["another broker's"] = []
+        again, found = restarted(world, store)
+        assert f"{directory}/orphan" in store.files
+        again.sleep(2 * MINUTE)
+        assert sorted(store.files) == sorted(["another broker's", found.segments[0].path])
+
+    def test_sealing_can_be_turned_off(self) -> None:
+        store = MemoryStore()
+        world = World(store=store, sealing=SegmentSettings(sealing=False, size=10))
+        queue = stream(world)
+        fill(world, queue, 0, 25)
+        world.sleep(100 * MINUTE)
+        assert (queue.segments, store.files) == ([], {})
+        assert queue.ready_count == 25
+
+
+def test_deletion_while_it_is_sealed() -> None:
+    for answers in range(6):
+        world, store = sealed_world(held=True)
+        queue = stream(world)
+        fill(world, queue, 0, 25)
+        store.answer(answers)
+        world.run()
+        world.vhost.delete_queue("s", None)
+        world.run()
+        store.answer()
+        world.run()
+        world.sleep(2 * MINUTE)
+        store.answer()
+        world.run()
+        assert world.held_log.kept == {}
+        assert manifest(world) == []
+        assert [key for key in world.held_log.metadata if key[0] == "stream-chunk"] == []
+
+
