@@ -66,10 +66,10 @@ def median_row(workload: Workload, broker: str, results: Results) -> Row:
 
     return Row(
         workload, broker,
-        throughput=median([one["delivered"] / one["seconds"] for one in rounds]),
+        throughput=median([one[workload.counted] / one["seconds"] for one in rounds]),
         p50=median([one["latency_us"]["p50"] / 1e3 for one in rounds]),
         p99=median([one["latency_us"]["p99"] / 1e3 for one in rounds]),
-        cpu=median([one["broker_cpu"] / max(one["delivered"], 1) * 1e5 for one in rounds]),
+        cpu=median([one["broker_cpu"] / max(one[workload.counted], 1) * 1e5 for one in rounds]),
         memory=median([one["broker_rss_kb"] / 1024 for one in rounds]),
         generator=median([one["generator_cpu"] / max(one["broker_cpu"], 0.01) for one in rounds]),
         ratio=ratio, reached=reached, beside=tuple(beside))

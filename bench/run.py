@@ -59,13 +59,19 @@ def measure(workloads: list[Workload], contenders: list[brokers.Contender], chos
                              "--prefix", f"bench-{workload.name}-{turn}"]
                 try:
                     with brokers.alone(contender, contenders):
+                        names = arguments[-2:]
+                        if workload.before:
+                            generator.run(contender.port, "run", *workload.before, *names, timeout=180)
                         result = generator.run(contender.port, "run", *arguments, watch=contender.pid, timeout=180)
+                        if workload.before:  # what was kept goes
+                            generator.run(contender.port, "run", "--publishers", "0", "--consumers", "0", "--stream",
+                                          "--seconds", "0", "--warmup", "0", *names, timeout=180)
                 except generator.GeneratorFailed as error:
                     console.print(f"[red]{contender.name}, {workload.name}: {error}[/]")
                     continue
                 results.setdefault(workload.name, {}).setdefault(contender.name, []).append(result)
                 console.print(f"round {turn + 1}  {workload.name:20} {contender.name:10} "
-                              f"{result['delivered'] / result['seconds']:>11,.0f}/s  "
+                              f"{result[workload.counted] / result['seconds']:>11,.0f}/s  "
                               f"p99 {result['latency_us']['p99'] / 1e3:>9.2f} ms", highlight=False)
                 time.sleep(0.3)  # let the broker clean up after the load before the next one is measured
 

@@ -8,9 +8,11 @@ from typing import Any
 from bench.brokers import ARTEMIS, COMPILED, PURE
 
 THROUGHPUT = "messages/s"
+APPENDED = "appended/s"
 LATENCY = "p99"
 AMQP1 = ("--publish-1.0", "--consume-1.0")
 BATCHED = ("--window", "200", "--prefetch", "500", "--ack-every", "50", "--size", "256")
+APPEND = ("--window", "200", "--size", "256", "--consumers", "0")
 RATE = 2000
 
 
@@ -34,12 +36,13 @@ class Beside:
 class Workload:
     """A row of the table.
 
-    measure  THROUGHPUT (delivered messages a second, more is better) or LATENCY (p99 from the publisher to the
-             consumer, less is better)
+    measure  THROUGHPUT (delivered messages a second, more is better), APPENDED (the same, confirmed ones) or LATENCY
+             (p99 from the publisher to the consumer, less is better)
     targets  by broker: the ratio to RabbitMQ to reach, at least for throughput and at most for latency; where there is
              none the ratio is just shown
     slow     on a disk that takes 2 ms longer for every sync
     beside   further comparisons
+    before   a load that fills the queues, which is not measured
     """
 
     name: str
@@ -49,6 +52,12 @@ class Workload:
     measure: str = THROUGHPUT
     slow: bool = False
     beside: tuple[Beside, ...] = ()
+    before: tuple[str, ...] = ()
+
+    @property
+    def counted(self) -> str:
+        """What is counted, as the generator calls it."""
+        return "confirmed" if self.measure == APPENDED else "delivered"
 
     @property
     def only_amqp1(self) -> bool:
@@ -59,7 +68,7 @@ class Workload:
         """The figure that is compared."""
         if self.measure == LATENCY:
             return float(result["latency_us"]["p99"])
-        return float(result["delivered"]) / float(result["seconds"])
+        return float(result[self.counted]) / float(result["seconds"])
 
     def reached(self, broker: str, ratio: float) -> bool | None:
         """None where there is no target."""
@@ -76,8 +85,15 @@ def targets(pure: float, compiled: float) -> dict[str, float]:
 THIRD = 0.333
 
 
+DEEP = "200000"
+
+
 def _own(workload: str, target: float) -> Beside:
     return Beside("0-9-1", target, workload=workload)
+
+
+def _queue(workload: str, target: float) -> Beside:
+    return Beside("classic queue", target, workload=workload)
 
 
 WORKLOADS = [
@@ -121,4 +137,15 @@ WORKLOADS = [
     Workload("amqp1-to-0-9-1-properties", "the same, AMQP 1.0 in, 0-9-1 out",
              (*BATCHED, "--publish-1.0", "--properties"), {},
              beside=(_own("properties", THIRD),)),
+    Workload("append", "256 B persistent, confirms, into a queue that nobody reads",
+             (*APPEND, "--durable"), {}, measure=APPENDED),
+    Workload("stream-append", "the same into a stream", (*APPEND, "--durable", "--stream"), {}, measure=APPENDED,
+             beside=(_queue("append", 0.8),)),
+    Workload("stream", "256 B into a stream with confirms, read by one", (*BATCHED, "--durable", "--stream"), {},
+             beside=(_queue("persistent", 0.8),)),
+    Workload("stream-readers", "256 B into a stream with confirms, read by 10",
+             (*BATCHED, "--durable", "--stream", "--consumers", "10"), {}),
+    Workload("stream-deep", f"{int(DEEP):,} messages of a stream, read from its beginning",
+             (*BATCHED, "--stream", "--offset", "first", "--publishers", "0", "--messages", DEEP, "--keep"), {},
+             before=(*APPEND, "--durable", "--stream", "--messages", DEEP, "--keep")),
 ]

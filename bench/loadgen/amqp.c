@@ -237,14 +237,28 @@ void amqp_await_close(int fd)
     close(fd);
 }
 
-void amqp_declare_queue(int fd, const char *name, int durable)
+/* A table of one text, or of nothing. */
+static void put_argument(struct buf *b, const char *name, const char *value)
+{
+    if (!value) {
+        put32(b, 0);
+        return;
+    }
+    put32(b, (uint32_t)(1 + strlen(name) + 5 + strlen(value)));
+    put_str(b, name);
+    put8(b, 'S');
+    put32(b, (uint32_t)strlen(value));
+    put(b, value, strlen(value));
+}
+
+void amqp_declare_queue(int fd, const char *name, int durable, int stream)
 {
     static struct buf b;
     size_t at = method_begin(&b, 1, 50, 10);
     put16(&b, 0);
     put_str(&b, name);
-    put8(&b, durable ? 2 : 0);
-    put32(&b, 0);
+    put8(&b, durable || stream ? 2 : 0);
+    put_argument(&b, "x-queue-type", stream ? "stream" : NULL);
     method_end(&b, at);
     amqp_call(fd, &b, METHOD(50, 11), NULL);
 }
@@ -309,7 +323,7 @@ void amqp_qos(int fd, unsigned prefetch)
     amqp_call(fd, &b, METHOD(60, 11), NULL);
 }
 
-void amqp_consume(int fd, const char *queue, int no_ack)
+void amqp_consume(int fd, const char *queue, int no_ack, const char *offset)
 {
     /* Without waiting: deliveries may come before the answer, and the event loop is what takes them. */
     static struct buf b;
@@ -318,7 +332,7 @@ void amqp_consume(int fd, const char *queue, int no_ack)
     put_str(&b, queue);
     put_str(&b, queue);
     put8(&b, (no_ack ? 2u : 0u) | 8u);
-    put32(&b, 0);
+    put_argument(&b, "x-stream-offset", offset);
     method_end(&b, at);
     send_all(fd, &b);
 }

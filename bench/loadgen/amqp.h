@@ -57,13 +57,14 @@ void amqp_say_close(int fd);
 void amqp_await_close(int fd);
 
 /* queue.declare, exchange.declare, queue.bind, basic.qos, basic.consume, confirm.select on channel 1: all wait. */
-void amqp_declare_queue(int fd, const char *name, int durable);
+void amqp_declare_queue(int fd, const char *name, int durable, int stream);
 void amqp_delete_queue(int fd, const char *name);
 void amqp_declare_exchange(int fd, const char *name, const char *type);
 void amqp_delete_exchange(int fd, const char *name);
 void amqp_bind(int fd, const char *queue, const char *exchange, const char *key);
 void amqp_qos(int fd, unsigned prefetch);
-void amqp_consume(int fd, const char *queue, int no_ack);
+/* `offset`: where a reader of a stream begins, NULL for another queue. */
+void amqp_consume(int fd, const char *queue, int no_ack, const char *offset);
 void amqp_confirm_select(int fd);
 
 /* Where in the frames of a message that parts of it begin which differ from message to message: the body; the message-id,

@@ -11,6 +11,8 @@ struct load {
     size_t size;             /* octets of a body; at least 16: the time of sending and a number stand in it */
     int properties;          /* messages have an id and some more */
     int durable;             /* persistent messages on durable queues */
+    int stream;              /* the queues are streams, of which every consumer reads all */
+    const char *offset;      /* where the readers of streams begin */
     int confirm;
     unsigned window;         /* with confirms: publishes in flight, per publisher */
     unsigned batch;          /* at most so many publishes in one write */

@@ -16,6 +16,7 @@ static const char help[] =
     "  --host --port --user --password --vhost --prefix   where, and what the names begin with\n"
     "  --watch PID        report CPU time and memory of this process\n"
     "  --publishers N --consumers N --queues N --size OCTETS --durable --properties --keep\n"
+    "  --stream [--offset first|last|next]   the queues are streams, and each consumer reads one (default next)\n"
     "  --window N         with confirms, so many publishes in flight a publisher (0: no confirms)\n"
     "  --batch N          at most so many publishes a write     --rate R   messages a second in all\n"
     "  --no-ack | --prefetch N --ack-every N [--ack-single]\n"
@@ -34,7 +35,7 @@ void load_declare(const struct load *load, unsigned count)
     for (unsigned i = 0; i < count; i++) {
         char name[256];
         snprintf(name, sizeof name, "%s-%u", load->prefix, i);
-        amqp_declare_queue(fd, name, load->durable);
+        amqp_declare_queue(fd, name, load->durable, load->stream);
         if (i % 1000 == 999) {
             uint64_t now = now_ns();
             printf("%s%.1f", i == 999 ? "" : ", ", (double)(now - thousand) / 1e6);
@@ -66,7 +67,7 @@ void load_idle(const struct load *load, unsigned count)
 
 enum { HOST = 256, PORT, USER, PASSWORD, VHOST, PREFIX, WATCH, PUBLISHERS, CONSUMERS, QUEUES, SIZE, DURABLE, KEEP, WINDOW,
        BATCH, RATE, NO_ACK, PREFETCH, ACK_EVERY, ACK_SINGLE, EXCHANGE, BINDINGS, WARMUP, SECONDS, MESSAGES, MAX_BACKLOG,
-       PUBLISH1, CONSUME1, ADDRESS, PROPERTIES, NO_DECLARE, HELP };
+       PUBLISH1, CONSUME1, ADDRESS, PROPERTIES, NO_DECLARE, STREAM, OFFSET, HELP };
 
 static const struct option options[] = {
     {"host", 1, 0, HOST}, {"port", 1, 0, PORT}, {"user", 1, 0, USER}, {"password", 1, 0, PASSWORD},
@@ -77,7 +78,8 @@ static const struct option options[] = {
     {"ack-single", 0, 0, ACK_SINGLE}, {"exchange", 1, 0, EXCHANGE}, {"bindings", 1, 0, BINDINGS},
     {"warmup", 1, 0, WARMUP}, {"seconds", 1, 0, SECONDS}, {"messages", 1, 0, MESSAGES}, {"max-backlog", 1, 0, MAX_BACKLOG},
     {"publish-1.0", 0, 0, PUBLISH1}, {"consume-1.0", 0, 0, CONSUME1}, {"address", 1, 0, ADDRESS},
-    {"properties", 0, 0, PROPERTIES}, {"no-declare", 0, 0, NO_DECLARE}, {"help", 0, 0, HELP},
+    {"properties", 0, 0, PROPERTIES}, {"no-declare", 0, 0, NO_DECLARE}, {"stream", 0, 0, STREAM},
+    {"offset", 1, 0, OFFSET}, {"help", 0, 0, HELP},
     {0, 0, 0, 0},
 };
 
@@ -87,7 +89,7 @@ int main(int argc, char **argv)
         .broker = {.host = "127.0.0.1", .port = 5672, .user = "guest", .password = "guest", .vhost = "/"},
         .publishers = 1, .consumers = 1, .queues = 1, .size = 256, .confirm = 1, .window = 200, .batch = 64,
         .prefetch = 500, .ack_every = 50, .exchange = "", .bindings = 10000, .max_backlog = 50000, .prefix = "bench",
-        .warmup = 1, .seconds = 5, .declare = 1, .address = "/amq/queue/",
+        .warmup = 1, .seconds = 5, .declare = 1, .address = "/amq/queue/", .offset = "next",
     };
     for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         long number = optarg ? atol(optarg) : 0;
@@ -123,6 +125,8 @@ int main(int argc, char **argv)
         case ADDRESS: load.address = optarg; break;
         case PROPERTIES: load.properties = 1; break;
         case NO_DECLARE: load.declare = 0; break;
+        case STREAM: load.stream = 1; break;
+        case OFFSET: load.offset = optarg; break;
         case HELP: fputs(help, stdout); return 0;
         default: fputs(help, stderr); return 2;
         }
@@ -132,6 +136,8 @@ int main(int argc, char **argv)
         die("a body has at least 16 octets");
     if (load.queues < 1 || load.ack_every < 1 || load.batch < 1)
         die("--queues, --ack-every and --batch are at least 1");
+    if (load.stream && (load.consume1 || load.no_ack || (load.consumers && load.consumers < load.queues)))
+        die("streams are read over AMQP 0-9-1, with acks, and a consumer has one");
     if (((load.publish1 || load.consume1) && *load.exchange) || (load.consume1 && load.consumers < load.queues))
         die("over AMQP 1.0 there are queues only, and a consumer has one");
     if (strcmp(mode, "run") == 0)

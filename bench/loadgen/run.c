@@ -102,7 +102,9 @@ static int flush(struct connection *c)
 /* Messages that are published and not delivered yet, in all queues together. */
 static int64_t backlog(void)
 {
-    uint64_t copies = strcmp(load->exchange, "fanout") == 0 ? (uint64_t)load->queues : 1;
+    uint64_t copies = strcmp(load->exchange, "fanout") == 0 ? (uint64_t)load->queues
+                      : load->stream                        ? (uint64_t)(load->consumers / load->queues)
+                                                            : 1;
     return (int64_t)(counts.published * copies) - (int64_t)counts.delivered;
 }
 
@@ -412,7 +414,7 @@ static void declare(int fd, char *exchange, size_t size)
     for (int i = 0; i < load->queues; i++) {
         if (!load->keep)
             amqp_delete_queue(fd, queue_name(i));
-        amqp_declare_queue(fd, queue_name(i), load->durable);
+        amqp_declare_queue(fd, queue_name(i), load->durable, load->stream);
     }
     if (!*load->exchange)
         return;
@@ -495,7 +497,7 @@ static void start_consumer(struct connection *c, int number)
     amqp_qos(c->fd, load->prefetch);
     /* More consumers than queues share them; fewer take several each. */
     for (int queue = number % load->queues; queue < load->queues; queue += load->consumers)
-        amqp_consume(c->fd, queue_name(queue), load->no_ack);
+        amqp_consume(c->fd, queue_name(queue), load->no_ack, load->stream ? load->offset : NULL);
 }
 
 static void add(struct connection *c)

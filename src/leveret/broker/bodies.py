@@ -57,3 +57,24 @@ def whole(body: Body) -> bytes:
     if isinstance(body, list):
         return b"".join(body)
     return body.read(0, body.size)
+
+
+class Preceded(StoredBody):
+    """Octets in memory, and behind them a body that is elsewhere."""
+
+    __slots__ = ("_before", "_body")
+
+    def __init__(self, before: bytes, body: StoredBody) -> None:
+        super().__init__()
+        self._before = before
+        self._body = body
+        self.size = len(before) + body.size
+
+    def read(self, at: int, length: int) -> bytes:
+        before = self._before
+        if at >= len(before):
+            return self._body.read(at - len(before), length)
+        piece = before[at : at + length]
+        if len(piece) < length:
+            piece += self._body.read(0, length - len(piece))
+        return piece

@@ -18,7 +18,7 @@ from array import array
 from typing import Final
 
 from leveret.broker import metadata
-from leveret.broker.bodies import Body, StoredBody, whole
+from leveret.broker.bodies import Body, Preceded, StoredBody, whole
 from leveret.broker.message import FORMAT_AMQP1, Message, Overlay, make_address
 
 PACKED: Final = "x-packed"
@@ -112,26 +112,5 @@ class Pack:
         body: Body = octets
         if self._stored is not None:
             size += self._stored.size
-            body = _Preceded(octets, self._stored)
+            body = Preceded(octets, self._stored)
         return Message(make_address("", queue), _PROPERTIES(_BASIC, 0, size, 0), body, size, False)
-
-
-class _Preceded(StoredBody):
-    """Octets in memory, and behind them a body that is elsewhere."""
-
-    __slots__ = ("_before", "_body")
-
-    def __init__(self, before: bytes, body: StoredBody) -> None:
-        super().__init__()
-        self._before = before
-        self._body = body
-        self.size = len(before) + body.size
-
-    def read(self, at: int, length: int) -> bytes:
-        before = self._before
-        if at >= len(before):
-            return self._body.read(at - len(before), length)
-        piece = before[at : at + length]
-        if len(piece) < length:
-            piece += self._body.read(0, length - len(piece))
-        return piece
