@@ -27,6 +27,7 @@ COMMANDS = {
     "consume": ("leveret.cli.consume:consume", "Print messages as they come."),
     "get": ("leveret.cli.get:get", "Take messages out of a queue."),
     "purge": ("leveret.cli.purge:purge", "Drop the messages of a queue."),
+    "pipeline": ("leveret.cli.pipeline:pipeline", "Run data pipelines on Spark."),
     "bench": ("leveret.cli.bench:bench", "Put load on a broker and measure it."),
 }
 
@@ -62,6 +63,6 @@ def _show_version(context: click.Context, parameter: click.Parameter, value: boo
 def leveret() -> None:
     """A durable message broker that speaks AMQP.
 
-    `publish`, `consume`, `get`, `purge` and `bench` are clients of any AMQP 0-9-1 broker (--url). The other commands
-    but `serve` talk to a running Leveret through its data directory.
+    `publish`, `consume`, `get`, `purge` and `bench` are clients of any AMQP 0-9-1 broker (--url), and so are pipelines.
+    The other commands but `serve` talk to a running Leveret through its data directory.
     """

@@ -1,0 +1,49 @@
+"""Pipelines on Spark: messages captured, decoded, transformed and written to tables and exchanges, exactly once.
+
+`run_pipeline` runs what a pipeline.toml says. The ready ones are functions, too, that start streaming queries or run
+jobs in a session of the caller's own: `archive`, `replay`, `deadletters`, `traffic`, `enrich`, `scrub`.
+"""
+
+from __future__ import annotations
+
+from leveret.spark.pipeline.archive import archive
+from leveret.spark.pipeline.deadletters import deadletters, triaged
+from leveret.spark.pipeline.decode import decoded
+from leveret.spark.pipeline.enrich import enrich
+from leveret.spark.pipeline.errors import PipelineError
+from leveret.spark.pipeline.flow import Flow, start_flow
+from leveret.spark.pipeline.load import load_pipeline
+from leveret.spark.pipeline.model import Broker, Capture, Decode, ExchangeOutput, Rule, StaticTable, TableOutput
+from leveret.spark.pipeline.replay import replay
+from leveret.spark.pipeline.run import check_pipeline, run_pipeline
+from leveret.spark.pipeline.scrub import scrub, scrubbed
+from leveret.spark.pipeline.session import make_session
+from leveret.spark.pipeline.traffic import traffic
+from leveret.spark.pipeline.traffic_report import write_traffic_report
+
+__all__ = [
+    "Broker",
+    "Capture",
+    "Decode",
+    "ExchangeOutput",
+    "Flow",
+    "PipelineError",
+    "Rule",
+    "StaticTable",
+    "TableOutput",
+    "archive",
+    "check_pipeline",
+    "deadletters",
+    "decoded",
+    "enrich",
+    "load_pipeline",
+    "make_session",
+    "replay",
+    "run_pipeline",
+    "scrub",
+    "scrubbed",
+    "start_flow",
+    "traffic",
+    "triaged",
+    "write_traffic_report",
+]

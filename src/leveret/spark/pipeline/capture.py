@@ -1,0 +1,74 @@
+"""Where a flow's messages come from: a streaming DataFrame, and for an exchange the stream that is bound to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leveret.spark.connection import ControlClient, endpoint_of
+from leveret.spark.options import read_options
+from leveret.spark.pipeline.errors import PipelineError
+from leveret.spark.pipeline.exchanges import broker_options, option_text
+from leveret.spark.pipeline.model import Broker, Capture
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_OPTIONS = {"queue": "queue", "stream": "stream", "super_stream": "superStream", "stream_pattern": "streamPattern"}
+
+
+def stream_of(capture: Capture, flow: str) -> str:
+    """Name of the stream that is declared for a captured exchange."""
+    return capture.into or f"{flow}.{capture.exchange}"
+
+
+def source_options(capture: Capture, broker: Broker, flow: str) -> dict[str, str]:
+    """Options of the data source.
+
+    flow  pipeline's and flow's name, under which the broker remembers the start or who holds the lease
+    """
+    options = broker_options(broker)
+    name = capture.consumer or flow
+    if capture.exchange is not None:
+        options["stream"] = stream_of(capture, flow)
+    for key, option in _OPTIONS.items():
+        value = getattr(capture, key)
+        if value is not None:
+            options[option] = value
+    if capture.queue is None:
+        options |= {"consumerName": name, "startingOffsets": capture.starting_offsets}
+    else:
+        options["lease"] = name
+    return options | {key: option_text(value) for key, value in capture.options.items()}
+
+
+def declare(capture: Capture, broker: Broker, flow: str) -> None:
+    """Declare the stream of a captured exchange and bind it; nothing for the others.
+
+    Raises `PipelineError` where the broker refuses, `BrokerUnreachable` where there is none.
+    """
+    if capture.exchange is None:
+        return
+    from leveret.client.errors import Error
+
+    stream = stream_of(capture, flow)
+    client = control_client(broker, f"pipeline {flow}")
+    try:
+        channel = client.channel()
+        channel.declare_queue(stream, durable=True, arguments={"x-queue-type": "stream", **capture.arguments})
+        for key in capture.keys:
+            channel.bind_queue(stream, capture.exchange, key)
+    except Error as error:
+        raise PipelineError(f"{flow}: capture: stream {stream!r} cannot be declared and bound to exchange "
+                            f"{capture.exchange!r}: {error}") from None
+    finally:
+        client.close()
+
+
+def control_client(broker: Broker, name: str) -> ControlClient:
+    """Requests to the pipeline's broker."""
+    return ControlClient(endpoint_of(read_options(broker_options(broker))), f"leveret {name}")
+
+
+def read_stream(spark: SparkSession, capture: Capture, broker: Broker, flow: str) -> DataFrame:
+    """The messages as they come."""
+    return spark.readStream.format("amqp").options(**source_options(capture, broker, flow)).load()

@@ -1,0 +1,140 @@
+"""Messages that were dead-lettered: why, where they come from and since when, as a table and as a page."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from leveret.spark.pipeline import charts
+from leveret.spark.pipeline.exchanges import broker_options
+from leveret.spark.pipeline.model import Broker
+from leveret.spark.pipeline.pages import Page, Panel, write_page
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+# Rows of a table of the page, and octets of a body that are shown.
+ROWS = 15
+SHOWN = 80
+# Classes of ages: up to so many seconds.
+AGES = ((60, "1 min"), (600, "10 min"), (3600, "1 h"), (6 * 3600, "6 h"), (86400, "1 d"), (7 * 86400, "7 d"))
+OLDER = "older"
+# Messages whose newest death is not known, since nobody dead-lettered them.
+NO_REASON = "not dead-lettered"
+
+
+def deadletters(spark: SparkSession, broker: Broker, queue: str, *, where: str | None = None, table: str | None = None,
+                report: str | None = None) -> DataFrame:
+    """What is in a queue of dead letters, or a stream of them; nothing is taken out.
+
+    where   an SQL expression over the columns of `triaged`
+    table   directory of Parquet files that is replaced by what is found
+    report  HTML page about it
+    """
+    messages = spark.read.format("amqp").options(**broker_options(broker)).option("queue", queue).load()
+    found = triaged(messages)
+    if where is not None:
+        found = found.where(where)
+    if table is not None:
+        found.write.mode("overwrite").parquet(table)
+        found = spark.read.parquet(table)
+    if report is not None:
+        kept = found.persist()
+        try:
+            write_page(deadletters_page(kept, queue), report)
+        finally:
+            kept.unpersist()
+    return found
+
+
+def triaged(messages: DataFrame) -> DataFrame:
+    """The messages, with what their newest death was, before their own columns: `reason`, `dead_queue`, `dead_exchange`,
+    `dead_key` (where it was published when it died), `deaths` (how often in all), `died_at` and `age_s` (seconds since)."""
+    from pyspark.sql import functions as F
+
+    newest = F.try_element_at("x_death", F.lit(1))
+    deaths = F.coalesce(F.aggregate("x_death", F.lit(0).cast("bigint"), lambda total, death: total + death["count"]),
+                        F.lit(0).cast("bigint"))
+    died = F.coalesce(newest["time"], F.col("append_time"))
+    return messages.select(
+        F.coalesce(newest["reason"], F.lit(NO_REASON)).alias("reason"), newest["queue"].alias("dead_queue"),
+        newest["exchange"].alias("dead_exchange"), F.try_element_at(newest["routing_keys"], F.lit(1)).alias("dead_key"),
+        deaths.alias("deaths"), died.alias("died_at"),
+        F.greatest(F.lit(0.0), F.lit(time.time()) - died.cast("double")).alias("age_s"), *messages.columns)
+
+
+def age_class(age: Column) -> Column:
+    """The class of an age in seconds, by its upper end."""
+    from pyspark.sql import functions as F
+
+    found = F.lit(OLDER)
+    for seconds, name in reversed(AGES):
+        found = F.when(age <= seconds, name).otherwise(found)
+    return found
+
+
+def groups(found: DataFrame) -> DataFrame:
+    """What `triaged` gave by reason, queue, exchange and key, most messages first."""
+    from pyspark.sql import functions as F
+
+    return (found.groupBy("reason", "dead_queue", "dead_exchange", "dead_key")
+            .agg(F.count(F.lit(1)).alias("count"), F.min("died_at").alias("first"), F.max("died_at").alias("last"),
+                 F.max("deaths").alias("deaths")).orderBy(F.desc("count"), "reason", "dead_queue", "dead_key"))
+
+
+def deadletters_page(found: DataFrame, queue: str) -> Page:
+    """The page about what `triaged` gave."""
+    from pyspark.sql import functions as F
+
+    total = found.agg(
+        F.count(F.lit(1)).alias("messages"), F.sum(F.octet_length("body")).alias("octets"), F.max("age_s").alias("oldest"),
+        F.min("age_s").alias("newest"), F.max("deaths").alias("deaths")).first()
+    assert total is not None
+    page = Page(f"Dead letters in {queue}", "Why messages died, where, and how long ago.")
+    if not total["messages"]:
+        page.subtitle = "There are none."
+        return page
+    page.tiles = [
+        ("Dead letters", f"{total['messages']:,}", f"{charts.octets(total['octets'] or 0)} of bodies"),
+        ("Oldest", charts.duration(round(total["oldest"])), "since it died"),
+        ("Newest", charts.duration(round(total["newest"])), "since it died"),
+        ("Most deaths", f"{total['deaths']:,}", "of one message"),
+    ]
+
+    def counted(column: Column | str, limit: int = ROWS) -> list[tuple[str, float]]:
+        rows = (found.groupBy(F.coalesce(column, F.lit("")).alias("of")).count().orderBy(F.desc("count"), "of")
+                .limit(limit).collect())
+        return [(row["of"] or "(none)", row["count"]) for row in rows]
+
+    ages = dict(counted(age_class(F.col("age_s"))))
+    page.panels = [
+        Panel("By reason", "What was the newest death.", charts.bar_chart(counted("reason"), kind=3, label="by reason")),
+        Panel("By age", "Since the newest death, up to.", charts.columns_chart(
+            [(name, ages.get(name, 0)) for name in (*(name for _, name in AGES), OLDER)], kind=1, label="by age")),
+        Panel("By queue", "In which they died.", charts.bar_chart(counted("dead_queue"), label="by queue")),
+        Panel("By routing key", "With which they were published.", charts.bar_chart(counted("dead_key"), kind=2,
+                                                                                    label="by routing key")),
+    ]
+    page.panels.append(Panel(
+        "Groups", "What a re-drive would select by reason, queue and key.", wide=True,
+        headings=("Reason", "Queue", "Exchange", "Routing key", "Messages", "Most deaths", "First", "Last"),
+        rows=[(row["reason"], row["dead_queue"] or "", row["dead_exchange"] or "", row["dead_key"] or "",
+               f"{row['count']:,}", f"{row['deaths']:,}", _time(row["first"]), _time(row["last"]))
+              for row in groups(found).limit(ROWS).collect()]))
+    oldest = found.orderBy(F.desc("age_s"), "offset").limit(ROWS).select(
+        "reason", "dead_queue", "dead_key", "died_at", "message_id",
+        F.expr(f"substring(body, 1, {SHOWN})").alias("body")).collect()
+    page.panels.append(Panel(
+        "Oldest", f"The first {SHOWN} octets of their bodies.", wide=True,
+        headings=("Died", "Reason", "Queue", "Routing key", "Message id", "Body"),
+        rows=[(_time(row["died_at"]), row["reason"], row["dead_queue"] or "", row["dead_key"] or "",
+               row["message_id"] or "", _text(row["body"])) for row in oldest]))
+    return page
+
+
+def _time(value: object) -> str:
+    return f"{value:%Y-%m-%d %H:%M:%S}" if value is not None else ""
+
+
+def _text(body: bytes | None) -> str:
+    return "".join(char if char.isprintable() else "·" for char in bytes(body or b"").decode("utf-8", "replace"))

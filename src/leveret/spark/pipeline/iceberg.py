@@ -1,0 +1,83 @@
+"""Batches of Parquet files as commits of an Iceberg table, each once.
+
+The files are where the table is, and a commit adds those of one batch without a rewrite (pyiceberg's `add_files`). Which
+batch a commit was is in its summary: a batch that has one is not added again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from leveret.spark.pipeline.errors import PipelineError
+from leveret.spark.pipeline.files import Files
+from leveret.spark.pipeline.model import TableOutput
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# In the summary of a commit: who wrote it, and which batch.
+BATCH = "leveret.batch"
+
+
+def add_to_table(output: TableOutput, files: Files, batch: DataFrame, partitions: dict[str, tuple[str, str]],
+                 paths: list[str], which: str) -> None:
+    """Have the files of a batch in the table, once. The table is made where there is none.
+
+    paths  of the files, below the table's directory
+    which  application and number of the batch
+    """
+    table = _table(output, files, batch, partitions)
+    if any(snapshot.summary is not None and snapshot.summary.additional_properties.get(BATCH) == which
+           for snapshot in table.metadata.snapshots):
+        return
+    table.add_files([files.url(path) for path in paths], snapshot_properties={BATCH: which}, check_duplicate_files=False)
+
+
+def _table(output: TableOutput, files: Files, batch: DataFrame, partitions: dict[str, tuple[str, str]]) -> Any:
+    from pyiceberg.catalog import load_catalog
+    from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError
+
+    name = output.table or f"leveret.{output.path.rstrip('/').rpartition('/')[2]}".replace("-", "_")
+    settings = output.catalog or {"type": "sql", "uri": f"sqlite:///{_local(output)}/_leveret/catalog.sqlite",
+                                  "warehouse": files.url()}
+    catalog = load_catalog("leveret", **settings)
+    try:
+        return catalog.load_table(name)
+    except NoSuchTableError:
+        pass
+    try:
+        catalog.create_namespace(name.rpartition(".")[0])
+    except NamespaceAlreadyExistsError:
+        pass
+    return _create(catalog, name, output, files, batch, partitions)
+
+
+def _create(catalog: Any, name: str, output: TableOutput, files: Files, batch: DataFrame,
+            partitions: dict[str, tuple[str, str]]) -> Any:
+    import pyarrow as pa
+    from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
+    from pyiceberg.schema import assign_fresh_schema_ids
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    columns = [field for field in to_arrow_schema(batch.schema)
+               if partitions.get(field.name, ("x", ""))[0] or field.name not in partitions]
+    plain = [field.name for field in to_arrow_schema(batch.schema) if partitions.get(field.name) == ("", field.name)]
+    if plain:
+        raise PipelineError(f"table {output.path}: partition {plain[0]!r} of an Iceberg table; expected day(COLUMN), "
+                            "hour(COLUMN) or month(COLUMN)")
+    schema = assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(pa.schema(columns)))
+    table = catalog.create_table(name, schema, location=files.url(), properties={"write.parquet.compression-codec": "zstd"})
+    with table.update_spec() as update:
+        for transform, source in partitions.values():
+            update.add_field(source, transform, f"{source}_{transform}")
+    return catalog.load_table(name)
+
+
+def _local(output: TableOutput) -> str:
+    path = output.path.removeprefix("file://")
+    if "://" in path:
+        raise PipelineError(f"table {output.path}: an Iceberg table that is not on this machine needs catalog, such as "
+                            "{ type = \"rest\", uri = \"...\" }")
+    Path(path, "_leveret").mkdir(parents=True, exist_ok=True)
+    return path

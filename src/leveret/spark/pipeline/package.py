@@ -1,0 +1,123 @@
+"""What spark-submit needs to run a pipeline on a cluster: a directory with everything of the project's in it.
+
+The workers need the other packages (pyarrow, and fastavro, protobuf or pyiceberg where the pipeline uses them) in their
+Python; what is compiled cannot be sent along. requirements.txt lists them.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import leveret
+from leveret.spark.pipeline import model
+from leveret.spark.pipeline.errors import PipelineError
+from leveret.spark.pipeline.load import load_pipeline
+from leveret.spark.pipeline.run import replacements
+
+ENTRY = '''"""Runs the pipeline beside this file; for spark-submit."""
+
+import sys
+from pathlib import Path
+
+from leveret.spark.pipeline.run import run_pipeline
+
+if __name__ == "__main__":
+    path = Path(__file__).resolve().parent / "pipeline.toml"
+    good = run_pipeline(str(path), once="--once" in sys.argv[1:], submitted=True, echo=lambda line: print(line, flush=True))
+    sys.exit(0 if good else 1)
+'''
+
+# Of the distribution, what it needs where pipelines run.
+REQUIREMENTS = ("msgspec>=0.19", "mypy-extensions>=1.0", "pyarrow>=18", "fsspec>=2024.6", "pyspark>=4.2")
+
+
+def package_pipeline(path: str, target: str, master: str | None = None) -> list[str]:
+    """Write the directory, and return the command that runs it. `PipelineError`.
+
+    Files that the pipeline names by relative paths are copied beside it; tables and the pipeline's directory have to be
+    named by URLs or absolute paths, which every machine of the cluster sees.
+    """
+    pipeline = load_pipeline(path, replacements(master, None))
+    text = Path(path).read_text("utf-8")
+    directory = Path(target)
+    directory.mkdir(parents=True, exist_ok=True)
+    modules: dict[str, Path] = {}
+    for name, flow in pipeline.flows.items():
+        text = _with_files(text, flow, Path(path).absolute().parent, directory)
+        if isinstance(flow, model.PlainFlow) and flow.transform is not None and flow.transform.function is not None:
+            root = flow.transform.function.partition(":")[0].partition(".")[0]
+            modules[root] = _found(root, flow.transform.path, name)
+    for shared in re.findall(r'^\s*(?:directory|path|quarantine|report)\s*=\s*"([^"]*)"', text, re.MULTILINE):
+        if "://" not in shared and not Path(shared).is_absolute():
+            raise PipelineError(f"{path}: {shared!r} is a relative path; a packaged pipeline needs a URL or an absolute "
+                                "path, which every machine sees")
+    archive = directory / "packages.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
+        for source, name in _sources(modules):
+            packed.write(source, name)
+    (directory / "pipeline.toml").write_text(text, "utf-8")
+    (directory / "main.py").write_text(ENTRY, "utf-8")
+    (directory / "requirements.txt").write_text("".join(f"{line}\n" for line in _requirements(pipeline)), "utf-8")
+    command = ["spark-submit", "--master", pipeline.spark.master, "--deploy-mode", "client", "--name", pipeline.name]
+    for key, value in pipeline.spark.conf.items():
+        command += ["--conf", f"{key}={str(value).lower() if isinstance(value, bool) else value}"]
+    command += ["--py-files", str(archive), str(directory / "main.py")]
+    submit = directory / "submit.sh"
+    submit.write_text("#!/bin/sh\n# Needs what requirements.txt lists in the Python of the driver and of the workers.\n"
+                      f"exec {shlex.join(command)} \"$@\"\n", "utf-8")
+    submit.chmod(0o755)
+    return command
+
+
+def _sources(modules: dict[str, Path]) -> Iterator[tuple[Path, str]]:
+    """Files and their names in the archive: this package, the module that Spark finds by itself, and the user's."""
+    root = Path(leveret.__file__).parent
+    own = {root.name: root, "pyspark_amqp": root.parent / "pyspark_amqp"}
+    for name, place in {**own, **modules}.items():
+        if place.is_file():
+            yield place, f"{name}.py"
+            continue
+        for file in sorted(place.rglob("*")):
+            if file.is_file() and "__pycache__" not in file.parts and file.suffix not in (".so", ".pyd"):
+                yield file, f"{name}/{file.relative_to(place).as_posix()}"
+
+
+def _found(root: str, paths: list[str], flow: str) -> Path:
+    for path in paths:
+        for place in (Path(path) / root, Path(path) / f"{root}.py"):
+            if place.exists():
+                return place
+    raise PipelineError(f"flows.{flow}.transform.function: there is no {root} or {root}.py in {', '.join(paths)}")
+
+
+def _with_files(text: str, flow: model.AnyFlow, base: Path, directory: Path) -> str:
+    """The file's text, with names of files beside it in place of relative ones, which are copied."""
+    decode = getattr(flow, "decode", None)
+    for place in (getattr(decode, "schema_file", None), getattr(flow, "key_file", None)):
+        if place is None:
+            continue
+        source = Path(place)
+        if not source.exists():
+            raise PipelineError(f"{place} cannot be copied: there is no such file")
+        if source.is_relative_to(base):
+            (directory / source.name).write_bytes(source.read_bytes())
+            text = text.replace(f'"{source.relative_to(base).as_posix()}"', f'"{source.name}"')
+    return text
+
+
+def _requirements(pipeline: model.Pipeline) -> list[str]:
+    found = list(REQUIREMENTS)
+    for flow in pipeline.flows.values():
+        decode = getattr(flow, "decode", None)
+        if decode is not None and decode.format in ("avro", "protobuf"):
+            found.append("fastavro>=1.9" if decode.format == "avro" else "protobuf>=5")
+        tables = [*getattr(flow, "tables", []), getattr(flow, "table", None)]
+        if any(getattr(table, "format", "") == "iceberg" for table in tables):
+            found.append("pyiceberg[sql-sqlite]>=0.9")
+        if getattr(flow, "report", None) is not None:
+            found.append("jinja2>=3.1")
+    return list(dict.fromkeys(found))

@@ -1,0 +1,45 @@
+"""Decoding a batch of bodies row by row, so that one bad body costs no other row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def decode_rows(bodies: Any, read: Callable[[bytes], Any], type: Any) -> Any:
+    """Arrow array of struct<value, error> for an array of bodies.
+
+    read  one body to a value that fits the type's field `value`; any exception of it is the row's error
+    """
+    import pyarrow as pa
+
+    values: list[Any] = []
+    errors: list[str | None] = []
+    for body in bodies:
+        try:
+            if not body.is_valid:
+                raise ValueError("the body is empty")
+            values.append(read(body.as_py()))
+            errors.append(None)
+        except Exception as error:
+            values.append(None)
+            errors.append(f"{error.__class__.__name__}: {error}" if str(error) else error.__class__.__name__)
+    value_type = type.field("value").type
+    try:
+        column = pa.array(values, value_type)
+    except (pa.ArrowException, OverflowError, ValueError, TypeError):
+        column = _one_by_one(values, errors, value_type)
+    return pa.StructArray.from_arrays([column, pa.array(errors, pa.string())], fields=list(type))
+
+
+def _one_by_one(values: list[Any], errors: list[str | None], type: Any) -> Any:
+    """Where a value does not fit its type: find which, and have it among the errors."""
+    import pyarrow as pa
+
+    for index, value in enumerate(values):
+        try:
+            pa.array([value], type)
+        except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
+            values[index] = None
+            errors[index] = f"a value does not fit its type: {error}"
+    return pa.array(values, type)

@@ -1,0 +1,145 @@
+"""Messages with personal data masked by rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from leveret.spark.pipeline.arrows import arrow_function
+from leveret.spark.pipeline.decode import ERROR
+from leveret.spark.pipeline.errors import PipelineError
+from leveret.spark.pipeline.flow import Flow, start_flow
+from leveret.spark.pipeline.masking import BodyMasker, HeadersMasker, mask_of, mask_text
+from leveret.spark.pipeline.model import Broker, Capture, Decode, ExchangeOutput, Rule, ScrubFlow, TableOutput
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_MASKED = "__masked"
+
+
+def scrub_flow(name: str, flow: ScrubFlow) -> Flow:
+    """What a flow of kind "scrub" does. `PipelineError` where the file of the key cannot be read."""
+    key = _read_key(flow.key_file)
+    return Flow(name, flow.capture, Decode(on_error=flow.on_error, quarantine=flow.quarantine),
+                lambda both: _judged(both, flow.rules, key), _swapped, tables=flow.tables, exchanges=flow.exchanges,
+                trigger=flow.trigger)
+
+
+def scrub(spark: SparkSession, broker: Broker, capture: Capture, rules: Sequence[Rule], *, checkpoint: str,
+          tables: Sequence[TableOutput] = (), exchanges: Sequence[ExchangeOutput] = (), key_file: str | None = None,
+          quarantine: str | None = None, name: str = "scrub", once: bool = False,
+          trigger: float = 5.0) -> list[StreamingQuery]:
+    """Start to write every captured message with what the rules name masked, exactly once.
+
+    key_file    its first line is the key of hashes
+    quarantine  table of the messages that are no JSON where a rule names a field, as they came: with their personal data
+    """
+    flow = ScrubFlow(capture=capture, rules=list(rules), key_file=key_file, quarantine=quarantine,
+                     on_error="quarantine" if quarantine else "fail", tables=list(tables), exchanges=list(exchanges),
+                     trigger=trigger)
+    return start_flow(spark, scrub_flow(name, flow), broker, checkpoint, once)
+
+
+def scrubbed(df: DataFrame, rules: Sequence[Rule], key: bytes = b"") -> DataFrame:
+    """Messages of any DataFrame with what the rules name masked; `decode_error` says where that was not possible."""
+    from pyspark.sql import functions as F
+
+    judged = _judged(df.withColumn(ERROR, F.lit(None).cast("string")), rules, key)
+    return judged.withColumn("body", F.col(f"{_MASKED}.body")).drop(_MASKED)
+
+
+def _swapped(rows: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    return rows.withColumn("body", F.col(f"{_MASKED}.body")).drop(_MASKED)
+
+
+def _judged(both: DataFrame, rules: Sequence[Rule], key: bytes) -> DataFrame:
+    """With a struct of the masked body, the headers masked in place, and the error of bodies that could not be."""
+    from pyspark.sql import functions as F
+
+    both = both.withColumn(_MASKED, _body_masker(rules, key)(F.col("body")))
+    both = both.withColumn(ERROR, F.coalesce(F.col(ERROR), F.col(f"{_MASKED}.error")))
+    columns = set(both.columns)
+    masks = {rule.header: mask_of(rule, key) for rule in rules if rule.header is not None}
+    if masks:
+        masker = _text_masker(HeadersMasker([rule for rule in rules if rule.header is not None], key))
+        if "headers_json" in columns:
+            both = both.withColumn("headers_json", masker(F.col("headers_json")))
+        if "headers" in columns:
+            both = both.withColumn("headers", _map_masker(masks)(F.col("headers")))
+        if "amqp10" in columns and "application_properties" in both.schema["amqp10"].dataType.names:  # type: ignore[attr-defined]
+            inner = F.col("amqp10")
+            both = both.withColumn("amqp10", inner.withField("application_properties",
+                                                             masker(inner.getField("application_properties"))))
+    for rule in rules:
+        if rule.property is not None:
+            if rule.property not in columns:
+                raise PipelineError(f"scrub: there is no property {rule.property!r} among the messages' columns")
+            masker = _text_masker(partial(mask_text, mask=mask_of(rule, key)))
+            both = both.withColumn(rule.property, masker(F.col(rule.property)))
+    return both
+
+
+def _body_masker(rules: Sequence[Rule], key: bytes) -> Any:
+    import pyarrow as pa
+
+    masker = BodyMasker(rules, key)
+    result = pa.struct([("body", pa.binary()), ("error", pa.string())])
+
+    def mask(bodies: Any) -> Any:
+        masked: list[bytes | None] = []
+        errors: list[str | None] = []
+        for body in bodies.to_pylist():
+            try:
+                masked.append(None if body is None else masker(body))
+                errors.append(None)
+            except ValueError as error:
+                masked.append(None)
+                errors.append(f"no JSON, and a rule names a field of it: {error}")
+        return pa.StructArray.from_arrays([pa.array(masked, pa.binary()), pa.array(errors, pa.string())],
+                                          fields=list(result))
+
+    return arrow_function(mask, "body binary, error string")
+
+
+def _text_masker(masker: Any) -> Any:
+    import pyarrow as pa
+
+    def mask(texts: Any) -> Any:
+        return pa.array([None if text is None else masker(text) for text in texts.to_pylist()], pa.string())
+
+    return arrow_function(mask, "string")
+
+
+def _map_masker(masks: dict[str, Any]) -> Any:
+    import pyarrow as pa
+
+    def mask(maps: Any) -> Any:
+        found = []
+        for entries in maps.to_pylist():
+            if entries is not None:
+                entries = [(name, mask_text(value, masks[name]) if name in masks and value is not None else value)
+                           for name, value in entries]
+                entries = [(name, value) for name, value in entries if value is not None or name not in masks]
+            found.append(entries)
+        return pa.array(found, pa.map_(pa.string(), pa.string()))
+
+    return arrow_function(mask, "map<string,string>")
+
+
+def _read_key(path: str | None) -> bytes:
+    if path is None:
+        return b""
+    try:
+        lines = Path(path).read_bytes().splitlines()
+    except OSError as error:
+        raise PipelineError(f"key_file {path} cannot be read: {error.strerror}") from None
+    if not lines or len(lines[0]) < 16:
+        raise PipelineError(f"key_file {path}: the first line is shorter than 16 octets; expected a key, such as one of "
+                            "`openssl rand -hex 32`")
+    return lines[0]

@@ -1,0 +1,118 @@
+"""What a running pipeline tells of itself: a file in its directory, for `leveret pipeline status`."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+FILE = "status.json"
+
+STARTING, RUNNING, WAITING, STOPPED, FINISHED, FAILED = "starting", "running", "waiting", "stopped", "finished", "failed"
+
+
+@dataclass
+class FlowState:
+    """One query. Times are seconds of Unix time, durations milliseconds."""
+
+    state: str = STARTING
+    batch: int = -1
+    rows: int = 0
+    rows_per_second: float = 0.0
+    lag: int | None = None
+    batch_ms: int = 0
+    durations: dict[str, int] = field(default_factory=dict)
+    offsets: Any = None
+    latest: Any = None
+    watermark: str | None = None
+    restarts: int = 0
+    error: str | None = None
+    updated: float = 0.0
+
+    def take(self, progress: Any) -> None:
+        """A progress report of Spark's, which may be one that was taken before."""
+        sources = progress["sources"]
+        batch = int(progress["batchId"])
+        if batch > self.batch:
+            self.rows += int(progress["numInputRows"])
+        self.batch = max(batch, self.batch)
+        self.rows_per_second = float(progress["processedRowsPerSecond"] or 0.0)
+        self.batch_ms = int(progress["batchDuration"])
+        self.durations = dict(progress["durationMs"])
+        self.watermark = dict(progress["eventTime"] or {}).get("watermark")
+        self.offsets = [_json(source["endOffset"]) for source in sources]
+        self.latest = [_json(source["latestOffset"]) for source in sources]
+        self.lag = lag_of(self.offsets, self.latest)
+        self.updated = time.time()
+
+
+def _json(text: Any) -> Any:
+    try:
+        return json.loads(text) if isinstance(text, str) else text
+    except ValueError:
+        return text
+
+
+def lag_of(offsets: Any, latest: Any) -> int | None:
+    """Messages between two offsets of the data source; None where they are no such ones.
+
+    Both may be nested: what is a number under the same keys is subtracted.
+    """
+    if isinstance(latest, bool) or isinstance(offsets, bool):
+        return None
+    if isinstance(latest, int):
+        return max(latest - offsets, 0) if isinstance(offsets, int) else None
+    if isinstance(latest, Mapping) and isinstance(offsets, Mapping):
+        found = [lag_of(offsets.get(key), value) for key, value in latest.items()]
+    elif isinstance(latest, list) and isinstance(offsets, list):
+        found = [lag_of(one, other) for one, other in zip(offsets, latest, strict=False)]
+    else:
+        return None
+    known = [lag for lag in found if lag is not None]
+    return sum(known) if known else None
+
+
+class StateFile:
+    """Written whole, so that a reader never sees half of it."""
+
+    def __init__(self, directory: str, pipeline: str, master: str) -> None:
+        self._path = Path(directory) / FILE
+        self._about = {"pipeline": pipeline, "master": master, "pid": os.getpid(), "host": socket.gethostname(),
+                       "started": time.time()}
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+
+    def write(self, state: str, flows: Mapping[str, FlowState]) -> None:
+        value = {**self._about, "state": state, "updated": time.time(),
+                 "flows": {name: asdict(flow) for name, flow in flows.items()}}
+        beside = self._path.with_suffix(".tmp")
+        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            json.dump(value, file)
+        os.replace(beside, self._path)
+
+
+def read_state(directory: str) -> dict[str, Any] | None:
+    """What a pipeline has told last, with `alive`: whether its process is there; None where there is nothing yet."""
+    try:
+        value: dict[str, Any] = json.loads((Path(directory) / FILE).read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    value["alive"] = value["state"] not in (STOPPED, FINISHED, FAILED) and _is_alive(value)
+    return value
+
+
+def _is_alive(value: Mapping[str, Any]) -> bool:
+    if value["host"] != socket.gethostname():
+        # Of another machine only how fresh the file is can be seen.
+        return bool(time.time() - value["updated"] < 60)
+    try:
+        os.kill(int(value["pid"]), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

@@ -1,0 +1,138 @@
+"""Tables of Parquet files that get each batch exactly once, for whoever reads them.
+
+A batch is written to a directory that readers pass over, then its plan, which lists where each file goes, and then the
+files are renamed into the table. The plan is what decides: a batch that has one is not computed again but moved to its
+end, and a batch that has none is written anew over what is there. So a reader without Spark sees no row twice either,
+which Spark's own file sink gives only to readers of its `_spark_metadata`. Between the first rename and the last one of
+a batch, a part of its files is seen.
+
+    TABLE/day=2026-11-22/<application>-<batch>-<n>.parquet
+    TABLE/_leveret/<application>/<batch>.json       the plan
+    TABLE/_leveret/<application>/<batch>/           files on their way
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from msgspec import UNSET
+
+from leveret.spark.pipeline.errors import PipelineError
+from leveret.spark.pipeline.files import Files
+from leveret.spark.pipeline.model import TableOutput
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+# Plans that are kept: a batch that is told again is the last one, or after a lost commit file the one before it.
+KEPT_PLANS = 16
+
+_PARTITION = re.compile(r"(?:(day|hour|month)\((\w+)\)|(\w+))\Z")
+_FORMATS = {"day": "yyyy-MM-dd", "hour": "yyyy-MM-dd-HH", "month": "yyyy-MM"}
+
+
+def partition_columns(output: TableOutput, columns: list[str]) -> dict[str, tuple[str, str]]:
+    """Name of the partition column to (transform or "", source column); by day of append_time where nothing is said."""
+    texts = output.partition
+    if texts is UNSET:
+        texts = ["day(append_time)"] if "append_time" in columns else []
+    found: dict[str, tuple[str, str]] = {}
+    for text in texts:
+        match = _PARTITION.match(text)
+        assert match is not None, text
+        transform, source, plain = match.groups()
+        if (source or plain) not in columns:
+            raise PipelineError(f"table {output.path}: partition {text!r} is of a column that the rows do not have; "
+                                f"they have {', '.join(columns)}")
+        name = transform or plain
+        if transform and (name in columns or name in found):
+            name = f"{source}_{transform}"
+        found[name] = (transform or "", source or plain)
+    return found
+
+
+def shaped(df: DataFrame, output: TableOutput) -> DataFrame:
+    """The rows and columns that the table gets. `PipelineError` where they do not fit."""
+    from pyspark.errors import PySparkException
+
+    try:
+        if output.where is not None:
+            df = df.where(output.where)
+        return df.selectExpr(*output.columns) if output.columns else df
+    except PySparkException as error:
+        what = "where" if output.where is not None else "columns"
+        raise PipelineError(f"table {output.path}: {what}: {str(error).strip().splitlines()[0]}") from None
+
+
+class TableWriter:
+    """Writes the batches of one application into one table.
+
+    application  identity of who writes: the id of the query; letters, digits and '-'
+    """
+
+    def __init__(self, output: TableOutput, application: str) -> None:
+        self._output = output
+        self._application = application
+
+    def write(self, batch: DataFrame, number: int) -> None:
+        """Have the batch in the table, once, however often this is called."""
+        files = Files(batch.sparkSession, self._output.path)
+        own = f"_leveret/{self._application}"
+        plan = f"{own}/{number:012}.json"
+        staged = f"{own}/{number:012}"
+        if not files.exists(plan):
+            if not self._stage(batch, files, staged):
+                return
+            files.write_text(plan, json.dumps(self._plan(files, staged, number)))
+        moves: list[list[Any]] = json.loads(files.read_text(plan))
+        if files.exists(staged):
+            self._move(files, staged, moves)
+        if self._output.format == "iceberg":
+            from leveret.spark.pipeline.iceberg import add_to_table
+
+            partitions = partition_columns(self._output, batch.columns)
+            add_to_table(self._output, files, batch, partitions, [target for _, target in moves],
+                         f"{self._application}:{number}")
+        files.remove(staged)
+        for old in files.listing(own)[:-KEPT_PLANS]:
+            if old.endswith(".json") and int(old[:-5]) < number:
+                files.remove(f"{own}/{old}")
+
+    def _stage(self, batch: DataFrame, files: Files, staged: str) -> bool:
+        """Write the batch's files; False where it has no row at all."""
+        partitions = partition_columns(self._output, batch.columns)
+        with_partitions = batch
+        for name, (transform, source) in partitions.items():
+            if transform:
+                with_partitions = with_partitions.withColumn(name, _text_of(transform, source))
+        writer = with_partitions.write.mode("overwrite").option("compression", "zstd")
+        if partitions:
+            writer = writer.partitionBy(*partitions)
+        writer.parquet(files.url(staged))
+        return any(name.endswith(".parquet") for name, _ in files.files_under(staged))
+
+    def _plan(self, files: Files, staged: str, number: int) -> list[tuple[str, str]]:
+        moves = []
+        for index, (name, _) in enumerate(files.files_under(staged)):
+            if name.endswith(".parquet"):
+                directory, _, _ = name.rpartition("/")
+                target = f"{self._application}-{number:012}-{index:05}.parquet"
+                moves.append((name, f"{directory}/{target}" if directory else target))
+        return moves
+
+    def _move(self, files: Files, staged: str, moves: list[list[Any]]) -> None:
+        for directory in {target.rpartition("/")[0] for _, target in moves}:
+            if directory:
+                files.make_directory(directory)
+        for source, target in moves:
+            if not files.move(f"{staged}/{source}", target) and not files.exists(target):
+                raise PipelineError(f"table {self._output.path}: {source} of a planned batch is neither in "
+                                    f"{staged} nor in the table; it was removed by something else")
+
+
+def _text_of(transform: str, source: str) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.date_format(F.col(source), _FORMATS[transform])
