@@ -133,7 +133,6 @@ class _Running:
                 return
         if all(not query.isActive for query in self._queries):
             self._take_progress()
-            self._finish()
             self.state.state = told.FINISHED if self._once else told.STOPPED
 
     def stop(self, deadline: float) -> None:
@@ -147,7 +146,6 @@ class _Running:
             time.sleep(0.02)
         self._halt()
         self._take_progress()
-        self._finish()
         self.state.state = told.STOPPED
 
     def line(self) -> str:
@@ -172,18 +170,6 @@ class _Running:
                 query.stop()
             except Exception as error:
                 self._echo(f"{self.name}: a query does not stop in order: {_first_line(error)}")
-
-    def _finish(self) -> None:
-        """Tell the broker of the last batch, which Spark itself would only at the next start."""
-        if self._flow.capture.queue is None:
-            return
-        from pyspark_amqp import finish
-
-        try:
-            for query in self._queries:
-                finish(query)
-        except Exception as error:
-            self._echo(f"{self.name}: the last batch stays leased until the next start: {_first_line(error)}")
 
     def _has_failed(self, error: Exception) -> None:
         self._failures += 1

@@ -1,0 +1,44 @@
+"""What the tests of pipelines share: messages by hand, and queries that run to their end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from leveret import blocking
+from leveret.spark.pipeline.run import no_messages
+
+
+def publish(connection: blocking.Connection, exchange: str, bodies: Iterable[bytes], key: str = "k", **properties: Any) -> None:
+    """Durable messages, confirmed when this returns."""
+    with connection.channel() as channel, channel.publisher(exchange, key) as publisher:
+        for body in bodies:
+            publisher.publish(body, persistent=True, **properties)
+        publisher.flush()
+
+
+def orders(count: int, start: int = 0) -> list[bytes]:
+    return [json.dumps({"id": number, "customer": f"c{number % 3}", "amount": number / 4}).encode()
+            for number in range(start, start + count)]
+
+
+def run_to_end(queries: Sequence[Any]) -> None:
+    """Of queries that were started with `once`; raises what they failed with."""
+    for query in queries:
+        assert query.awaitTermination(60), "the query does not end"
+
+
+def messages(spark: SparkSession, bodies: Sequence[bytes | None], **columns: Any) -> DataFrame:
+    """A DataFrame with all of the messages' columns, offsets from 0 on."""
+    empty = no_messages(spark)
+    rows = [(offset, None if body is None else bytearray(body)) for offset, body in enumerate(bodies)]
+    df = spark.createDataFrame(rows, "offset BIGINT, body BINARY")
+    given = {"queue": F.lit("q"), "partition": F.lit(0), "routing_key": F.lit("k"), "exchange": F.lit(""),
+             "append_time": F.timestamp_seconds(F.lit(1_700_000_000) + F.col("offset")), **columns}
+    return df.select(*(df[field.name] if field.name in ("offset", "body")
+                       else F.lit(given.get(field.name)).cast(field.dataType).alias(field.name)
+                       for field in empty.schema.fields))

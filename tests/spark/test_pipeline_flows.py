@@ -1,0 +1,154 @@
+"""Flows from streams of a real broker into tables, exactly once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from leveret import blocking
+from leveret.spark.pipeline import Broker, Capture, Decode, Flow, TableOutput, archive, start_flow
+from leveret.spark.pipeline.tables import TableWriter
+from tests.spark.pipelines import orders, publish, run_to_end
+from tests.support.broker import LeveretProcess
+
+SCHEMA = "id BIGINT NOT NULL, customer STRING, amount DOUBLE"
+
+
+def plain_files(path: Path) -> list[dict[str, Any]]:
+    """The rows as a reader sees them that knows nothing of Spark."""
+    rows = []
+    for file in sorted(path.rglob("*.parquet")):
+        if not any(part.startswith("_") for part in file.relative_to(path).parts):
+            rows += pq.ParquetFile(file).read().to_pylist()
+    return rows
+
+
+def test_an_exchange_is_archived_and_what_is_no_json_is_put_aside(
+        spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str, tmp_path: Path) -> None:
+    with connection.channel() as channel:
+        channel.declare_exchange(name, "topic", durable=True)
+    decode = Decode(format="json", schema=SCHEMA, quarantine=str(tmp_path / "bad"))
+
+    def run() -> None:
+        run_to_end(archive(spark, Broker(url=broker.url()), Capture(exchange=name, keys=["order.#"]),
+                           TableOutput(path=str(tmp_path / "table")), checkpoint=str(tmp_path / "checkpoint"),
+                           decode=decode, name=name, once=True))
+
+    run()
+    bad = [b"{broken", b'{"id": "text"}', b"[1]", b"", b"\xff\xfe", b'{"customer": "c"}']
+    publish(connection, name, orders(300), "order.new", content_type="application/json", message_id="m", headers={"n": 1})
+    publish(connection, name, bad, "order.odd")
+    publish(connection, name, [b"not bound"], "invoice.new")
+    run()
+    publish(connection, name, orders(100, 300), "order.new")
+    run()
+
+    rows = plain_files(tmp_path / "table")
+    assert sorted(row["data"]["id"] for row in rows) == list(range(400))
+    assert all(json.loads(row["body"])["id"] == row["data"]["id"] for row in rows)
+    assert {row["data"]["amount"] for row in rows if row["data"]["id"] == 7} == {1.75}
+    first = next(row for row in rows if row["data"]["id"] == 0)
+    assert (first["exchange"], first["routing_key"], first["message_id"], dict(first["headers"])) == (
+        name, "order.new", "m", {"n": "1"})
+    put_aside = plain_files(tmp_path / "bad")
+    assert sorted(row["body"] for row in put_aside) == sorted(bad)
+    reasons = {row["body"]: row["decode_error"] for row in put_aside}
+    assert reasons[b"{broken"].startswith("no JSON: Expecting property name")
+    assert reasons[b'{"id": "text"}'] == "JSON whose fields are not of the schema's types"
+    assert reasons[b"[1]"] == "JSON, and no object but list"
+    assert reasons[b'{"customer": "c"}'] == "the field id is missing"
+    assert "data" not in put_aside[0]
+    day = {directory.name for directory in (tmp_path / "table").iterdir() if directory.name.startswith("day=")}
+    assert day == {f"day={row['append_time']:%Y-%m-%d}" for row in rows}
+
+
+def test_a_batch_that_comes_again_is_in_the_table_once(spark: SparkSession, tmp_path: Path,
+                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    table = TableOutput(path=str(tmp_path / "table"), partition=["kind"])
+    rows = spark.range(100).select("id", (F.col("id") % 3).alias("kind"))
+    TableWriter(table, "app").write(rows, 0)
+
+    # Ends in the middle of the renaming, as a kill would.
+    from leveret.spark.pipeline.files import Files
+
+    moved = 0
+    move = Files.move
+
+    def failing(self: Files, source: str, target: str) -> bool:
+        nonlocal moved
+        if "_leveret" in source and target.endswith(".parquet"):
+            moved += 1
+            if moved == 2:
+                raise KeyboardInterrupt
+        return move(self, source, target)
+
+    monkeypatch.setattr(Files, "move", failing)
+    with pytest.raises(KeyboardInterrupt):
+        TableWriter(table, "app").write(rows.withColumn("id", F.col("id") + 100), 1)
+    monkeypatch.undo()
+    seen = [row["id"] for row in plain_files(tmp_path / "table")]
+    assert set(range(100)) < set(seen) < set(range(200))
+
+    # What is decided is not computed again: these rows would be others.
+    TableWriter(table, "app").write(rows.withColumn("id", F.col("id") + 1000), 1)
+    TableWriter(table, "app").write(rows, 0)
+    assert sorted(row["id"] for row in plain_files(tmp_path / "table")) == list(range(200))
+    TableWriter(table, "another").write(rows.withColumn("id", F.col("id") + 200), 1)
+    assert sorted(row["id"] for row in plain_files(tmp_path / "table")) == list(range(300))
+
+
+def test_a_query_that_lost_its_last_commit_writes_nothing_twice(
+        spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str, tmp_path: Path) -> None:
+    with connection.channel() as channel:
+        channel.declare_queue(name, durable=True, arguments={"x-queue-type": "stream"})
+    publish(connection, "", orders(200), name)
+    flow = Flow(name, Capture(stream=name, options={"maxMessagesPerTrigger": 60}), Decode(format="json", schema=SCHEMA,
+                on_error="drop"), transform=lambda rows: rows.select("data.*"),
+                tables=[TableOutput(path=str(tmp_path / "one")), TableOutput(path=str(tmp_path / "two"), where="amount >= 25")])
+    run_to_end(start_flow(spark, flow, Broker(url=broker.url()), str(tmp_path / "checkpoint"), once=True))
+    commits = sorted((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    commits[-1].unlink()
+    commits[-1].with_name(f".{commits[-1].name}.crc").unlink(missing_ok=True)
+    run_to_end(start_flow(spark, flow, Broker(url=broker.url()), str(tmp_path / "checkpoint"), once=True))
+    assert sorted(row["id"] for row in plain_files(tmp_path / "one")) == list(range(200))
+    assert sorted(row["id"] for row in plain_files(tmp_path / "two")) == list(range(100, 200))
+
+
+def test_windows_over_the_stream_and_their_quarantine(
+        spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str, tmp_path: Path) -> None:
+    with connection.channel() as channel:
+        channel.declare_queue(name, durable=True, arguments={"x-queue-type": "stream"})
+    publish(connection, "", [json.dumps({"at": 10 * number, "n": number}).encode() for number in range(12)], name)
+    publish(connection, "", [b"nonsense"], name)
+
+    def windows(rows: DataFrame) -> DataFrame:
+        timed = rows.select(F.timestamp_seconds("data.at").alias("at"), "data.n").withWatermark("at", "10 seconds")
+        return timed.groupBy(F.window("at", "30 seconds")).agg(F.sum("n").alias("total")).select(
+            F.col("window.start").alias("start"), "total")
+
+    flow = Flow(name, Capture(stream=name), Decode(format="json", schema="at BIGINT, n BIGINT",
+                quarantine=str(tmp_path / "bad")), transform=windows, stream=True,
+                tables=[TableOutput(path=str(tmp_path / "windows"), partition=["month(start)"])])
+    run_to_end(start_flow(spark, flow, Broker(url=broker.url()), str(tmp_path / "checkpoint"), once=True))
+    # The watermark is at 100 s: the window from 90 s on is still open.
+    assert sorted(row["total"] for row in plain_files(tmp_path / "windows")) == [0 + 1 + 2, 3 + 4 + 5, 6 + 7 + 8]
+    assert [row["body"] for row in plain_files(tmp_path / "bad")] == [b"nonsense"]
+
+
+def test_a_body_that_fails_the_flow_is_named(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
+                                             name: str, tmp_path: Path) -> None:
+    with connection.channel() as channel:
+        channel.declare_queue(name, durable=True, arguments={"x-queue-type": "stream"})
+    publish(connection, "", [*orders(5), b"nonsense"], name)
+    flow = Flow(name, Capture(stream=name), Decode(format="json", schema=SCHEMA, on_error="fail"),
+                tables=[TableOutput(path=str(tmp_path / "table"))])
+    query, = start_flow(spark, flow, Broker(url=broker.url()), str(tmp_path / "checkpoint"), once=True)
+    with pytest.raises(Exception, match=f'on_error is "fail", and a message is bad: queue {name}, offset 5, no JSON object'):
+        query.awaitTermination(60)
+    assert plain_files(tmp_path / "table") == []
