@@ -82,6 +82,15 @@ def own_broker(tmp_path: Path) -> Iterator[LeveretProcess]:
 
 
 @pytest.fixture
+def own_password(own_broker: LeveretProcess) -> LeveretProcess:
+    """A broker whose password no text has by chance."""
+    own_broker.stop()
+    own_broker.password = "pa55word"
+    own_broker.config = own_broker.config.replace('password = "guest"', 'password = "pa55word"')
+    return own_broker.start()
+
+
+@pytest.fixture
 def broker(shared_broker: LeveretProcess) -> LeveretProcess:
     return shared_broker
 

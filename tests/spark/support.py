@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,3 +59,26 @@ def written(spark: SparkSession, directory: Path, sink: str = "out") -> list[str
     """The bodies that the query has written, by stream and offset."""
     rows = spark.read.parquet(str(directory / sink)).select("queue", "offset", "body").collect()
     return [row.body.decode() for row in sorted(rows)]
+
+
+def numbers(first: int, stop: int) -> list[str]:
+    return [str(number) for number in range(first, stop)]
+
+
+def declare_super_stream(connection: blocking.Connection, name: str, partitions: int) -> None:
+    with connection.channel() as channel:
+        channel.declare_exchange(name, "x-consistent-hash", durable=True)
+        for number in range(partitions):
+            declare_stream(connection, f"{name}-{number}")
+            channel.bind_queue(f"{name}-{number}", name, "1")
+
+
+def until(condition: Callable[[], Any], patience: float = PATIENCE) -> Any:
+    """What the condition gives once it is true."""
+    deadline = time.monotonic() + patience
+    while True:
+        found = condition()
+        if found:
+            return found
+        assert time.monotonic() < deadline, "it did not become true"
+        time.sleep(0.02)

@@ -168,12 +168,16 @@ class ControlClient:
 
     def is_leveret(self) -> bool:
         """Whether the broker takes requests at all."""
-        properties = self._connected(time.monotonic() + self.patience).server_properties
+        properties = self.connection().server_properties
         return str(properties.get("product", "")).lower() == "leveret"
+
+    def connection(self) -> Connection:
+        """The connection, open, for other things than requests. `BrokerUnreachable`."""
+        return self._connected(time.monotonic() + self.patience)
 
     def channel(self) -> Channel:
         """A channel of its own, for other things than requests."""
-        return self._connected(time.monotonic() + self.patience).channel()
+        return self.connection().channel()
 
     def close(self) -> None:
         connection, self._connection, self._channel = self._connection, None, None

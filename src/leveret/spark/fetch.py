@@ -17,7 +17,7 @@ from leveret.client.blocking.connection import Connection
 from leveret.client.errors import ChannelClosed, ConnectionClosed, ConnectionFailed, NotFound, Timeout
 from leveret.client.message import Message
 from leveret.segments.packed import PackDamaged, Packed
-from leveret.spark.connection import PATIENCE, ControlClient, Endpoint, open_connection
+from leveret.spark.connection import PATIENCE, ControlClient, Endpoint
 from leveret.spark.errors import DataLoss, OffsetError, ReadFailed
 from leveret.spark.topology import describe
 
@@ -69,13 +69,11 @@ class StreamFetch:
     def _read_once(self, stop: int) -> Iterator[Packed]:
         """Over one connection."""
         control = ControlClient(self.endpoint, "leveret-spark-read", self.patience)
-        connection: Connection | None = None
         try:
             self._check(control, stop)
             if self._at >= stop:
                 return
-            connection = open_connection(self.endpoint, "leveret-spark-read", self.patience)
-            consumer = _consume(connection, self.endpoint.protocol, self.stream, self._at, stop, self.prefetch)
+            consumer = _consume(control.connection(), self.endpoint.protocol, self.stream, self._at, stop, self.prefetch)
             while self._at < stop:
                 try:
                     message: Message = consumer.next(QUIET)
@@ -89,8 +87,6 @@ class StreamFetch:
                     yield pack
         finally:
             control.close()
-            if connection is not None:
-                connection.close()
 
     def _pack(self, data: bytes, stop: int) -> Packed | None:
         """The pack, once it is seen to go on where the one before ended; None where there is nothing left."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -14,6 +16,10 @@ from leveret.spark.errors import OptionError
 from leveret.spark.options import STREAM, Settings, read_options
 from leveret.spark.schema import check_schema, table_schema
 from leveret.spark.target import Target, find_target
+
+# Seconds for a broker that does not answer when a query is defined: it is more often a mistake in the URL than one that
+# starts again just now.
+PATIENCE_AT_FIRST: Final = 5.0
 
 
 class AmqpDataSource(DataSource):
@@ -48,7 +54,7 @@ class AmqpDataSource(DataSource):
         """What is to be read. Closes its connection: readers are pickled, and open their own."""
         settings = read_options(self.options)
         check_schema(schema, settings.columns)
-        control = ControlClient(endpoint_of(settings))
+        control = ControlClient(endpoint_of(settings), patience=PATIENCE_AT_FIRST)
         try:
             return settings, find_target(settings, control, streaming)
         finally:
