@@ -39,7 +39,7 @@ class IcebergError(Exception):
 
 
 class Synced:
-    """What `sync` did: files added and removed; `snapshot` is the number of the table's snapshot, None while it has none."""
+    """What `sync` did: files added and removed; `snapshot` is the number of the snapshot, None while there is none."""
 
     __slots__ = ("added", "removed", "snapshot")
 
