@@ -55,7 +55,8 @@ def test_methods_exist(page: Path) -> None:
 
 def test_the_table_of_operations_is_complete() -> None:
     """Each operation of `leveret.control` has its row, with its arguments by their names."""
-    rows = {row[0].strip("`"): row[1] for row in table_rows(DOCS / "control-exchange.md") if row[0].strip("`") in OPERATIONS}
+    table = table_rows(DOCS / "control-exchange.md")
+    rows = {row[0].strip("`"): row[1] for row in table if row[0].strip("`") in OPERATIONS}
     assert rows.keys() == OPERATIONS.keys()
     for name, operation in OPERATIONS.items():
         arguments = [field.encode_name for field in msgspec.structs.fields(operation.arguments)]

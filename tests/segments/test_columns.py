@@ -215,7 +215,7 @@ def test_properties_of_1_0() -> None:
         "message_id_type": "uuid", "correlation_id_type": "binary", "to": "there", "group_id": "g",
         "group_sequence": 2**32 - 1, "reply_to_group_id": "rg", "absolute_expiry_time": None,
         "delivery_annotations": '{"x-d":1}', "message_annotations": '{"x-opt-m":{"$ulong":2}}',
-        "application_properties": '{"k":"v"}', "footer": '{"x-f":null}', "body_type": "value"}
+        "application_properties": '{"k":"v"}', "footer": '{"x-f":null}', "body_type": "string"}
     assert (row["message_id"], row["correlation_id"]) == ("00000000-0000-0000-0000-000000000005", "AP8=")
     assert (row["user_id"], row["type"], row["reply_to"], row["content_type"]) == ("u", "s", "back", "a/b")
     assert (row["durable"], row["priority"], row["ttl_ms"], row["delivery_count"]) == (True, 7, 500, 2)
@@ -228,7 +228,9 @@ def test_properties_of_1_0() -> None:
     (b"", b"", None),
     (amqp1.encode_data(b"ab") + amqp1.encode_data(b"c" * 300), b"ab" + b"c" * 300, "data"),
     (amqp1.encode_body_value({"a": 1}), amqp1.encode_body_value({"a": 1}), "value"),
-    (amqp1.encode_body_value(b"ab"), b"ab", "value"),
+    (amqp1.encode_body_value(b"ab"), b"ab", "binary"), (amqp1.encode_body_value("ab"), b"ab", "string"),
+    (amqp1.encode_body_value("a" * 300), b"a" * 300, "string"),
+    (amqp1.encode_body_value(bytes(0xA1A1)), bytes(0xA1A1), "binary"),
     (amqp1.encode_sequence([1]) + amqp1.encode_sequence([2]), amqp1.encode_sequence([1]) + amqp1.encode_sequence([2]),
      "sequence"),
 ])

@@ -118,10 +118,11 @@ def test_old_snapshots_go_with_what_only_they_need(tmp_path: Path) -> None:
 
 def test_a_stream_without_segments_makes_no_table(site: Site) -> None:
     assert site.sync() == (0, 0)
-    assert not site.tables.drop(NAME)
+    assert not site.tables.drop(NAME, "stream 1")
     segment = write(site.directory, rows(0, 2))
     site.sync(segment)
-    assert site.tables.drop(NAME) and not site.tables.drop(NAME)
+    assert not site.tables.drop(NAME, "stream 2")
+    assert site.tables.drop(NAME, "stream 1") and not site.tables.drop(NAME, "stream 1")
     assert os.path.exists(site.urls(segment)[0])
 
 

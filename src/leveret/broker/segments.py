@@ -206,6 +206,11 @@ class SegmentStore:
         what went wrong: kind and text."""
         raise NotImplementedError
 
+    def work(self, task: str, arguments: bytes, done: Callable[[bytes, str, str], None]) -> None:
+        """Have something done that takes its time, and of which the broker's core knows the name alone: JSON in, JSON out.
+        `done` gets the result, and what went wrong: kind and text, both "" where nothing did."""
+        raise NotImplementedError
+
     def remove(self, paths: list[str]) -> None:
         """Remove files, as far as they are there."""
         raise NotImplementedError

@@ -17,7 +17,10 @@ from leveret.wire.amqp1.descriptors import AMQP_SEQUENCE, AMQP_VALUE, DATA, FOOT
 from leveret.wire.amqp1.errors import DecodeError
 from leveret.wire.amqp1.sections import Sections, section_at, split
 
+# What a body is: the content of data sections, of an `amqp-value` that is a string or a binary, or encoded sections.
 DATA_BODY: Final = "data"
+STRING_BODY: Final = "string"
+BINARY_BODY: Final = "binary"
 SEQUENCE_BODY: Final = "sequence"
 VALUE_BODY: Final = "value"
 
@@ -26,6 +29,7 @@ _DATA_HEAD: Final = b"\x00\x53\x75"
 # Values whose content is the body: what comes between code and content is its length.
 _SHORT: Final = (codes.BINARY_8, codes.STRING_8)
 _LONG: Final = (codes.BINARY_32, codes.STRING_32)
+_STRINGS: Final = (codes.STRING_8, codes.STRING_32)
 
 
 def footer_at(header: bytes) -> int:
@@ -44,7 +48,7 @@ def _footer_of(sections: Sections) -> int:
 
 
 def fold(header: bytes, footer: int, body: bytes) -> tuple[bytes, bytes, str | None]:
-    """`raw_header`, `body` and what kind of body it is: DATA_BODY, SEQUENCE_BODY, VALUE_BODY, None where there is none.
+    """`raw_header`, `body` and what kind of body it is (DATA_BODY, ...), None where there is none.
 
     `footer` is what `footer_at` says of the header.
     """
@@ -73,9 +77,9 @@ def _taken_apart(body: bytes) -> tuple[bytes, bytes, str]:
     heads = []
     contents = []
     pos = 0
-    kind = 0
+    kind = code = 0
     while pos < len(body):
-        kind, begin, stop = _content(body, pos)
+        kind, code, begin, stop = _content(body, pos)
         if stop > len(body):
             raise ValueError("the body is cut off")
         if begin < 0:
@@ -83,22 +87,25 @@ def _taken_apart(body: bytes) -> tuple[bytes, bytes, str]:
         heads.append(body[pos:begin])
         contents.append(body[begin:stop])
         pos = stop
-    return b"".join(heads), b"".join(contents), DATA_BODY if kind == DATA else VALUE_BODY
+    if kind == DATA:
+        return b"".join(heads), b"".join(contents), DATA_BODY
+    return b"".join(heads), b"".join(contents), STRING_BODY if code in _STRINGS else BINARY_BODY
 
 
-def _content(data: bytes, pos: int) -> tuple[int, int, int]:
-    """Descriptor of the section at `pos`, where its content begins (-1 where that is no octets or text) and ends."""
+def _content(data: bytes, pos: int) -> tuple[int, int, int, int]:
+    """Descriptor of the section at `pos`, format code of its value, where its content begins (-1 where that is no octets or
+    text) and ends."""
     end = len(data)
     kind, code, size = section_at(data, pos, end)
     stop = pos + size
     if kind not in (DATA, AMQP_VALUE):
-        return kind, -1, stop
+        return kind, code, -1, stop
     at = constructor(data, value_end(data, pos + 1, end), end, 0)
     if code in _SHORT:
-        return kind, at + 2, stop
+        return kind, code, at + 2, stop
     if code in _LONG:
-        return kind, at + 5, stop
-    return kind, -1, stop
+        return kind, code, at + 5, stop
+    return kind, code, -1, stop
 
 
 def unfold(raw_header: bytes, body: bytes) -> tuple[bytes, int, bytes]:
@@ -129,7 +136,7 @@ def _put_together(raw: bytes, body: bytes) -> tuple[bytes, int, bytes]:
         if kind < DATA:
             pos = value_end(raw, pos, end)
             continue
-        kind, begin, stop = _content(raw, pos)
+        _, _, begin, stop = _content(raw, pos)
         if begin < 0:
             raise ValueError("a raw header of AMQP 1.0 has a section of the body that belongs elsewhere")
         if bare < 0:

@@ -140,11 +140,13 @@ class IcebergTables:
                 update.union_by_name(schema.FILE_SCHEMA)
         return table
 
-    def drop(self, name: tuple[str, str]) -> bool:
-        """Forget the table of a stream that is deleted; its files are the broker's. False where there was none."""
+    def drop(self, name: tuple[str, str], owner: str) -> bool:
+        """Forget the table of a stream that is deleted; its files are the broker's. False where it has none."""
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
         try:
+            if self._catalog.load_table(name).properties.get(OWNER) != owner:
+                return False
             self._catalog.drop_table(name)
         except (NoSuchTableError, NoSuchNamespaceError):
             return False
