@@ -177,6 +177,6 @@ def test_nothing_that_spark_shows_has_the_password(spark: SparkSession, own_pass
     texts = [shown.out, shown.err, json.dumps(query.recentProgress, default=str), str(query.lastProgress)]
     texts += [file.read_text(errors="replace") for file in (tmp_path / "checkpoint").rglob("*") if file.is_file()]
     assert not [text for text in texts if "pa55word" in text]
-    with pytest.raises(Exception, match="no connection to amqp://guest@127.0.0.1:1/") as raised:
+    with pytest.raises(Exception, match=r"no connection to amqp://guest@127\.0\.0\.1:1/") as raised:
         read(spark, "amqp://guest:pa55word@127.0.0.1:1/?connect_timeout=1", stream=name).collect()
     assert "pa55word" not in str(raised.value)
