@@ -101,6 +101,10 @@ def test_streams(commands: Commands, connection: pika.BlockingConnection) -> Non
     channel.close()
     [item] = commands.json("streams", "consumers", name)
     assert (item["consumer"], item["next_offset"], item["lag"], item["reading"]) == ("me", 1, count - 1, False)
+    assert commands.json("streams", "consumers", "orders") == [{**item, "stream": name}]
+    [found] = [item for item in commands.json("streams", "supers") if item["name"] == "orders"]
+    assert (found["partitions"], found["messages"], found["consumers"]) == (4, 40, 1)
+    assert any(line.split()[:4] == ["/", "orders", "4", "40"] for line in commands.ok("streams", "supers").splitlines())
     commands.ok("streams", "rewind", name, "me", "0")
     assert [item["lag"] for item in commands.json("streams", "consumers", name)] == [count]
     commands.ok("streams", "forget", name, "me")

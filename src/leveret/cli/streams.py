@@ -21,7 +21,12 @@ COLUMNS = (
     ("first_offset", "first offset"), ("next_offset", "next offset"), ("since", "since"), ("readers", "readers"),
     ("consumers", "named consumers"), ("arguments", "arguments"),
 )
-CONSUMERS = (("consumer", "consumer"), ("next_offset", "next offset"), ("lag", "lag"), ("reading", "reading"))
+SUPERS = (
+    ("vhost", "vhost"), ("name", "name"), ("partitions", "partitions"), ("messages", "messages"),
+    ("octets", "size", octets), ("readers", "readers"), ("consumers", "named consumers"),
+)
+CONSUMERS = (("stream", "stream"), ("consumer", "consumer"), ("next_offset", "next offset"), ("lag", "lag"),
+             ("reading", "reading"))
 
 
 @click.group(invoke_without_command=True)
@@ -57,7 +62,7 @@ def list_streams(vhost: str | None, **_: Any) -> None:
 @in_vhost_option
 @remote_options
 def consumers(name: str, vhost: str, **_: Any) -> None:
-    """List the named consumers of a stream, and how far they lag behind."""
+    """List the named consumers of a stream, or of all partitions of one, and how far they lag behind."""
     broker = current()
     found = broker.call("streams.consumers", name=name, vhost=vhost)
     if broker.as_json:
@@ -87,6 +92,20 @@ def forget(name: str, consumer: str, vhost: str, **_: Any) -> None:
     """Forget how far a named consumer has come."""
     current().call("streams.set_offset", name=name, vhost=vhost, consumer=consumer)
     click.echo(f"consumer '{consumer}' of stream '{name}' is forgotten")
+
+
+@streams.command("supers")
+@vhost_option
+@remote_options
+def supers(vhost: str | None, **_: Any) -> None:
+    """List streams in partitions with the figures of all partitions together."""
+    broker = current()
+    found = broker.call("streams.list_supers", vhost=vhost)
+    found.sort(key=lambda item: (item["vhost"], item["name"]))
+    if broker.as_json:
+        show_json(found)
+    else:
+        show_table(found, SUPERS)
 
 
 @streams.command("add-super")

@@ -61,13 +61,39 @@ def show(admin: Admin, arguments: NamedInVhost) -> Item:
     return describe(_find(admin, arguments))
 
 
+def list_supers(admin: Admin, arguments: InVhost) -> Iterator[Item]:
+    """The streams in partitions, with the figures of all partitions together."""
+    for vhost in admin.vhosts(arguments.vhost):
+        for exchange in vhost.exchanges.values():
+            streams = partitions(vhost, exchange.name) if exchange.type == HASH else []
+            if streams:
+                yield {
+                    "vhost": vhost.name, "name": plain(exchange.name), "partitions": len(streams),
+                    "messages": sum(stream.ready_count for stream in streams),
+                    "octets": sum(stream.ready_bytes for stream in streams),
+                    "readers": sum(len(stream.readers) for stream in streams),
+                    "consumers": len({name for stream in streams for name in stream.tracking.progress}),
+                }
+
+
 def consumers(admin: Admin, arguments: NamedInVhost) -> Iterator[Item]:
-    """The consumers that have a name: where each goes on, and how many messages are there for it."""
-    stream = _find(admin, arguments)
+    """The consumers that have a name, of a stream or of all partitions of one: where each goes on, and how many messages
+    are there for it."""
+    vhost = admin.vhost(arguments.vhost)
+    exchange = vhost.exchanges.get(arguments.name)
+    streams: list[StreamQueue] = []
+    if arguments.name not in vhost.queues and exchange is not None and exchange.type == HASH:
+        streams = sorted(partitions(vhost, arguments.name), key=lambda stream: stream.name)
+    if not streams:
+        streams = [_find(admin, arguments)]
+    return (item for stream in streams for item in _consumers_of(stream))
+
+
+def _consumers_of(stream: StreamQueue) -> Iterator[Item]:
     end = stream.visible_until - 1
     first = stream.first_offset
     return ({
-        "consumer": plain(name), "next_offset": progress.next if progress.next >= 0 else None,
+        "stream": plain(stream.name), "consumer": plain(name), "next_offset": progress.next if progress.next >= 0 else None,
         "lag": end - max(progress.next, first) if progress.next >= 0 else None, "reading": name in stream.named,
     } for name, progress in sorted(stream.tracking.progress.items()))
 
@@ -117,6 +143,7 @@ def delete_super(admin: Admin, arguments: NamedInVhost) -> Item:
 
 CALLS = {
     "streams.list": Call(list_streams, InVhost),
+    "streams.list_supers": Call(list_supers, InVhost),
     "streams.show": Call(show, NamedInVhost),
     "streams.consumers": Call(consumers, NamedInVhost),
     "streams.set_offset": Call(set_offset, Offset, changes=True),
