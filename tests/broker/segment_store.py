@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from array import array
 from collections.abc import Callable
 from typing import Any
@@ -30,6 +31,8 @@ class MemoryStore(SegmentStore):
         self.reads: list[tuple[str, int, int]] = []
         self.removed: list[str] = []
         self.number = 0
+        self.tasks: list[tuple[str, dict[str, Any]]] = []
+        self.tables: dict[str, list[str]] = {}
         self.post: Callable[[Callable[[], None]], None] | None = None
 
     def start(self, post: Callable[[Callable[[], None]], None]) -> None:
@@ -115,6 +118,38 @@ class MemoryStore(SegmentStore):
             return
         written = self._write(directory, [row for segment in sources for row in self.files[segment.path]])
         self._reply(lambda: done(written, "", ""))
+
+    def work(self, task: str, arguments: bytes, done: Callable[[bytes, str, str], None]) -> None:
+        """`rewrite`: a rule is a text, and messages with it in their bodies go. `tables` has the paths by owner."""
+        call = json.loads(arguments)
+        self.tasks.append((task, call))
+        if self.fault is not None:
+            kind, text = self.fault
+            self._reply(lambda: done(b"", kind, text))
+            return
+        answer = self._rewritten(call) if task == "rewrite" else self._table(task, call)
+        self._reply(lambda: done(json.dumps(answer).encode(), "", ""))
+
+    def _rewritten(self, call: dict[str, Any]) -> dict[str, Any]:
+        rows = self.files[call["segment"]["path"]]
+        left = [row for row in rows if not any(rule.encode() in body_of(row[2]) for rule in call["rules"])]
+        counts = {"rows": len(rows), "matched": len(rows) - len(left)}
+        if len(left) == len(rows) or call["dry_run"]:
+            return {"segment": None, "counts": counts}
+        self.number += 1
+        path = f"{call['directory']}/rewritten-{self.number}.parquet"
+        self.files[path] = left
+        octets = sum(message.size for _, _, message, _ in left)
+        return {"counts": counts, "segment": {
+            "id": f"rewritten-{self.number}", "path": path, "count": len(left), "octets": octets // 2,
+            "body_octets": octets, "crc32": 1, "groups": [len(left)], "schema_version": 1}}
+
+    def _table(self, task: str, call: dict[str, Any]) -> dict[str, Any]:
+        if task == "drop-table":
+            self.tables.pop(call["owner"], None)
+        else:
+            self.tables[call["owner"]] = call["paths"]
+        return {"table": f"default.{call['stream']}"}
 
     def remove(self, paths: list[str]) -> None:
         for path in paths:

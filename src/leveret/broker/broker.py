@@ -292,6 +292,8 @@ class Broker:
             self.segments.sweep(known)
         now = self.timers.now()
         for stream in streams:
+            if self.segments is not None:
+                self.segments.changed(stream)
             stream.retain(now)
             if stream.sealing is not None:
                 stream.sealing.look(now)

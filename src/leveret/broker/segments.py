@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 from mypy_extensions import mypyc_attr
 
 from leveret.broker import metadata
+from leveret.broker.stream_tables import StreamTables
 from leveret.broker.timers import Timed, Timers
 
 if TYPE_CHECKING:
     from leveret.broker.log import Loaded, Located
+    from leveret.broker.queues.stream import StreamQueue
 
 # What went wrong, as a store tells it.
 AGAIN: Final = "again"  # a row of the log has moved: resolve the positions anew
@@ -35,15 +37,17 @@ class SegmentSettings:
     sealing  whether that is done at all; what was sealed before is read and removed all the same
     size   octets of bodies; age, grace in milliseconds
     merge_below  segments with fewer octets of bodies are merged with their neighbours
+    tables_after  streams have tables over their files, which follow changes so many milliseconds later; -1: they have none
     """
 
     def __init__(self, sealing: bool = True, size: int = 64_000_000, age: int = 600_000, grace: int = 60_000,
-                 merge_below: int = 16_000_000) -> None:
+                 merge_below: int = 16_000_000, tables_after: int = -1) -> None:
         self.sealing = sealing
         self.size = size
         self.age = age
         self.grace = grace
         self.merge_below = merge_below
+        self.tables_after = tables_after
 
 
 class Segment:
@@ -283,6 +287,7 @@ class Segments:
     """What a broker has for its streams: a store, when to use it, and the files that wait for their removal.
 
     home  the directory of this broker's files in the store: others may keep theirs beside it
+    tables  over the files of streams, None where there are none
     """
 
     def __init__(self, store: SegmentStore, settings: SegmentSettings, timers: Timers) -> None:
@@ -290,6 +295,14 @@ class Segments:
         self.settings = settings
         self.leases = Leases(store, timers, settings.grace)
         self.home = ""
+        self.tables: StreamTables | None = None
+        if settings.tables_after >= 0:
+            self.tables = StreamTables(store, timers, settings.tables_after)
+
+    def changed(self, stream: StreamQueue) -> None:
+        """The manifest of a stream is another one, on disk; or the stream is deleted."""
+        if self.tables is not None:
+            self.tables.changed(stream)
 
     def url_of(self, path: str) -> str:
         return self.store.url_of(path)

@@ -26,6 +26,7 @@ from leveret.broker.queues import removal, rings
 from leveret.broker.queues.base import ACCEPTED, REJECTED, RELEASED, Queue, protocol_of
 from leveret.broker.queues.packing import PACKED, UNTIL, Pack
 from leveret.broker.queues.stream_chunks import CHUNK_TIME, SEALED_CHUNK_TIME, StreamChunk
+from leveret.broker.queues.stream_erasing import Erasing
 from leveret.broker.queues.stream_filters import StreamFilter
 from leveret.broker.queues.stream_offsets import FIRST, LAST, StartingPoint, starting_point
 from leveret.broker.queues.stream_sealed import SealedPart
@@ -111,6 +112,7 @@ class StreamQueue(Queue):
     count, octets  of the messages in `chunks`, and of their bodies
     named     the readers whose progress is kept, by name
     sealing   None where streams stay unsealed
+    erasing   the latest erasure, None where there was none since the start
     """
 
     def __init__(self, vhost: Vhost, id: int, name: str, durable: bool, exclusive_owner: object | None, auto_delete: bool,
@@ -118,6 +120,7 @@ class StreamQueue(Queue):
         super().__init__(vhost, id, name, durable, exclusive_owner, auto_delete, arguments, settings)
         self.sealed = SealedPart(self)
         self.sealing: Sealing | None = None
+        self.erasing: Erasing | None = None
         self.chunk_time = CHUNK_TIME
         self.max_segments = -1 if settings.max_segments is None else settings.max_segments
         self.chunks: deque[StreamChunk] = deque()
@@ -317,6 +320,24 @@ class StreamQueue(Queue):
         """Have sealed segments take the place of others, in one commit: merged ones, or rewritten ones with the same
         offsets. False where the old ones are not all there any more. The files of the old ones go after the grace time."""
         return self.sealed.swap(old, new)
+
+    def erase(self, rules: Any, dry_run: bool, seal: bool) -> Erasing:
+        """Begin to rewrite the sealed segments by rules, a JSON list as the store understands it; with `seal` after all
+        that is visible now has been sealed, with `dry_run` only count what that would come to.
+
+        PreconditionFailed where the broker has no segments, or an erasure of the stream is under way.
+        """
+        hub = self.broker.segments
+        where = f"stream '{self.name}' in vhost '{self.vhost.name}'"
+        if hub is None or (seal and self.sealing is None):
+            raise PreconditionFailed(f"{where} is not sealed by this broker: its messages are in the log, which rules of"
+                                     " erasure do not reach; see the settings of streams")
+        if self.erasing is not None and self.erasing.is_running:
+            raise PreconditionFailed(f"an erasure of {where} is under way: wait for its end")
+        erasing = Erasing(self, hub, rules, dry_run)
+        self.erasing = erasing
+        erasing.begin(seal)
+        return erasing
 
     # Read leases
 
@@ -695,6 +716,9 @@ class StreamQueue(Queue):
         if self.sealing is not None:
             self.sealing.stop()
         self.sealed.drop_all()
+        hub = self.broker.segments
+        if hub is not None:
+            hub.changed(self)
         while self.chunks:
             self._drop(self.chunks[0])
         for entry in self.pending:

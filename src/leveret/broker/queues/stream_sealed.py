@@ -37,6 +37,7 @@ class _Unregistered(CommitWaiter):
         segments = self.stream.broker.segments
         if segments is not None:
             segments.leases.retire(self.paths)
+            segments.changed(self.stream)
 
 
 class _Replaced(CommitWaiter):
@@ -163,6 +164,7 @@ class SealedPart:
         segments = stream.broker.segments
         if segments is not None:
             segments.leases.retire([segment.path for segment in old])
+            segments.changed(stream)
         if not stream.deleted:
             stream.retain(stream.broker.timers.now())
             stream.activate()

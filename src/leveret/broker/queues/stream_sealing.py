@@ -12,6 +12,8 @@ from array import array
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from mypy_extensions import mypyc_attr
+
 from leveret.broker import metadata
 from leveret.broker.log import CommitWaiter
 from leveret.broker.queues.stream_chunks import CHUNK_BYTES, CHUNK_ENTRIES, CHUNK_TIME, StreamChunk
@@ -35,6 +37,15 @@ TRIMMED: Final = 4 * CHUNK_ENTRIES
 MERGED: Final = 8
 # Positions that had moved are resolved anew at once, but not for ever.
 MOST_AGAIN: Final = 5
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class SealedWaiter:
+    """Somebody who asked that all of a stream is sealed."""
+
+    def sealed(self, text: str) -> None:
+        """It is, or `text` says why not."""
+        raise NotImplementedError
 
 
 class _Registered(CommitWaiter):
@@ -140,7 +151,9 @@ class Sealing(Timed):
 
     home  the directory of its files in the store
     size  octets of bodies that make a segment
-    job   what is being sealed; merging: whether segments are being merged
+    job   what is being sealed; merging: whether segments are being merged; paused: whether they may not be
+    demanded  sequence number behind what is to be sealed in any case, 0 for none; who asked for it is told in the end, and
+              `problem` says why it could not be
     trimmed  sealed chunks that the log still has
     """
 
@@ -161,18 +174,46 @@ class Sealing(Timed):
         self.delay = 0
         self.not_before = 0
         self.again = 0
+        self.paused = False
+        self.demanded = 0
+        self.problem = ""
+        self.told: list[SealedWaiter] = []
+
+    def seal_all(self, waiter: SealedWaiter | None) -> None:
+        """Seal whatever is visible now, and tell the waiter; not before this returns."""
+        if waiter is not None:
+            self.told.append(waiter)
+        self.problem = ""
+        self.demanded = self.stream.visible_until
+        self.not_before = 0
+        now = self.stream.broker.timers.now()
+        if self.job is None:
+            self.stream.broker.timers.at(now + 1, self)
+
+    def _tell(self, text: str) -> None:
+        """The demand is met, or cannot be."""
+        self.demanded = 0
+        self.problem = text
+        told = self.told
+        self.told = []
+        for waiter in told:
+            waiter.sealed(text)
 
     def look(self, now: int) -> None:
         """Seal what is due; called after every append."""
         stream = self.stream
         chunks = stream.chunks
-        if self.job is not None or not chunks:
+        if self.job is not None:
+            return
+        if self.demanded and (not chunks or chunks[0].first >= self.demanded):
+            self._tell("")
+        if not chunks:
             return
         if now < self.not_before:
             self._wake_at(self.not_before)
             return
         due = chunks[0].time + self.hub.settings.age
-        if stream.octets >= self.size or stream.count >= MOST_MESSAGES or due <= now:
+        if stream.octets >= self.size or stream.count >= MOST_MESSAGES or due <= now or self.demanded:
             self._seal()
         else:
             self._wake_at(due)
@@ -224,6 +265,7 @@ class Sealing(Timed):
             stream.octets -= chunk.bytes
             self.trimmed.append(chunk)
         stream.sealed.add(segment)
+        self.hub.changed(stream)
         now = stream.broker.timers.now()
         self._trim(TRIMMED)
         if self.trimmed:
@@ -245,6 +287,8 @@ class Sealing(Timed):
             self.again += 1
         else:
             first = job.chunks[0].first - 1
+            if self.demanded:
+                self._tell(text)
             self.put_off(f"its messages from offset {first} on stay unsealed", text)
         stream.retain(now)
         self.look(now)
@@ -271,6 +315,8 @@ class Sealing(Timed):
 
     def stop(self) -> None:
         """The stream is deleted."""
+        if self.demanded:
+            self._tell("the stream was deleted")
         job = self.job
         if job is not None:
             self.job = None
@@ -288,7 +334,7 @@ class Sealing(Timed):
 
     def merge(self, now: int) -> None:
         """Merge neighbours that are small, where there are enough of them."""
-        if self.merging or now < self.not_before or not self.hub.settings.sealing:
+        if self.merging or self.paused or now < self.not_before or not self.hub.settings.sealing:
             return
         old = self._small_neighbours()
         if not old:

@@ -1,0 +1,192 @@
+"""Erasure in a stream: its sealed segments are rewritten by rules, one after the other. Offsets stay what they are.
+
+The rules are the store's affair. A segment is in the manifest as it was or as it is now, never both, and never neither;
+what is broken off by a stop of the broker is begun anew, which does no harm.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from array import array
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.broker.log import CommitWaiter
+from leveret.broker.queues.stream_sealing import SealedWaiter
+from leveret.broker.segments import Segment, Written
+
+if TYPE_CHECKING:
+    from leveret.broker.queues.stream import StreamQueue
+    from leveret.broker.segments import Segments
+
+log = logging.getLogger("leveret.broker")
+
+REWRITE: Final = "rewrite"
+SEALING: Final = "sealing"
+REWRITING: Final = "rewriting"
+DONE: Final = "done"
+FAILED: Final = "failed"
+# A segment that was merged with others meanwhile is looked for anew, but not for ever.
+MOST_AGAIN: Final = 5
+
+
+class _Swapped(CommitWaiter):
+    """The manifest has the new segment."""
+
+    def __init__(self, erasing: Erasing) -> None:
+        self.erasing = erasing
+
+    def committed(self, batch: int) -> None:
+        self.erasing.swapped()
+
+
+class _Sealed(SealedWaiter):
+    def __init__(self, erasing: Erasing) -> None:
+        self.erasing = erasing
+
+    def sealed(self, text: str) -> None:
+        self.erasing.sealed(text)
+
+
+class Erasing:
+    """One erasure.
+
+    rules   a JSON list, as the store understands it
+    state   SEALING, REWRITING, DONE or FAILED, and then `problem` says why
+    counts  what the store says of the rows, added up
+    at      the first offset that has not been looked at
+    """
+
+    def __init__(self, stream: StreamQueue, hub: Segments, rules: Any, dry_run: bool) -> None:
+        self.stream = stream
+        self.hub = hub
+        self.rules = rules
+        self.dry_run = dry_run
+        self.state = REWRITING
+        self.problem = ""
+        self.counts: dict[str, int] = {}
+        self.at = 0
+        self.segments = 0
+        self.rewritten = 0
+        self.again = 0
+        self.current: Segment | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self.state == SEALING or self.state == REWRITING
+
+    def entry(self) -> dict[str, Any]:
+        """How far it has come. `segments` were looked at, `remaining` were not, `unsealed` messages are in none."""
+        return {"state": self.state, "problem": self.problem or None, "dry_run": self.dry_run, "segments": self.segments,
+                "rewritten": self.rewritten, "remaining": len([one for one in self.stream.segments if one.last >= self.at]),
+                "unsealed": self.stream.count, **self.counts}
+
+    def begin(self, seal: bool) -> None:
+        """Go; with `seal` after everything that is there now has been sealed."""
+        sealing = self.stream.sealing
+        if seal and sealing is not None:
+            self.state = SEALING
+            sealing.seal_all(_Sealed(self))
+            return
+        self._rewrite()
+
+    def sealed(self, text: str) -> None:
+        if text:
+            self._end(f"not all of it could be sealed: {text}")
+        else:
+            self._rewrite()
+
+    def _rewrite(self) -> None:
+        """Go through the segments. None of them is merged meanwhile, but for those that are being merged already."""
+        self.state = REWRITING
+        if self.stream.sealing is not None:
+            self.stream.sealing.paused = True
+        self._next()
+
+    def _next(self) -> None:
+        stream = self.stream
+        if stream.deleted:
+            self._end("the stream was deleted")
+            return
+        segment: Segment | None = None
+        for one in stream.segments:
+            if one.last >= self.at:
+                segment = one
+                break
+        if segment is None:
+            self._end("")
+            return
+        self.current = segment
+        call = {"segment": segment.entry(), "directory": _directory_of(segment.path), "stream": _text(stream.name),
+                "rules": self.rules, "dry_run": self.dry_run}
+        self.hub.store.work(REWRITE, json.dumps(call).encode(), self.done)
+
+    def done(self, result: bytes, kind: str, text: str) -> None:
+        """The store has gone through the current segment."""
+        segment = self.current
+        assert segment is not None
+        if kind:
+            if self._is_there(segment):
+                self._end(f"offsets {segment.first} to {segment.last}: {text}")
+            else:
+                self._look_again()  # the file is gone because retention or a merge has taken the segment
+            return
+        answer = json.loads(result)
+        made = answer["segment"]
+        if made is not None:
+            new = _segment_of(made, segment)
+            if not self.stream.swap([segment], [new]):
+                self.hub.leases.retire([new.path])
+                self._look_again()
+                return
+            self.rewritten += 1
+        for name, number in answer["counts"].items():
+            self.counts[name] = self.counts.get(name, 0) + int(number)
+        self.segments += 1
+        self.again = 0
+        self.at = segment.last + 1
+        if made is not None:
+            self.stream.log.wait(_Swapped(self))
+            self.stream.broker.end_turn()
+        else:
+            self._next()
+
+    def swapped(self) -> None:
+        self._next()
+
+    def _is_there(self, segment: Segment) -> bool:
+        return any([one.id == segment.id for one in self.stream.segments])  # noqa: C419
+
+    def _look_again(self) -> None:
+        self.again += 1
+        if self.again > MOST_AGAIN:
+            self._end("its segments change all the time")
+        else:
+            self._next()
+
+    def _end(self, problem: str) -> None:
+        self.state = FAILED if problem else DONE
+        self.problem = problem
+        self.current = None
+        sealing = self.stream.sealing
+        if sealing is not None:
+            sealing.paused = False
+        if problem:
+            log.error("stream '%s' in vhost '%s': the erasure has ended at offset %d: %s", self.stream.name,
+                      self.stream.vhost.name, self.at, problem)
+
+
+def _segment_of(made: dict[str, Any], old: Segment) -> Segment:
+    """The entry of the manifest for a rewritten file: it covers the offsets of the old one, in the same chunks."""
+    written = Written(made["id"], made["path"], made["count"], made["octets"], made["body_octets"], made["crc32"],
+                      list(made["groups"]), made["schema_version"])
+    return written.segment(old.first, old.last, old.first_time, old.last_time, array("Q", old.starts),
+                           array("Q", old.times))
+
+
+def _directory_of(path: str) -> str:
+    return path[: path.rindex("/")] if "/" in path else ""
+
+
+def _text(name: str) -> str:
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

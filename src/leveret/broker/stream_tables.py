@@ -1,0 +1,128 @@
+"""Tables over the files of streams: the store keeps them in step with the manifests, some time after every change.
+
+A manifest is what counts. Whatever fails is done with the next attempt, and nothing waits for it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.broker.timers import Timed, Timers
+
+if TYPE_CHECKING:
+    from leveret.broker.queues.stream import StreamQueue
+    from leveret.broker.segments import SegmentStore
+
+log = logging.getLogger("leveret.broker")
+
+SYNC: Final = "sync-table"
+DROP: Final = "drop-table"
+FIRST_RETRY: Final = 30_000
+LONGEST_RETRY: Final = 600_000
+
+
+class TableState:
+    """Of one stream's table: `name`, and what the latest attempt came to.
+
+    pending  whether the table has yet to follow a change
+    synced   when it last agreed with the manifest, milliseconds of Unix time, 0 for not since the start
+    problem  why the latest attempt failed, "" where it did not
+    """
+
+    __slots__ = ("files", "name", "pending", "problem", "synced")
+
+    def __init__(self) -> None:
+        self.name = ""
+        self.files = 0
+        self.pending = False
+        self.synced = 0
+        self.problem = ""
+
+    def entry(self) -> dict[str, Any]:
+        return {"table": self.name or None, "files": self.files, "pending": self.pending, "synced": self.synced or None,
+                "problem": self.problem or None}
+
+
+class StreamTables(Timed):
+    """The tables of a broker. One is worked on at a time."""
+
+    def __init__(self, store: SegmentStore, timers: Timers, after: int) -> None:
+        super().__init__()
+        self.store = store
+        self.timers = timers
+        self.after = after
+        self.states: dict[int, TableState] = {}
+        # Streams whose tables are behind, in the order in which they changed.
+        self.behind: dict[int, StreamQueue] = {}
+        self.busy = False
+        self.delay = 0
+
+    def state(self, stream: StreamQueue) -> TableState:
+        return self.states.setdefault(stream.id, TableState())
+
+    def changed(self, stream: StreamQueue) -> None:
+        """The table of a stream is to follow its manifest."""
+        self.behind.setdefault(stream.id, stream)
+        self.state(stream).pending = True
+        if not self.due and not self.busy:
+            self.timers.at(self.timers.now() + self.after, self)
+
+    def hurry(self, streams: list[StreamQueue]) -> None:
+        """Have the tables of these streams follow at once."""
+        self.behind = {**{stream.id: stream for stream in streams}, **self.behind}
+        for stream in streams:
+            self.state(stream).pending = True
+        self.delay = 0
+        if self.behind and not self.busy:
+            self.timers.at(self.timers.now() + 1, self)
+
+    def fire(self, now: int) -> None:
+        if self.busy or not self.behind:
+            return
+        stream = self.behind.pop(next(iter(self.behind)))
+        self.busy = True
+        arguments: dict[str, Any] = {"vhost": stream.vhost.name, "stream": _text(stream.name),
+                                     "owner": f"{stream.uid} ({_text(stream.name)} in vhost {stream.vhost.name})"}
+        if not stream.deleted:
+            arguments["paths"] = [segment.path for segment in stream.segments]
+        self.store.work(DROP if stream.deleted else SYNC, json.dumps(arguments).encode(), _Attempt(self, stream).done)
+
+    def attempted(self, stream: StreamQueue, result: bytes, text: str) -> None:
+        self.busy = False
+        now = self.timers.now()
+        state = self.state(stream)
+        if text:
+            log.warning("the Iceberg table of stream '%s' in vhost '%s' does not follow: %s", stream.name,
+                        stream.vhost.name, text)
+            state.problem = text
+            self.behind.setdefault(stream.id, stream)
+            self.delay = min(max(2 * self.delay, FIRST_RETRY), LONGEST_RETRY)
+            self.timers.at(now + self.delay, self)
+            return
+        self.delay = 0
+        if stream.deleted:
+            del self.states[stream.id]
+        else:
+            state.name = str(json.loads(result)["table"])
+            state.files = len(stream.segments)
+            state.pending = stream.id in self.behind
+            state.synced = now
+            state.problem = ""
+        if self.behind:
+            self.timers.at(now + 1, self)
+
+
+class _Attempt:
+    def __init__(self, tables: StreamTables, stream: StreamQueue) -> None:
+        self.tables = tables
+        self.stream = stream
+
+    def done(self, result: bytes, kind: str, text: str) -> None:
+        self.tables.attempted(self.stream, result, text if kind else "")
+
+
+def _text(name: str) -> str:
+    """A name as JSON and table names take it."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
