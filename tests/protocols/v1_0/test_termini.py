@@ -260,6 +260,52 @@ def test_another_address_replaces_it(site: Site) -> None:
     assert site.vhost.queues["q"].ready_count == 1
 
 
+REFUSED = {
+    "no exchange": {"address": "/exchanges/missing/k"},
+    "no queue": {"address": "/queues/missing"},
+    "a filter that cannot be read": {
+        "address": "topic://other", "filter": {Symbol("f"): Described(Symbol("apache.org:selector-filter:string"), "a =")}},
+}
+
+
+@pytest.mark.parametrize("wanted", REFUSED.values(), ids=REFUSED)
+def test_what_is_refused_replaces_nothing(site: Site, wanted: dict[str, Any]) -> None:
+    """A subscription goes only when the one in its place is there."""
+    client = connect(site)
+    receiver(client.begin(), address="topic://news", expiry_policy="never")
+    client.drop()
+    fill(site, b"1", address="topic://news")
+    known = terminus(site)
+    session = connect(site).begin()
+    assert receiver(session, expiry_policy="never", **wanted).attached.source is None
+    assert session.client.find(Detach) is not None
+    assert terminus(site) is known and known is not None
+    again = receiver(connect(site).begin(), address="topic://news", expiry_policy="never", credit=5)
+    assert again.bodies() == [b"1"]
+    assert sum(name.startswith("test/") for name in site.vhost.queues) == 1
+
+
+@pytest.mark.parametrize("address", ["/exchanges/missing/k", "/queues/missing", "/exchanges/amq.leveret.events"])
+def test_a_target_that_is_refused_replaces_nothing(site: Site, address: str) -> None:
+    client = connect(site)
+    client.begin().sender("q", name="s", target=Target("q", expiry_policy="never"))
+    client.drop()
+    known = terminus(site, "s", receives=True)
+    assert known is not None
+    session = connect(site).begin()
+    assert session.sender(name="s", target=Target(address, expiry_policy="never")).attached.target is None
+    assert terminus(site, "s", receives=True) is known
+
+
+def test_one_of_the_most_may_be_replaced(site: Site) -> None:
+    site.services.amqp10.kept_links = 1
+    session = connect(site).begin()
+    receiver(session, "1", expiry_policy="never").detach(closed=False)
+    assert receiver(session, "1", address="topic://news", expiry_policy="never").attached.source is not None
+    assert terminus(site, "1").address() == "topic://news"  # type: ignore[union-attr]
+    assert receiver(session, "2", expiry_policy="never").attached.source is None
+
+
 def test_a_queue_that_is_gone(site: Site) -> None:
     fill(site, b"1", durable=True)
     site.vhost.remove_queue(site.vhost.queues["q"])

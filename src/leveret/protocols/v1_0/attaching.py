@@ -127,7 +127,7 @@ def _attach_incoming(session: SessionEndpoint, frame: Attach, handle: int, key: 
     connection = session.connection
     termini = connection.services.termini
     target = frame.target
-    terminus = termini.target(key)
+    known = terminus = termini.target(key)
     if target is None and terminus is not None:
         target = terminus.target
     if target is None:
@@ -138,12 +138,9 @@ def _attach_incoming(session: SessionEndpoint, frame: Attach, handle: int, key: 
         raise LinkRefused(constants.NOT_IMPLEMENTED, "the target is of an unknown type")
     if linkpair.wants(target.address):
         return linkpair.attach_requests(session, frame, handle)
-    if terminus is not None and not _is_same(terminus, target):
-        terminus.destroy()
-        terminus = None
-    if terminus is None:
+    if terminus is None or not _is_same(terminus, target):
         terminus = TargetTerminus(termini, key)
-    termini.check(terminus, target)
+    termini.check(terminus, target, known)
     link = IncomingLink(session, frame.name, frame.handle, handle)
     link.snd_settle_mode = frame.snd_settle_mode
     link.rcv_settle_mode = frame.rcv_settle_mode
@@ -183,6 +180,7 @@ def _attach_incoming(session: SessionEndpoint, frame: Attach, handle: int, key: 
                     _known(target.capabilities))
     answer = Attach(frame.name, handle, True, frame.snd_settle_mode, frame.rcv_settle_mode, frame.source, actual,
                     max_message_size=connection.settings.max_message_size or None, channel=session.channel)
+    _replace(known, terminus)
     maps.target(link, terminus, frame, answer)
     terminus.attach(link, actual)
     link.target = terminus
@@ -212,7 +210,7 @@ def _attach_coordinator(session: SessionEndpoint, frame: Attach, handle: int) ->
 def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: Key) -> Link:
     connection = session.connection
     termini = connection.services.termini
-    terminus = termini.source(key)
+    before = terminus = termini.source(key)
     source = frame.source
     if source is None and terminus is not None:
         source = terminus.source
@@ -230,16 +228,13 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
         raise ResourceError(f"the session has its most consumers, {limit}; the setting is limits.consumers_per_channel")
     if volatile.wants(source):
         return volatile.attach(session, frame, handle)
-    # What may be refused is, as far as possible, before anything is made or destroyed.
+    # What may be refused is, as far as possible, before anything is made, and what is replaced goes after that.
     priority = _priority(frame)
     default_outcome = _default_outcome(source)
-    if terminus is not None and not _is_same(terminus, source):
-        terminus.destroy()
-        terminus = None
-    if terminus is None:
+    if terminus is None or not _is_same(terminus, source):
         terminus = SourceTerminus(termini, key)
     if shared.SHARED not in source.capabilities or source.dynamic or _is_dynamic(terminus):
-        termini.check(terminus, source)
+        termini.check(terminus, source, before)
     subscription: SharedSubscription | None = None
     link = OutgoingLink(session, frame.name, frame.handle, handle)
     # A sender that may do both sends unsettled.
@@ -267,16 +262,15 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
         node = addresses.parse(address, connection.vhost, tuple(source.capabilities))
         wanted = filters.parse(source.filter, node.queue is None)
         if node.queue is not None:
-            termini.check(terminus, source)
+            termini.check(terminus, source, before)
             queue = _find_queue(session, node)
             connection.check("read", queue.name)
         else:
             if shared.SHARED in source.capabilities:
                 subscription = shared.find(termini, key, source)
                 if not isinstance(terminus, Member) or terminus.subscription is not subscription:
-                    terminus.destroy()
                     terminus = Member(termini, key, subscription)
-                termini.check(subscription, source)
+                termini.check(subscription, source, before)
             owner = terminus if subscription is None else subscription
             queue = _subscribe(session, frame.name, owner, source, node, wanted).queue
             is_subscription = True
@@ -309,6 +303,10 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
                     source.default_outcome, _outcomes(source), _known(source.capabilities))
     answer = Attach(frame.name, handle, False, frame.snd_settle_mode, frame.rcv_settle_mode, actual, frame.target,
                     initial_delivery_count=0, channel=session.channel)
+    _replace(before, terminus)
+    if subscription is not None and subscription.replaces is not None:
+        subscription.replaces.destroy()
+        subscription.replaces = None
     told = maps.source(link, terminus, frame, answer)
     terminus.queue = queue
     terminus.attach(link, actual)
@@ -318,6 +316,12 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
     if told is not None:
         maps.compare(link, terminus, frame, answer, told)
     return link
+
+
+def _replace(known: Terminus | None, terminus: Terminus) -> None:
+    """The link that is being attached is accepted: what was known under its name goes, if that is something else."""
+    if known is not None and known is not terminus:
+        known.destroy()
 
 
 def _subscribe(session: SessionEndpoint, name: str, terminus: Terminus, source: Source, node: Node,

@@ -39,6 +39,8 @@ class SharedSubscription(Terminus):
         self.is_durable = durable
         self.source: Source | None = None
         self.members: dict[Member, None] = {}
+        # The one of its identity that it takes the place of, until that has happened.
+        self.replaces: SharedSubscription | None = None
 
     def role(self) -> str:
         return keeping.SHARED_DURABLE if self.is_durable else keeping.SHARED_VOLATILE
@@ -121,7 +123,7 @@ class Member(SourceTerminus):
 
 def find(registry: Termini, key: Key, source: Source) -> SharedSubscription:
     """The subscription that a source asks for, a new one where there is none. One of another address or filter is
-    replaced; LinkRefused while somebody is attached to it."""
+    replaced once the link is accepted; LinkRefused while somebody is attached to it."""
     identity = _identity(key, GLOBAL in source.capabilities)
     durable = source.durable > 0
     found = registry.find_shared(identity, durable)
@@ -129,8 +131,9 @@ def find(registry: Termini, key: Key, source: Source) -> SharedSubscription:
         if found.is_attached():
             raise LinkRefused(constants.NOT_ALLOWED, f"the shared subscription '{identity[3]}' has links, and another"
                               " address or filter; expected the same, or no links")
-        found.destroy()
-        found = None
+        made = SharedSubscription(registry, identity, durable)
+        made.replaces = found
+        return made
     return SharedSubscription(registry, identity, durable) if found is None else found
 
 

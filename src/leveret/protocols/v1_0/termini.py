@@ -50,9 +50,9 @@ class Termini(Holder):
         found = self.by_key.get(key)
         return found if isinstance(found, TargetTerminus) else None
 
-    def check(self, terminus: Terminus, wanted: Any) -> None:
+    def check(self, terminus: Terminus, wanted: Any, replaced: Terminus | None) -> None:
         """Raise ResourceError where a user has as many termini that outlive their sessions as it may, or one is to be kept
-        whose description is too large."""
+        whose description is too large. `replaced` is the one that this one, or its member, takes the place of."""
         if not outlives(wanted):
             return
         if len(encode_composite(wanted)) > LARGEST:
@@ -60,7 +60,7 @@ class Termini(Holder):
                                 f" {LARGEST} octets, which is the most")
         user = terminus.key[1]
         most = self.settings.kept_links
-        if terminus.counted or self.kept.get(user, 0) < most:
+        if terminus.counted or (replaced is not None and replaced.counted) or self.kept.get(user, 0) < most:
             return
         raise ResourceError(f"user '{user}' has {most} links that outlive their sessions, which is the most; the"
                             " setting is amqp10.kept_links")
