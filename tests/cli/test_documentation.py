@@ -20,11 +20,15 @@ def leaves() -> list[tuple[str, click.Command]]:
     for name in COMMANDS:
         command = leveret.get_command(context, name)
         assert command is not None
-        if isinstance(command, click.Group):
-            found += [(f"{name} {inner}", command.commands[inner]) for inner in command.commands]
-        else:
-            found.append((name, command))
+        found += within(name, command)
     return found
+
+
+def within(path: str, command: click.Command) -> list[tuple[str, click.Command]]:
+    """The commands of a group, and of those in it; or the command itself."""
+    if not isinstance(command, click.Group):
+        return [(path, command)]
+    return [leaf for name, inner in command.commands.items() for leaf in within(f"{path} {name}", inner)]
 
 
 @pytest.mark.parametrize(("path", "command"), leaves())

@@ -73,7 +73,9 @@ class StreamTables(Timed):
         """Have the tables of these streams follow at once."""
         self.behind = {**{stream.id: stream for stream in streams}, **self.behind}
         for stream in streams:
-            self.state(stream).pending = True
+            state = self.state(stream)
+            state.pending = True
+            state.problem = ""
         self.delay = 0
         if self.behind and not self.busy:
             self.timers.at(self.timers.now() + 1, self)

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from leveret.cli import stream_erasing, stream_segments, stream_tables
 from leveret.cli.output import octets, show_json, show_table
 from leveret.cli.remote import (
     argument_option,
@@ -18,8 +19,9 @@ from leveret.cli.remote import (
 
 COLUMNS = (
     ("vhost", "vhost"), ("name", "name"), ("messages", "messages"), ("octets", "size", octets),
-    ("first_offset", "first offset"), ("next_offset", "next offset"), ("since", "since"), ("readers", "readers"),
-    ("consumers", "named consumers"), ("arguments", "arguments"),
+    ("first_offset", "first offset"), ("next_offset", "next offset"), ("since", "since"), ("segments", "segments"),
+    ("segment_octets", "on disk", octets), ("unsealed", "unsealed"), ("readers", "readers"),
+    ("consumers", "named consumers"), ("lag", "lag"), ("arguments", "arguments"),
 )
 SUPERS = (
     ("vhost", "vhost"), ("name", "name"), ("partitions", "partitions"), ("messages", "messages"),
@@ -55,6 +57,21 @@ def _list(vhost: str | None) -> None:
 def list_streams(vhost: str | None, **_: Any) -> None:
     """List streams with their figures."""
     _list(vhost)
+
+
+@streams.command()
+@click.argument("name")
+@in_vhost_option
+@remote_options
+def show(name: str, vhost: str, **_: Any) -> None:
+    """Show all figures of a stream."""
+    broker = current()
+    found = broker.call("streams.show", name=name, vhost=vhost)
+    if broker.as_json:
+        show_json(found)
+    else:
+        show_table([{"figure": key.replace("_", " "), "value": value} for key, value in found.items()],
+                   (("figure", "figure"), ("value", "value")))
 
 
 @streams.command()
@@ -129,3 +146,7 @@ def delete_super(name: str, vhost: str, **_: Any) -> None:
     """Delete a stream in partitions with all of them."""
     result = current().call("streams.delete_super", name=name, vhost=vhost)
     click.echo(f"stream '{name}' is deleted, with {result['messages']} messages")
+
+
+for command in (stream_segments.segments, stream_segments.seal, stream_erasing.erase, stream_tables.iceberg):
+    streams.add_command(command)

@@ -32,19 +32,29 @@ class AddSuper(NamedInVhost, kw_only=True):
 
 
 def describe(stream: StreamQueue) -> Item:
-    """The figures of a stream. `since`: when the oldest chunk began, None where there is nothing."""
+    """The figures of a stream. `since`: when the oldest chunk or segment began, None where there is nothing; `lag`: of the
+    named consumer that has come least far; `sealed_until`: the first offset that is in no segment."""
+    segments = stream.segments
     chunks = stream.chunks
-    since = datetime.fromtimestamp(chunks[0].time / 1000, UTC).isoformat(timespec="seconds") if chunks else None
+    began = segments[0].first_time if segments else chunks[0].time if chunks else None
+    since = datetime.fromtimestamp(began / 1000, UTC).isoformat(timespec="seconds") if began is not None else None
+    lags = [lag for item in _consumers_of(stream) if (lag := item["lag"]) is not None]
     return {
         "vhost": stream.vhost.name, "name": plain(stream.name), "messages": stream.ready_count,
         "octets": stream.ready_bytes, "memory": stream.memory, "first_offset": stream.first_offset,
         "next_offset": stream.visible_until - 1, "since": since, "readers": len(stream.readers),
-        "consumers": len(stream.tracking.progress), "publishers": len(stream.tracking.sequences),
+        "consumers": len(stream.tracking.progress), "lag": max(lags, default=None),
+        "publishers": len(stream.tracking.sequences), "segments": len(segments),
+        "segment_octets": sum(segment.octets for segment in segments), "unsealed": stream.count,
+        "sealed_until": segments[-1].last + 1 if segments else stream.first_offset,
+        "sealing": stream.sealing is not None,
+        "sealing_problem": stream.sealing.problem or None if stream.sealing is not None else None,
         "arguments": plain(stream.arguments),
     }
 
 
-def _find(admin: Admin, arguments: NamedInVhost) -> StreamQueue:
+def find(admin: Admin, arguments: NamedInVhost) -> StreamQueue:
+    """The stream of that name, or NotFound."""
     queue = admin.vhost(arguments.vhost).queues.get(arguments.name)
     if not isinstance(queue, StreamQueue):
         what = "no stream" if queue is None else "queue, but no stream,"
@@ -58,7 +68,7 @@ def list_streams(admin: Admin, arguments: InVhost) -> Iterator[Item]:
 
 
 def show(admin: Admin, arguments: NamedInVhost) -> Item:
-    return describe(_find(admin, arguments))
+    return describe(find(admin, arguments))
 
 
 def list_supers(admin: Admin, arguments: InVhost) -> Iterator[Item]:
@@ -85,7 +95,7 @@ def consumers(admin: Admin, arguments: NamedInVhost) -> Iterator[Item]:
     if arguments.name not in vhost.queues and exchange is not None and exchange.type == HASH:
         streams = sorted(partitions(vhost, arguments.name), key=lambda stream: stream.name)
     if not streams:
-        streams = [_find(admin, arguments)]
+        streams = [find(admin, arguments)]
     return (item for stream in streams for item in _consumers_of(stream))
 
 
@@ -100,7 +110,7 @@ def _consumers_of(stream: StreamQueue) -> Iterator[Item]:
 
 def set_offset(admin: Admin, arguments: Offset) -> None:
     """Have a consumer go on from an offset, or forget it. PreconditionFailed while it reads."""
-    stream = _find(admin, arguments)
+    stream = find(admin, arguments)
     if arguments.consumer in stream.named:
         raise PreconditionFailed(f"consumer '{arguments.consumer}' is reading stream '{arguments.name}': stop it first")
     if arguments.offset is None and arguments.consumer not in stream.tracking.progress:

@@ -1,0 +1,128 @@
+"""`leveret streams erase`: personal data out of sealed segments, by rules."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from leveret.cli.failed import Failed
+from leveret.cli.output import show_json, show_table
+from leveret.cli.remote import Remote, current, in_vhost_option, remote_options
+from leveret.cli.stream_segments import PAUSE
+
+COUNTS = ("rows", "matched", "removed", "emptied", "masked", "unread")
+
+
+@click.command()
+@click.argument("name")
+@click.option("--where", "conditions", multiple=True, metavar="CONDITION",
+              help="routing-key=PATTERN, header:NAME=TEXT, header:NAME, body:JSONPATH=TEXT or selector=SQL; all must hold.")
+@click.option("--remove", is_flag=True, help="Remove the rows; their offsets stay unused.")
+@click.option("--drop-body", is_flag=True, help="Keep the rows with empty bodies.")
+@click.option("--mask", multiple=True, metavar="WHAT",
+              help="Replace values: a JSON path into the body, header:NAME or property:NAME.")
+@click.option("--mask-with", default="***", show_default=True, help="What stands in their place.")
+@click.option("--rules", "rules_path", type=click.Path(path_type=Path, dir_okay=False),
+              help="A JSON list of rules instead of one by the options above; the first that a row meets counts.")
+@click.option("--seal", is_flag=True, help="Seal what is unsealed first, so that the rules reach all messages of now.")
+@click.option("--dry-run", is_flag=True, help="Only count.")
+@in_vhost_option
+@remote_options
+def erase(name: str, conditions: tuple[str, ...], remove: bool, drop_body: bool, mask: tuple[str, ...], mask_with: str,
+          rules_path: Path | None, seal: bool, dry_run: bool, vhost: str, **_: Any) -> None:
+    """Rewrite the sealed segments of a stream by rules. Offsets stay what they are; the old files go after the grace time,
+    and after the read leases on them."""
+    rules = _rules(rules_path, conditions, remove, drop_body, mask, mask_with)
+    _check(rules)
+    broker = current()
+    broker.call("streams.erase", name=name, vhost=vhost, rules=rules, dry_run=dry_run, seal=seal)
+    outcome = _outcome(broker, name, vhost)
+    if outcome["state"] == "failed":
+        raise Failed(f"the erasure has ended after {outcome['segments']} segments: {outcome['problem']}\n"
+                     "What is done is done; run the command again to go on.")
+    if broker.as_json:
+        show_json(outcome)
+        return
+    show_table([{"what": word, "rows": outcome.get(word, 0)} for word in COUNTS], (("what", ""), ("rows", "rows")))
+    click.echo(f"{outcome['segments']} segments were looked at, {outcome['rewritten']} rewritten")
+    if dry_run:
+        click.echo("this was a dry run: nothing was changed")
+    if outcome.get("unread"):
+        click.echo(f"{outcome['unread']} bodies are no JSON, and were left as they are")
+    if outcome["unsealed"]:
+        click.echo(f"{outcome['unsealed']} messages are unsealed, which rules do not reach: --seal seals them first")
+
+
+def _outcome(broker: Remote, name: str, vhost: str) -> dict[str, Any]:
+    """What became of the erasure, when it has ended; meanwhile a terminal shows how far it is."""
+    shown = sys.stderr.isatty() and not broker.as_json
+    while True:
+        outcome: dict[str, Any] = broker.call("streams.erasing", name=name, vhost=vhost)
+        if outcome["state"] in ("done", "failed"):
+            break
+        if shown:
+            click.echo(f"\r{outcome['state']}: {outcome['segments']} segments done, {outcome['remaining']} to go,"
+                       f" {outcome.get('matched', 0)} rows matched ", nl=False, err=True)
+        time.sleep(PAUSE)
+    if shown:
+        click.echo("\r\x1b[K", nl=False, err=True)
+    return outcome
+
+
+def _rules(path: Path | None, conditions: tuple[str, ...], remove: bool, drop_body: bool, mask: tuple[str, ...],
+           mask_with: str) -> list[dict[str, Any]]:
+    if path is not None:
+        if conditions or remove or drop_body or mask:
+            raise click.UsageError("--rules says it all: it goes with none of --where, --remove, --drop-body and --mask")
+        return _read(path)
+    actions = [action for action, wanted in (("remove", remove), ("drop-body", drop_body), ("mask", bool(mask))) if wanted]
+    if len(actions) != 1 or not conditions:
+        raise click.UsageError("say which rows by --where, and one of --remove, --drop-body and --mask; or --rules")
+    rule: dict[str, Any] = {"action": actions[0], **_conditions(conditions)}
+    if mask:
+        rule |= {"mask": list(mask), "mask_with": mask_with}
+    return [rule]
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    try:
+        rules = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise click.UsageError(f"--rules {path}: {error}") from None
+    if not isinstance(rules, list) or not rules or not all(isinstance(rule, dict) for rule in rules):
+        raise click.UsageError(f"--rules {path}: expected a JSON list of objects")
+    return rules
+
+
+def _conditions(texts: tuple[str, ...]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for text in texts:
+        what, equals, value = text.partition("=")
+        kind, _, name = what.partition(":")
+        if kind == "header" and name:
+            found.setdefault("headers", {})[name] = value if equals else None
+        elif kind == "body" and name and equals:
+            found.setdefault("body", {})[name] = value
+        elif what in ("routing-key", "selector") and equals and what.replace("-", "_") not in found:
+            found[what.replace("-", "_")] = value
+        else:
+            raise click.UsageError(f"--where {text!r}: expected routing-key=PATTERN or selector=SQL, each once,"
+                                   " header:NAME=TEXT, header:NAME or body:JSONPATH=TEXT")
+    return found
+
+
+def _check(rules: list[dict[str, Any]]) -> None:
+    """Refuse rules that make no sense before anything is done; without pyarrow here the broker says it."""
+    try:
+        from leveret.segments.erasure import compile_rules, decode_rules
+    except ImportError:
+        return
+    try:
+        compile_rules(decode_rules(json.dumps(rules).encode()))
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None

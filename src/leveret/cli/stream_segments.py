@@ -1,0 +1,65 @@
+"""`leveret streams segments` and `leveret streams seal`."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import click
+
+from leveret.cli.failed import Failed
+from leveret.cli.output import octets, show_json, show_table
+from leveret.cli.remote import current, in_vhost_option, remote_options
+
+# Seconds between two questions of how far it is.
+PAUSE: Final = 0.2
+
+
+def moment(milliseconds: int | None) -> str:
+    """A time for people."""
+    if not milliseconds:
+        return ""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+SEGMENTS: Final = (
+    ("first", "first offset"), ("last", "last offset"), ("count", "messages"), ("body_octets", "bodies", octets),
+    ("octets", "file", octets), ("first_time", "from", moment), ("last_time", "to", moment), ("held_by", "read leases"),
+    ("path", "path"),
+)
+
+
+@click.command()
+@click.argument("name")
+@in_vhost_option
+@remote_options
+def segments(name: str, vhost: str, **_: Any) -> None:
+    """List the sealed segments of a stream, oldest first."""
+    broker = current()
+    found = broker.call("streams.segments", name=name, vhost=vhost)
+    if broker.as_json:
+        show_json(found)
+    else:
+        show_table(found, SEGMENTS)
+
+
+@click.command()
+@click.argument("name")
+@in_vhost_option
+@remote_options
+def seal(name: str, vhost: str, **_: Any) -> None:
+    """Seal all messages of a stream that are there now, and wait until that is done."""
+    broker = current()
+    begun = broker.call("streams.seal", name=name, vhost=vhost)
+    while True:
+        figures = broker.call("streams.show", name=name, vhost=vhost)
+        if figures["sealed_until"] >= begun["until"] or not begun["messages"]:
+            break
+        if figures["sealing_problem"]:
+            raise Failed(f"stream '{name}' is sealed up to offset {figures['sealed_until']}: {figures['sealing_problem']}")
+        time.sleep(PAUSE)
+    if broker.as_json:
+        show_json(figures)
+    else:
+        click.echo(f"stream '{name}' is sealed up to offset {figures['sealed_until']}, in {figures['segments']} segments")
