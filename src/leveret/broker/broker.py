@@ -88,6 +88,7 @@ class Broker:
     page_above   octets that a queue may hold in memory before it pages out; `share_memory` moves it
     event_sample  of so many events of one kind one is made
     segments     where streams are sealed, None where they stay in the log
+    unsealed     why, where nobody can seal them here
     active       queues to drain at the end of the turn; outputs: connections to flush
     """
 
@@ -96,6 +97,8 @@ class Broker:
         self.overflow = overflow
         self.timers = Timers()
         self.segments: Segments | None = None
+        self.unsealed = ""
+        self._unsealed_noted = False
         self.vhosts: dict[str, Vhost] = {}
         self.active: deque[Queue] = deque()
         self.outputs: list[Output] = []
@@ -235,6 +238,12 @@ class Broker:
         return number
 
     # Recovery
+
+    def note_unsealed(self) -> None:
+        """Say once that streams stay in the log."""
+        if self.unsealed and not self._unsealed_noted:
+            self._unsealed_noted = True
+            logger.info("streams are not sealed, but stay in the log: %s", self.unsealed)
 
     def seal_streams(self, store: SegmentStore, settings: SegmentSettings) -> None:
         """Have streams sealed, with files in this store. Called before `recover`."""

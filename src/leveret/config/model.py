@@ -15,6 +15,7 @@ Size = Annotated[int, Meta(extra={"kind": "size"})]
 Watermark = Annotated[float, Meta(extra={"kind": "watermark"})]
 Seconds = Annotated[float, Meta(extra={"kind": "seconds"})]
 FilePath = Annotated[str, Meta(extra={"kind": "path"})]
+Place = Annotated[str, Meta(extra={"kind": "place"})]
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
 QosGlobal = Literal["rabbitmq", "spec"]
 
@@ -198,6 +199,43 @@ class StorageConfig(Section, frozen=True, kw_only=True):
     ] = 1048576
 
 
+class StreamsConfig(Section, frozen=True, kw_only=True):
+    """How streams are sealed: their oldest parts become Parquet files. Needs the extra `segments`."""
+
+    sealing: Annotated[
+        bool, about("Whether streams are sealed. What was sealed before is served either way.")
+    ] = True
+    directory: Annotated[
+        Place | None,
+        about(
+            "Directory of the segments, or a URL of any file system that fsspec knows, such as `s3://bucket/streams`; "
+            "absent: `streams` in the data directory."
+        ),
+    ] = None
+    storage_options_file: Annotated[
+        FilePath | None,
+        about(
+            "File in TOML, or JSON where it is called so, with what the file system of the URL is told besides, such as "
+            "credentials. Without it that comes from the environment."
+        ),
+    ] = None
+    segment_size: Annotated[
+        Size, about("Octets of bodies in a stream's unsealed part that make a segment of it.", ge=1)
+    ] = 64000000
+    segment_age: Annotated[
+        Seconds, about("Age of the oldest unsealed message at which a stream is sealed although it is smaller.", gt=0)
+    ] = 600.0
+    merge_below: Annotated[
+        Size | None,
+        about("Segments with fewer octets of bodies than this are merged with their neighbours; absent: a quarter of"
+              " `streams.segment_size`.", ge=0),
+    ] = None
+    grace: Annotated[
+        Seconds,
+        about("Time that a file stays when its segment has been retained long enough, merged or rewritten.", ge=0),
+    ] = 60.0
+
+
 class AuthConfig(Section, frozen=True, kw_only=True):
     """How clients say who they are."""
 
@@ -305,6 +343,7 @@ class Config(Section, frozen=True, kw_only=True):
     amqp10: Amqp10Config = field(default_factory=Amqp10Config)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     storage: StorageConfig = field(default_factory=StorageConfig)
+    streams: StreamsConfig = field(default_factory=StreamsConfig)
     auth: AuthConfig = field(default_factory=AuthConfig)
     users: dict[str, UserConfig] = field(default_factory=dict)
     vhosts: dict[str, VhostConfig] = field(default_factory=dict)

@@ -16,6 +16,7 @@ _WORDS = {
     "seconds": 'seconds (a number, or a text such as "30s")',
     "watermark": 'a share (0.4 or "40%") or octets ("2GiB")',
     "path": "a path",
+    "place": "a path, or a URL",
 }
 
 

@@ -65,4 +65,10 @@ def read_path(value: Any, base: str) -> Any:
     return os.path.abspath(os.path.join(base, os.path.expanduser(value)))
 
 
-READERS = {"size": read_size, "watermark": read_watermark, "seconds": read_seconds, "path": read_path}
+def read_place(value: Any, base: str) -> Any:
+    """An absolute path as `read_path` makes it, or a URL as it is."""
+    return value if isinstance(value, str) and "://" in value else read_path(value, base)
+
+
+READERS = {"size": read_size, "watermark": read_watermark, "seconds": read_seconds, "path": read_path,
+           "place": read_place}

@@ -22,6 +22,7 @@ from leveret.management.requests.dispatch import Requests
 from leveret.management.vhosts import DEFAULT_VHOST, stored_vhosts
 from leveret.node.listening import listen
 from leveret.node.memory import memory_limit
+from leveret.node.segments import make_store, segment_settings
 from leveret.protocols.convert.to_amqp0 import make_header_reader as make_amqp1_header_reader
 from leveret.protocols.envelopes import Envelopes
 from leveret.protocols.services import Amqp10Settings, Services, SessionSettings, VhostSessionSettings
@@ -80,6 +81,11 @@ class Composition:
         users.load(recovery.metadata)
         self.broker = Broker(self.log, self.overflow)
         self.broker.event_sample = config.events.sample
+        store = make_store(config, self.log)
+        if isinstance(store, str):
+            self.broker.unsealed = store
+        else:
+            self.broker.seal_streams(store, segment_settings(config.streams))
         self.broker.header_readers.update([make_header_reader(), make_amqp1_header_reader()])
         self.services = Services(
             self.broker, users, _session_settings(config), mechanisms=list(config.auth.mechanisms),

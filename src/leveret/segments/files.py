@@ -119,6 +119,24 @@ def names_in(directory: str, options: Options | None = None) -> list[str]:
         raise SegmentError(directory, f"it cannot be listed: {reason_of(error)}") from error
 
 
+def names_below(directory: str, options: Options | None = None) -> list[str]:
+    """The files in a directory and those below it, by their paths from there; none where there is no such directory.
+    SegmentError where it cannot be listed."""
+    path = local_path(directory)
+    try:
+        if path is not None:
+            return sorted(os.path.relpath(os.path.join(base, name), path)
+                          for base, _, names in os.walk(path) for name in names)
+        filesystem, place = url_to_fs(directory, **(options or {}))
+        filesystem.invalidate_cache()
+        start = place.rstrip("/") + "/"
+        return sorted(str(found).lstrip("/").removeprefix(start.lstrip("/")) for found in filesystem.find(place))
+    except FileNotFoundError:
+        return []
+    except Exception as error:
+        raise SegmentError(directory, f"it cannot be listed: {reason_of(error)}") from error
+
+
 def check_directory(directory: str, options: Options | None = None) -> None:
     """ValueError where no file system is known for the URL, or what it needs is not installed."""
     if local_path(directory) is not None:

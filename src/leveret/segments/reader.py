@@ -20,13 +20,13 @@ from leveret.storage.records import decode_overlay
 
 BATCH_ROWS: Final = 8192
 # What a message is made of again.
-MESSAGE_COLUMNS: Final = ("offset", "append_time", "protocol", "exchange", "routing_key", "body", "raw_header",
-                          "raw_overlay")
+MESSAGE_COLUMNS: Final = ("offset", "append_time", "protocol", "exchange", "routing_key", "durable", "priority", "body",
+                          "raw_header", "raw_overlay")
 
 
 class Stored(NamedTuple):
     """A message as the log had it. `time` is in milliseconds of Unix time, `overlay` encoded as the log has it (None
-    without one), `headers_at` as `Message` has it."""
+    without one), `headers_at`, `priority` and `persistent` as `Message` has them."""
 
     offset: int
     time: int
@@ -36,6 +36,8 @@ class Stored(NamedTuple):
     headers_at: int
     body: bytes
     overlay: bytes | None
+    priority: int = -1
+    persistent: bool = True
 
 
 def open_segment(url: str, options: Options | None = None, expected: Segment | None = None) -> SegmentReader:
@@ -126,6 +128,15 @@ class SegmentReader:
             made = {field: _typed(batch, field) for field in stored}
             yield with_source(made, batch.num_rows, columns, name, partition)
 
+    def group_of(self, offset: int) -> tuple[int, int]:
+        """The first and the last offset of the row group that has this offset, or the next one that is there."""
+        return next((bounds for bounds in self._bounds if bounds[1] >= offset), self._bounds[-1])
+
+    def message_batches(self, first: int, last: int) -> list[pa.RecordBatch]:
+        """Batches for `rebuild`, with the offsets from first to last (inclusive). SegmentDamaged or SegmentMissing where
+        the file cannot be read any more."""
+        return list(self._batches(list(MESSAGE_COLUMNS), first, last, BATCH_ROWS))
+
     def messages(self, first: int = 0, last: int | None = None, batch_rows: int = BATCH_ROWS) -> Iterator[list[Stored]]:
         """The messages with the offsets from first to last (inclusive), octet for octet as they came.
 
@@ -158,7 +169,7 @@ class SegmentReader:
                 for batch in self._parquet.iter_batches(batch_rows, row_groups=[group], columns=present or ["offset"],
                                                         use_threads=False):
                     if not whole:
-                        batch = _between(batch, first, end)
+                        batch = between(batch, first, end)
                     if batch.num_rows:
                         yield batch
             except SegmentError:
@@ -173,18 +184,20 @@ def rebuild(batch: pa.RecordBatch) -> list[Stored]:
                                      if name != "append_time"}
     times = batch.column("append_time").cast(pa.int64()).to_pylist()
     found: list[Stored] = []
-    for offset, time, protocol, exchange, key, body, raw, overlay in zip(
-            columns["offset"], times, columns["protocol"], columns["exchange"], columns["routing_key"], columns["body"],
-            columns["raw_header"], columns["raw_overlay"], strict=True):
+    for offset, time, protocol, exchange, key, durable, priority, body, raw, overlay in zip(
+            columns["offset"], times, columns["protocol"], columns["exchange"], columns["routing_key"], columns["durable"],
+            columns["priority"], columns["body"], columns["raw_header"], columns["raw_overlay"], strict=True):
         address = _address(exchange, key)
         if overlay is not None:
             address = decode_overlay(overlay).address or address
         kind = schema.FORMATS[protocol]
         if kind == FORMAT_AMQP0:
-            found.append(Stored(offset, (time or 0) // 1000, kind, address, raw, headers_at(raw), body, overlay))
+            found.append(Stored(offset, (time or 0) // 1000, kind, address, raw, headers_at(raw), body, overlay,
+                                -1 if priority is None else priority, bool(durable)))
         else:
             header, at, whole = unfold(raw, body)
-            found.append(Stored(offset, (time or 0) // 1000, kind, address, header, at, whole, overlay))
+            found.append(Stored(offset, (time or 0) // 1000, kind, address, header, at, whole, overlay,
+                                -1 if priority is None else priority, bool(durable)))
     return found
 
 
@@ -195,7 +208,7 @@ def _address(exchange: str, routing_key: str) -> bytes:
     return bytes((min(len(name), 255),)) + name[:255] + bytes((min(len(key), 255),)) + key[:255]
 
 
-def _between(batch: pa.RecordBatch, first: int, last: int) -> pa.RecordBatch:
+def between(batch: pa.RecordBatch, first: int, last: int) -> pa.RecordBatch:
     """The rows with offsets from first to last; offsets grow."""
     offsets = batch.column("offset").to_numpy()
     begin = int(offsets.searchsorted(first, "left"))

@@ -61,6 +61,8 @@ class Server:
         broker.log.start(self._post)
         if broker.overflow is not None:
             broker.overflow.start(self._post)
+        if broker.segments is not None:
+            broker.segments.store.start(self._post)
         broker.start()
         termini = self.services.termini
         termini.start()
@@ -116,6 +118,8 @@ class Server:
         for handle in (self._clock, self._watching):
             if handle is not None:
                 handle.cancel()
+        if self.broker.segments is not None:
+            self.broker.segments.store.stop()
         self.broker.end_turn()
         try:
             self.broker.log.close()

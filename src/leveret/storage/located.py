@@ -7,7 +7,7 @@ import sqlite3
 from array import array
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Union
 
 from leveret.broker.bodies import Body, Spool
 from leveret.broker.errors import ContentTooLarge
@@ -206,7 +206,7 @@ def extract(columns: Columns, entries: RowReader, entry_slot: int, messages: Row
         overlays.append(encode_overlay(overlay) if overlay is not None else b"")
 
 
-Packed = tuple[int, int, int, bytes, bytes, int, bytes, "bytes | None", int, bool]
+Packed = tuple[int, int, int, bytes, bytes, int, bytes, Union[bytes, None], int, bool]
 
 
 def rebuild(packed: list[Packed], spool: Spool | None) -> list[Loaded]:

@@ -141,7 +141,9 @@ class StreamQueue(Queue):
     def begin_sealing(self) -> None:
         """Have the stream sealed from now on, where the broker does so."""
         hub = self.broker.segments
-        if hub is not None and hub.settings.sealing:
+        if hub is None:
+            self.broker.note_unsealed()
+        elif hub.settings.sealing:
             self.sealing = Sealing(self, hub)
             self.chunk_time = SEALED_CHUNK_TIME
 

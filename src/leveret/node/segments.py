@@ -1,0 +1,44 @@
+"""Where a broker keeps sealed segments of streams, as the configuration has it."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from leveret.broker.log import Log
+from leveret.broker.segments import SegmentSettings, SegmentStore
+from leveret.config import Config, ConfigError, StreamsConfig
+from leveret.storage.sqlite import SqliteLog
+
+# In the data directory.
+DIRECTORY = "streams"
+UNFINISHED = "unfinished"
+EXTRA = "the extra `segments` is not installed (pip install \"leveret[segments]\")"
+
+
+def make_store(config: Config, log: Log) -> SegmentStore | str:
+    """The store, or why there is none. Raises `ConfigError` where the settings make none."""
+    streams = config.streams
+    if not isinstance(log, SqliteLog):
+        return "the storage engine keeps everything in memory"
+    if find_spec("pyarrow") is None:
+        return EXTRA
+    directory = streams.directory
+    if directory is None:
+        directory = str(config.server.data_path / DIRECTORY)
+    if "://" in directory and find_spec("fsspec") is None:
+        raise ConfigError(f"streams.directory is a URL, and {EXTRA}")
+    options = streams.storage_options_file
+    if options is not None and not Path(options).is_file():
+        raise ConfigError(f"streams.storage_options_file: there is no file {options}")
+    # Not at the top: a broker without streams in files needs nothing of it.
+    from leveret.segments.process import SealerProcess
+
+    return SealerProcess(directory, log.file, log.spool, config.server.data_path / UNFINISHED, options)
+
+
+def segment_settings(streams: StreamsConfig) -> SegmentSettings:
+    """The same in milliseconds."""
+    merge_below = streams.segment_size // 4 if streams.merge_below is None else streams.merge_below
+    return SegmentSettings(streams.sealing, streams.segment_size, round(streams.segment_age * 1000),
+                           round(streams.grace * 1000), merge_below)
