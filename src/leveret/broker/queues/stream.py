@@ -224,30 +224,55 @@ class StreamQueue(Queue):
             row = entry.row
             if row is None or row.batch > batch:
                 break
-            pending.popleft()
             if chunk is None or chunk.is_full(now, self.chunk_time) or chunk.end != entry.seq:
                 chunk = self._new_chunk(entry.seq, now)
-            message = entry.message
-            size = message.size
-            chunk.rows.append(row.id)
-            chunk.slots.append(entry.slot)
-            chunk.sizes.append(size)
-            chunk.count += 1
-            chunk.bytes += size
-            chunk.last = now
-            if chunk.messages is not None:
-                chunk.messages.append(message)
-                if entry.overlay is not None:
-                    chunk.overlays[entry.seq] = entry.overlay
-                self.memory += size + ENTRY_OVERHEAD
-            self.count += 1
-            self.octets += size
+            self._fill(chunk, batch, now)
         self._evict(chunk)
         self.retain(now)
         if self.sealing is not None:
             self.sealing.look(now)
         self.activate()
         self.broker.end_turn()
+
+    def _fill(self, chunk: StreamChunk, batch: int, now: int) -> None:
+        """Put what is on disk into a chunk, until that is full."""
+        pending = self.pending
+        messages = chunk.messages
+        rows: list[int] = []
+        slots: list[int] = []
+        sizes: list[int] = []
+        seq = chunk.end
+        octets = 0
+        room = min(chunk.room(), len(pending))
+        most = chunk.octets_left()
+        count = 0
+        while count < room and octets < most:
+            entry = pending[0]
+            row = entry.row
+            if row is None or row.batch > batch or entry.seq != seq + count:
+                break
+            pending.popleft()
+            message = entry.message
+            size = message.size
+            rows.append(row.id)
+            slots.append(entry.slot)
+            sizes.append(size)
+            if messages is not None:
+                messages.append(message)
+                if entry.overlay is not None:
+                    chunk.overlays[entry.seq] = entry.overlay
+            octets += size
+            count += 1
+        chunk.rows.extend(rows)
+        chunk.slots.extend(slots)
+        chunk.sizes.extend(sizes)
+        chunk.count += count
+        chunk.bytes += octets
+        chunk.last = now
+        if messages is not None:
+            self.memory += octets + ENTRY_OVERHEAD * count
+        self.count += count
+        self.octets += octets
 
     def _new_chunk(self, first: int, now: int) -> StreamChunk:
         chunk = StreamChunk(first, now)

@@ -69,6 +69,14 @@ class StreamChunk:
         times = self.times
         return times[index] if times is not None else self.time
 
+    def room(self) -> int:
+        """How many messages it takes more."""
+        return CHUNK_ENTRIES - self.count
+
+    def octets_left(self) -> int:
+        """It is full once these are used up."""
+        return CHUNK_BYTES - self.bytes
+
     def is_full(self, now: int, longest: int) -> bool:
         """Whether the next message needs another chunk; `longest` is CHUNK_TIME or SEALED_CHUNK_TIME."""
         return (self.count >= CHUNK_ENTRIES or self.bytes >= CHUNK_BYTES or now - self.time >= longest or self.closed)
