@@ -132,6 +132,9 @@ class LinkedPeer(Peer):
 class Client:
     """A client. `received` has every command that came, but for those that a call has returned."""
 
+    version = V0_9_1
+    session_class: type[Connection] = Connection
+
     def __init__(self, site: Site, *, user: str = "user", password: str | None = None, vhost: str = "/",
                  capabilities: dict[str, bool] | None = None, **options: Any) -> None:
         self.site = site
@@ -145,8 +148,8 @@ class Client:
         self.waiting_to_be_read: list[bytes] = []
         self.channels: dict[int, Channel] = {}
         self.peer = LinkedPeer(site, self, **options)
-        self.engine = Engine(CLIENT, V0_9_1)
-        self.session = Connection(self.peer, site.services)
+        self.engine = Engine(CLIENT, self.version)
+        self.session = self.session_class(self.peer, site.services)
 
     def open(self) -> None:
         """The handshake; `received` ends with connection.open-ok, or with whatever refused it."""

@@ -38,6 +38,14 @@ class CommandInvalid(BrokerError):
     condition = "command-invalid"
 
 
+class ChannelError(BrokerError):
+    condition = "channel-error"
+
+
+class InvalidPath(BrokerError):
+    condition = "invalid-path"
+
+
 class NotImplementedByBroker(BrokerError):
     condition = "not-implemented"
 

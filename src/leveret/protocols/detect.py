@@ -1,9 +1,9 @@
 """Which protocol a new connection speaks, by its first octets.
 
-`AMQP 0 0 9 1` is 0-9-1, `AMQP 0 1 0 0` is AMQP 1.0 without SASL and `AMQP 3 1 0 0` with it. `AMQP 2 1 0 0` asks for TLS
-(security section 5.2.1), and so does a ClientHello without more ado. Other versions of AMQP 1 are answered with the header
-of the version that is spoken (transport section 2.2), everything else with that of 0-9-1 (connection.start.protocol-name),
-and a close; a header that cannot be one any more is not waited for.
+`AMQP 0 0 9 1` is 0-9-1, `AMQP 1 1 0 9` is 0-9, `AMQP 0 1 0 0` is AMQP 1.0 without SASL and `AMQP 3 1 0 0` with it.
+`AMQP 2 1 0 0` asks for TLS (security section 5.2.1), and so does a ClientHello without more ado. Other versions of AMQP 1
+are answered with the header of the version that is spoken (transport section 2.2), everything else with that of 0-9-1
+(connection.start.protocol-name), and a close; a header that cannot be one any more is not waited for.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 HEADER_0_9_1: Final = b"AMQP\x00\x00\x09\x01"
+HEADER_0_9: Final = b"AMQP\x01\x01\x00\x09"
 HEADER_1_0: Final = b"AMQP\x00\x01\x00\x00"
 HEADER_1_0_SASL: Final = b"AMQP\x03\x01\x00\x00"
 HEADER_1_0_TLS: Final = b"AMQP\x02\x01\x00\x00"
@@ -27,6 +28,7 @@ V1_0: Final = 3
 V1_0_SASL: Final = 4
 TLS_HEADER: Final = 5
 TLS_HELLO: Final = 6
+V0_9: Final = 7
 
 
 def detect(data: bytes) -> int:
@@ -38,6 +40,8 @@ def detect(data: bytes) -> int:
     if len(start) == HEADER_SIZE:
         if start == HEADER_0_9_1:
             return V0_9_1
+        if start == HEADER_0_9:
+            return V0_9
         if start == HEADER_1_0:
             return V1_0
         if start == HEADER_1_0_SASL:

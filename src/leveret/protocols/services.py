@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from leveret.broker.broker import Broker
 from leveret.broker.errors import BrokerError, NotAllowed, ResourceError
+from leveret.protocols.v0_9.realms import Realms
 from leveret.protocols.v1_0.termini import Termini
 from leveret.security.users import UserStore
 
@@ -72,6 +73,18 @@ class Amqp10Settings:
         self.version = version
 
 
+class Amqp09Settings:
+    """What the configuration decides for AMQP 0-9.
+
+    known_hosts  of connection.open-ok, for clients that come again
+    redirect     where clients are sent that do not insist, "" for nowhere
+    """
+
+    def __init__(self, *, known_hosts: str = "", redirect: str = "") -> None:
+        self.known_hosts = known_hosts
+        self.redirect = redirect
+
+
 class VhostSessionSettings:
     """What a vhost's configuration decides in the protocols."""
 
@@ -91,13 +104,16 @@ class Services:
     def __init__(self, broker: Broker, users: UserStore, settings: SessionSettings, *,
                  mechanisms: list[str] | None = None, anonymous_user: str | None = None,
                  external_name: str = "common-name", server_properties: dict[str, Any] | None = None,
-                 amqp10: Amqp10Settings | None = None) -> None:
+                 amqp10: Amqp10Settings | None = None, amqp09: Amqp09Settings | None = None) -> None:
         self.broker = broker
         self.users = users
         users.on_change = self._users_changed
         broker.on_vhost_removed = self._vhost_removed
         self.settings = settings
         self.amqp10 = amqp10 or Amqp10Settings()
+        self.amqp09 = amqp09 or Amqp09Settings()
+        # The realms of AMQP 0-9, by vhost.
+        self.realms: dict[str, Realms] = {}
         self.vhost_settings: dict[str, VhostSessionSettings] = {}
         self.mechanisms = mechanisms or ["PLAIN", "AMQPLAIN"]
         self.anonymous_user = anonymous_user

@@ -16,14 +16,22 @@ def open_channel(connection: Connection, number: int) -> None:
     """channel.open"""
     if connection.closing or connection.vhost is None:
         return
+    check_limit(connection)
+    add_channel(connection, Channel(connection, number))
+    connection.engine.send(number, "channel.open-ok", {})
+
+
+def check_limit(connection: Connection) -> None:
+    """NotAllowed where the user has its most channels."""
     user = connection.services.users.get(connection.user)
     if user is not None and user.limits.max_channels:
         connection.services.check_channel_limit(connection.user, user.limits.max_channels)
-    channel = Channel(connection, number)
-    connection.channels[number] = channel
+
+
+def add_channel(connection: Connection, channel: Channel) -> None:
+    connection.channels[channel.number] = channel
     channel.set_counted()
     connection.broker.holders[channel] = None
-    connection.engine.send(number, "channel.open-ok", {})
 
 
 def flow(channel: Channel, active: bool) -> None:

@@ -35,10 +35,13 @@ from leveret.wire.amqp0.commands import (
     Publish,
 )
 from leveret.wire.amqp0.engine import SERVER, Engine
+from leveret.wire.amqp0.model import Version
 from leveret.wire.amqp0.specs import V0_9_1
 
 log = logging.getLogger("leveret.connection")
 
+# What makes a channel; the latter in 0-9 only.
+OPENING: Final = ("channel.open", "channel.resume")
 # Octets of answers that a client may leave unread before its own socket is not read any more.
 MAX_UNWRITTEN: Final = 4 << 20
 # Seconds that a client gets to answer connection.close, and to read it where it cannot answer.
@@ -67,9 +70,10 @@ class ReadOn(CommitWaiter):
 
 
 class Connection(VhostSession):
-    """One 0-9-1 connection.
+    """One 0-9-1 connection; that of 0-9 is a subclass, which has other methods.
 
     number     identifies it within the process
+    protocol   its name
     paused     no more deliveries: the socket's buffer is `full`, or a large content is going out;
                starved: some consumer was parked because of that or of the quantum
     outgoing   what goes out from a large content on, None while there is none
@@ -78,15 +82,17 @@ class Connection(VhostSession):
     routes     routes whose permissions were checked, valid for `topology` of the vhost and `generation` of the users
     """
 
-    def __init__(self, peer: Peer, services: Services) -> None:
+    def __init__(self, peer: Peer, services: Services, version: Version = V0_9_1,
+                 protocol: str = "AMQP 0-9-1") -> None:
         super().__init__()
+        self.protocol = protocol
         self.peer = peer
         self.services = services
         self.broker = services.broker
         self.settings = services.settings
         self.number = services.new_number()
         settings = services.settings
-        self.engine = Engine(SERVER, V0_9_1, frame_max=settings.frame_max, channel_max=settings.channel_max,
+        self.engine = Engine(SERVER, version, frame_max=settings.frame_max, channel_max=settings.channel_max,
                              heartbeat=settings.heartbeat, max_body_size=settings.max_message_size,
                              spool_threshold=settings.spool_threshold)
         self.vhost = None
@@ -133,9 +139,27 @@ class Connection(VhostSession):
         self.octets_out = 0
         self.heartbeat: Heartbeat | None = None
         services.add(self)
-        handshake.start(self)
+        self.start()
         self.mark()
         self.broker.end_turn()
+
+    # What 0-9 has otherwise
+
+    def start(self) -> None:
+        """Send connection.start."""
+        handshake.start(self)
+
+    def perform_on_connection(self, command: Method) -> None:
+        """A method of channel 0."""
+        handshake.perform(self, command)
+
+    def open_channel(self, command: Method) -> None:
+        """channel.open"""
+        methods.open_channel(self, command.channel)
+
+    def perform_method(self, channel: Channel, command: Method) -> None:
+        """A method of a channel that is not hot."""
+        methods.perform(channel, command)
 
     # Input
 
@@ -218,7 +242,7 @@ class Connection(VhostSession):
             elif isinstance(command, Nack):
                 channel.nack(command.delivery_tag, command.multiple, command.requeue)
             elif isinstance(command, Method):
-                methods.perform(channel, command)
+                self.perform_method(channel, command)
                 self.mark()
             elif isinstance(command, ContentPart):
                 channel.incoming.append(command.data)
@@ -243,12 +267,12 @@ class Connection(VhostSession):
             self._protocol_error(command)
         elif isinstance(command, Method):
             try:
-                if command.name == "channel.open":
-                    methods.open_channel(self, command.channel)
+                if command.name in OPENING:
+                    self.open_channel(command)
                 elif command.name == "channel.close" and not self.engine.is_closing(command.channel):
                     self.engine.send(command.channel, "channel.close-ok", {})
                 elif command.channel == 0:
-                    handshake.perform(self, command)
+                    self.perform_on_connection(command)
             except BrokerError as error:
                 self.close(CODES[error.condition], str(error), command.class_id, command.method_id)
             except Exception:
@@ -533,7 +557,7 @@ class Connection(VhostSession):
 
     def describe(self) -> dict[str, Any]:
         return {
-            "number": self.number, "name": self.peer.name, "protocol": "AMQP 0-9-1", "user": self.user,
+            "number": self.number, "name": self.peer.name, "protocol": self.protocol, "user": self.user,
             "vhost": self.vhost_name, "state": self._state(), "channels": len(self.channels), "tls": self.peer.tls,
             "octets_in": self.octets_in, "octets_out": self.octets_out, "client_properties": self.client_properties,
             "frame_max": self.engine.frame_max, "channel_max": self.engine.channel_max,

@@ -25,12 +25,21 @@ CAPABILITIES: Final = {
 
 def start(connection: Connection) -> None:
     """Send connection.start: who we are and how to log in."""
-    properties: dict[str, Any] = {
+    start_with(connection, {
+        **server_properties(connection), "cluster_name": f"leveret@{socket.gethostname()}",
+        "capabilities": CAPABILITIES})
+
+
+def server_properties(connection: Connection) -> dict[str, Any]:
+    """Who we are, in texts."""
+    return {
         "product": "Leveret", "platform": f"Python {platform.python_version()}", "host": socket.gethostname(),
         "copyright": "The Leveret authors", "information": "Licensed under the Apache License 2.0",
-        "cluster_name": f"leveret@{socket.gethostname()}", "capabilities": CAPABILITIES,
+        **connection.services.server_properties,
     }
-    properties.update(connection.services.server_properties)
+
+
+def start_with(connection: Connection, properties: dict[str, Any]) -> None:
     login = Login(connection)
     connection.login = login
     connection.engine.send(0, "connection.start", {
@@ -50,7 +59,8 @@ def perform(connection: Connection, command: Method) -> None:
     elif name == "connection.tune-ok":
         pass  # the engine has taken the values
     elif name == "connection.open":
-        _open(connection, arguments["virtual_host"])
+        open_vhost(connection, arguments["virtual_host"])
+        opened(connection, {})
     elif name == "connection.close":
         connection.closing = True
         connection._release()
@@ -82,7 +92,8 @@ def _octets(response: bytes | str) -> bytes:
     return response.encode("utf-8", "surrogateescape") if isinstance(response, str) else response
 
 
-def _open(connection: Connection, virtual_host: str) -> None:
+def open_vhost(connection: Connection, virtual_host: str) -> None:
+    """The connection enters a vhost. NotAllowed where it may not."""
     services = connection.services
     vhost = services.broker.vhosts.get(virtual_host)
     if vhost is None:
@@ -100,7 +111,12 @@ def _open(connection: Connection, virtual_host: str) -> None:
     vhost.connections += 1
     services.by_user[connection.user] = services.by_user.get(connection.user, 0) + 1
     connection.opened = True
-    connection.engine.send(0, "connection.open-ok", {})
+
+
+def opened(connection: Connection, arguments: dict[str, Any]) -> None:
+    """Send connection.open-ok, and begin what an open connection has."""
+    services = connection.services
+    connection.engine.send(0, "connection.open-ok", arguments)
     interval = connection.engine.heartbeat
     if interval:
         connection.heartbeat = Heartbeat(connection, interval)

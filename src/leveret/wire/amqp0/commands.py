@@ -27,6 +27,8 @@ CONTENT_PART: Final = 9
 
 MANDATORY: Final = 1
 IMMEDIATE: Final = 2
+# Above these flags of a publish its access ticket, in 0-9.
+TICKET_SHIFT: Final = 2
 
 CONNECTION_SCOPE: Final = 0
 CHANNEL_SCOPE: Final = 1
@@ -48,7 +50,7 @@ class Publish(Command):
     """`basic.publish` with its content (0-9-1 section 1.8.3.7).
 
     address     the two short strings `exchange` and `routing-key` as received: octet length, octets, twice
-    flags       MANDATORY | IMMEDIATE, as on the wire
+    flags       MANDATORY | IMMEDIATE, as on the wire; in 0-9 the access ticket, shifted by TICKET_SHIFT
     header      payload of the content header frame as received (class, weight, body size, property flags, properties)
     size        octets of the body
     body        the body; empty when `spooled`: its octets came before in `ContentPart`s

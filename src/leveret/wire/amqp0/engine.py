@@ -16,7 +16,17 @@ from typing import Final
 
 from leveret.wire.amqp0 import assembly, states
 from leveret.wire.amqp0.assembly import WireChannel
-from leveret.wire.amqp0.commands import CHANNEL_SCOPE, Ack, Command, ContentStart, Deliver, Error, Nack, Publish
+from leveret.wire.amqp0.commands import (
+    CHANNEL_SCOPE,
+    TICKET_SHIFT,
+    Ack,
+    Command,
+    ContentStart,
+    Deliver,
+    Error,
+    Nack,
+    Publish,
+)
 from leveret.wire.amqp0.constants import (
     CHANNEL_ERROR,
     CLIENT,
@@ -111,8 +121,8 @@ class Engine(Machine):
     lost            the boundaries of the frames are lost: nothing that comes can be understood, no close-ok either
     """
 
-    __slots__ = ("_ack_key", "_content_key", "_gathered", "_memo", "_nack_key", "_needed", "_reject_key", "_rest",
-                 "received_any")
+    __slots__ = ("_ack_key", "_content_key", "_gathered", "_has_tickets", "_memo", "_nack_key", "_needed",
+                 "_reject_key", "_rest", "received_any")
 
     def __init__(self, role: int, version: Version, *, frame_max: int = 131072, channel_max: int = 2047,
                  heartbeat: int = 60, max_body_size: int = 134217728, spool_threshold: int = 1 << 20,
@@ -125,6 +135,8 @@ class Engine(Machine):
         self._needed = 0
         self._memo = Memo()
         self._content_key = _PUBLISH_KEY if self._is_server else _DELIVER_KEY
+        # 0-9-1 has a reserved field in their place, in which some clients leave what they had.
+        self._has_tickets = version.name == "0-9"
         self._ack_key = self._hot_key(_ACK_KEY)
         self._nack_key = self._hot_key(_NACK_KEY)
         self._reject_key = self._hot_key(_REJECT_KEY)
@@ -241,6 +253,8 @@ class Engine(Machine):
                     at = start + 6
                     stop = end - 1
                     bits = data[stop] & 3
+                    if self._has_tickets:
+                        bits |= (data[start + 4] << 8 | data[start + 5]) << TICKET_SHIFT
                 else:
                     at = start + 14 + data[start + 4]
                     stop = end

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any, Final
 
-from leveret.wire.amqp0.commands import Body
+from leveret.wire.amqp0.commands import TICKET_SHIFT, Body
 from leveret.wire.amqp0.constants import (
     FRAME_BODY,
     FRAME_END,
@@ -103,8 +103,8 @@ class Output:
 
     def send_publish(self, channel: int, address: bytes, flags: int, header: bytes, body: Body, size: int) -> None:
         """`basic.publish` with its content, all as in `Publish`. The channel must be open."""
-        method = _PACK_PUBLISH(FRAME_METHOD, channel, 7 + len(address), _BASIC, _PUBLISH, 0) + address
-        self._pieces.append(method + _PACK_FLAGS(flags, FRAME_END))
+        method = _PACK_PUBLISH(FRAME_METHOD, channel, 7 + len(address), _BASIC, _PUBLISH, flags >> TICKET_SHIFT) + address
+        self._pieces.append(method + _PACK_FLAGS(flags & 3, FRAME_END))
         self.pending += len(method) + 2
         self._frame(FRAME_HEADER, channel, header)
         self._body(channel, body)

@@ -1,0 +1,1 @@
+"""AMQP 0-9 (2006, protocol header 1 1 0 9): what it has otherwise than 0-9-1, over the same engine and queues."""

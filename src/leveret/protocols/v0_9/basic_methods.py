@@ -1,0 +1,51 @@
+"""Class basic of 0-9 but for its hot methods: tags of the whole connection, recover without an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from leveret.broker.errors import NotAllowed, PreconditionFailed
+from leveret.protocols.v0_9.channel import Channel
+from leveret.protocols.v0_9.queue_methods import name_of
+from leveret.protocols.v0_9.realms import READ
+from leveret.protocols.v0_9_1 import basic_methods
+
+
+def consume(channel: Channel, ticket: int, queue: str, consumer_tag: str, no_local: bool, no_ack: bool, exclusive: bool,
+            nowait: bool, filter: dict[str, Any]) -> None:
+    """basic.consume"""
+    name = name_of(channel, queue)
+    channel.tickets.check(ticket, READ, name)
+    if consumer_tag and channel.opened_on.tag_owner(consumer_tag) is not None:
+        raise NotAllowed(f"attempt to reuse consumer tag '{consumer_tag}': tags are unique in the connection")
+    basic_methods.consume(channel, name, consumer_tag, no_local, no_ack, exclusive, nowait, filter)
+
+
+def cancel(channel: Channel, consumer_tag: str, nowait: bool) -> None:
+    """basic.cancel, also of another channel's consumer."""
+    owner = channel.opened_on.tag_owner(consumer_tag)
+    if owner is not None:
+        owner.cancel(consumer_tag)
+    if not nowait:
+        channel.connection.engine.send(channel.number, "basic.cancel-ok", {"consumer_tag": consumer_tag})
+
+
+def get(channel: Channel, ticket: int, queue: str, no_ack: bool) -> None:
+    """basic.get"""
+    name = name_of(channel, queue)
+    channel.tickets.check(ticket, READ, name)
+    basic_methods.get(channel, name, no_ack)
+
+
+def recover(channel: Channel, requeue: bool) -> None:
+    """basic.recover: there is no answer to it in 0-9."""
+    if channel.transacted:
+        raise PreconditionFailed("basic.recover is not for a transacted channel: roll back instead")
+    basic_methods.recover_async(channel, requeue)
+
+
+HANDLERS: Final[dict[str, Callable[..., None]]] = {
+    "basic.qos": basic_methods.qos, "basic.consume": consume, "basic.cancel": cancel, "basic.get": get,
+    "basic.recover": recover,
+}

@@ -1,0 +1,58 @@
+"""Classes channel and access of 0-9: open with an identity, flow, ping and pong, close, tickets."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker.errors import NotFound
+from leveret.protocols.v0_9.channel import Channel
+from leveret.protocols.v0_9.realms import ACTIVE, EXCLUSIVE, PASSIVE, READ, WRITE
+from leveret.protocols.v0_9_1 import channel_methods
+from leveret.wire.amqp0.commands import Method
+
+if TYPE_CHECKING:
+    from leveret.protocols.v0_9.connection import Connection
+
+
+def open_channel(connection: Connection, command: Method) -> None:
+    """channel.open, channel.resume"""
+    if connection.closing or connection.vhost is None:
+        return
+    if command.name == "channel.resume":
+        raise NotFound("there is no interrupted channel of this channel-id", closes_connection=True)
+    channel_methods.check_limit(connection)
+    channel = Channel(connection, command.channel, secrets.token_urlsafe(18))
+    channel_methods.add_channel(connection, channel)
+    connection.engine.send(command.channel, "channel.open-ok", {"channel_id": channel.id})
+
+
+def ping(channel: Channel) -> None:
+    """channel.ping: done, and a pong in return."""
+    engine = channel.connection.engine
+    engine.send(channel.number, "channel.ok", {})
+    engine.send(channel.number, "channel.pong", {})
+
+
+def pong(channel: Channel) -> None:
+    """channel.pong"""
+    channel.connection.engine.send(channel.number, "channel.ok", {})
+
+
+def ok(channel: Channel) -> None:
+    """channel.ok: the client has taken our pong."""
+
+
+def request(channel: Channel, realm: str, exclusive: bool, passive: bool, active: bool, write: bool, read: bool) -> None:
+    """access.request"""
+    asked = {EXCLUSIVE: exclusive, PASSIVE: passive, ACTIVE: active, WRITE: write, READ: read}
+    ticket = channel.tickets.request(realm, frozenset(right for right, wanted in asked.items() if wanted))
+    channel.connection.engine.send(channel.number, "access.request-ok", {"ticket": ticket.number})
+
+
+HANDLERS: Final[dict[str, Callable[..., None]]] = {
+    "channel.flow": channel_methods.flow, "channel.flow-ok": channel_methods.flow_ok,
+    "channel.close": channel_methods.close, "channel.close-ok": channel_methods.close_ok, "channel.ping": ping,
+    "channel.pong": pong, "channel.ok": ok, "access.request": request,
+}

@@ -1,0 +1,45 @@
+"""A connection of 0-9: the dispatch of its methods, over what 0-9-1 has for everything else."""
+
+from __future__ import annotations
+
+from leveret.protocols.peer import Peer
+from leveret.protocols.services import Services
+from leveret.protocols.v0_9 import channel_methods, handshake, methods
+from leveret.protocols.v0_9.realms import Realms, Tickets
+from leveret.protocols.v0_9_1.channel import Channel
+from leveret.protocols.v0_9_1.connection import Connection as Connection091
+from leveret.wire.amqp0.commands import Method
+from leveret.wire.amqp0.specs import V0_9
+
+
+class Connection(Connection091):
+    """One 0-9 connection.
+
+    realms   those of its vhost
+    tickets  of each of its channels
+    """
+
+    def __init__(self, peer: Peer, services: Services) -> None:
+        super().__init__(peer, services, V0_9, "AMQP 0-9")
+        self.qos_spec = True
+        self.realms = Realms({})
+        self.tickets: list[Tickets] = []
+
+    def start(self) -> None:
+        handshake.start(self)
+
+    def perform_on_connection(self, command: Method) -> None:
+        handshake.perform(self, command)
+
+    def open_channel(self, command: Method) -> None:
+        channel_methods.open_channel(self, command)
+
+    def perform_method(self, channel: Channel, command: Method) -> None:
+        methods.perform(channel, command)
+
+    def tag_owner(self, tag: str) -> Channel | None:
+        """The channel that has the consumer of this tag: tags are local to the connection here."""
+        for channel in self.channels.values():
+            if tag in channel.consumers:
+                return channel
+        return None

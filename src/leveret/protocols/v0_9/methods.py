@@ -1,0 +1,25 @@
+"""Which function carries out which method of 0-9."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from leveret.broker.errors import NotImplementedByBroker
+from leveret.protocols.v0_9 import basic_methods, channel_methods, exchange_methods, queue_methods
+from leveret.protocols.v0_9_1 import tx_methods
+from leveret.protocols.v0_9_1.channel import Channel
+from leveret.wire.amqp0.commands import Method
+
+HANDLERS: Final[dict[str, Callable[..., None]]] = {
+    **channel_methods.HANDLERS, **exchange_methods.HANDLERS, **queue_methods.HANDLERS, **basic_methods.HANDLERS,
+    **tx_methods.HANDLERS,
+}
+
+
+def perform(channel: Channel, command: Method) -> None:
+    """Carry out a method that is not hot. Raises BrokerError where it is refused."""
+    handler = HANDLERS.get(command.name)
+    if handler is None:
+        raise NotImplementedByBroker(f"{command.name} is not implemented")
+    handler(channel, **command.arguments)
