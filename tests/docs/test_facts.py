@@ -14,7 +14,7 @@ from leveret.broker.queues import stream_filters, stream_tracking
 from leveret.config import Config
 from leveret.management.requests.dispatch import OPERATIONS
 from leveret.protocols.convert import to_amqp1
-from leveret.wire.amqp0.specs import V0_9_1
+from leveret.wire.amqp0.specs import V0_9, V0_9_1
 from tests.docs.pages import DOCS, PAGES, code, page_id, prose, table_rows
 
 pages = pytest.mark.parametrize("page", PAGES, ids=page_id)
@@ -37,7 +37,7 @@ def test_settings_exist(page: Path) -> None:
     keys = known_keys()
     groups = {key[: at.start()] for key in keys for at in re.finditer(r"\.", key)}
     for text in code(page):
-        for name in re.findall(r"^(?:--set )?([a-z]+(?:\.(?:[a-z_]+|NAME|VHOST))+)(?: *=.*)?$", text):
+        for name in re.findall(r"^(?:--set )?([a-z]+(?:\.(?:[a-z_]+|NAME|VHOST|REALM))+)(?: *=.*)?$", text):
             section = name.split(".")[0]
             if section in SECTIONS and not re.search(r"\.(py|md|toml|list|sqlite)$", name):
                 assert name in keys | groups, f"`{text}`: there is no such setting"
@@ -47,10 +47,11 @@ def test_settings_exist(page: Path) -> None:
 def test_methods_exist(page: Path) -> None:
     if page.name.startswith("conformance") or page.parent.name == "client":
         return  # the one is generated, and the paths of its rules look like methods; the other has objects of these names
+    known = {*V0_9_1.by_name, *V0_9.by_name, *OPERATIONS}
     classes = {name.split(".")[0] for name in V0_9_1.by_name}
     for text in code(page):
         if re.fullmatch(r"[a-z]+\.[a-z-]+", text) and text.split(".")[0] in classes:
-            assert text in V0_9_1.by_name or text in OPERATIONS, f"`{text}`: there is no such method"
+            assert text in known, f"`{text}`: there is no such method"
 
 
 def test_the_table_of_operations_is_complete() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.protocols.detect import NEED_MORE, TLS_HEADER, TLS_HELLO, UNKNOWN, V0_9_1, V1_0, V1_0_SASL, detect
+from leveret.protocols.detect import NEED_MORE, TLS_HEADER, TLS_HELLO, UNKNOWN, V0_9, V0_9_1, V1_0, V1_0_SASL, detect
 from leveret.security.permissions import Permission
 from tests.protocols.support import Channel, Site, bytes_of, properties_of
 
@@ -335,7 +335,7 @@ class TestOddNames:
 
 @pytest.mark.parametrize(("data", "found"), [
     (b"", NEED_MORE), (b"A", NEED_MORE), (b"AMQP", NEED_MORE), (b"AMQP\0\0\x09", NEED_MORE), (b"AMQP\0\0\x09\x01", V0_9_1),
-    (b"AMQP\0\0\x09\x01more", V0_9_1), (b"AMQP\x01\x01\0\x09", UNKNOWN), (b"GET ", UNKNOWN),
+    (b"AMQP\0\0\x09\x01more", V0_9_1), (b"AMQP\x01\x01\0\x09", V0_9), (b"AMQP\x01\x01\0\x08", UNKNOWN), (b"GET ", UNKNOWN),
     (b"AMQP\0\x01\0\0", V1_0), (b"AMQP\x03\x01\0\0more", V1_0_SASL), (b"AMQP\x02\x01\0\0", TLS_HEADER),
     (b"AMQP\0\x01\0\x01", UNKNOWN),
     (b"\x16", NEED_MORE), (b"\x16\x02", UNKNOWN), (b"\x16\x03\x01", TLS_HELLO), (b"AMQX", UNKNOWN),

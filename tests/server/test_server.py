@@ -122,7 +122,7 @@ def test_a_header_in_pieces() -> None:
 def test_anything_else_gets_the_header_and_the_end() -> None:
     async def test() -> None:
         async with serving() as (server, connect):
-            for octets in (b"AMQP\x01\x01\x00\x09", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00", b"\0"):
+            for octets in (b"AMQP\x01\x01\x00\x08", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00", b"\0"):
                 wire = await connect()
                 wire.writer.write(octets)
                 assert await wire.ended() == HEADER_0_9_1

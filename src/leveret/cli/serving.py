@@ -25,7 +25,7 @@ from leveret.management.control import ControlServer
 from leveret.management.socket_path import CONTROL_SOCKET
 from leveret.node.composition import Composition, make_data_directory, tls_settings
 from leveret.node.errors import StartFailed
-from leveret.security.declared import declared_users
+from leveret.security.declared import check_realms, declared_users
 from leveret.security.tls import TlsError
 from leveret.security.users import FROM_DEFAULT
 
@@ -148,6 +148,7 @@ class Serving:
         try:
             config = load_config(self._path, flags=self._flags)
             declared = declared_users(config.users)
+            check_realms(config.vhosts)
             settings = tls_settings(config.tls)
             if composition.tls is not None and settings is not None:
                 composition.tls.reload(settings)

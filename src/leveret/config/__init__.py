@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from leveret.config.load import ConfigError, combine_config, load_config
 from leveret.config.model import (
+    Amqp09Config,
     Amqp10Config,
     AmqpConfig,
     AuthConfig,
@@ -15,6 +16,7 @@ from leveret.config.model import (
     Config,
     LimitsConfig,
     PermissionConfig,
+    RealmConfig,
     ServerConfig,
     StorageConfig,
     StreamsConfig,
@@ -26,6 +28,7 @@ from leveret.config.model import (
 )
 
 __all__ = [
+    "Amqp09Config",
     "Amqp10Config",
     "AmqpConfig",
     "AuthConfig",
@@ -35,6 +38,7 @@ __all__ = [
     "ConfigError",
     "LimitsConfig",
     "PermissionConfig",
+    "RealmConfig",
     "ServerConfig",
     "StorageConfig",
     "StreamsConfig",

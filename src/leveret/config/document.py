@@ -91,6 +91,9 @@ start.
 """
 
 
+_PLACEHOLDERS = {"users": "NAME", "permissions": "VHOST", "vhosts": "VHOST", "realms": "REALM"}
+
+
 def document() -> str:
     """The whole page."""
     lines = [f"| `{key}` | {_cell(value)} | {default} | {_cell(meaning)} |\n"
@@ -104,7 +107,7 @@ def _rows(table: Table, prefix: str) -> Iterator[tuple[str, str, str, str]]:
         if isinstance(node, Key):
             yield key, node.expected, _default(node.default), node.description
         elif node.each is not None:
-            yield from _rows(node.each, f"{key}.{'NAME' if name == 'users' else 'VHOST'}.")
+            yield from _rows(node.each, f"{key}.{_PLACEHOLDERS[name]}.")
         else:
             yield from _rows(node, f"{key}.")
 

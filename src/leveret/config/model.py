@@ -110,6 +110,18 @@ class AmqpConfig(Section, frozen=True, kw_only=True):
     ] = "rabbitmq"
 
 
+class Amqp09Config(Section, frozen=True, kw_only=True):
+    """AMQP 0-9; what it shares with 0-9-1 is in `amqp`."""
+
+    known_hosts: Annotated[
+        list[Name], about("Brokers of the cluster, as `host:port`, that clients are told of in `connection.open-ok`.")
+    ] = field(default_factory=list)
+    redirect: Annotated[
+        str,
+        about("`host:port` that clients are sent to by `connection.redirect`, unless they insist; an empty text for none."),
+    ] = ""
+
+
 class Amqp10Config(Section, frozen=True, kw_only=True):
     """AMQP 1.0; sizes of messages are limited by `amqp.max_message_size` as in the other protocols."""
 
@@ -301,12 +313,30 @@ class VhostLimitsConfig(Section, frozen=True, kw_only=True):
     max_connections: Annotated[int, about("Connections; 0: any.", ge=0)] = 0
 
 
+class RealmConfig(Section, frozen=True, kw_only=True):
+    """A realm of AMQP 0-9: resources, and the users who may have tickets onto them. `*` stands for all users."""
+
+    resources: Annotated[
+        str, about("Regular expression over the whole names of its exchanges and queues; the default exchange has none.")
+    ] = ".*"
+    exclusive: Annotated[list[Name], about("Users who may have the realm for one channel alone.")] = field(
+        default_factory=list)
+    passive: Annotated[list[Name], about("Users who may ask what there is.")] = field(default_factory=list)
+    active: Annotated[list[Name], about("Users who may declare, bind and delete.")] = field(default_factory=list)
+    write: Annotated[list[Name], about("Users who may publish.")] = field(default_factory=list)
+    read: Annotated[list[Name], about("Users who may consume, get and purge.")] = field(default_factory=list)
+
+
 class VhostConfig(Section, frozen=True, kw_only=True):
     """A vhost. `/` exists always."""
 
     compat: Annotated[CompatConfig, about("Compatibility.")] = field(default_factory=CompatConfig)
     qos_global: Annotated[QosGlobal | None, about("Absent: as `amqp.qos_global` says.")] = None
     limits: Annotated[VhostLimitsConfig, about("Limits of the vhost.")] = field(default_factory=VhostLimitsConfig)
+    realms: Annotated[
+        dict[str, RealmConfig],
+        about("Realms of AMQP 0-9. Where there are any, its methods need a ticket; permissions hold besides."),
+    ] = field(default_factory=dict)
     consumer_timeout: Annotated[
         Seconds,
         about("Time within which a consumer must acknowledge a delivery, or its channel is closed; 0: any.", ge=0),
@@ -340,6 +370,7 @@ class Config(Section, frozen=True, kw_only=True):
     server: ServerConfig = field(default_factory=ServerConfig)
     tls: TlsConfig = field(default_factory=TlsConfig)
     amqp: AmqpConfig = field(default_factory=AmqpConfig)
+    amqp09: Amqp09Config = field(default_factory=Amqp09Config)
     amqp10: Amqp10Config = field(default_factory=Amqp10Config)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     storage: StorageConfig = field(default_factory=StorageConfig)

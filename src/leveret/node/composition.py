@@ -16,7 +16,16 @@ from leveret.broker.broker import Broker, VhostSettings
 from leveret.broker.errors import PreconditionFailed, StorageFailed
 from leveret.broker.log import Log, Recovery
 from leveret.broker.vhost import Vhost
-from leveret.config import Amqp10Config, Config, ConfigError, LimitsConfig, TlsConfig, VhostConfig
+from leveret.config import (
+    Amqp09Config,
+    Amqp10Config,
+    Config,
+    ConfigError,
+    LimitsConfig,
+    RealmConfig,
+    TlsConfig,
+    VhostConfig,
+)
 from leveret.management.admin import Admin
 from leveret.management.requests.dispatch import Requests
 from leveret.management.vhosts import DEFAULT_VHOST, stored_vhosts
@@ -25,9 +34,10 @@ from leveret.node.memory import memory_limit
 from leveret.node.segments import make_store, segment_settings
 from leveret.protocols.convert.to_amqp0 import make_header_reader as make_amqp1_header_reader
 from leveret.protocols.envelopes import Envelopes
-from leveret.protocols.services import Amqp10Settings, Services, SessionSettings, VhostSessionSettings
+from leveret.protocols.services import Amqp09Settings, Amqp10Settings, Services, SessionSettings, VhostSessionSettings
+from leveret.protocols.v0_9.realms import RIGHTS, Realm, Realms
 from leveret.protocols.v0_9_1.content import make_header_reader
-from leveret.security.declared import declared_users, read_password
+from leveret.security.declared import check_realms, declared_users, read_password
 from leveret.security.scram import Keyring
 from leveret.security.tls import ServerTls, TlsSettings
 from leveret.security.users import UserStore
@@ -58,6 +68,7 @@ class Composition:
         self.tls = make_tls(config.tls)
         # Everything that may refuse the configuration comes before the store is opened.
         declared = declared_users(config.users)
+        check_realms(config.vhosts)
         users = UserStore(self._put, loopback_users=config.auth.loopback_users, declared_in=config_name,
                           owner=owner, keyring=Keyring(config.auth.mechanisms))
         try:
@@ -91,6 +102,7 @@ class Composition:
             self.broker, users, _session_settings(config), mechanisms=list(config.auth.mechanisms),
             anonymous_user=config.auth.anonymous_user, external_name=config.auth.external_name,
             server_properties={"version": __version__}, amqp10=_amqp10_settings(config.amqp10),
+            amqp09=_amqp09_settings(config.amqp09),
         )
         self.vhost_settings = stored_vhosts(recovery.metadata)
         self.services.termini.recover(recovery)
@@ -177,6 +189,12 @@ class Composition:
         settings = VhostSettings(vhost.compat.strict, queues, vhost.limits.max_connections or -1)
         qos_spec = None if vhost.qos_global is None else vhost.qos_global == "spec"
         self.services.vhost_settings[name] = VhostSessionSettings(qos_spec, round(vhost.consumer_timeout * 1000))
+        realms = _make_realms(vhost.realms)
+        known = self.services.realms.get(name)
+        if known is None:
+            self.services.realms[name] = realms
+        else:
+            known.configured = realms.configured  # the tickets that there are go on counting
         return self.broker.add_vhost(name, settings)
 
     def facts(self) -> dict[str, Any]:
@@ -239,6 +257,22 @@ def _session_settings(config: Config) -> SessionSettings:
     )
     _take_limits(settings, config.limits)
     return settings
+
+
+def _amqp09_settings(config: Amqp09Config) -> Amqp09Settings:
+    return Amqp09Settings(known_hosts=",".join(config.known_hosts), redirect=config.redirect)
+
+
+def _make_realms(realms: dict[str, RealmConfig]) -> Realms:
+    """The realms of a vhost, with the rights of each user."""
+    made: dict[str, Realm] = {}
+    for name, realm in realms.items():
+        rights: dict[str, set[str]] = {}
+        for right in RIGHTS:
+            for user in getattr(realm, right):
+                rights.setdefault(user, set()).add(right)
+        made[name] = Realm(name, realm.resources, {user: frozenset(granted) for user, granted in rights.items()})
+    return Realms(made)
 
 
 def _amqp10_settings(config: Amqp10Config) -> Amqp10Settings:

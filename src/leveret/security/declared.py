@@ -1,11 +1,12 @@
-"""The users of the configuration as the store takes them."""
+"""The users of the configuration as the store takes them, and what realms it names."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from leveret.config import ConfigError, UserConfig
+from leveret.config import ConfigError, UserConfig, VhostConfig
+from leveret.security.patterns import check_pattern
 from leveret.security.permissions import Permission
 from leveret.security.users import DeclaredUser, User, UserLimits
 
@@ -13,6 +14,16 @@ from leveret.security.users import DeclaredUser, User, UserLimits
 def declared_users(users: Mapping[str, UserConfig]) -> dict[str, DeclaredUser]:
     """Reads password files too. ConfigError where one cannot be read or has no password in it."""
     return {name: _declared(name, user) for name, user in users.items()}
+
+
+def check_realms(vhosts: Mapping[str, VhostConfig]) -> None:
+    """ConfigError where the resources of a realm are no expression that can be matched with clients' names."""
+    for name, vhost in vhosts.items():
+        for realm, settings in vhost.realms.items():
+            try:
+                check_pattern(settings.resources)
+            except ValueError as error:
+                raise ConfigError(f"vhosts.{name}.realms.{realm}.resources: {settings.resources[:80]!r} {error}") from None
 
 
 def _declared(name: str, config: UserConfig) -> DeclaredUser:

@@ -17,6 +17,9 @@ ACTIVE: Final = "active"
 WRITE: Final = "write"
 READ: Final = "read"
 EXCLUSIVE: Final = "exclusive"
+RIGHTS: Final = (EXCLUSIVE, PASSIVE, ACTIVE, WRITE, READ)
+# In the place of a user: all of them.
+EVERYBODY: Final = "*"
 LAST_TICKET: Final = 0xFFFF
 
 
@@ -27,6 +30,9 @@ class Realm:
         self.name = name
         self.resources = re.compile(resources)
         self.rights = rights
+
+    def rights_of(self, user: str) -> frozenset[str]:
+        return self.rights.get(user, frozenset()) | self.rights.get(EVERYBODY, frozenset())
 
 
 class Ticket:
@@ -80,7 +86,7 @@ class Tickets:
         that do not exist and for those that the user may not enter so."""
         realms = self.realms
         realm = realms.configured.get(name)
-        if realms.configured and (realm is None or not wanted <= realm.rights.get(self.user, frozenset())):
+        if realms.configured and (realm is None or not wanted <= realm.rights_of(self.user)):
             raise AccessRefused(f"access to realm '{name}' refused for user '{self.user}'", closes_connection=True)
         others = [ticket for channel, ticket in realms.active.get(name, {}).items() if channel is not self.channel]
         if others and (EXCLUSIVE in wanted or any(EXCLUSIVE in ticket.rights for ticket in others)):
