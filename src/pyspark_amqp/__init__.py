@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from leveret.spark.finish import finish
 from leveret.spark.source import AmqpDataSource
 
 DefaultSource = AmqpDataSource
 
-__all__ = ["AmqpDataSource", "DefaultSource"]
+__all__ = ["AmqpDataSource", "DefaultSource", "finish"]

@@ -149,13 +149,13 @@ class ControlClient:
         self._connection: Connection | None = None
         self._channel: Channel | None = None
 
-    def request(self, operation: str, /, timeout: float = REQUEST_TIME, **arguments: Any) -> dict[str, Any]:
+    def request(self, operation: str, /, within: float = REQUEST_TIME, **arguments: Any) -> dict[str, Any]:
         """What the broker answers. Arguments that are None are left out. `RequestRefused` where that is an error,
         `BrokerUnreachable` where it does not come."""
         given = {name: value for name, value in arguments.items() if value is not None}
         body = json.dumps({"version": VERSION, **given}).encode()
         answer = self._with_channel(operation, lambda channel: channel.request(
-            body, operation, CONTROL, content_type="application/json", timeout=timeout))
+            body, operation, CONTROL, content_type="application/json", timeout=within))
         try:
             reply = json.loads(answer.body)
             if reply["ok"]:

@@ -84,6 +84,9 @@ OPTIONS: Final = (
            "`startingOffsets` is `latest` in a `readStream`.", values.text),
     Option("lease", "text", None, (LEASE,), "The name of the lease on a queue; one query at a time holds it.",
            values.text),
+    Option("leaseTimeout", "time", None, (LEASE,),
+           "How long the broker keeps messages that were planned for a query and never read, when the query does not come "
+           "back; then they return to the queue. Left out, until the lease is released by hand.", values.duration),
     # Where it begins and ends
     Option("startingOffsets", "earliest, latest, JSON", None, (STREAM,),
            "Where a query without a checkpoint begins, or a `read`: offsets by stream in JSON, in which -2 is earliest and "
@@ -190,6 +193,7 @@ class Settings:
     mode: str | None
     consumer_name: str | None
     lease: str | None
+    lease_timeout: float | None
     starting_offsets: str | dict[str, int] | None
     starting_timestamp: int | None
     ending_offsets: str | dict[str, int]

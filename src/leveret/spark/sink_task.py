@@ -256,6 +256,6 @@ class _Task:
         """What was staged is of no use. Where this fails, the broker drops the stage in time."""
         try:
             self._control.patience = 0.0
-            self._control.request("stage.discard", timeout=5.0, stages=[self._stage])
+            self._control.request("stage.discard", within=5.0, stages=[self._stage])
         except (SparkError, RequestRefused, Error):
             pass

@@ -8,12 +8,14 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
 )
 from pyspark.sql.types import StructType
 
 from leveret.spark.connection import ControlClient, endpoint_of
 from leveret.spark.errors import OptionError
-from leveret.spark.options import STREAM, Settings, read_options
+from leveret.spark.options import LEASE, SPOOL, STREAM, Settings, read_options
 from leveret.spark.schema import check_schema, table_schema
 from leveret.spark.target import Target, find_target
 
@@ -48,7 +50,26 @@ class AmqpDataSource(DataSource):
             from leveret.spark.stream_reader import StreamReader
 
             return StreamReader(settings, target)
+        if target.mode == LEASE:
+            from leveret.spark.lease_reader import LeaseReader
+
+            return LeaseReader(settings, target.name)
+        if target.mode == SPOOL:
+            from leveret.spark.spool_reader import SpoolReader
+
+            return SpoolReader(settings, target.name)
         raise _no_way(target, "readStream")
+
+    # Spark passes both by name.
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from leveret.spark.writer import batch_writer
+
+        return batch_writer(read_options(self.options), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from leveret.spark.writer import stream_writer
+
+        return stream_writer(read_options(self.options), schema, overwrite)
 
     def _find(self, schema: StructType, streaming: bool) -> tuple[Settings, Target]:
         """What is to be read. Closes its connection: readers are pickled, and open their own."""

@@ -10,18 +10,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    ReadMinRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
 from leveret.segments.manifest import Segment
 from leveret.spark.connection import ControlClient, endpoint_of
 from leveret.spark.errors import DataLoss, OffsetError, OptionError, RequestRefused
+from leveret.spark.limiting import limit_of
 from leveret.spark.limits import Backlog, share_out
 from leveret.spark.offsets import Offsets, Place, from_json, start_of
 from leveret.spark.options import Settings
@@ -105,14 +99,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # How far it goes
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        settings = self.settings
-        if settings.max_messages_per_trigger is not None:
-            return ReadMaxRows(settings.max_messages_per_trigger)
-        if settings.max_bytes_per_trigger is not None:
-            return ReadMaxBytes(settings.max_bytes_per_trigger)
-        if settings.min_messages_per_trigger is not None:
-            return ReadMinRows(settings.min_messages_per_trigger)
-        return ReadAllAvailable()
+        return limit_of(self.settings)
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target_offsets = {name: describe(self.control, name).next for name in streams_of(self.target, self.control)}

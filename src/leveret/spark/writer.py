@@ -154,6 +154,6 @@ def _promote(plan: SinkPlan, app: str, batch: int, stages: list[str]) -> int:
 
 def _discard(control: ControlClient, stages: list[str]) -> None:
     try:
-        control.request("stage.discard", timeout=10.0, stages=stages)
+        control.request("stage.discard", within=10.0, stages=stages)
     except SparkError as error:
         log.info("stages were not discarded: %s", error)

@@ -16,6 +16,7 @@ from leveret.broker.leases.batch import Batch
 from leveret.broker.log import CommitWaiter, Loaded
 from leveret.broker.message import ACQUIRED, Entry, with_offset
 from leveret.broker.queues import paging
+from leveret.broker.queues.packing import PACKED, Pack
 
 if TYPE_CHECKING:
     from leveret.broker.consumer import Consumer
@@ -40,6 +41,7 @@ class Reader(CommitWaiter):
     asked      index of the next entry to be read from the log
     loaded     entries that were read
     ready      the log has that the batch was read
+    packed     it gets packs of messages (leveret.broker.queues.packing)
     """
 
     def __init__(self, queue: Queue, lease: Lease, batch: Batch, consumer: Consumer, first: int, count: int) -> None:
@@ -52,6 +54,7 @@ class Reader(CommitWaiter):
         self.loaded: deque[Entry] = deque()
         self.loading = False
         self.ready = False
+        self.packed = consumer.arguments.get(PACKED) is True
 
     def committed(self, batch: int) -> None:
         self.ready = True
@@ -63,8 +66,8 @@ class Reader(CommitWaiter):
         queue = self.queue
         consumer = self.consumer
         loaded = self.loaded
-        delivered = 0
-        while loaded and consumer.active:
+        delivered = self._serve_packs() if self.packed else 0
+        while loaded and consumer.active and not self.packed:
             entry = loaded[0]
             if not consumer.can_take(entry.message.size):
                 consumer.parked = True
@@ -85,6 +88,35 @@ class Reader(CommitWaiter):
                 self._read()
             else:
                 consumer.parked = True
+
+    def _serve_packs(self) -> int:
+        """The same in packs; how many entries these had."""
+        queue = self.queue
+        consumer = self.consumer
+        loaded = self.loaded
+        delivered = 0
+        while loaded and consumer.active:
+            if not consumer.can_take(0):
+                consumer.parked = True
+                break
+            pack = Pack()
+            first = last = loaded[0].seq
+            while loaded and pack.has_room(loaded[0].message.size):
+                entry = loaded.popleft()
+                last = entry.seq
+                # A queue does not know when its messages came.
+                pack.add(entry.message, last - 1, 0, entry.overlay, entry.acquired_count > 0, entry.delivery_count)
+                if queue.watch is not None:
+                    queue.watch.delivered(entry, consumer.protocol(), True)
+            self.next += pack.count
+            delivered += pack.count
+            packed = Entry(queue, pack.message(queue.name, first - 1, last), last)
+            packed.state = ACQUIRED
+            packed.acquired_count = 1
+            packed.holder = consumer
+            consumer.deliver(packed)
+            packed.holder = None
+        return delivered
 
     def _read(self) -> None:
         number, at = self.batch.find(self.asked)
@@ -111,7 +143,8 @@ class Reader(CommitWaiter):
         piece = batch.pieces[number]
         for index, item in enumerate(loaded):
             entry = paging.entry_of(queue, item, piece.publisher_of(first + index), batch.mark)
-            entry.overlay = with_offset(entry.overlay)
+            if not self.packed:
+                entry.overlay = with_offset(entry.overlay)
             self.loaded.append(entry)
         queue.activate()
         queue.broker.end_turn()
