@@ -129,7 +129,7 @@ def test_every_fact_of_a_message() -> None:
              Overlay(make_address("", "dead"), {"x-a": 1}), True, 3)
     data = whole(pack.message("s", 7, 10).body)
     assert struct.unpack_from("<4sIQQ", data) == (b"LVP1", 2, 7, 10)
-    assert struct.unpack_from("<2Q2q2B2I", data, 24) == (7, 9, 1000, 2000, 0, 7, 0, 3)
+    assert struct.unpack_from("<2Q2q2B2I", data, 24) == (7, 9, 1000, 2000, 0, 13, 0, 3)
     assert data.endswith(b"bodybody")
     from leveret.broker import metadata
 

@@ -12,10 +12,10 @@ from typing import Any
 from leveret.broker.broker import Broker, VhostSettings
 from leveret.broker.log import Log
 from leveret.broker.message import make_address
+from leveret.protocols.header_readers import header_readers
 from leveret.protocols.peer import Peer
 from leveret.protocols.services import Services, SessionSettings, VhostSessionSettings
 from leveret.protocols.v0_9_1.connection import Connection
-from leveret.protocols.v0_9_1.content import make_header_reader
 from leveret.security.passwords import Hasher
 from leveret.security.permissions import Permission
 from leveret.security.users import DeclaredUser, User, UserStore
@@ -48,8 +48,7 @@ class Site:
             overflow.start(self.posted.append)
         self.broker = Broker(self.log, overflow)
         self.vhost = self.broker.add_vhost("/", VhostSettings(strict=strict))
-        format_number, reader = make_header_reader()
-        self.broker.header_readers[format_number] = reader
+        self.broker.header_readers.update(header_readers())
         self.users = UserStore(hasher=QuickHasher())
         self.allow("user", "/", Permission(".*", ".*", ".*"))
         settings.setdefault("heartbeat", 0)

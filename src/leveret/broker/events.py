@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker.consumer import Output
 from leveret.broker.exchanges.base import Binding
 from leveret.broker.exchanges.topic import TopicExchange
-from leveret.broker.message import Entry, Message
+from leveret.broker.message import PROTOCOLS, Entry, Message
 
 if TYPE_CHECKING:
     from leveret.broker.queues.base import Queue
@@ -44,7 +44,6 @@ GONE: Final = "dropped"
 NOWHERE: Final = "unroutable"
 COPY: Final = "copy"
 
-PROTOCOLS: Final = ("0-9-1", "1.0")
 CONTENT_TYPE: Final = "application/json"
 # What the address of an event begins with.
 _FROM_EVENTS: Final = bytes((len(EVENTS),)) + EVENTS.encode()

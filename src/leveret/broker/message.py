@@ -15,9 +15,16 @@ if TYPE_CHECKING:
     from leveret.broker.log import Row
     from leveret.broker.queues.base import Queue
 
-# The format of `Message.header`, by the protocol that received the message.
+# The format of `Message.header`, by the protocol that received the message: the content header of class basic of 0-9-1, the
+# sections of AMQP 1.0, the content header of class basic of 0-9, and that of another class of 0-9.
 FORMAT_AMQP0: Final = 0
 FORMAT_AMQP1: Final = 1
+FORMAT_BASIC_0_9: Final = 2
+FORMAT_CLASS_0_9: Final = 3
+# What is set in the formats that are no content header of class basic.
+NOT_BASIC: Final = 1
+# By format.
+PROTOCOLS: Final = ("0-9-1", "1.0", "0-9", "0-9")
 
 DEFAULT_PRIORITY: Final = 4
 # What an entry costs in memory beside its body: objects, header, address. Octets.

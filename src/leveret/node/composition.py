@@ -32,11 +32,10 @@ from leveret.management.vhosts import DEFAULT_VHOST, stored_vhosts
 from leveret.node.listening import listen
 from leveret.node.memory import memory_limit
 from leveret.node.segments import make_store, segment_settings
-from leveret.protocols.convert.to_amqp0 import make_header_reader as make_amqp1_header_reader
 from leveret.protocols.envelopes import Envelopes
+from leveret.protocols.header_readers import header_readers
 from leveret.protocols.services import Amqp09Settings, Amqp10Settings, Services, SessionSettings, VhostSessionSettings
 from leveret.protocols.v0_9.realms import RIGHTS, Realm, Realms
-from leveret.protocols.v0_9_1.content import make_header_reader
 from leveret.security.declared import check_realms, declared_users, read_password
 from leveret.security.scram import Keyring
 from leveret.security.tls import ServerTls, TlsSettings
@@ -97,7 +96,7 @@ class Composition:
             self.broker.unsealed = store
         else:
             self.broker.seal_streams(store, segment_settings(config.streams))
-        self.broker.header_readers.update([make_header_reader(), make_amqp1_header_reader()])
+        self.broker.header_readers.update(header_readers())
         self.services = Services(
             self.broker, users, _session_settings(config), mechanisms=list(config.auth.mechanisms),
             anonymous_user=config.auth.anonymous_user, external_name=config.auth.external_name,

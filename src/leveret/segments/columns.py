@@ -13,13 +13,14 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from leveret.broker.message import FORMAT_AMQP0, FORMAT_AMQP1, Overlay
+from leveret.broker.message import FORMAT_AMQP0, FORMAT_AMQP1, FORMAT_CLASS_0_9, PROTOCOLS, Overlay
 from leveret.segments import amqp0_records, amqp1_records, schema
 from leveret.segments import records as r
 from leveret.segments.folding import fold, footer_at
 from leveret.segments.records import NOTHING, PROPERTY_NAMES, Record, Table
 from leveret.segments.texts import clean
 from leveret.storage.records import decode_overlay, encode_overlay
+from leveret.wire.amqp0.classes import to_basic
 
 _FROM_TABLE: Final = frozenset(("headers", "headers_json", "x_death", "delivery_count"))
 _FROM_RECORD: Final = frozenset((*PROPERTY_NAMES, *_FROM_TABLE, "amqp10"))
@@ -139,8 +140,8 @@ class _Columns:
         if "protocol" in names:
             same = self.only_amqp0 or isinstance(rows.formats, int)
             self.columns["protocol"] = (
-                pa.repeat(schema.PROTOCOLS[self.formats[0]] if count else "", count) if same
-                else pa.array([schema.PROTOCOLS[number] for number in self.formats], pa.string()))
+                pa.repeat(PROTOCOLS[self.formats[0]] if count else "", count) if same
+                else pa.array([PROTOCOLS[number] for number in self.formats], pa.string()))
         if "redelivered" in names:
             given = rows.redelivered
             self.columns["redelivered"] = pa.repeat(False, count) if given is None else pa.array(given, pa.bool_())
@@ -186,7 +187,8 @@ class _Columns:
         if self.only_amqp0:
             keys: list[Any] = [header[at:] for header in headers]
         else:
-            keys = [header[at:] if number == FORMAT_AMQP0 else (header,)
+            keys = [(header,) if number == FORMAT_AMQP1
+                    else to_basic(header)[at:] if number == FORMAT_CLASS_0_9 else header[at:]
                     for header, number in zip(headers, self.formats, strict=True)]
         if self.overlays is not None:
             keys = [(key, overlay) if overlay else key for key, overlay in zip(keys, self.overlays, strict=True)]

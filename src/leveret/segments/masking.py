@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from leveret.broker.message import FORMAT_AMQP0
+from leveret.broker.message import FORMAT_AMQP1
 from leveret.segments.erasure import DROP_BODY, MASK, CompiledRule, Counts
 from leveret.segments.reader import Stored
 from leveret.storage.records import decode_overlay, encode_overlay
@@ -47,7 +47,7 @@ def _masked(rule: CompiledRule, stored: Stored, counts: Counts) -> Stored:
     if rule.mask_headers:
         stored = _masked_headers(rule.mask_headers, mask, stored)
     if rule.mask_properties:
-        stored = (_masked_properties0 if stored.format == FORMAT_AMQP0 else _masked_properties1)(
+        stored = (_masked_properties0 if stored.format != FORMAT_AMQP1 else _masked_properties1)(
             rule.mask_properties, mask, stored)
     return stored
 
@@ -56,7 +56,7 @@ def _masked(rule: CompiledRule, stored: Stored, counts: Counts) -> Stored:
 
 
 def _masked_body(rule: CompiledRule, stored: Stored, counts: Counts) -> Stored:
-    content = stored.body if stored.format == FORMAT_AMQP0 else _content(stored.body)
+    content = stored.body if stored.format != FORMAT_AMQP1 else _content(stored.body)
     document: Any = None
     if content is not None:
         try:
@@ -89,7 +89,7 @@ def _content(body: bytes) -> bytes | None:
 
 def _with_body(stored: Stored, content: bytes) -> Stored:
     """The message with another content; of AMQP 1.0 a text stays one, and whatever else there was becomes data."""
-    if stored.format == FORMAT_AMQP0:
+    if stored.format != FORMAT_AMQP1:
         header = stored.header
         if len(header) >= HEADER_MIN_SIZE:
             header = header[: _SIZE.start] + len(content).to_bytes(8, "big") + header[_SIZE.stop :]
@@ -112,7 +112,7 @@ def _masked_headers(names: list[str], mask: str, stored: Stored) -> Stored:
         if any(name in overlay.headers for name in names):
             overlay.headers.update({name: mask for name in names if overlay.headers.get(name) is not None})
             stored = stored._replace(overlay=encode_overlay(overlay))
-    if stored.format == FORMAT_AMQP0:
+    if stored.format != FORMAT_AMQP1:
         present = decode_header(stored.header)[2].get("headers") or {}
         found = {name: mask for name in names if name in present}
         return stored._replace(header=overlay_header(stored.header, found, False)) if found else stored

@@ -9,8 +9,8 @@ from itertools import accumulate, pairwise
 from typing import Any, Final
 
 from leveret.broker import metadata
-from leveret.broker.message import FORMAT_AMQP0, FORMAT_AMQP1, Overlay
-from leveret.broker.queues.packing import HAS_OVERLAY, IS_AMQP1, MAGIC, REDELIVERED
+from leveret.broker.message import FORMAT_AMQP0, Overlay
+from leveret.broker.queues.packing import FORMAT_MASK, HAS_OVERLAY, MAGIC, REDELIVERED
 from leveret.segments.columns import Rows
 from leveret.storage.records import encode_overlay
 
@@ -54,7 +54,7 @@ class Packed:
         any_facts = facts.tobytes() if any(facts) else b""
         formats: Any = FORMAT_AMQP0
         if any_facts:
-            formats = [FORMAT_AMQP1 if fact & IS_AMQP1 else FORMAT_AMQP0 for fact in any_facts]
+            formats = [fact & FORMAT_MASK for fact in any_facts]
         self.rows = Rows(
             offsets.tolist(), times.tolist(), formats, addresses, headers, bodies,
             [_encoded(octets) if fact & HAS_OVERLAY else b"" for octets, fact in zip(overlays, any_facts, strict=True)]

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from leveret.broker.message import FORMAT_AMQP0
+from leveret.broker.message import FORMAT_AMQP1, FORMAT_BASIC_0_9, FORMAT_CLASS_0_9, PROTOCOLS
 from leveret.segments import files, schema
 from leveret.segments.amqp0_records import headers_at
 from leveret.segments.columns import table_schema, with_source
@@ -17,6 +17,7 @@ from leveret.segments.files import Options
 from leveret.segments.folding import unfold
 from leveret.segments.manifest import Segment
 from leveret.storage.records import decode_overlay
+from leveret.wire.amqp0.classes import BASIC, class_of
 
 BATCH_ROWS: Final = 8192
 # What a message is made of again.
@@ -190,15 +191,22 @@ def rebuild(batch: pa.RecordBatch) -> list[Stored]:
         address = _address(exchange, key)
         if overlay is not None:
             address = decode_overlay(overlay).address or address
-        kind = schema.FORMATS[protocol]
-        if kind == FORMAT_AMQP0:
-            found.append(Stored(offset, (time or 0) // 1000, kind, address, raw, headers_at(raw), body, overlay,
+        kind = _format(protocol, raw)
+        if kind != FORMAT_AMQP1:
+            found.append(Stored(offset, (time or 0) // 1000, kind, address, raw,
+                                -1 if kind == FORMAT_CLASS_0_9 else headers_at(raw), body, overlay,
                                 -1 if priority is None else priority, bool(durable)))
         else:
             header, at, whole = unfold(raw, body)
             found.append(Stored(offset, (time or 0) // 1000, kind, address, header, at, whole, overlay,
                                 -1 if priority is None else priority, bool(durable)))
     return found
+
+
+def _format(protocol: str, raw: bytes) -> int:
+    """The format of a message; of 0-9 the class of its content says it."""
+    kind = PROTOCOLS.index(protocol)
+    return FORMAT_CLASS_0_9 if kind == FORMAT_BASIC_0_9 and class_of(raw) != BASIC else kind
 
 
 def _address(exchange: str, routing_key: str) -> bytes:

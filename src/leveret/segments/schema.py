@@ -10,8 +10,6 @@ from typing import Final
 
 import pyarrow as pa
 
-from leveret.broker.message import FORMAT_AMQP0, FORMAT_AMQP1
-
 # Of what is written. A reader takes this and older ones.
 SCHEMA_VERSION: Final = 1
 
@@ -21,10 +19,6 @@ STREAM_KEY: Final = b"leveret.stream"
 FIRST_KEY: Final = b"leveret.first_offset"
 LAST_KEY: Final = b"leveret.last_offset"
 COUNT_KEY: Final = b"leveret.count"
-
-# By the format of a message: what the column `protocol` says. 0-9 and 0-9-1 have the same content headers.
-PROTOCOLS: Final = ("0-9-1", "1.0")
-FORMATS: Final = {PROTOCOLS[FORMAT_AMQP0]: FORMAT_AMQP0, "0-9": FORMAT_AMQP0, PROTOCOLS[FORMAT_AMQP1]: FORMAT_AMQP1}
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 HEADERS: Final = pa.map_(pa.string(), pa.string())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from leveret.protocols.convert.to_amqp0 import make_header_reader
 from leveret.protocols.v1_0.connection import Connection
 from leveret.wire.amqp1.composite import Composite, Performative
 from leveret.wire.amqp1.composites import encode_composite
@@ -34,7 +33,6 @@ def make_site(*, user: str = "user", **options: Any) -> Site:
     own = {name: options.pop(name) for name in list(options) if name in (
         "auto_create", "sessions", "links", "idle_timeout", "link_credit", "max_frame_size", "transaction_timeout")}
     site = Site(**options)
-    site.broker.header_readers.update([make_header_reader()])
     site.services.amqp10.anonymous_user = user
     for name, value in own.items():
         setattr(site.services.amqp10, name, value)

@@ -19,7 +19,7 @@ from typing import Final
 
 from leveret.broker import metadata
 from leveret.broker.bodies import Body, Preceded, StoredBody, whole
-from leveret.broker.message import FORMAT_AMQP1, Message, Overlay, make_address
+from leveret.broker.message import Message, Overlay, make_address
 
 PACKED: Final = "x-packed"
 UNTIL: Final = "x-packed-until"
@@ -29,9 +29,10 @@ ENTRIES: Final = 4096
 OCTETS: Final = 512 << 10
 MAGIC: Final = b"LVP1"
 
-IS_AMQP1: Final = 1
-REDELIVERED: Final = 2
-HAS_OVERLAY: Final = 4
+# In the two lowest bits of the facts.
+FORMAT_MASK: Final = 3
+REDELIVERED: Final = 4
+HAS_OVERLAY: Final = 8
 
 _HEAD: Final = struct.Struct("<4sIQQ").pack
 # A content header of class basic without properties.
@@ -68,7 +69,7 @@ class Pack:
     def add(self, message: Message, offset: int, time: int, overlay: Overlay | None = None, redelivered: bool = False,
             delivery_count: int = 0) -> None:
         """One more row. `time`: when it was appended, milliseconds of Unix time."""
-        facts = IS_AMQP1 if message.format == FORMAT_AMQP1 else 0
+        facts = message.format
         if redelivered:
             facts |= REDELIVERED
         address = message.address

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.exchanges.topic import TopicExchange
-from leveret.broker.message import FORMAT_AMQP0, Message, Overlay
+from leveret.broker.message import FORMAT_AMQP1, Message, Overlay
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -85,7 +85,7 @@ class StreamFilter:
         if at < 0:
             return self.unfiltered
         kind = header[at + len(_VALUE_OCTETS) : at + len(_VALUE_OCTETS) + 1]
-        if kind and kind in (_TEXTS_0 if message.format == FORMAT_AMQP0 else _TEXTS_1):
+        if kind and kind in (_TEXTS_1 if message.format == FORMAT_AMQP1 else _TEXTS_0):
             for needle in self._needles:
                 if needle in header:
                     break

@@ -9,15 +9,16 @@ from uuid import UUID
 
 from leveret.broker.bodies import Body, StoredBody, whole
 from leveret.broker.broker import HeaderReader
-from leveret.broker.message import AT_ONCE, FORMAT_AMQP1, ONLY_OFFSET, Entry, Message
+from leveret.broker.message import AT_ONCE, FORMAT_CLASS_0_9, ONLY_OFFSET, Entry, Message
 from leveret.protocols.convert.annotations import DEATHS, PREFIX
 from leveret.protocols.convert.names import AMQP_BODY, AMQP_ENCODED, FIELDS, NESTED, QUEUES, STRING_BODY
 from leveret.protocols.convert.parts import Part
 from leveret.protocols.convert.usual_amqp0 import usual_properties
 from leveret.protocols.convert.values import name_of, plain
+from leveret.wire.amqp0.classes import to_basic
 from leveret.wire.amqp0.errors import EncodeError
 from leveret.wire.amqp0.offsets import with_stream_offset
-from leveret.wire.amqp0.properties import encode_header
+from leveret.wire.amqp0.properties import encode_header, overlay_header
 from leveret.wire.amqp1 import codes, descriptors
 from leveret.wire.amqp1.composites import decode_composite
 from leveret.wire.amqp1.decode import decode_value
@@ -43,8 +44,10 @@ _FIXED_SIZE: Final = 12
 
 
 def convert(entry: Entry) -> Message:
-    """The message as one of 0-9-1, with the overlay of the entry in its headers."""
+    """The message as one of class basic, with the overlay of the entry in its headers."""
     message = entry.message
+    if message.format == FORMAT_CLASS_0_9:
+        return _convert_class(entry)
     body, kind = _body_of(message)
     size = body.size if isinstance(body, StoredBody) else len(body)
     overlay = entry.overlay
@@ -73,6 +76,20 @@ def convert(entry: Entry) -> Message:
     if overlay is not None and overlay.shows_offset:
         header = with_stream_offset(header, entry.seq - 1)
     return Message(message.address, header, body, size, message.persistent, message.priority, message.expires_at)
+
+
+def _convert_class(entry: Entry) -> Message:
+    """A content of another class of 0-9."""
+    message = entry.message
+    header = to_basic(message.header)
+    overlay = entry.overlay
+    if overlay is not None:
+        if overlay.headers or overlay.drop_expiration:
+            header = overlay_header(header, overlay.headers, overlay.drop_expiration)
+        if overlay.shows_offset:
+            header = with_stream_offset(header, entry.seq - 1)
+    return Message(message.address, header, message.body, message.size, message.persistent, message.priority,
+                   message.expires_at)
 
 
 def _plain(message: Message) -> bytes:
@@ -280,8 +297,3 @@ class Amqp1HeaderReader(HeaderReader):
             return None
         value: str | None = _properties_of(message).get("expiration")
         return value
-
-
-def make_header_reader() -> tuple[int, HeaderReader]:
-    """The reader and the message format that it is for."""
-    return FORMAT_AMQP1, Amqp1HeaderReader()

@@ -7,7 +7,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from leveret.broker.bodies import Body, whole
-from leveret.broker.message import Entry, Message, Overlay
+from leveret.broker.message import FORMAT_CLASS_0_9, Entry, Message, Overlay
 from leveret.protocols.convert.annotations import PREFIX, annotation_of, encode_annotations, symbol
 from leveret.protocols.convert.names import (
     AMQP_BODY,
@@ -22,6 +22,7 @@ from leveret.protocols.convert.offsets import with_stream_offset
 from leveret.protocols.convert.origins import EXCHANGE, ROUTING_KEY
 from leveret.protocols.convert.usual_amqp1 import DIFFERING, usual_sections
 from leveret.protocols.convert.values import is_simple, text_of, typed
+from leveret.wire.amqp0.classes import to_basic
 from leveret.wire.amqp0.errors import WireError
 from leveret.wire.amqp0.properties import decode_header
 from leveret.wire.amqp1.composites import encode_composite
@@ -88,13 +89,13 @@ def _marked_sections(message: Message, overlay: Overlay | None) -> bytes:
 
 
 def _plain_sections(message: Message, address: bytes) -> bytes:
-    header = message.header
+    header = _basic(message)
     if (header[_PROPERTIES_AT] << 8 | header[_PROPERTIES_AT + 1]) & DIFFERING:
         usual = usual_sections(header, address, _sections)
         if usual is not None:
             return usual
     # Publishers write the same properties again and again.
-    key = (address, message.header[_PROPERTIES_AT:])
+    key = (address, header[_PROPERTIES_AT:])
     found = _cache.get(key)
     if found is None:
         found = _sections(address, _properties(message))
@@ -124,9 +125,13 @@ def body_of(message: Message) -> Body:
     return whole(body) if isinstance(body, list) else body
 
 
+def _basic(message: Message) -> bytes:
+    return message.header if message.format != FORMAT_CLASS_0_9 else to_basic(message.header)
+
+
 def _properties(message: Message) -> dict[str, Any]:
     try:
-        return dict(decode_header(message.header)[2])
+        return dict(decode_header(_basic(message))[2])
     except WireError:
         return {}
 

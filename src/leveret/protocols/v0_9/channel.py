@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from leveret.broker.message import Entry
+from leveret.broker.message import FORMAT_BASIC_0_9, Entry
 from leveret.protocols.v0_9.realms import WRITE, Tickets
 from leveret.protocols.v0_9_1.channel import Channel as Channel091
 from leveret.wire.amqp0.commands import TICKET_SHIFT, Publish
@@ -20,6 +20,7 @@ class Channel(Channel091):
 
     def __init__(self, connection: Connection, number: int, id: str) -> None:
         super().__init__(connection, number)
+        self.format = FORMAT_BASIC_0_9
         self.id = id
         self.opened_on = connection
         self.tickets = Tickets(connection.realms, connection.user, self, connection.tickets)

@@ -12,7 +12,7 @@ from leveret.broker.dead_letter import split_address
 from leveret.broker.errors import AccessRefused, NotAllowed, NotImplementedByBroker, PreconditionFailed, ResourceError
 from leveret.broker.leases import reading
 from leveret.broker.leases.reading import LEASE
-from leveret.broker.message import FORMAT_AMQP0, Entry
+from leveret.broker.message import NOT_BASIC, Entry
 from leveret.broker.queues.base import Queue
 from leveret.broker.queues.paging import Waiting
 from leveret.protocols import direct_reply
@@ -170,7 +170,7 @@ def _answer_get(channel: Channel, queue: Queue, no_ack: bool) -> bool:
             channel.unacked_size += message.size
     overlay = entry.overlay
     header = message.header
-    if message.format != FORMAT_AMQP0:
+    if message.format & NOT_BASIC:
         message = to_amqp0.convert(entry)
         header = message.header
     elif overlay is not None:

@@ -12,7 +12,7 @@ from leveret.broker.bodies import Body, StoredBody, whole
 from leveret.broker.broker import Holder
 from leveret.broker.consumer import Consumer
 from leveret.broker.errors import ContentTooLarge, PreconditionFailed
-from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, Entry, Message
+from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, NOT_BASIC, Entry, Message
 from leveret.broker.queues.base import Queue
 from leveret.broker.routing import Route
 from leveret.broker.transactions import ACCEPT, REJECT, REQUEUE
@@ -115,7 +115,7 @@ class ChannelConsumer(Consumer):
         overlay = entry.overlay
         address = message.address
         header = message.header
-        if message.format != FORMAT_AMQP0:
+        if message.format & NOT_BASIC:
             message = to_amqp0.convert(entry)
             header = message.header
         elif overlay is not None:
@@ -140,6 +140,7 @@ class ChannelConsumer(Consumer):
 class Channel(Holder):
     """One channel of a connection.
 
+    format      of what is published on it
     unacked     entries by delivery tag; `low_tag`: no lower tag is in it
     active      the client lets deliveries flow (channel.flow); paused: we have asked it to stop publishing
     stalled     a reply is waiting for a commit or a page; commands of this channel queue up in `backlog`
@@ -154,6 +155,7 @@ class Channel(Holder):
         self.log = connection.broker.log
         self.number = number
         self.scope = object()
+        self.format = FORMAT_AMQP0
         self.active = True
         self.paused = False
         self.pause_known = False
@@ -224,7 +226,7 @@ class Channel(Holder):
             body = self.incoming
             self.incoming = []
         message = Message(address, header, body, command.size, command.delivery_mode == 2, command.priority, expires_at,
-                          command.headers_at, connection.number)
+                          command.headers_at, connection.number, self.format)
         self.publish_count += 1
         if self.paused and (self.pause_known or self.broker.timers.now() > self.pause_until):
             connection.hold_back("alarm")

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from leveret.broker.broker import HeaderReader
 from leveret.broker.errors import PreconditionFailed
-from leveret.broker.message import FORMAT_AMQP0, Entry, Message, Overlay
+from leveret.broker.message import Entry, Message, Overlay
 from leveret.wire.amqp0.errors import EncodeError, WireError
 from leveret.wire.amqp0.offsets import with_stream_offset
 from leveret.wire.amqp0.properties import decode_header, decode_headers_table, encode_header, overlay_header
@@ -124,8 +124,3 @@ def _with_long_count(death: dict[str, Any]) -> dict[str, Any]:
     """A death; publishers may have written any."""
     count = death.get("count")
     return {**death, "count": LongLong(count)} if isinstance(count, int) else death
-
-
-def make_header_reader() -> tuple[int, HeaderReader]:
-    """The reader and the message format that it is for."""
-    return FORMAT_AMQP0, BasicHeaderReader()
