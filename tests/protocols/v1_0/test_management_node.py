@@ -231,6 +231,49 @@ class TestLinkPair:
         assert statuses == ["200"] * 14 + ["503"] * 6
         assert node.call("GET", "/queues/none")[0] == 404
 
+    def test_nor_those_of_many_pairs_together(self, site: Site, session: Session) -> None:
+        site.vhost.declare_queue("q", None, arguments={"x-note": "x" * 300_000})
+        nodes = [Node(session, f"pair {number}") for number in range(5)]
+        for node in nodes:
+            node.receiver.detach()
+            for number in range(4):
+                node.send("GET", "/queues/q", id=ULong(number))
+        session.client.send(Flow(1 << 20, 0, 1000, 0, channel=0))
+        statuses = []
+        for number, node in enumerate(nodes):
+            node.receiver = answers(session, f"pair {number}", credit=30)
+            session.client.run()
+            payload = b""
+            for frame in session.client.all(Transfer):
+                payload += frame.payload
+                if not frame.more:
+                    statuses.append(read(payload)[0].subject)
+                    payload = b""
+        assert statuses == ["200"] * 14 + ["503"] * 6
+
+    @pytest.mark.parametrize("first", ["requests", "answers"])
+    def test_what_a_pair_leaves_behind_counts_no_more(self, site: Site, session: Session, first: str) -> None:
+        site.vhost.declare_queue("q", None, arguments={"x-note": "x" * 300_000})
+        left = Node(session, "left", credit=1)
+        for number in range(20):
+            left.send("GET", "/queues/q", id=ULong(number))
+        for link in (left.sender, left.receiver) if first == "requests" else (left.receiver, left.sender):
+            link.detach()
+        session.client.received.clear()
+        assert Node(session, "other").call("GET", "/queues/none")[0] == 404
+
+    def test_nor_do_the_answers_of_a_session_that_has_ended(self, site: Site) -> None:
+        site.vhost.declare_queue("q", None, arguments={"x-note": "x" * 300_000})
+        client = connect(site)
+        client.begin(1)
+        session = client.begin()
+        node = Node(session, credit=1)
+        for number in range(20):
+            node.send("GET", "/queues/q", id=ULong(number))
+        session.end()
+        client.received.clear()
+        assert Node(client.begin()).call("GET", "/queues/none")[0] == 404
+
     def test_requests_are_taken_while_publishers_must_stop(self, site: Site, session: Session) -> None:
         node = Node(session, credit=1000)
         assert node.call("PUT", "/queues/q", {})[0] == 201

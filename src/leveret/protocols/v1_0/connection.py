@@ -102,6 +102,8 @@ class Connection(VhostSession):
         self.works: dict[bytes, Work] = {}
         # While a request of the management node is carried out: links whose queue went with it.
         self.held_links: list[OutgoingLink] | None = None
+        # Octets of answers of the management node that have not gone out.
+        self.answer_octets = 0
         self.node_name = f"leveret@{socket.gethostname()}"
         self.next_work = 1
         # Those whose discharge is answered once what they acquired is aborted.

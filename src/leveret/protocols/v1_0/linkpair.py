@@ -30,7 +30,7 @@ CAPABILITY: Final = "LINK_PAIR_V1_0"
 MOST: Final = 64
 # Octets of one request.
 LARGEST: Final = 1 << 20
-# Octets of answers that wait for credit, beyond which requests are not carried out.
+# Octets of answers that wait for credit on a connection, beyond which requests are not carried out.
 MOST_OCTETS: Final = 4 << 20
 
 
@@ -49,7 +49,7 @@ class Waiting:
 class LinkPair(CommitWaiter):
     """Both links of a pair, as far as they are attached.
 
-    waiting  answers that wait for their commit; ready: those that wait for credit; octets: of both
+    waiting  answers that wait for their commit; ready: those that wait for credit. Both are counted for the connection
     """
 
     def __init__(self, session: SessionEndpoint) -> None:
@@ -58,15 +58,14 @@ class LinkPair(CommitWaiter):
         self.answers: AnswerLink | None = None
         self.waiting: deque[Waiting] = deque()
         self.ready: deque[bytes] = deque()
-        self.octets = 0
 
     def perform(self, payload: bytes) -> None:
         """Carry out a request."""
         session = self.session
         connection = session.connection
         busy = ""
-        if self.octets > MOST_OCTETS:
-            busy = f"answers of {self.octets} octets wait for credit, at most {MOST_OCTETS} are kept"
+        if connection.answer_octets > MOST_OCTETS:
+            busy = f"answers of {connection.answer_octets} octets wait for credit, at most {MOST_OCTETS} are kept"
         gone: list[OutgoingLink] = []
         connection.held_links = gone
         try:
@@ -76,7 +75,7 @@ class LinkPair(CommitWaiter):
         log = session.log
         batch = log.filling if kept and log.has_pending() else 0
         self.waiting.append(Waiting(message, batch, gone))
-        self.octets += len(message)
+        connection.answer_octets += len(message)
         if batch:
             log.wait(self)
         self._resolve()
@@ -94,6 +93,8 @@ class LinkPair(CommitWaiter):
             self.send()
             for link in first.gone:
                 link.queue_gone()
+        if self.answers is None and self.requests is None:
+            self.forget_ready()
 
     def send(self) -> None:
         """Send answers as far as there is credit."""
@@ -102,14 +103,14 @@ class LinkPair(CommitWaiter):
             return
         while self.ready and link.can_send():
             payload = self.ready.popleft()
-            self.octets -= len(payload)
+            self.session.connection.answer_octets -= len(payload)
             link.send(payload)
         if self.requests is not None:
             self.requests.grant()
 
     def forget_ready(self) -> None:
         """The link that answers would go out on is gone."""
-        self.octets -= sum(len(payload) for payload in self.ready)
+        self.session.connection.answer_octets -= sum(len(payload) for payload in self.ready)
         self.ready.clear()
 
     def room(self) -> int:
@@ -156,6 +157,8 @@ class RequestLink(IncomingLink):
     def close(self) -> None:
         if self.pair.requests is self:
             self.pair.requests = None
+            if self.pair.answers is None:
+                self.pair.forget_ready()
         super().close()
 
 
