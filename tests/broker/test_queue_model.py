@@ -152,6 +152,11 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(target=held)
     def get(self) -> str:
         while True:
+            # Consumers come first, as in the get itself.
+            if self.queue.active and self.queue.expiring:
+                self.queue.drain()
+            else:
+                self.queue.catch_up()
             self.delivered = self.queue.delivered
             entry = self.queue.get(False)
             self.delivered = 1 << 62

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from leveret.blocking import Channel
-from leveret.client import AccessRefused, ConsumerCancelled, NotFound, PreconditionFailed
+from leveret.client import AccessRefused, ConsumerCancelled, Error, NotFound, PreconditionFailed, amqp1
 from tests.management.conftest import Open
 from tests.support.broker import Broker, LeveretProcess
 from tests.support.requests import Refused, ask, ask_raw
@@ -116,6 +116,34 @@ def test_a_reader_of_an_older_epoch_is_ended(dial: Open, queue: str) -> None:
         with pytest.raises(ConsumerCancelled):
             for _ in range(11):
                 consumer.next(30)
+
+
+def filters_of(arguments: dict[str, Any]) -> dict[str, amqp1.Filter]:
+    """Arguments of a reader as the filters that they are over AMQP 1.0."""
+    return {name: amqp1.Filter(name.replace("x-lease", "leveret:lease"), value) for name, value in arguments.items()}
+
+
+def test_a_slice_over_amqp_1_0(dial: Open, queue: str) -> None:
+    epoch = acquire(dial(), queue)
+    plan(dial(), queue, epoch, 0, 60)
+    connection = dial("1.0").connection
+    for credit in (5, 100):
+        filters = filters_of(slice_of(epoch, 1, 10, 40))
+        with connection.receiver(f"/queues/{queue}", filters=filters, settled=True, prefetch=credit) as receiver:
+            found = []
+            for _ in range(40):
+                delivery = receiver.next(30)
+                offset = delivery.message.annotations["x-stream-offset"]
+                found.append((offset, int(bytes(delivery.body))))
+        assert found == [(number, number) for number in range(10, 50)]
+    for filters, settled in (
+        (filters_of(slice_of(epoch, 1, 10, 51)), True), (filters_of(slice_of(epoch, 1, 10, 40)), False),
+        ({"lease": amqp1.Filter("leveret:lease", "l")}, True),
+        ({**filters_of(slice_of(epoch, 1, 0, 1)), "sql": amqp1.selector("a = 1")}, True),
+    ):
+        with pytest.raises(Error), connection.receiver(f"/queues/{queue}", filters=filters, settled=settled) as receiver:
+            receiver.next(30)
+    assert ask(dial(), "lease.commit", queue=queue, lease="l", epoch=epoch, batch=1)["committed"] == 1
 
 
 def test_a_reader_that_is_slow_gets_all(dial: Open, name: str) -> None:

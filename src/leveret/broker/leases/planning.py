@@ -84,7 +84,8 @@ class Plan:
         if queue.refusals:
             for seq in batch.seqs():
                 queue.refusals.pop(seq, None)
-        if queue.ring or queue.levels is not None or _may_differ(queue):
+        paging.read_heads(queue)
+        if queue.ring or queue.expiring or queue.levels is not None:
             queue.activate()
 
     def fail(self, error: BrokerError) -> None:
@@ -180,3 +181,5 @@ def _store(queue: Queue, entry: Entry) -> None:
         row.log.settle(entry)
         entry.row = None
     queue.log.store(entry)
+    if entry.message.expires_at and not queue.has_expiring:
+        queue.note_expiring()

@@ -146,6 +146,7 @@ class Reader(CommitWaiter):
             if not self.packed:
                 entry.overlay = with_offset(entry.overlay)
             self.loaded.append(entry)
+        paging.tell_waiting(queue)
         queue.activate()
         queue.broker.end_turn()
 

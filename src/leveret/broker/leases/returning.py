@@ -58,6 +58,7 @@ def _put_back(queue: Queue, pieces: list[tuple[int, Chunk]]) -> None:
             queue.memory -= entry.message.size + ENTRY_OVERHEAD
             paging.note_refusals(queue, entry)
     broker.paging[queue.id] = queue
+    paging.read_heads(queue)
     # Those that were paged out on the way may have been waited for.
     paging.tell_waiting(queue)
     if queue.max_length >= 0 or queue.max_bytes >= 0:

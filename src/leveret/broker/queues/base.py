@@ -187,7 +187,7 @@ class Queue:
         if message.expires_at:
             self.expiring = True
             if self.stored and not self.has_expiring and message.persistent:
-                self._note_expiring()
+                self.note_expiring()
         if not self.active:
             self.active = True
             self.broker.active.append(self)
@@ -231,7 +231,7 @@ class Queue:
         if self.stored and message.persistent:
             self.log.store(entry)
             if message.expires_at and not self.has_expiring:
-                self._note_expiring()
+                self.note_expiring()
             if overlay is not None and overlay.visible_at and not self.has_delayed:
                 self.has_delayed = True
                 self.vhost.keep_queue(self)
@@ -239,7 +239,8 @@ class Queue:
             self.watch.routed(entry)
         return entry
 
-    def _note_expiring(self) -> None:
+    def note_expiring(self) -> None:
+        """The log has messages of this queue that expire by themselves."""
         self.has_expiring = True
         self.vhost.keep_queue(self)
 

@@ -268,6 +268,11 @@ def recover(queue: Queue, recovered: RecoveredQueue, handed_out: bool) -> None:
 def start(queue: Queue) -> None:
     """After recovery: read the heads of queues whose entries expire, start the life-time timer."""
     expiry.touch(queue)
+    read_heads(queue)
+
+
+def read_heads(queue: Queue) -> None:
+    """Where entries expire, their heads must be in memory: their expiry is what the timer knows."""
     if queue.message_ttl >= 0 or queue.has_expiring:
         for backlog in queue.all_levels():
             if backlog.chunks and not backlog.loading:

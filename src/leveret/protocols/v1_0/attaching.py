@@ -277,14 +277,14 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
     # The queue of a subscription is the link's own, and nobody would ever empty it.
     copies = source.distribution_mode == constants.STD_DIST_MODE_COPY
     # What reads a stream takes nothing away from it.
-    browses = copies and not is_subscription and queue.settings.type != STREAM
+    browses = copies and not is_subscription and queue.settings.type != STREAM and not wanted.lease
     if not browses and queue.consumers and queue.consumers[0].exclusive:
         raise AccessRefused(f"queue '{queue.name}' in vhost '{connection.vhost_name}' in exclusive use")
     queue.touch()
     settled = frame.snd_settle_mode == constants.SENDER_SETTLE_MODE_SETTLED
     # What is not there after a restart cannot have a state then, and what is shared, or a stream's, has none of its own.
     durable = source.durable if queue.stored else 0
-    if subscription is not None or queue.settings.type == STREAM:
+    if subscription is not None or queue.settings.type == STREAM or wanted.lease:
         durable = min(durable, CONFIGURATION)
     if browses:
         if terminus.queue is not queue:
@@ -296,7 +296,7 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
     else:
         link.consumer = LinkConsumer(link, queue, settled, False, priority)
     link.consumer.default_outcome = default_outcome
-    wanted.take_place(queue, copies)
+    wanted.take_place(queue, copies, settled)
     link.consumer.filter(wanted)
     actual = Source(address, durable, source.expiry_policy, source.timeout, properties is not None, properties,
                     constants.STD_DIST_MODE_COPY if copies else constants.STD_DIST_MODE_MOVE, wanted.in_place or None,

@@ -10,6 +10,8 @@ from decimal import Decimal
 from typing import Any, Final
 
 from leveret.broker.arguments import STREAM
+from leveret.broker.errors import PreconditionFailed
+from leveret.broker.leases import reading
 from leveret.broker.message import AT_ONCE, Entry, Message, Overlay
 from leveret.broker.queues.base import Queue
 from leveret.broker.queues.expiry import expires_at
@@ -51,6 +53,11 @@ STREAM_FILTERS: Final = {
     "leveret:packed": "x-packed", "leveret:packed-until": "x-packed-until",
     "leveret:stream-filter-routing-key": "x-stream-filter-routing-key",
 }
+# Of readers of leases.
+LEASE_FILTERS: Final = {
+    "leveret:lease": reading.LEASE, "leveret:lease-epoch": reading.EPOCH, "leveret:lease-batch": reading.BATCH,
+    "leveret:lease-first": reading.FIRST, "leveret:lease-count": reading.COUNT,
+}
 DESCRIPTORS: Final = {
     0x0000468C00000000: DIRECT_BINDING, 0x0000468C00000001: TOPIC_BINDING, 0x0000468C00000002: HEADERS_BINDING,
     0x0000468C00000003: NO_LOCAL, 0x0000468C00000004: SELECTOR, 0x120: SQL, 0x173: PROPERTIES_FILTER,
@@ -65,10 +72,11 @@ class Wanted:
     no_local   nothing that this connection has published
     binding    of a subscription: its key, None where no filter says it; arguments of the binding
     stream     of a reader of a stream: the arguments of its consumer
+    lease      of a reader of a lease: the same
     in_place   the map for the answer
     """
 
-    __slots__ = ("arguments", "binding", "filters", "in_place", "no_local", "stream")
+    __slots__ = ("arguments", "binding", "filters", "in_place", "lease", "no_local", "stream")
 
     def __init__(self) -> None:
         self.filters: list[Filter] = []
@@ -76,11 +84,17 @@ class Wanted:
         self.binding: str | None = None
         self.arguments: dict[str, Any] = {}
         self.stream: dict[str, Any] = {}
+        self.lease: dict[str, Any] = {}
         self.in_place: dict[Any, Any] = {}
 
-    def take_place(self, queue: Queue, browses: bool) -> None:
-        """Leave out what makes no sense at this queue. BrokerError for a place in a stream that there is not; who browses
-        a stream begins with what is there."""
+    def take_place(self, queue: Queue, browses: bool, settled: bool) -> None:
+        """Leave out what makes no sense at this queue. BrokerError for a place in a stream, or a slice of a lease, that
+        there is not; who browses a stream begins with what is there."""
+        if self.lease:
+            reading.check(queue, self.lease, settled)
+            if self.filters or self.no_local:
+                raise PreconditionFailed(f"lease '{self.lease[reading.LEASE]}' of queue '{queue.name}' is read without"
+                                         " other filters")
         if queue.settings.type == STREAM:
             if browses:
                 self.stream.setdefault("x-stream-offset", "first")
@@ -127,6 +141,8 @@ def _add(wanted: Wanted, name: str, value: Any, is_exchange: bool) -> bool:
         wanted.no_local = True
     elif name in STREAM_FILTERS:
         wanted.stream[STREAM_FILTERS[name]] = plain(value)
+    elif name in LEASE_FILTERS:
+        wanted.lease[LEASE_FILTERS[name]] = plain(value)
     elif name in (DIRECT_BINDING, TOPIC_BINDING) and is_exchange:
         wanted.binding = _text(name, value)
     elif name == HEADERS_BINDING and is_exchange:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from leveret.broker.arguments import QUORUM
 from leveret.broker.bodies import Body, whole
 from leveret.broker.consumer import Consumer
+from leveret.broker.leases import reading
 from leveret.broker.message import FORMAT_AMQP1, Entry, Message
 from leveret.broker.queues import browsing
 from leveret.broker.queues.base import Queue
@@ -57,7 +58,7 @@ class LinkConsumer(Consumer):
         self.no_local = wanted.no_local
         self.filters = wanted.filters
         self.selective = wanted.no_local or bool(wanted.filters)
-        self.arguments = wanted.stream
+        self.arguments = wanted.lease or wanted.stream
 
     def wants(self, message: Message, entry: Entry | None) -> bool:
         if self.no_local and message.publisher == self.link.session.connection.number:
@@ -338,6 +339,8 @@ class OutgoingLink(Link):
         queue = self.consumer.queue
         if self.consumer.seen is not None:
             return browsing.is_reading(queue, self.consumer)
+        if self.consumer.apart:
+            return reading.is_reading(queue, self.consumer)
         if self.consumer.selective and not queue.deleted and any(level.loading for level in queue.all_levels()):
             return True
         return queue.needs_loading()
