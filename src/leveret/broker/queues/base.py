@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 REJECTED: Final = "rejected"
 ACCEPTED: Final = "accepted"
 RELEASED: Final = "released"
-# The protocol of those who take messages without consuming.
-GET_PROTOCOL: Final = "0-9-1"
+# Who takes messages without consuming is not known here.
+GET_PROTOCOL: Final = ""
 DELIVERY_LIMIT: Final = "delivery_limit"
 
 
@@ -667,5 +667,5 @@ class Queue:
 
 
 def protocol_of(holder: Consumer | None) -> str:
-    """The protocol of who holds an entry."""
+    """The protocol of who holds an entry, as far as that is known."""
     return GET_PROTOCOL if holder is None else holder.protocol()

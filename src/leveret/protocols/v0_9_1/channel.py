@@ -97,7 +97,7 @@ class ChannelConsumer(Consumer):
         return not (self.no_local and publisher == self.on_channel.connection.number)
 
     def protocol(self) -> str:
-        return "0-9-1"
+        return self.on_channel.connection.protocol.removeprefix("AMQP ")
 
     def deliver(self, entry: Entry) -> None:
         channel = self.on_channel
