@@ -117,6 +117,8 @@ def check(messages: list[tuple[int, bytes, bytes, bytes]]) -> pa.RecordBatch:
 
 
 @given(st.lists(MESSAGES, min_size=1, max_size=6))
+@example([(FORMAT_AMQP1, b"", b"",
+           encode_overlay(Overlay(None, {"x-delivery-count": True, "x-death": [{"count": True}]})))])
 def test_messages_return_octet_for_octet(messages: list[tuple[int, bytes, bytes, bytes]]) -> None:
     check(messages)
 

@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 
-from leveret.segments import iceberg
+from leveret.segments import catalog, iceberg
 from leveret.segments.erasure import Rule, compile_rules
 from leveret.segments.iceberg import IcebergError, IcebergTables
 from leveret.segments.manifest import Segment
@@ -28,7 +28,7 @@ class Site:
 
     def __init__(self, path: Path, kept: timedelta = timedelta(hours=1)) -> None:
         self.directory = str(path / "segments")
-        self.properties = iceberg.default_properties(self.directory, str(path / "data"))
+        self.properties = catalog.default_properties(self.directory, path / "data")
         self.tables = IcebergTables(self.properties, kept)
 
     def urls(self, *segments: Segment) -> list[str]:
@@ -40,7 +40,7 @@ class Site:
 
     @property
     def table(self) -> Table:
-        return load_catalog(iceberg.CATALOG, **self.properties).load_table(NAME)
+        return load_catalog(catalog.CATALOG, **self.properties).load_table(NAME)
 
     def offsets(self) -> list[int]:
         found: list[int] = self.table.scan(selected_fields=("offset",)).to_arrow().column("offset").to_pylist()
@@ -63,7 +63,7 @@ def test_files_are_added_and_read_where_they_are(site: Site, tmp_path: Path) -> 
     assert {task.file.file_path for task in site.table.scan().plan_files()} == {f"file://{url}" for url in
                                                                                site.urls(first, second)}
     assert len(site.table.snapshots()) == 2
-    assert stat.S_IMODE(os.stat(tmp_path / "data" / iceberg.DATABASE).st_mode) == 0o600
+    assert stat.S_IMODE(os.stat(tmp_path / "data" / catalog.DATABASE).st_mode) == 0o600
 
 
 def test_identifiers_of_fields_are_those_of_the_files(site: Site) -> None:
@@ -144,3 +144,19 @@ def test_a_catalog_that_is_not_there_is_named_without_its_password(tmp_path: Pat
     ("", "a/b", ("default", "a_b"))])
 def test_names(vhost: str, stream: str, expected: tuple[str, str]) -> None:
     assert iceberg.identifier(vhost, stream) == expected
+
+
+def test_properties_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.toml"
+    path.write_text('type = "rest"\nuri = "https://catalog"\n"s3.retries" = 3\n"py-io-impl" = true\n')
+    assert catalog.read_properties(path) == {"type": "rest", "uri": "https://catalog", "s3.retries": "3",
+                                             "py-io-impl": "true"}
+    path = tmp_path / "catalog.json"
+    path.write_text('{"type": "sql"}')
+    assert catalog.read_properties(path) == {"type": "sql"}
+    for text in ('["a"]', '{"a": {"b": 1}}', "a = 1"):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=r"catalog\.json"):
+            catalog.read_properties(path)
+    assert catalog.default_properties("s3://bucket/streams/", Path("/data")) == {
+        "type": "sql", "uri": "sqlite:////data/iceberg.db", "warehouse": "s3://bucket/streams/iceberg"}

@@ -246,6 +246,19 @@ class StreamsConfig(Section, frozen=True, kw_only=True):
         Seconds,
         about("Time that a file stays when its segment has been retained long enough, merged or rewritten.", ge=0),
     ] = 60.0
+    iceberg: Annotated[
+        bool, about("Whether each stream is also an Iceberg table over its segments. Needs the extra `iceberg`.")
+    ] = False
+    iceberg_properties_file: Annotated[
+        FilePath | None,
+        about(
+            "File in TOML, or JSON where it is called so, with the properties of the catalog, as pyiceberg has them: "
+            "`type`, `uri`, `warehouse`, credentials. Absent: SQLite in the data directory."
+        ),
+    ] = None
+    iceberg_delay: Annotated[
+        Seconds, about("Time after which the Iceberg table of a stream follows a change of its segments.", ge=0)
+    ] = 5.0
 
 
 class AuthConfig(Section, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from pathlib import Path
 from leveret.broker.log import Log
 from leveret.broker.segments import SegmentSettings, SegmentStore
 from leveret.config import Config, ConfigError, StreamsConfig
+from leveret.segments.catalog import default_properties, read_properties
 from leveret.storage.sqlite import SqliteLog
 
 # In the data directory.
@@ -31,14 +32,31 @@ def make_store(config: Config, log: Log) -> SegmentStore | str:
     options = streams.storage_options_file
     if options is not None and not Path(options).is_file():
         raise ConfigError(f"streams.storage_options_file: there is no file {options}")
+    catalog = _catalog(config, directory)
     # Not at the top: a broker without streams in files needs nothing of it.
     from leveret.segments.process import SealerProcess
 
-    return SealerProcess(directory, log.file, log.spool, config.server.data_path / UNFINISHED, options)
+    return SealerProcess(directory, log.file, log.spool, config.server.data_path / UNFINISHED, options, catalog)
+
+
+def _catalog(config: Config, directory: str) -> dict[str, str] | None:
+    """The properties of the Iceberg catalog, None where streams have no tables."""
+    streams = config.streams
+    if not streams.iceberg:
+        return None
+    if find_spec("pyiceberg") is None:
+        raise ConfigError("streams.iceberg: the extra `iceberg` is not installed (pip install \"leveret[iceberg]\")")
+    if streams.iceberg_properties_file is None:
+        return default_properties(directory, config.server.data_path)
+    try:
+        return read_properties(Path(streams.iceberg_properties_file))
+    except ValueError as error:
+        raise ConfigError(f"streams.iceberg_properties_file: {error}") from None
 
 
 def segment_settings(streams: StreamsConfig) -> SegmentSettings:
     """The same in milliseconds."""
     merge_below = streams.segment_size // 4 if streams.merge_below is None else streams.merge_below
     return SegmentSettings(streams.sealing, streams.segment_size, round(streams.segment_age * 1000),
-                           round(streams.grace * 1000), merge_below)
+                           round(streams.grace * 1000), merge_below,
+                           round(streams.iceberg_delay * 1000) if streams.iceberg else -1)

@@ -13,14 +13,13 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.segments import files, schema
+from leveret.segments.catalog import CATALOG
 from leveret.segments.errors import masked
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
-CATALOG: Final = "leveret"
-DATABASE: Final = "iceberg.db"
 # The namespace of the vhost whose name is no name.
 ROOT: Final = "default"
 # Of the tables: what is kept of their own past.
@@ -47,14 +46,6 @@ class Synced:
         self.added = added
         self.removed = removed
         self.snapshot = snapshot
-
-
-def default_properties(directory: str, data_dir: str) -> dict[str, str]:
-    """The catalog where the configuration names none: SQLite in the data directory, tables beside the segments."""
-    local = files.local_path(directory)
-    place = directory if local is None else f"file://{os.path.abspath(local)}"
-    return {"type": "sql", "uri": f"sqlite:///{os.path.abspath(data_dir)}/{DATABASE}",
-            "warehouse": f"{place.rstrip('/')}/iceberg"}
 
 
 def identifier(vhost: str, stream: str) -> tuple[str, str]:

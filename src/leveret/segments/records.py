@@ -44,7 +44,7 @@ _LARGEST_INT: Final = (1 << 31) - 1
 
 def micros_of_ms(milliseconds: Any) -> int | None:
     """Microseconds of Unix time; None for what no DataFrame can hold."""
-    if isinstance(milliseconds, int) and FIRST_TIME <= milliseconds <= LAST_TIME:
+    if isinstance(milliseconds, int) and not isinstance(milliseconds, bool) and FIRST_TIME <= milliseconds <= LAST_TIME:
         return int(milliseconds) * 1000
     return None
 
@@ -69,7 +69,7 @@ class Table:
         found = data if marks is None else marks
         self.deaths = _deaths(found.get(DEATHS))
         count = untagged(found.get(DELIVERY_COUNT))
-        self.delivery_count = count if isinstance(count, int) and 0 <= count <= _LARGEST_INT else 0
+        self.delivery_count = count if type(count) is int and 0 <= count <= _LARGEST_INT else 0
 
 
 def _deaths(data: Any) -> list[dict[str, Any]] | None:
@@ -85,7 +85,7 @@ def _death(item: dict[str, Any]) -> dict[str, Any]:
     keys = found.get("routing-keys")
     return {
         "queue": _string(found.get("queue")), "reason": _string(found.get("reason")),
-        "count": count if isinstance(count, int) and -_LARGEST_LONG <= count <= _LARGEST_LONG else None,
+        "count": count if type(count) is int and -_LARGEST_LONG <= count <= _LARGEST_LONG else None,
         "exchange": _string(found.get("exchange")),
         "routing_keys": [key for key in keys if isinstance(key, str)] if isinstance(keys, list) else None,
         "time": _micros(found.get("time")), "original_expiration": _string(found.get("original-expiration")),

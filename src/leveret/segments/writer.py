@@ -97,8 +97,8 @@ class SegmentWriter:
         self._held_octets = 0
         local = files.local_path(directory)
         try:
-            if local is not None:
-                os.makedirs(local, mode=0o700, exist_ok=True)
+            if local is not None or spool is not None:
+                os.makedirs(local or spool or "", mode=0o700, exist_ok=True)
             self._temporary = os.path.join(local if local is not None else spool or tempfile.gettempdir(),
                                            f".{self.id}{TEMPORARY}")
             self._output = _Output(self._temporary)
