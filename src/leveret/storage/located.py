@@ -52,8 +52,8 @@ class LocatedRows(Located):
     def release(self) -> None:
         for row in self.rows:
             row.readers -= 1
-            if not row.live and not row.pins and not row.readers and row.state == STORED:
-                self.trimmer.touch(row)
+            if not row.readers and row.state == STORED and row.keeps_octets() * 2 <= row.size:
+                self.trimmer.touch(row)  # it was left alone meanwhile
         self.rows = []
 
 

@@ -15,7 +15,7 @@ from leveret.broker import metadata
 from leveret.broker.log import CommitWaiter, Loaded
 from leveret.broker.message import Message
 from leveret.broker.queues.stream_chunks import StreamChunk
-from leveret.broker.segments import MISSING, Segment
+from leveret.broker.segments import FAILED, MISSING, Segment
 
 if TYPE_CHECKING:
     from leveret.broker.queues.stream import StreamQueue
@@ -65,6 +65,16 @@ class _Read:
             self.sealed.unread(self.chunk, self.segment, kind, text)
         else:
             self.sealed.stream.loaded(self.chunk, loaded)
+
+
+class _Refused(CommitWaiter):
+    """Nobody can read a chunk. Readers are told so later: now they are being served."""
+
+    def __init__(self, read: _Read) -> None:
+        self.read = read
+
+    def committed(self, batch: int) -> None:
+        self.read.done([], FAILED, NO_STORE)
 
 
 class SealedPart:
@@ -204,7 +214,7 @@ class SealedPart:
         read = _Read(self, chunk, segment)
         segments = self.stream.broker.segments
         if segments is None:
-            read.done([], MISSING, NO_STORE)
+            self.stream.log.wait(_Refused(read))
             return
         segments.store.read(segment, chunk.first - 1, chunk.end - 2, read.done)
 

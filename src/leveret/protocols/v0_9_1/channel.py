@@ -136,6 +136,14 @@ class ChannelConsumer(Consumer):
     def queue_gone(self) -> None:
         self.on_channel.consumer_gone(self)
 
+    def failed(self, text: str) -> None:
+        channel = self.on_channel
+        connection = channel.connection
+        if connection.notify_cancel or channel.closing:
+            channel.consumer_gone(self)
+        else:
+            connection.refuse(channel, 404, text, 0, 0)  # it would wait for ever
+
 
 class Channel(Holder):
     """One channel of a connection.

@@ -133,6 +133,11 @@ class LinkConsumer(Consumer):
     def queue_gone(self) -> None:
         self.link.queue_gone()
 
+    def failed(self, text: str) -> None:
+        link = self.link
+        if not link.closed and not link.session.closing:
+            link.session.refuse(link, make_error(constants.INTERNAL_ERROR, text))
+
 
 class Sending:
     """A delivery that goes out in several frames, or is resumed: from `at` on, with `state` on its first frame."""

@@ -1,0 +1,175 @@
+"""What another process reads of a log's file is what the log itself would load: also of records that were moved."""
+
+from __future__ import annotations
+
+from array import array
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leveret.broker.log import Loaded
+from leveret.broker.message import AT_ONCE, FORMAT_AMQP1, Entry, Overlay, make_address
+from leveret.storage.located import Columns, LogReader, RowGone, rebuild
+from leveret.storage.records import decode_overlay
+from leveret.storage.sqlite import SqliteLog
+from tests.storage.harness import FakeQueue, Harness, content, message, sqlite_log
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> Any:
+    harness = Harness(lambda: sqlite_log(tmp_path))
+    yield harness
+    harness.log.close()
+
+
+def read(harness: Harness, entries: list[Entry]) -> Columns:
+    """What a reader finds, once everything is on disk."""
+    rows: array[int] = array("Q", [entry.row.id for entry in entries if entry.row is not None])
+    slots: array[int] = array("I", [entry.slot for entry in entries])
+    located = harness.log.locate(rows, slots)
+    while located is None:
+        harness.commit()
+        located = harness.log.locate(rows, slots)
+    assert located.count == len(entries)
+    assert isinstance(harness.log, SqliteLog)
+    reader = LogReader(harness.log.file)
+    try:
+        return reader.read(located.runs)
+    finally:
+        reader.close()
+        located.release()
+
+
+def shown(item: Loaded) -> tuple[Any, ...]:
+    """Everything of a message that a reader of the stream may see."""
+    found = item.message
+    overlay = item.overlay
+    return (item.seq, found.address, found.header, content(found), found.size, found.format,
+            None if overlay is None else (overlay.address, overlay.headers, overlay.drop_expiration, overlay.visible_at))
+
+
+def compared(harness: Harness, entries: list[Entry]) -> None:
+    columns = read(harness, entries)
+    loaded = harness.load_entries(entries)
+    packed = [(entry.seq - 1, 7, columns.formats[at], columns.addresses[at], columns.headers[at], -1, columns.bodies[at],
+               columns.overlays[at] or None, item.message.priority, item.message.persistent)
+              for at, (entry, item) in enumerate(zip(entries, loaded, strict=True))]
+    again = rebuild(packed, None)
+    assert [shown(item) for item in again] == [shown(item) for item in loaded]
+    assert [item.message.expires_at for item in again if item.overlay is None] == [
+        item.message.expires_at for item in loaded if item.overlay is None]
+    assert {item.time for item in again} == {7}
+
+
+def test_plain_messages_of_several_commits(harness: Harness) -> None:
+    queue, other = FakeQueue(1), FakeQueue(2)
+    entries: list[Entry] = []
+    for number in range(5):
+        entries += harness.publish(queue, *(b"%d-%d" % (number, at) for at in range(number + 1)))
+        harness.publish(other, b"of another queue")
+        entries += harness.publish(queue, b"after it")
+        harness.commit()
+    compared(harness, entries)
+    compared(harness, entries[3:9])
+
+
+def test_all_that_may_be_beside_a_message(harness: Harness) -> None:
+    queue = FakeQueue(1)
+    transient = message(b"transient")
+    transient.persistent = False
+    kinds = [
+        message(b"plain"), message(b""), transient, message(b"first", priority=9),
+        message(b"expires", expires_at=12345), message(b"at once", expires_at=AT_ONCE), message(b"headers", headers_at=4),
+        message(b"1.0", format=FORMAT_AMQP1), message(b"elsewhere", address=make_address("e", "k\xfc")),
+        message(b"large" * 300_000), message([b"in ", b"pieces"]),
+    ]
+    entries = []
+    for kind in kinds:
+        for overlay in (None, Overlay(make_address("dlx", "dead"), {"x-death": [{"count": 3}], "gone": None}, True)):
+            assert isinstance(kind.body, (bytes, list))
+            copy = message(kind.body, address=kind.address, priority=kind.priority, expires_at=kind.expires_at,
+                           headers_at=kind.headers_at, format=kind.format)
+            copy.persistent = kind.persistent
+            entry = queue.entry(copy)
+            entry.overlay = overlay
+            harness.log.store(entry)
+            entries.append(entry)
+    harness.commit()
+    compared(harness, entries)
+
+
+def test_entries_that_stand_apart_from_their_messages(harness: Harness) -> None:
+    """A fan-out: what the first queue adds to its entry is not the second one's."""
+    first, second = FakeQueue(1), FakeQueue(2)
+    mine: list[Entry] = []
+    for number in range(6):
+        shared = message(b"shared %d" % number, expires_at=99 if number % 2 else 0)
+        entry = first.entry(shared)
+        if number % 3 == 0:
+            entry.overlay = Overlay(None, {"of": "the first"})
+        harness.log.store(entry)
+        if number == 4:
+            harness.commit()
+        entry = second.entry(shared)
+        if number % 3 == 1:
+            entry.overlay = Overlay(None, {"of": "the second"})
+        harness.log.store(entry)
+        mine.append(entry)
+    harness.commit()
+    compared(harness, mine)
+    overlays = read(harness, mine).overlays
+    assert [decode_overlay(octets).headers if octets else None for octets in overlays] == [
+        None, {"of": "the second"}, None, {}, {"of": "the second"}, {}]
+
+
+def test_what_is_located_stays_where_it_is(harness: Harness) -> None:
+    """Rows that are mostly garbage are copied elsewhere; not while somebody reads them."""
+    assert isinstance(harness.log, SqliteLog)
+    harness.log.trimmer.floor = 0
+    stream, queue = FakeQueue(1), FakeQueue(2)
+    kept: list[Entry] = []
+    garbage: list[Entry] = []
+    for _ in range(10):
+        kept += harness.publish(stream, b"kept")
+        garbage += harness.publish(queue, *([b"garbage" * 100] * 20))
+        harness.commit()
+    rows: array[int] = array("Q", [entry.row.id for entry in kept if entry.row is not None])
+    slots: array[int] = array("I", [entry.slot for entry in kept])
+    located = harness.log.locate(rows, slots)
+    assert located is not None
+    for entry in garbage:
+        harness.log.settle(entry)
+    for _ in range(3):
+        harness.commit()
+    reader = LogReader(harness.log.file)
+    assert reader.read(located.runs).bodies == [b"kept"] * 10
+    located.release()
+    for _ in range(5):
+        harness.publish(queue, b"more")
+        harness.commit()
+    again = LogReader(harness.log.file)
+    with pytest.raises(RowGone):
+        again.read(located.runs)
+    compared(harness, kept)
+    reader.close()
+    again.close()
+
+
+def test_what_is_being_copied_is_not_there_yet(harness: Harness) -> None:
+    assert isinstance(harness.log, SqliteLog)
+    harness.log.trimmer.floor = 0
+    stream, queue = FakeQueue(1), FakeQueue(2)
+    kept = harness.publish(stream, b"kept")
+    garbage = harness.publish(queue, *([b"garbage" * 100] * 20))
+    harness.commit()
+    for entry in garbage:
+        harness.log.settle(entry)
+    harness.log.flush()  # under way, with the copy in it
+    row = kept[0].row
+    assert row is not None
+    assert harness.log.locate(array("Q", (row.id,)), array("I", (kept[0].slot,))) is None
+    harness.commit()
+    compared(harness, kept)
+
+
