@@ -156,7 +156,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         if not self._latest:
-            return None
+            # A batch that was planned before is done again.
+            self._latest = {name: describe(self.control, name) for name in streams_of(self.target, self.control)}
         lags = {name: max(info.next - self._reached.streams[name].next, 0) for name, info in self._latest.items()
                 if name in self._reached.streams}
         return {"streams": {name: info.next for name, info in self._latest.items()}, "lag": sum(lags.values()),
@@ -166,6 +167,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, stop = from_json(start), from_json(end)
+        self._remember(stop)
         self._release()
         slices: list[Slice] = []
         numbers = streams_of(self.target, self.control)

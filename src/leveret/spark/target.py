@@ -35,7 +35,14 @@ def find_target(settings: Settings, control: ControlClient, streaming: bool) -> 
     if kind != "queue":
         if asked not in (None, STREAM):
             raise OptionError(f"option mode: {asked} does not go with option {kind}; expected stream")
+        if not control.is_leveret():
+            raise OptionError(f"option {kind}: {control.endpoint} is another broker than Leveret; expected option queue, "
+                              "which reads it by mode spool")
         target = Target(STREAM, kind, name)
+        if kind == "stream":
+            _check_stream(name, control)
+        else:
+            streams_of(target, control)
     elif asked == SPOOL or not control.is_leveret():
         if asked not in (None, SPOOL):
             raise OptionError(f"option mode: {asked} needs Leveret, and {control.endpoint} is another broker; expected "
@@ -50,10 +57,7 @@ def find_target(settings: Settings, control: ControlClient, streaming: bool) -> 
 
 
 def _mode_of_queue(asked: str | None, name: str, control: ControlClient, streaming: bool) -> str:
-    try:
-        type = str(control.request("queue.describe", queue=name)["type"])
-    except RequestRefused as error:
-        raise OptionError(f"option queue: {error.message}") from None
+    type = _type_of("queue", name, control)
     if type == STREAM:
         fitting = (STREAM,)
     else:
@@ -65,6 +69,19 @@ def _mode_of_queue(asked: str | None, name: str, control: ControlClient, streami
         raise OptionError(f"option mode: {asked} is no way to read queue {name!r} by {how}, which is a {type} queue; "
                           f"expected {' or '.join(fitting)}")
     return asked
+
+
+def _check_stream(name: str, control: ControlClient) -> None:
+    type = _type_of("stream", name, control)
+    if type != STREAM:
+        raise OptionError(f"option stream: {name!r} is a {type} queue and no stream; expected option queue")
+
+
+def _type_of(option: str, name: str, control: ControlClient) -> str:
+    try:
+        return str(control.request("queue.describe", queue=name)["type"])
+    except RequestRefused as error:
+        raise OptionError(f"option {option}: {error.message}") from None
 
 
 def streams_of(target: Target, control: ControlClient) -> dict[str, int]:

@@ -1,0 +1,130 @@
+"""What bad input gets: one clear error before data moves."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StructType
+
+from leveret import blocking
+from leveret.spark.errors import OffsetError, OptionError, SparkError
+from leveret.spark.options import read_options
+from leveret.spark.source import AmqpDataSource
+from leveret.spark.stream_reader import StreamReader
+from leveret.spark.target import Target
+from tests.spark.support import declare_stream, numbers, publish, read
+from tests.support.broker import LeveretProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def refusal(url: str, **options: str) -> str:
+    """What a batch read is refused with, when Spark plans it."""
+    with pytest.raises(SparkError) as raised:
+        source = AmqpDataSource({name.lower(): value for name, value in options.items()} | {"url": url})
+        source.reader(source.schema()).partitions()
+    return str(raised.value)
+
+
+def test_a_refusal_is_what_spark_shows(spark: SparkSession, broker: LeveretProcess) -> None:
+    with pytest.raises(Exception, match=r"OptionError: there is no option 'streem'; did you mean stream"):
+        read(spark, broker.url(), streem="s")
+    with pytest.raises(Exception, match=r"OptionError: option stream: no queue 'nowhere'"):
+        read(spark, broker.url(), stream="nowhere").collect()
+
+
+def test_options(broker: LeveretProcess, connection: blocking.Connection, name: str) -> None:
+    url = broker.url()
+    declare_stream(connection, name)
+    publish(connection, name, numbers(0, 10))
+    with connection.channel() as channel:
+        channel.declare_queue(f"{name}-q")
+    for options, expected in (
+        ({"stream": name, "startingOffset": "latest"}, "no option 'startingoffset'; did you mean startingOffsets"),
+        ({}, "expected exactly one of the options queue, stream, superStream, streamPattern"),
+        ({"stream": "nowhere"}, "option stream: no queue 'nowhere'"),
+        ({"queue": "nowhere"}, "option queue: no queue 'nowhere'"),
+        ({"superStream": "nowhere"}, "option superStream: no stream in partitions 'nowhere'"),
+        ({"stream": f"{name}-q"}, "is a classic queue and no stream; expected option queue"),
+        ({"queue": f"{name}-q", "mode": "stream"}, "option mode: stream is no way to read queue"),
+        ({"queue": name, "mode": "browse"}, "which is a stream queue; expected stream"),
+        ({"stream": name, "mode": "lease"}, "option mode: lease does not go with option stream"),
+        ({"stream": name, "spoolDir": "/tmp"}, "option spoolDir: not taken in mode stream"),
+        ({"stream": name, "maxMessagesPerTrigger": "5"}, "option maxMessagesPerTrigger: not taken by read"),
+        ({"stream": name, "columns": "body,routingkey"}, "no column 'routingkey'; expected routing_key"),
+        ({"stream": name, "startingOffsets": f'{{"{name}": 11}}'}, "offset 11 of stream"),
+        ({"stream": name, "endingOffsets": f'{{"{name}": 99}}'}, "option endingOffsets: offset 99"),
+        ({"stream": name, "startingOffsets": '{"other": 1}'}, "'other' is none of the streams that are read"),
+        ({"stream": name, "startingOffsets": f'{{"{name}": 5}}', "endingOffsets": f'{{"{name}": 4}}'},
+         "would end at offset 4, before it begins at 5"),
+        ({"stream": name, "startingOffsets": "earliest", "startingTimestamp": "0"}, "expected one of them"),
+        ({"stream": name, "vhost": "nowhere"}, "refused the vhost 'nowhere'"),
+        ({"stream": name, "passwordFile": "/nowhere"}, "option passwordFile: '/nowhere' cannot be read"),
+    ):
+        said = refusal(url, **options)
+        assert expected in said, f"{options}: {said}"
+
+
+def test_a_schema_of_ones_own(broker: LeveretProcess, connection: blocking.Connection, name: str) -> None:
+    declare_stream(connection, name)
+    source = AmqpDataSource({"url": broker.url(), "stream": name})
+    with pytest.raises(OptionError, match=r"has body string where the source has queue string"):
+        source.reader(StructType().add("body", "string"))
+
+
+def test_latest_needs_a_name(broker: LeveretProcess, connection: blocking.Connection, name: str) -> None:
+    declare_stream(connection, name)
+
+    def initial(**options: str) -> object:
+        return StreamReader(read_options({"url": broker.url(), "stream": name, **options}),
+                            Target("stream", "stream", name)).initialOffset()
+
+    for options in ({"startingOffsets": "latest"}, {}):
+        with pytest.raises(OptionError, match="option consumerName: required"):
+            initial(**options)
+    with pytest.raises(OptionError, match="option endingOffsets: not taken by readStream"):
+        initial(consumerName="c", endingOffsets="latest")
+    initial(consumerName="c", startingOffsets=f'{{"{name}": 0}}')
+    publish(connection, name, numbers(0, 10))
+    with pytest.raises(OffsetError, match="consumer 'c' began at 0; expected another consumerName"):
+        initial(consumerName="c", startingOffsets=f'{{"{name}": 5}}')
+
+
+def test_a_checkpoint_of_something_else(broker: LeveretProcess, connection: blocking.Connection, name: str) -> None:
+    declare_stream(connection, name)
+    publish(connection, name, numbers(0, 10))
+    reader = StreamReader(read_options({"url": broker.url(), "stream": name, "startingOffsets": "earliest"}),
+                          Target("stream", "stream", name))
+    begin = reader.initialOffset()
+    reached = reader.latestOffset(begin, ReadAllAvailable())
+
+    # The stream went back: the broker has an older copy of its data, for example.
+    ahead = copy.deepcopy(reached)
+    ahead["streams"][name]["next"] = 20
+    said = "went back: the checkpoint has read up to offset 20, and the stream ends at 10"
+    with pytest.raises(OffsetError, match=said):
+        reader.latestOffset(ahead, ReadAllAvailable())
+    with pytest.raises(OffsetError, match=said):
+        reader.partitions(begin, ahead)
+
+    for other in ({}, {"version": 2}, {"batch": 7}, {"version": 1, "streams": {name: 3}, "began": {}}):
+        with pytest.raises(OffsetError, match="the checkpoint has offsets of"):
+            reader.latestOffset(other, ReadAllAvailable())
+    elsewhere = copy.deepcopy(reached)
+    elsewhere["streams"]["other"] = {"id": "x", "next": 1}
+    with pytest.raises(OffsetError, match="the checkpoint is of stream 'other', which is not among the streams"):
+        reader.latestOffset(elsewhere, ReadAllAvailable())
+
+    # It is another one of the same name.
+    with connection.channel() as channel:
+        channel.delete_queue(name)
+    declare_stream(connection, name)
+    publish(connection, name, numbers(0, 15))
+    with pytest.raises(OffsetError, match="the checkpoint is of another stream"):
+        reader.latestOffset(reached, ReadAllAvailable())
+    with pytest.raises(OffsetError, match="the checkpoint is of another stream"):
+        reader.partitions(begin, reached)
