@@ -304,6 +304,7 @@ class World:
             self.overflow = HeldLog()
             self.overflow.start(self.posted.append)
         self.broker = Broker(self.log, self.overflow)
+        self.broker.jobs.call_soon = self.posted.append
         self.clock = Clock(time)
         self.broker.timers = self.clock
         self.broker.page_above = page_above

@@ -34,6 +34,16 @@ attempt 2 at 'send the invoice' failed, next one in 100 ms
 attempt 3 at 'send the invoice' failed, giving up
 in the failed queue: 'send the invoice'
 """,
+    "stages.py": """\
+staged:   0 in the queue
+promoted: 4, already: False
+staged:   4 in the queue
+promoted: 0, already: True
+3 + 1 = 4
+3 + 2 = 5
+4 + 1 = 5
+4 + 2 = 6
+""",
     "priorities.py": """\
 ten levels:         second, fourth, first, fifth, third
 x-max-priority = 5: second, fourth, first, third, fifth

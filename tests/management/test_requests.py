@@ -58,7 +58,7 @@ def test_what_a_queue_is(channel: Channel, dial: Open, name: str, stream: str) -
 def test_what_is_no_request(channel: Channel, stream: str) -> None:
     """Answers say what is wrong, and the connection goes on."""
     for operation, body, condition, part in (
-        ("queue.descripe", b'{"version": 1}', "not-implemented", "known are queue.describe"),
+        ("queue.descripe", b'{"version": 1}', "not-implemented", "queue.describe, "),
         ("queue.describe", b'{"version": 2, "queue": "q"}', "not-implemented", "version 2"),
         ("queue.describe", b'{"queue": "q"}', "not-implemented", "version None"),
         ("queue.describe", b"[1]", "command-invalid", "no JSON object"),

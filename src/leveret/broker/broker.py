@@ -16,16 +16,19 @@ from typing import Any, Final
 from mypy_extensions import mypyc_attr
 
 from leveret.broker import metadata
+from leveret.broker.bodies import Body
 from leveret.broker.consumer import Output
 from leveret.broker.errors import NotFound, PreconditionFailed, ResourceError
+from leveret.broker.jobs import Jobs
 from leveret.broker.leases import recovery as lease_recovery
 from leveret.broker.log import CommitWaiter, Log, Recovery
-from leveret.broker.message import FORMAT_AMQP0, Entry, Message
+from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, Entry, Message
 from leveret.broker.queues import paging, remains, shares
 from leveret.broker.queues.base import Queue
 from leveret.broker.queues.requests import RequestHandler
 from leveret.broker.queues.stream import StreamQueue
 from leveret.broker.segments import Segments, SegmentSettings, SegmentStore
+from leveret.broker.stages import StageSettings
 from leveret.broker.timers import Timers
 from leveret.broker.vhost import Vhost
 
@@ -61,6 +64,18 @@ class HeaderReader:
         """The expiration as the publisher wrote it."""
         raise NotImplementedError
 
+    def content(self, message: Message) -> Body:
+        """The body as applications see it."""
+        return message.body
+
+    def times(self, message: Message, now: int) -> tuple[int, int]:
+        """When the message expires, as `Message.expires_at`, and when consumers may have it (0: at once), for one that is
+        published now."""
+        expiration = self.expiration(message)
+        if expiration is None or not expiration.isdigit():
+            return 0, 0
+        return now + int(expiration) if int(expiration) else AT_ONCE, 0
+
     def make_header(self, content_type: str, size: int) -> bytes:
         """The encoded properties of a message that the broker itself makes, whose body has `size` octets."""
         raise NotImplementedError
@@ -90,6 +105,7 @@ class Broker:
     segments     where streams are sealed, None where they stay in the log
     unsealed     why, where nobody can seal them here
     active       queues to drain at the end of the turn; outputs: connections to flush
+    jobs         what takes longer than a turn
     """
 
     def __init__(self, log: Log, overflow: Log | None = None) -> None:
@@ -117,6 +133,8 @@ class Broker:
         self.unknown_arguments: set[str] = set()
         self.on_vhost_removed: Callable[[Vhost], None] | None = None
         self.request_handler: RequestHandler | None = None
+        self.jobs = Jobs(self)
+        self.stage_settings = StageSettings()
         # Tells this store from all others; made at its first start.
         self.identity = ""
 
@@ -176,6 +194,8 @@ class Broker:
                 for queue in vhost.queues.values():
                     if queue.memory > self.page_above:
                         paging.page_down(queue, self.page_above)
+        for vhost in self.vhosts.values():
+            vhost.stages.page_down()
         for queue in list(self.paging.values()):
             if not paging.page_more(queue):
                 del self.paging[queue.id]
@@ -198,6 +218,14 @@ class Broker:
         """The header of a message of the broker's own, in the format FORMAT_AMQP0."""
         reader = self.header_readers.get(FORMAT_AMQP0)
         return reader.make_header(content_type, size) if reader is not None else b""
+
+    def content_of(self, message: Message) -> Body:
+        reader = self.header_readers.get(message.format)
+        return reader.content(message) if reader is not None else message.body
+
+    def times_of(self, message: Message, now: int) -> tuple[int, int]:
+        reader = self.header_readers.get(message.format)
+        return reader.times(message, now) if reader is not None else (message.expires_at, 0)
 
     def held_entries(self, queue: Queue) -> list[Entry]:
         """The entries of a queue that are acquired and not settled."""
@@ -272,7 +300,8 @@ class Broker:
                 name = metadata.split_key(key)[0]
                 if name not in self.vhosts:
                     self.vhosts[name] = Vhost(self, name, VhostSettings())
-        for wanted in (metadata.EXCHANGE, metadata.QUEUE, metadata.BINDING, metadata.REMAINS):
+        for wanted in (metadata.EXCHANGE, metadata.QUEUE, metadata.BINDING, metadata.REMAINS, metadata.STAGE,
+                       metadata.STAGE_APP):
             for (kind, key), value in stored.items():
                 if kind != wanted:
                     continue
@@ -294,6 +323,7 @@ class Broker:
                     streams.append(queue)
             for queue in list(vhost.remains.values()):
                 remains.move(queue)
+            vhost.stages.start()
         if self.segments is not None and streams:
             known = set()
             for stream in streams:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost
 
 
+# The reason of what never was in a queue: of a stage, from which nothing comes twice.
+UNROUTABLE: Final = "unroutable"
+
 # Counts stay within 64 bits, whatever a publisher has written.
 MOST_DEATHS: Final = (1 << 63) - 2
 
@@ -63,7 +66,7 @@ class DeadLetters:
         address = make_address(name, key)
         targets = 0
         for target in resolve(self.vhost, exchange, keys, merged, message):
-            if _is_cycle(deaths, target.name):
+            if reason != UNROUTABLE and _is_cycle(deaths, target.name):
                 continue
             if limits.refuses_publish(target, message.size):
                 continue

@@ -26,6 +26,8 @@ LEASE: Final = "lease"  # of a queue: who has it, and what is committed
 LEASE_BATCH: Final = "lease-batch"  # a planned batch: the sequence numbers of its entries
 STREAM_CHUNK: Final = "stream-chunk"  # when a chunk of a stream began
 STREAM_OFFSET: Final = "stream-offset"  # how far a named consumer of a stream has come
+STAGE: Final = "stage"
+STAGE_APP: Final = "stage-app"  # a sink's last batch, and what is left to do of it
 STREAM_PUBLISHER: Final = "stream-publisher"  # what a named publisher has sent to a stream
 STREAM_SEGMENT: Final = "stream-segment"  # of a stream: what was sealed, and where its file is
 

@@ -22,18 +22,20 @@ class Route:
               message id), or somebody watches
     depends   that they depend on more than the address
     watch     who wants to know of its messages
+    owner     only this user may publish by it, to a stage, whatever keys the message has; "" for everybody
     """
 
-    __slots__ = ("depends", "dynamic", "exchange", "exchange_name", "queues", "routing_key", "watch")
+    __slots__ = ("depends", "dynamic", "exchange", "exchange_name", "owner", "queues", "routing_key", "watch")
 
     def __init__(self, exchange: Exchange, exchange_name: str, routing_key: str, queues: list[Queue],
-                 depends: bool, watch: ExchangeWatch | None) -> None:
+                 depends: bool, watch: ExchangeWatch | None, owner: str = "") -> None:
         self.exchange = exchange
         self.exchange_name = exchange_name
         self.routing_key = routing_key
         self.queues = queues
         self.depends = depends
         self.watch = watch
+        self.owner = owner
         self.dynamic = depends or watch is not None
 
 

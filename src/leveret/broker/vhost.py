@@ -43,6 +43,7 @@ from leveret.broker.queues.stream import StreamQueue
 from leveret.broker.queues.stream_tracking import Progress
 from leveret.broker.routing import Route, depends_on_message, resolve
 from leveret.broker.segments import Segment
+from leveret.broker.stages import Stages
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker, VhostSettings
@@ -91,6 +92,7 @@ class Vhost:
         for exchange_name, type_name in PREDECLARED:
             self.exchanges[exchange_name] = make_exchange(type_name, exchange_name, durable=True)
         self.exchanges[CONTROL] = ControlExchange(RequestQueue(self))
+        self.stages = Stages(self)
         told = EventsExchange()
         self.exchanges[told.name] = told
         self.events = Events(self, told)
@@ -122,6 +124,7 @@ class Vhost:
             self.remove_queue(queue)
         for queue in list(self.remains.values()):
             remains.drop(queue)
+        self.stages.clear()
         for exchange in list(self.exchanges.values()):
             if exchange.name and exchange.name != CONTROL and not exchange.name.startswith("amq."):
                 self._remove_exchange(exchange)
@@ -136,6 +139,9 @@ class Vhost:
         exchange_name, routing_key = split_address(address)
         exchange = self.exchanges.get(exchange_name)
         if exchange is None:
+            staged = self.stages.route(exchange_name, routing_key)
+            if staged is not None:
+                return staged  # not remembered: it serves one publisher for a short time
             raise NotFound(f"no exchange '{exchange_name}' in vhost '{self.name}'")
         depends = depends_on_message(self, exchange)
         queues = [] if depends else resolve(self, exchange, [routing_key], {}, None)
@@ -165,6 +171,11 @@ class Vhost:
         self.topology += 1
         self.routes.clear()
         self.events.rebind()
+
+    def published_to(self, name: str) -> Exchange | None:
+        """The exchange that a publish under this name means, also one to a stage; None where there is none. NotFound where
+        it is a stage's that is not there, or is not the name of one."""
+        return self.exchanges.get(name) or self.stages.exchange(name)
 
     # Exchanges
 
@@ -488,6 +499,10 @@ class Vhost:
             queue.stored = queue.deleted = True
             self._restore_entries(queue, recovery)
             self.remains[queue.id] = queue
+        elif kind == metadata.STAGE:
+            self.stages.restore_stage(names[0], value, recovery)
+        elif kind == metadata.STAGE_APP:
+            self.stages.restore_app(names[0], value)
         else:
             exchange_name, destination_kind, destination_name, routing_key = names[:4]
             source = self.exchanges.get(exchange_name)

@@ -14,6 +14,7 @@ COMMANDS = {
     "queues": ("leveret.cli.queues:queues", "List, add, delete and purge queues."),
     "streams": ("leveret.cli.streams:streams", "List, inspect and partition streams."),
     "leases": ("leveret.cli.leases:leases", "List and release leases of queues."),
+    "stages": ("leveret.cli.stages:stages", "List and give up the stages of sinks."),
     "exchanges": ("leveret.cli.exchanges:exchanges", "List, add and delete exchanges."),
     "bindings": ("leveret.cli.bindings:bindings", "List, add and delete bindings."),
     "connections": ("leveret.cli.connections:connections", "List and close connections."),

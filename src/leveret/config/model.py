@@ -261,6 +261,20 @@ class StreamsConfig(Section, frozen=True, kw_only=True):
     ] = 5.0
 
 
+class StagesConfig(Section, frozen=True, kw_only=True):
+    """What sinks publish in stages, to be promoted batch by batch."""
+
+    size: Annotated[Size, about("Octets of bodies that one stage may hold.", ge=1)] = 17179869184
+    count: Annotated[int, about("Stages of one vhost.", ge=1)] = 10_000
+    apps: Annotated[
+        int, about("Sinks of one vhost whose last batch is known; none is forgotten but by `leveret stages forget`.", ge=1)
+    ] = 10_000
+    timeout: Annotated[
+        Seconds,
+        about("Time after which a stage is given up that nobody publishes to, seals or promotes; 0: never.", ge=0),
+    ] = 86400.0
+
+
 class AuthConfig(Section, frozen=True, kw_only=True):
     """How clients say who they are."""
 
@@ -388,6 +402,7 @@ class Config(Section, frozen=True, kw_only=True):
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     storage: StorageConfig = field(default_factory=StorageConfig)
     streams: StreamsConfig = field(default_factory=StreamsConfig)
+    stages: StagesConfig = field(default_factory=StagesConfig)
     auth: AuthConfig = field(default_factory=AuthConfig)
     users: dict[str, UserConfig] = field(default_factory=dict)
     vhosts: dict[str, VhostConfig] = field(default_factory=dict)

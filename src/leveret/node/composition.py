@@ -15,6 +15,7 @@ from leveret import __version__, build_info
 from leveret.broker.broker import Broker, VhostSettings
 from leveret.broker.errors import PreconditionFailed, StorageFailed
 from leveret.broker.log import Log, Recovery
+from leveret.broker.stages import StageSettings
 from leveret.broker.vhost import Vhost
 from leveret.config import (
     Amqp09Config,
@@ -96,6 +97,8 @@ class Composition:
             self.broker.unsealed = store
         else:
             self.broker.seal_streams(store, segment_settings(config.streams))
+        stages = config.stages
+        self.broker.stage_settings = StageSettings(stages.size, round(stages.timeout * 1000), stages.count, stages.apps)
         self.broker.header_readers.update(header_readers())
         self.services = Services(
             self.broker, users, _session_settings(config), mechanisms=list(config.auth.mechanisms),

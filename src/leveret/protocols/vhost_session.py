@@ -48,6 +48,8 @@ class VhostSession(Session):
             raise AccessRefused(f"cannot publish to internal exchange '{route.exchange_name}' in vhost"
                                 f" '{self.vhost_name}'")
         self.check("write", route.exchange_name)
+        if route.owner and route.owner != self.user:
+            raise AccessRefused(f"the stage of '{route.exchange_name}' in vhost '{self.vhost_name}' is another user's")
         self.routes[address] = route
         return route
 

@@ -57,6 +57,7 @@ class Server:
         self._loop = loop
         self.services.call_soon = loop.call_soon
         broker = self.broker
+        broker.jobs.call_soon = loop.call_soon
         broker.log.on_state = self._log_state
         broker.log.start(self._post)
         if broker.overflow is not None:

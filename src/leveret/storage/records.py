@@ -79,7 +79,7 @@ KINDS: Final = (
 # Flags of an index entry.
 PREFIXED: Final = 1  # the data begins with a prefix: expiry, counts, overlay
 SPILLED: Final = 2  # header and body are in chunk rows
-TRANSIENT: Final = 4  # the publisher did not ask to keep the message (only in the log that deep queues page out to)
+TRANSIENT: Final = 4  # the publisher did not ask to keep the message: it is paged out, or in a stage
 FORMAT_SHIFT: Final = 4  # two bits: the format of the message's header
 
 # An index entry: sequence number in the queue, queue id, octets of the body, octets of the record's data, kind in the

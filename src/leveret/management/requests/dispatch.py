@@ -12,7 +12,7 @@ from leveret.broker.errors import BrokerError, CommandInvalid, ContentTooLarge, 
 from leveret.broker.log import CommitWaiter
 from leveret.broker.message import Message
 from leveret.broker.queues.requests import RequestHandler
-from leveret.management.requests import leases, queues, streams
+from leveret.management.requests import leases, queues, stages, streams
 from leveret.management.requests.operation import Asked, AskingSession, Fields, Later, Operation
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ OPERATIONS: dict[str, Operation] = {
     **queues.OPERATIONS,
     **leases.OPERATIONS,
     **streams.OPERATIONS,
+    **stages.OPERATIONS,
 }
 
 log = logging.getLogger("leveret.control")

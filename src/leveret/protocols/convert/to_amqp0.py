@@ -15,6 +15,8 @@ from leveret.protocols.convert.names import AMQP_BODY, AMQP_ENCODED, FIELDS, NES
 from leveret.protocols.convert.parts import Part
 from leveret.protocols.convert.usual_amqp0 import usual_properties
 from leveret.protocols.convert.values import name_of, plain
+from leveret.protocols.v1_0.delays import delivery_time, expiry_of
+from leveret.protocols.v1_0.errors import LinkRefused
 from leveret.wire.amqp0.classes import to_basic
 from leveret.wire.amqp0.errors import EncodeError
 from leveret.wire.amqp0.offsets import with_stream_offset
@@ -297,3 +299,14 @@ class Amqp1HeaderReader(HeaderReader):
             return None
         value: str | None = _properties_of(message).get("expiration")
         return value
+
+    def content(self, message: Message) -> Body:
+        return content_of(message)
+
+    def times(self, message: Message, now: int) -> tuple[int, int]:
+        try:
+            sections = _sections_of(message)
+            due = delivery_time(sections, now) if sections.message_annotations >= 0 else 0
+        except (DecodeError, LinkRefused):
+            return 0, 0
+        return expiry_of(sections, now), due

@@ -280,6 +280,9 @@ class Channel(Holder):
 
     def route_message(self, route: Route, message: Message) -> list[Queue]:
         """The queues where headers matter: CC and BCC, headers exchanges."""
+        if route.owner:
+            content.check_copies(message)  # a stage keeps them for later
+            return route.queues
         more: list[str] = []
         if message.headers_at >= 0 and b"CC" in message.header:
             more = content.copy_keys(message)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost
 
 TOPIC_EXCHANGE: Final = "amq.topic"
+# So begin names under which stages take messages; there are no exchanges and no queues of these names.
+STAGES: Final = "leveret.stage:"
 QUEUE: Final = "queue"
 TOPIC: Final = "topic"
 TEMPORARY_QUEUE: Final = "temporary-queue"
@@ -81,6 +83,8 @@ def _exchange_of(address: str, vhost: Vhost) -> Node | None:
     if address in vhost.exchanges:
         return Node(exchange=address)
     name, slash, key = address.partition("/")
+    if name.startswith(STAGES):
+        return Node(exchange=name, key=key if slash else None)
     if slash and name and name in vhost.exchanges:
         return Node(exchange=name, key=key)
     return None

@@ -168,10 +168,11 @@ def _attach_incoming(session: SessionEndpoint, frame: Attach, handle: int, key: 
         if node.queue is not None:
             queue = _find_queue(session, node)
             link.forgetful = is_forgetful(queue)
-        elif node.exchange not in connection.vhost.exchanges:
+        exchange = connection.vhost.published_to(node.exchange)
+        if exchange is None:
             raise NotFound(f"no exchange '{node.exchange}' in vhost '{connection.vhost_name}'")
-        connection.check("write", node.exchange)
-        if connection.vhost.exchanges[node.exchange].internal:
+        connection.check("write", exchange.name)
+        if exchange.internal:
             raise AccessRefused(f"cannot publish to internal exchange '{node.exchange}' in vhost"
                                 f" '{connection.vhost_name}'")
         link.accepts_all = node.topic

@@ -1,9 +1,10 @@
-"""Messages that ask to be delivered later: annotations `x-opt-delivery-time` and `x-opt-delivery-delay`."""
+"""When a message is to be delivered: not before (annotations `x-opt-delivery-time`, `x-opt-delivery-delay`), not after."""
 
 from __future__ import annotations
 
 from typing import Final
 
+from leveret.broker.message import AT_ONCE
 from leveret.protocols.v1_0.errors import LinkRefused
 from leveret.wire.amqp1 import constants
 from leveret.wire.amqp1.decode import decode_value
@@ -33,6 +34,17 @@ def delivery_time(sections: Sections, now: int) -> int:
         return _checked(TIME, due, now, 0)
     delay = pairs.get(DELAY)
     return 0 if delay is None else _checked(DELAY, delay, now, now)
+
+
+def expiry_of(sections: Sections, now: int) -> int:
+    """When a message expires that is published now, as `Message.expires_at`: by its ttl, or its absolute expiry time."""
+    expires_at = 0
+    if sections.ttl >= 0:
+        expires_at = now + min(sections.ttl, LONGEST) if sections.ttl else AT_ONCE
+    absolute = sections.absolute_expiry_time
+    if absolute > 0 and (not expires_at or absolute < expires_at):
+        expires_at = max(absolute, AT_ONCE)
+    return expires_at
 
 
 def _checked(name: str, value: object, now: int, begin: int) -> int:

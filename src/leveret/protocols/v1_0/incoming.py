@@ -416,7 +416,7 @@ class IncomingLink(Link):
             node = addresses.parse(_text(sections.to), connection.vhost)
             if node.queue is not None and node.queue not in connection.vhost.queues:
                 raise LinkRefused(constants.NOT_FOUND, f"no queue '{node.queue}' in vhost '{connection.vhost_name}'")
-            if node.exchange not in connection.vhost.exchanges:
+            if connection.vhost.published_to(node.exchange) is None:
                 raise LinkRefused(constants.NOT_FOUND, f"no exchange '{node.exchange}' in vhost"
                                   f" '{connection.vhost_name}'")
             if sections.durable and node.queue is not None and is_forgetful(connection.vhost.queues[node.queue]):

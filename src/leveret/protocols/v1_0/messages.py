@@ -16,6 +16,7 @@ from leveret.broker.queues import expiry
 from leveret.protocols.convert import origins, to_amqp1
 from leveret.protocols.convert.annotations import merged
 from leveret.protocols.convert.offsets import with_stream_offset
+from leveret.protocols.v1_0.delays import expiry_of
 from leveret.protocols.v1_0.errors import LinkRefused
 from leveret.wire.amqp1 import codes, constants
 from leveret.wire.amqp1.annotations import reserved_key
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 # The descriptors of header and delivery annotations, as almost everybody writes them.
 _HEADER: Final = b"\x00\x53\x70"
 _DELIVERY_ANNOTATIONS: Final = b"\x00\x53\x71"
-LONGEST: Final = 3653 * 24 * 3600 * 1000
 
 
 def check_annotations(sections: Sections, strict: bool) -> None:
@@ -74,11 +74,8 @@ def make_message(sections: Sections, address: bytes, timers: Timers, publisher: 
         headers_at = len(header)
         header += data[sections.footer : sections.footer_end]
     expires_at = 0
-    if sections.ttl >= 0:
-        expires_at = timers.now() + min(sections.ttl, LONGEST) if sections.ttl else AT_ONCE
-    absolute = sections.absolute_expiry_time
-    if absolute > 0 and (not expires_at or absolute < expires_at):
-        expires_at = max(absolute, AT_ONCE)
+    if sections.ttl >= 0 or sections.absolute_expiry_time > 0:
+        expires_at = expiry_of(sections, timers.now())
     return Message(address, header, body, len(body), sections.durable, sections.priority, expires_at, headers_at, publisher,
                    FORMAT_AMQP1)
 

@@ -1,0 +1,132 @@
+"""stage.*: exactly-once sinks. Writers open stages, publish to them and seal them; a driver promotes them together."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta, field
+
+from leveret.broker.errors import BrokerError, PreconditionFailed
+from leveret.broker.promotion import DEAD_LETTER, DROP, FAIL
+from leveret.management.requests.operation import Arguments, Asked, Fields, Later, Operation
+from leveret.management.stages import describe_app, describe_stage
+
+RULES: Final = {"fail": FAIL, "drop": DROP, "dead-letter": DEAD_LETTER}
+MOST_STAGES: Final = 1000
+
+Uuid = Annotated[str, Meta(min_length=1, max_length=64)]
+AppName = Annotated[str, Meta(min_length=1, max_length=255)]
+
+
+class Open(Arguments, kw_only=True):
+    """`exchanges`: those that will be published to, if they are to be checked beforehand."""
+
+    stage: Uuid
+    app: AppName
+    exchanges: list[str] = field(default_factory=list)
+
+
+class Seal(Arguments, kw_only=True):
+    stage: Uuid
+    count: Annotated[int, Meta(ge=0)]
+    crc32: Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
+
+
+class Promote(Arguments, kw_only=True):
+    app: AppName
+    batch: Annotated[int, Meta(ge=0, le=(1 << 62))]
+    stages: Annotated[list[Uuid], Meta(max_length=MOST_STAGES)]
+    on_unroutable: Literal["fail", "drop", "dead-letter"] = "fail"
+    dead_letter_exchange: str | None = None
+    dead_letter_routing_key: Annotated[str, Meta(max_length=255)] | None = None
+
+
+class App(Arguments, kw_only=True):
+    app: AppName
+
+
+class Discard(Arguments, kw_only=True):
+    stages: Annotated[list[Uuid], Meta(max_length=MOST_STAGES)]
+
+
+class List(Arguments, kw_only=True):
+    app: AppName | None = None
+
+
+def open_stage(asked: Asked, arguments: Open) -> Fields:
+    """Make a stage. What it says is checked again when it is published to."""
+    stages = asked.vhost.stages
+    for name in arguments.exchanges:
+        stages.check_exchange(name)
+        asked.vhost.exchange(name)
+        asked.check("write", name)
+    stages.open(arguments.stage, arguments.app, asked.user)
+    return {}
+
+
+def seal(asked: Asked, arguments: Seal) -> Later:
+    """Nothing more comes; `count` messages, whose bodies have this CRC-32 in the order in which they were published."""
+    later = Later()
+
+    def done() -> None:
+        later.answer({})
+
+    asked.vhost.stages.seal(arguments.stage, asked.user, arguments.count, arguments.crc32, done, later.fail)
+    return later
+
+
+def promote(asked: Asked, arguments: Promote) -> Later:
+    """Publish what is in the stages, in their order, once for each batch."""
+    later = Later()
+    rule = RULES[arguments.on_unroutable]
+    exchange = arguments.dead_letter_exchange
+    if rule == DEAD_LETTER:
+        if exchange is None:
+            raise PreconditionFailed("on_unroutable 'dead-letter' needs dead_letter_exchange")
+        asked.check("write", exchange)
+    elif exchange is not None or arguments.dead_letter_routing_key is not None:
+        raise PreconditionFailed("dead_letter_exchange and dead_letter_routing_key are for on_unroutable 'dead-letter'")
+
+    def done(promoted: int, unroutable: int, already: bool) -> None:
+        later.answer({"promoted": promoted, "already": already, "unroutable": unroutable})
+
+    def failed(error: BrokerError) -> None:
+        later.fail(error)
+
+    asked.vhost.stages.promote(arguments.app, asked.user, arguments.batch, arguments.stages, rule, exchange,
+                               arguments.dead_letter_routing_key, done, failed)
+    return later
+
+
+def last(asked: Asked, arguments: App) -> Fields:
+    """The last batch that was promoted, or is decided to be; null where there is none."""
+    return {"batch": asked.vhost.stages.last(arguments.app, asked.user)}
+
+
+def discard(asked: Asked, arguments: Discard) -> Fields:
+    """Give stages up, as far as they are there."""
+    stages = asked.vhost.stages
+    known = [stages.own(uuid, asked.user) for uuid in dict.fromkeys(arguments.stages) if uuid in stages.by_uuid]
+    for stage in known:
+        if stage.promotion is not None:
+            raise PreconditionFailed(f"stage '{stage.uuid}' is being promoted")
+    return {"discarded": sum(stages.discard(stage.uuid) for stage in known)}
+
+
+def list_stages(asked: Asked, arguments: List) -> Fields:
+    """The user's own, of one app or of all."""
+    stages = asked.vhost.stages
+    mine = [stage for stage in stages.by_uuid.values()
+            if stage.user == asked.user and arguments.app in (None, stage.app)]
+    apps = [app for app in stages.apps.values() if app.user == asked.user and arguments.app in (None, app.name)]
+    return {"stages": [describe_stage(stage) for stage in mine], "apps": [describe_app(app) for app in apps]}
+
+
+OPERATIONS = {
+    "stage.open": Operation(open_stage, Open),
+    "stage.seal": Operation(seal, Seal),
+    "stage.promote": Operation(promote, Promote),
+    "stage.last": Operation(last, App),
+    "stage.discard": Operation(discard, Discard),
+    "stage.list": Operation(list_stages, List),
+}

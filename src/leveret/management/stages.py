@@ -1,0 +1,68 @@
+"""Stages and the apps that promote them: list, discard, forget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from leveret.broker.errors import NotFound
+from leveret.management.calls import Arguments, Call, InVhost, Item, NamedInVhost, plain
+
+if TYPE_CHECKING:
+    from leveret.broker.queues.stage import Stage
+    from leveret.broker.stages import App
+    from leveret.management.admin import Admin
+
+
+class Discard(Arguments, kw_only=True):
+    stages: list[str]
+    vhost: str = "/"
+
+
+def describe_stage(stage: Stage) -> Item:
+    """`idle`: seconds since something was published, or it was sealed, as far as that was noticed."""
+    state = "promoted" if stage.promotion is not None else "sealed" if stage.sealed else "open"
+    now = stage.broker.timers.now()
+    return {"vhost": stage.vhost.name, "stage": stage.uuid, "app": plain(stage.app), "user": plain(stage.user),
+            "state": state, "messages": stage.count, "octets": stage.octets, "memory": stage.memory,
+            "idle": 0 if stage.count != stage.seen else max(now - stage.idle_since, 0) // 1000}
+
+
+def describe_app(app: App) -> Item:
+    """`moved`: messages of the batch that is being promoted; `waits_for` is why that does not go on."""
+    promotion = app.promotion
+    return {"app": plain(app.name), "user": plain(app.user), "batch": app.batch if app.batch >= 0 else None,
+            "promoting": promotion.batch if promotion is not None else None,
+            "moved": promotion.promoted if promotion is not None else None,
+            "waits_for": plain(promotion.waits_for) or None if promotion is not None else None}
+
+
+def list_stages(admin: Admin, arguments: InVhost) -> Iterator[Item]:
+    found = [stage for vhost in admin.vhosts(arguments.vhost) for stage in vhost.stages.by_uuid.values()]
+    return (describe_stage(stage) for stage in found)
+
+
+def list_apps(admin: Admin, arguments: InVhost) -> Iterator[Item]:
+    found = [(vhost.name, app) for vhost in admin.vhosts(arguments.vhost) for app in vhost.stages.apps.values()]
+    return ({"vhost": vhost, **describe_app(app)} for vhost, app in found)
+
+
+def discard(admin: Admin, arguments: Discard) -> Item:
+    stages = admin.vhost(arguments.vhost).stages
+    for uuid in arguments.stages:
+        if uuid not in stages.by_uuid:
+            raise NotFound(f"no stage '{uuid}' in vhost '{arguments.vhost}'")
+    return {"discarded": sum(stages.discard(uuid) for uuid in arguments.stages)}
+
+
+def forget(admin: Admin, arguments: NamedInVhost) -> None:
+    """The last batch of an app is not known any more: promoted again, it would be published again."""
+    admin.vhost(arguments.vhost).stages.forget_app(arguments.name)
+
+
+CALLS = {
+    "stages.list": Call(list_stages, InVhost),
+    "stages.apps": Call(list_apps, InVhost),
+    "stages.discard": Call(discard, Discard, changes=True),
+    "stages.forget": Call(forget, NamedInVhost, changes=True),
+}

@@ -1,0 +1,624 @@
+"""Stages: what is published in them stays unseen until it is promoted, and then is published once."""
+
+from __future__ import annotations
+
+from typing import Any
+from zlib import crc32
+
+import pytest
+
+from leveret.broker.errors import (
+    AccessRefused,
+    BrokerError,
+    ContentTooLarge,
+    NotFound,
+    PreconditionFailed,
+    ResourceError,
+)
+from leveret.broker.message import Entry
+from leveret.broker.promotion import DEAD_LETTER, DROP, FAIL, SLICE
+from leveret.broker.queues.base import Queue
+from leveret.broker.stages import Stages
+from leveret.broker.transactions import Transaction
+from tests.broker.support import HeldLog, Taker, World
+
+USER = "sink"
+
+
+class Answer:
+    """What a promotion, or a seal, has answered; None while it has not."""
+
+    def __init__(self) -> None:
+        self.outcome: Any = None
+
+    def done(self, *figures: Any) -> None:
+        assert self.outcome is None, "answered twice"
+        self.outcome = figures
+
+    def failed(self, error: BrokerError) -> None:
+        assert self.outcome is None, "answered twice"
+        self.outcome = error
+
+
+def stage(world: World, uuid: str, *bodies: str, exchange: str = "", key: str = "q", app: str = "app", seal: bool = True,
+          **options: Any) -> None:
+    """Open a stage, publish to it and seal it."""
+    stages = world.vhost.stages
+    stages.open(uuid, app, USER)
+    for body in bodies:
+        publish(world, uuid, body, exchange, key, **options)
+    if seal:
+        seal_it(world, uuid, *bodies)
+
+
+def publish(world: World, uuid: str, body: str, exchange: str = "", key: str = "q", **options: Any) -> None:
+    assert world.publish(f"leveret.stage:{uuid}:{exchange}", key, body, **{"persistent": True, **options}) == ["app"]
+
+
+def seal_it(world: World, uuid: str, *bodies: str) -> None:
+    answer = Answer()
+    world.vhost.stages.seal(uuid, USER, len(bodies), crc32("".join(bodies).encode()), answer.done, answer.failed)
+    world.run()
+    assert answer.outcome == ()
+
+
+def promote(world: World, batch: int, *uuids: str, app: str = "app", rule: int = FAIL, exchange: str | None = None,
+            key: str | None = None, run: bool = True) -> Answer:
+    answer = Answer()
+    world.vhost.stages.promote(app, USER, batch, list(uuids), rule, exchange, key, answer.done, answer.failed)
+    if run:
+        world.run()
+    return answer
+
+
+def restart(world: World, clean: bool = False) -> World:
+    """What a start after a crash makes of what is on disk."""
+    log, recovery = world.held_log.recovery(clean)
+    return World(log=log, recovery=recovery, time=world.clock.now())
+
+
+# What a stage is
+
+
+def test_what_is_staged_is_seen_once_it_is_promoted(world: World) -> None:
+    queue = world.queue(durable=True)
+    taker = Taker(queue)
+    stage(world, "s", "a", "b", "c")
+    assert taker.bodies() == []
+    assert promote(world, 1, "s").outcome == (3, 0, False)
+    assert taker.bodies() == ["a", "b", "c"]
+    entry = taker.taken[0]
+    assert (entry.message.exchange, entry.message.routing_key) == ("", "q")
+    assert not world.vhost.stages.by_uuid
+    assert world.vhost.stages.memory == 0
+    taker.ack(3)
+    world.run()
+    assert not world.held_log.kept, "something is left in the log"
+
+
+def test_stages_keep_their_order_and_follow_each_other(world: World) -> None:
+    queue = world.queue(durable=True)
+    for uuid in ("c", "a", "b"):
+        stage(world, uuid, *(f"{uuid}{number}" for number in range(SLICE + 1)))
+    promote(world, 1, "b", "c", "a")
+    assert world.contents(queue) == [f"{uuid}{number}" for uuid in "bca" for number in range(SLICE + 1)]
+
+
+def test_all_exchanges_and_what_is_behind_them(world: World) -> None:
+    vhost = world.vhost
+    for name, kind in (("topic", "topic"), ("headers", "headers"), ("behind", "fanout"), ("alternate", "fanout")):
+        vhost.declare_exchange(name, kind, durable=True,
+                               arguments={"alternate-exchange": "alternate"} if name == "topic" else {})
+    one, two, three, four, stream = (world.queue(name, durable=True) for name in ("one", "two", "three", "four", "stream"))
+    vhost.remove_queue(stream)
+    stream = world.queue("stream", durable=True, queue_type="stream")
+    vhost.bind(one, "topic", "a.#", {})
+    vhost.bind(vhost.exchange("behind"), "topic", "a.b", {})
+    vhost.bind(two, "behind", "", {})
+    vhost.bind(stream, "behind", "", {})
+    vhost.bind(three, "alternate", "", {})
+    vhost.bind(four, "headers", "", {"x-match": "all", "wanted": 1})
+    stage(world, "s", seal=False)
+    publish(world, "s", "both", "topic", "a.b")
+    publish(world, "s", "one", "topic", "a.c")
+    publish(world, "s", "nobody's", "topic", "x")
+    publish(world, "s", "headed", "headers", "", headers={"wanted": 1})
+    publish(world, "s", "default", "", "four")
+    seal_it(world, "s", "both", "one", "nobody's", "headed", "default")
+    assert promote(world, 1, "s").outcome == (5, 0, False)
+    assert world.contents(one) == ["both", "one"]
+    assert world.contents(two) == ["both"]
+    assert world.contents(three) == ["nobody's"]
+    assert world.contents(four) == ["headed", "default"]
+    assert stream.ready_count == 1
+
+
+def test_routes_are_those_of_the_promotion(world: World) -> None:
+    """A queue that is bound later gets what was staged before."""
+    world.vhost.declare_exchange("e", "direct", durable=True)
+    stage(world, "s", "a", exchange="e")
+    queue = world.queue(durable=True)
+    world.vhost.bind(queue, "e", "q", {})
+    promote(world, 1, "s")
+    assert world.contents(queue) == ["a"]
+
+
+def test_copies_go_to_all_their_keys(world: World) -> None:
+    first, second = world.queue("q", durable=True), world.queue("r", durable=True)
+    third = world.queue("t", durable=True)
+    stage(world, "s", "a", headers={"CC": ["r"], "BCC": ["t"]})
+    assert promote(world, 1, "s").outcome == (1, 0, False)
+    for queue in (first, second, third):
+        taker = Taker(queue)
+        world.run()
+        assert taker.bodies() == ["a"]
+        overlay = taker.taken[0].overlay
+        assert overlay is not None and overlay.headers == {"BCC": None}
+
+
+def test_transient_messages_are_kept_until_they_are_promoted(world: World) -> None:
+    queue = world.queue(durable=True)
+    stage(world, "s", "a", "b", persistent=False)
+    assert len(world.held_log.kept) == 2
+    promote(world, 1, "s")
+    assert not world.held_log.kept
+    assert world.contents(queue) == ["a", "b"]
+
+
+def test_time_begins_with_the_promotion(world: World) -> None:
+    queue = world.queue(durable=True, dead_letter_exchange="", dead_letter_routing_key="dead")
+    dead = world.queue("dead")
+    aging = world.queue("aging", durable=True, message_ttl=500)
+    stage(world, "s", "short", "at once", ttl=100)
+    world.sleep(1000)
+    stage(world, "t", "of the queue", key="aging")
+    world.sleep(1000)
+    promote(world, 1, "s", "t")
+    world.sleep(99)
+    assert queue.ready_count == 2
+    world.sleep(2)
+    assert queue.ready_count == 0
+    assert dead.ready_count == 2
+    assert aging.ready_count == 1
+    world.sleep(500)
+    assert aging.ready_count == 0
+
+
+def test_messages_for_later(world: World) -> None:
+    queue = world.queue(durable=True)
+    stages = world.vhost.stages
+    stages.open("s", "app", USER)
+    message = world.message("later", exchange="leveret.stage:s:", key="q", persistent=True)
+    route = world.vhost.route(message.address)
+    reader = world.broker.header_readers[0]
+    now = world.clock.now()
+    assert route.queues[0].delay(message, now + 1000)
+    seal_it(world, "s", "later")
+    reader.times = lambda message, now: (0, now + 1000)  # type: ignore[method-assign]
+    world.sleep(5000)
+    promote(world, 1, "s")
+    assert (queue.ready_count, queue.delayed_count) == (0, 1)
+    world.sleep(1001)
+    assert world.contents(queue) == ["later"]
+
+
+def test_limits_hold(world: World) -> None:
+    queue = world.queue(durable=True, max_length=2)
+    stage(world, "s", "a", "b", "c")
+    promote(world, 1, "s")
+    assert world.contents(queue) == ["b", "c"]
+
+
+def test_published_in_a_transaction(world: World) -> None:
+    queue = world.queue(durable=True)
+    world.vhost.stages.open("s", "app", USER)
+    message = world.message("a", exchange="leveret.stage:s:", key="q", persistent=True)
+    transaction = Transaction(world.log)
+    transaction.publish(message, world.vhost.route(message.address).queues)
+    done: list[bool] = []
+    transaction.commit(lambda: done.append(True))
+    seal_it(world, "s", "a")
+    assert done == [True]
+    promote(world, 1, "s")
+    assert world.contents(queue) == ["a"]
+
+
+# Refusals
+
+
+def refused(kind: type[BrokerError], part: str, call: Any, *arguments: Any) -> None:
+    with pytest.raises(kind, match=part):
+        call(*arguments)
+
+
+def test_what_cannot_be_published(world: World) -> None:
+    stages = world.vhost.stages
+    refused(NotFound, "no stage 's'", world.publish, "leveret.stage:s:", "q")
+    stages.open("s", "app", USER)
+    refused(NotFound, "no exchange 'none'", world.publish, "leveret.stage:s:none", "q")
+    refused(NotFound, "expected leveret.stage:STAGE:EXCHANGE", world.publish, "leveret.stage:s", "q")
+    refused(AccessRefused, "cannot be published to from a stage", world.publish, "leveret.stage:s:leveret.control", "q")
+    route = world.vhost.route(world.message(exchange="leveret.stage:s:", key="q").address)
+    assert route.owner == USER
+    seal_it(world, "s")
+    refused(PreconditionFailed, "is sealed", world.publish, "leveret.stage:s:", "q")
+    stages.discard("s")
+    refused(PreconditionFailed, "not there any more", route.queues[0].push, world.message())
+
+
+def test_what_a_stage_may_hold(world: World) -> None:
+    stages = world.vhost.stages
+    stages.settings.size = 10
+    stages.open("s", "app", USER)
+    publish(world, "s", "123456789")
+    refused(ContentTooLarge, "stages.size", world.publish, "leveret.stage:s:", "q", "12")
+    publish(world, "s", "0")
+    seal_it(world, "s", "123456789", "0")
+    stages.settings.count = 2
+    stages.open("t", "app", USER)
+    refused(ResourceError, "stages.count", stages.open, "u", "app", USER)
+    refused(PreconditionFailed, "letters, digits and hyphens", stages.open, "a:b", "app", USER)
+
+
+def test_stages_are_their_users(world: World) -> None:
+    stages = world.vhost.stages
+    stage(world, "s", "a")
+    refused(AccessRefused, "another user's", stages.open, "s", "app", "other")
+    answer = Answer()
+    refused(AccessRefused, "another user's", stages.seal, "s", "other", 1, 0, answer.done, answer.failed)
+    refused(AccessRefused, "another user's", stages.promote, "app", "other", 1, ["s"], FAIL, None, None, answer.done,
+            answer.failed)
+    assert "app" not in stages.apps
+    world.queue(durable=True)
+    promote(world, 1, "s")
+    refused(AccessRefused, "another user's", stages.last, "app", "other")
+    refused(AccessRefused, "another user's", stages.open, "t", "app", "other")
+    assert stages.last("app", USER) == 1
+
+
+def test_figures_of_a_seal(world: World) -> None:
+    stages = world.vhost.stages
+    stage(world, "s", "ab", "c", seal=False)
+    answer = Answer()
+    refused(PreconditionFailed, "holds 2 messages, expected 3", stages.seal, "s", USER, 3, crc32(b"abc"), answer.done,
+            answer.failed)
+    refused(PreconditionFailed, "CRC-32 0x352441c2, expected 0x00000000", stages.seal, "s", USER, 2, 0, answer.done,
+            answer.failed)
+    refused(PreconditionFailed, "is not sealed", stages.promote, "app", USER, 1, ["s"], FAIL, None, None, answer.done,
+            answer.failed)
+    publish(world, "s", "d")
+    seal_it(world, "s", "ab", "c", "d")
+    seal_it(world, "s", "ab", "c", "d")
+    refused(PreconditionFailed, "expected 2", stages.seal, "s", USER, 2, 0, answer.done, answer.failed)
+    refused(PreconditionFailed, "promoted once only", stages.promote, "app", USER, 1, ["s", "s"], FAIL, None, None,
+            answer.done, answer.failed)
+    refused(PreconditionFailed, "opened for app 'app'", stages.promote, "b", USER, 1, ["s"], FAIL, None, None, answer.done,
+            answer.failed)
+    refused(NotFound, "no stage 'none'", stages.promote, "app", USER, 1, ["none"], FAIL, None, None, answer.done,
+            answer.failed)
+
+
+# Batches
+
+
+def test_a_batch_is_promoted_once(world: World) -> None:
+    queue = world.queue(durable=True)
+    stages = world.vhost.stages
+    assert stages.last("app", USER) is None
+    stage(world, "s", "a")
+    assert promote(world, 5, "s").outcome == (1, 0, False)
+    stage(world, "again", "a")
+    assert promote(world, 5, "again").outcome == (0, 0, True)
+    assert "again" not in stages.by_uuid
+    answer = Answer()
+    refused(PreconditionFailed, "comes after batch 5", stages.promote, "app", USER, 4, [], FAIL, None, None, answer.done,
+            answer.failed)
+    stage(world, "t", "b")
+    assert promote(world, 9, "t").outcome == (1, 0, False)
+    assert stages.last("app", USER) == 9
+    assert promote(world, 10).outcome == (0, 0, False)
+    assert stages.last("app", USER) == 10
+    assert world.contents(queue) == ["a", "b"]
+
+
+def test_a_request_that_comes_twice(world: World) -> None:
+    queue = world.queue(durable=True)
+    world.held_log.held = True
+    stages = world.vhost.stages
+    stages.open("s", "app", USER)
+    publish(world, "s", "a")
+    answer = Answer()
+    stages.seal("s", USER, 1, crc32(b"a"), answer.done, answer.failed)
+    first = promote(world, 1, "s")
+    second = promote(world, 1, "s")
+    assert first.outcome is None
+    world.held_log.held = False
+    world.held_log.release_all()
+    world.run()
+    assert (first.outcome, second.outcome) == ((1, 0, False), (0, 0, True))
+    assert world.contents(queue) == ["a"]
+
+
+def test_the_next_batch_waits_for_the_one_before(world: World) -> None:
+    queue = world.queue(durable=True, max_length=2, overflow="reject-publish")
+    stage(world, "s", "a", "b", "c", "d")
+    stage(world, "t", "e")
+    first = promote(world, 1, "s")
+    second = promote(world, 2, "t")
+    assert (first.outcome, second.outcome) == (None, None)
+    assert world.vhost.stages.last("app", USER) == 1
+    taker = Taker(queue)
+    for _ in range(5):
+        world.sleep(100)
+        taker.ack(len(taker.taken))
+    assert (first.outcome, second.outcome) == ((4, 0, False), (1, 0, False))
+    assert taker.history == ["a", "b", "c", "d", "e"]
+
+
+def test_forgotten_apps(world: World) -> None:
+    stages = world.vhost.stages
+    world.queue(durable=True)
+    stages.settings.apps = 1
+    promote(world, 3)
+    refused(ResourceError, "stages.apps", stages.promote, "more", USER, 1, [], FAIL, None, None, None, None)
+    refused(NotFound, "no app 'none'", stages.forget_app, "none")
+    stages.forget_app("app")
+    assert promote(world, 1, app="more").outcome == (0, 0, False)
+    world = restart(world)
+    assert world.vhost.stages.apps.keys() == {"more"}
+
+
+# What no queue gets
+
+
+def test_unroutable_messages_stop_it_all(world: World) -> None:
+    queue = world.queue(durable=True)
+    stage(world, "s", "a", "b")
+    stage(world, "t", "c", seal=False)
+    publish(world, "t", "d", "amq.topic", "no.way")
+    publish(world, "t", "e", "amq.topic", "no.way")
+    seal_it(world, "t", "c", "d", "e")
+    answer = promote(world, 1, "s", "t")
+    assert isinstance(answer.outcome, PreconditionFailed)
+    assert str(answer.outcome) == ("2 messages have no queue; the first was published to exchange 'amq.topic' with routing"
+                                   " key 'no.way' in stage 't': nothing is promoted")
+    assert queue.ready_count == 0
+    assert world.vhost.stages.last("app", USER) is None
+    world.vhost.bind(queue, "amq.topic", "#", {})
+    assert promote(world, 1, "s", "t").outcome == (5, 0, False)
+    assert world.contents(queue) == ["a", "b", "c", "d", "e"]
+
+
+@pytest.mark.parametrize("count", [10, 3000])
+def test_unroutable_messages_among_many_keys(world: World, count: int) -> None:
+    """More keys than are counted one by one: the messages are looked through."""
+    world.vhost.declare_exchange("e", "topic", durable=True)
+    queue = world.queue(durable=True)
+    world.vhost.bind(queue, "e", "even.#", {})
+    stage(world, "s", seal=False)
+    bodies = [f"{number}" for number in range(count)]
+    for number, body in enumerate(bodies):
+        publish(world, "s", body, "e", f"{'odd' if number % 2 else 'even'}.{number}")
+    seal_it(world, "s", *bodies)
+    answer = promote(world, 1, "s")
+    assert f"{count // 2} messages have no queue" in str(answer.outcome)
+    assert "with routing key 'odd.1'" in str(answer.outcome)
+    assert promote(world, 1, "s", rule=DROP).outcome == (count, count // 2, False)
+    assert world.contents(queue) == bodies[::2]
+
+
+def test_unroutable_messages_as_dead_letters(world: World) -> None:
+    queue = world.queue(durable=True)
+    dead = world.queue("dead", durable=True)
+    world.vhost.declare_exchange("graveyard", "direct", durable=True)
+    stage(world, "s", "a", seal=False)
+    publish(world, "s", "b", key="none")
+    seal_it(world, "s", "a", "b")
+    answer = promote(world, 1, "s", rule=DEAD_LETTER, exchange="nowhere")
+    assert isinstance(answer.outcome, NotFound)
+    answer = promote(world, 1, "s", rule=DEAD_LETTER, exchange="graveyard")
+    assert "neither have they as dead letters" in str(answer.outcome)
+    assert promote(world, 1, "s", rule=DEAD_LETTER, exchange="", key="dead").outcome == (2, 1, False)
+    assert world.contents(queue) == ["a"]
+    taker = Taker(dead)
+    world.run()
+    [entry] = taker.taken
+    assert entry.overlay is not None
+    death = entry.overlay.headers["x-death"][0]
+    assert (death["reason"], death["queue"], death["exchange"]) == ("unroutable", "app", "")
+    assert death["routing-keys"] == ["none"]
+    taker.ack()
+    world.run()
+    assert not world.held_log.kept
+
+
+def test_full_queues(world: World) -> None:
+    queue = world.queue(durable=True, max_length=1, overflow="reject-publish")
+    world.push(queue, "before", persistent=True)
+    stage(world, "s", "a", "b")
+    answer = promote(world, 1, "s")
+    assert "queue 'q' in vhost '/' is full" in str(answer.outcome)
+    assert world.contents(queue) == ["before"]
+    answer = promote(world, 1, "s")
+    assert answer.outcome is None
+    app = world.vhost.stages.apps["app"]
+    assert app.promotion is not None and app.promotion.waits_for == "room in queue 'q'"
+    assert world.contents(queue) == ["a"]
+    world.sleep(100)
+    assert answer.outcome == (2, 0, False)
+    assert world.contents(queue) == ["b"]
+
+
+def test_full_queues_with_dead_letters(world: World) -> None:
+    queue = world.queue(durable=True, max_length=1, overflow="reject-publish-dlx", dead_letter_exchange="",
+                        dead_letter_routing_key="dead")
+    dead = world.queue("dead", durable=True)
+    stage(world, "s", "a", "b", "c")
+    assert promote(world, 1, "s").outcome == (3, 0, False)
+    assert world.contents(queue) == ["a"]
+    assert world.contents(dead) == ["b", "c"]
+
+
+def test_a_queue_that_goes_while_it_is_promoted_to(world: World) -> None:
+    """After the decision there is no way back: what has no queue any more is counted."""
+    queue = world.queue(durable=True, max_length=1, overflow="reject-publish")
+    stage(world, "s", "a", "b", "c")
+    answer = promote(world, 1, "s")
+    assert answer.outcome is None
+    world.vhost.remove_queue(queue)
+    world.sleep(100)
+    assert answer.outcome == (3, 2, False)
+    world.run()
+    assert not world.held_log.kept
+
+
+# Memory
+
+
+def test_deep_stages_leave_memory() -> None:
+    world = World(page_above=100_000)
+    queue = world.queue(durable=True)
+    bodies = [f"{number:06}" for number in range(20_000)]
+    stage(world, "s", seal=False)
+    for at in range(0, len(bodies), 500):
+        for body in bodies[at : at + 500]:
+            publish(world, "s", body)
+        world.end_turn()
+    kept = world.vhost.stages.by_uuid["s"]
+    assert kept.memory == world.vhost.stages.memory < 6_000_000, "most of 14 MB has left memory"
+    seal_it(world, "s", *bodies)
+    assert promote(world, 1, "s").outcome == (20_000, 0, False)
+    assert world.contents(queue) == bodies
+    assert world.vhost.stages.memory == 0
+
+
+def test_many_stages_together_leave_memory() -> None:
+    world = World(page_above=20_000)
+    queue = world.queue(durable=True)
+    for number in range(50):
+        stage(world, f"s{number}", *(f"{number}.{at}" for at in range(20)))
+    world.broker.page_down()
+    assert world.vhost.stages.memory <= 4 * 20_000
+    assert promote(world, 1, *(f"s{number}" for number in range(50))).outcome == (1000, 0, False)
+    assert world.contents(queue) == [f"{number}.{at}" for number in range(50) for at in range(20)]
+
+
+def test_other_work_goes_on_between_slices(world: World) -> None:
+    """Of a long promotion no turn does more than a slice."""
+    queue = world.queue(durable=True)
+    stage(world, "s", *(f"{number}" for number in range(10 * SLICE)))
+    promote(world, 1, "s", run=False)
+    world.end_turn()
+    most = passes = 0
+    while world.posted:
+        before = queue.next_seq
+        world.posted.pop(0)()
+        world.end_turn()
+        most = max(most, queue.next_seq - before)
+        passes += 1
+    assert 0 < most <= SLICE
+    assert passes >= 10
+    assert queue.ready_count == 10 * SLICE
+
+
+# Time
+
+
+def test_stages_that_nobody_promotes_are_given_up(world: World) -> None:
+    stages = world.vhost.stages
+    stages.settings.timeout = 100_000
+    stage(world, "s", "a")
+    stage(world, "t", "b", seal=False)
+    for _ in range(6):
+        world.sleep(30_000)
+        publish(world, "t", "more")
+    assert stages.by_uuid.keys() == {"t"}
+    for _ in range(10):
+        world.sleep(30_000)
+    assert not stages.by_uuid
+    assert not world.held_log.kept
+    assert stages.memory == 0
+
+
+# Crashes
+
+
+def test_sealed_stages_survive(world: World) -> None:
+    world.queue(durable=True)
+    stage(world, "s", "a", "b")
+    stage(world, "open", "c", seal=False)
+    world.run()
+    world = restart(world)
+    stages = world.vhost.stages
+    assert stages.by_uuid["s"].sealed
+    assert (stages.by_uuid["s"].count, stages.by_uuid["open"].count) == (2, 1)
+    publish(world, "open", "d")
+    answer = Answer()
+    stages.seal("open", USER, 2, 0, answer.done, answer.failed)
+    world.run()
+    assert "CRC-32" in str(answer.outcome)
+    seal_it(world, "open", "c", "d")
+    assert promote(world, 1, "s", "open").outcome == (4, 0, False)
+    queue = world.vhost.queues["q"]
+    assert world.contents(queue) == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("commits", range(12))
+def test_a_crash_after_any_commit(commits: int) -> None:
+    """What is on disk after so many commits of a promotion is the whole batch, or it and its stages."""
+    bodies = [f"{number}" for number in range(3 * SLICE)]
+    world = World()
+    queue = world.queue(durable=True)
+    other = world.queue("other", durable=True)
+    world.vhost.bind(queue, "amq.fanout", "", {})
+    world.vhost.bind(other, "amq.fanout", "", {})
+    stage(world, "s", *bodies[: 2 * SLICE - 7], exchange="amq.fanout")
+    stage(world, "t", *bodies[2 * SLICE - 7 :], exchange="amq.fanout")
+    world.held_log.held = True
+    promote(world, 7, "s", "t")
+    for _ in range(commits):
+        if world.held_log.flying is not None:
+            world.held_log.release()
+        world.run()
+    world = restart(world)
+    world.run()
+    stages = world.vhost.stages
+    last = stages.last("app", USER)
+    assert last == (7 if commits else None)
+    assert promote(world, 7, "s", "t").outcome == ((0, 0, True) if commits else (len(bodies), 0, False))
+    world.run()
+    assert not stages.by_uuid
+    for name in ("q", "other"):
+        assert world.contents(world.vhost.queues[name]) == bodies, f"after {commits} commits"
+    world.run()
+    assert not world.held_log.kept
+
+
+def test_a_vhost_goes_with_its_stages(world: World) -> None:
+    queue = world.queue(durable=True, max_length=1, overflow="reject-publish")
+    stage(world, "s", "a", "b")
+    stage(world, "t", "c")
+    answer = promote(world, 1, "s")
+    assert queue.ready_count == 1
+    world.broker.remove_vhost("/")
+    world.run()
+    assert isinstance(answer.outcome, NotFound)
+    assert not world.held_log.kept
+    assert not [key for key in world.held_log.metadata if key[0].startswith("stage")]
+
+
+def test_entries_are_hidden_until_they_are_on_disk(world: World) -> None:
+    queue: Queue = world.queue(durable=True)
+    taker = Taker(queue)
+    stage(world, "s", "a")
+    world.held_log.held = True
+    promote(world, 1, "s")
+    seen: list[list[Entry]] = []
+    while world.held_log.flying is not None:
+        seen.append(list(taker.taken))
+        world.held_log.release()
+        world.run()
+    assert seen[-1] == []
+    assert taker.bodies() == ["a"]
+    assert isinstance(world.vhost.stages, Stages)
+    assert isinstance(world.log, HeldLog)
