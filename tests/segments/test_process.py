@@ -208,7 +208,7 @@ def test_small_segments_are_merged(world: World) -> None:
     done: list[Any] = []
     world.store.merge(old, "home/s-1", "s", lambda *result: done.append(result))
     world.wait(lambda: done)
-    written, kind, text = done[0]
+    written, _, text = done[0]
     assert written is not None, text
     merged = written.segment(0, 11, TIME, TIME, array("Q"), array("Q"))
     assert world.bodies(merged, 0, 11) == bodies

@@ -238,9 +238,9 @@ class StreamsConfig(Section, frozen=True, kw_only=True):
         Seconds, about("Age of the oldest unsealed message at which a stream is sealed although it is smaller.", gt=0)
     ] = 600.0
     merge_below: Annotated[
-        Size | None,
+        Annotated[Size, Meta(ge=0)] | None,
         about("Segments with fewer octets of bodies than this are merged with their neighbours; absent: a quarter of"
-              " `streams.segment_size`.", ge=0),
+              " `streams.segment_size`."),
     ] = None
     grace: Annotated[
         Seconds,
