@@ -36,6 +36,12 @@ class Commands:
         assert result.output.startswith("Error: ")
         return result.output
 
+    def mistaken(self, *arguments: str) -> str:
+        """The message of a command line that makes no sense."""
+        result = self.run(*arguments)
+        assert result.exit_code == 2, result.output
+        return result.output
+
     def json(self, *arguments: str) -> Any:
         return json.loads(self.ok(*arguments, "--json"))
 
