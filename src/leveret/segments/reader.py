@@ -60,7 +60,7 @@ class SegmentReader:
         self.options = options
         self._file = files.open_file(url, options)
         try:
-            self._parquet = pq.ParquetFile(self._file)
+            self._parquet = pq.ParquetFile(self._file, page_checksum_verification=True)
             metadata = self._parquet.metadata.metadata or {}
             self.version = int(metadata[schema.VERSION_KEY])
             if self.version > schema.SCHEMA_VERSION:

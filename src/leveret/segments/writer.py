@@ -110,6 +110,7 @@ class SegmentWriter:
             schema.FILE_SCHEMA.with_metadata({schema.VERSION_KEY: str(schema.SCHEMA_VERSION).encode(),
                                               schema.STREAM_KEY: stream.encode("utf-8", "replace")}),
             compression="zstd", use_dictionary=_DICTIONARY, write_statistics=_STATISTICS, version="2.6",
+            write_page_checksum=True,
         )
 
     def append(self, rows: Rows) -> None:

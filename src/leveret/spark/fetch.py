@@ -14,7 +14,15 @@ from typing import Any, Final
 
 from leveret.client.amqp1 import Filter
 from leveret.client.blocking.connection import Connection
-from leveret.client.errors import ChannelClosed, ConnectionClosed, ConnectionFailed, NotFound, Timeout
+from leveret.client.errors import (
+    ChannelClosed,
+    ConnectionClosed,
+    ConnectionFailed,
+    ConsumerCancelled,
+    LinkClosed,
+    NotFound,
+    Timeout,
+)
 from leveret.client.message import Message
 from leveret.segments.packed import PackDamaged, Packed
 from leveret.spark.connection import PATIENCE, ControlClient, Endpoint
@@ -80,6 +88,10 @@ class StreamFetch:
                 except Timeout:
                     self._check(control, stop)
                     raise
+                except (ConsumerCancelled, LinkClosed) as error:
+                    self._check(control, stop)
+                    raise ReadFailed(f"stream {self.stream!r}, offset {self._at}: the broker cannot read it: {error}; its "
+                                     "log says why") from None
                 pack = self._pack(message.body, stop)
                 message.ack()
                 if pack is not None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from msgspec import Meta
 
@@ -14,8 +15,13 @@ from leveret.management.requests.operation import Arguments, Asked, Fields, Oper
 from leveret.management.streams import partitions
 from leveret.security.patterns import check_pattern
 
+if TYPE_CHECKING:
+    from leveret.broker.segments import Segment
+
 # Names that are matched with a pattern, which takes about a microsecond each.
 MOST_MATCHED: Final = 100_000
+# Seconds that files may be held by one call; who needs longer calls again.
+LONGEST_HOLD: Final = 86_400
 
 Offset = Annotated[int, Meta(ge=0, le=(1 << 62))]
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
@@ -36,6 +42,17 @@ class Describe(Arguments, kw_only=True):
     segments: bool = False
     first: Offset | None = None
     last: Offset | None = None
+
+
+class Held(Arguments, kw_only=True):
+    stream: str
+    holder: Name
+
+
+class Hold(Held, kw_only=True):
+    first: Offset
+    last: Offset
+    seconds: Annotated[float, Meta(gt=0, le=LONGEST_HOLD)]
 
 
 class Locate(Arguments, kw_only=True):
@@ -95,9 +112,32 @@ def describe(asked: Asked, arguments: Describe) -> Fields:
     stream = find(asked, arguments.stream)
     fields: Fields = {"id": stream.uid, "first_offset": stream.first_offset,
                       "next_offset": stream.visible_until - 1}
+    fields["octets"] = stream.ready_bytes
     if arguments.segments:
-        fields["segments"] = []
+        first = 0 if arguments.first is None else arguments.first
+        fields["segments"] = _entries(stream, [
+            segment for segment in stream.segments
+            if segment.last >= first and (arguments.last is None or segment.first <= arguments.last)])
     return fields
+
+
+def hold(asked: Asked, arguments: Hold) -> Fields:
+    """Keep the files with offsets from first to last (inclusive) from removal for so many seconds, or until they are
+    released."""
+    stream = find(asked, arguments.stream)
+    until = stream.broker.timers.now() + int(arguments.seconds * 1000)
+    return {"segments": _entries(stream, stream.hold(arguments.holder, arguments.first, arguments.last, until))}
+
+
+def release(asked: Asked, arguments: Held) -> Fields:
+    find(asked, arguments.stream).release(arguments.holder)
+    return {}
+
+
+def _entries(stream: StreamQueue, segments: Iterable[Segment]) -> list[dict[str, Any]]:
+    """With paths that others find the files by."""
+    hub = stream.broker.segments
+    return [] if hub is None else [{**segment.entry(), "path": hub.url_of(segment.path)} for segment in segments]
 
 
 def locate(asked: Asked, arguments: Locate) -> Fields:
@@ -141,6 +181,8 @@ OPERATIONS = {
     "superstream.describe": Operation(describe_super, Super),
     "stream.match": Operation(match, Match),
     "stream.describe": Operation(describe, Describe),
+    "stream.hold": Operation(hold, Hold),
+    "stream.release": Operation(release, Held),
     "stream.locate": Operation(locate, Locate),
     "stream.start": Operation(start, ConsumerAt),
     "stream.commit": Operation(commit, ConsumerAt),
