@@ -21,7 +21,7 @@ HAVE_CC := $(shell command -v $${CC:-cc} 2>/dev/null)
 
 export PYTHONPATH := src
 
-.PHONY: run compiled test test-pure test-compiled lint format docs bench bench-clients bench-scale demo build lock clean
+.PHONY: run compiled test test-pure test-compiled lint format docs bench bench-clients bench-scale demo demo-kill build lock clean
 
 run: $(STAMPS)/core $(STAMPS)/segments compiled
 	@exec $(PY) -m leveret serve $(ARGS)
@@ -109,9 +109,14 @@ bench-clients: $(STAMPS)/dev compiled
 bench-scale: $(STAMPS)/dev compiled
 	@$(PY) -m bench.scale $(ARGS)
 
-# The main job in a terminal: publish, kill -9, start again, nothing confirmed is lost. Takes the compiled modules where
-# they are there, and does not wait for them otherwise.
-demo: $(STAMPS)/core $(STAMPS)/demo
+# The main job in a terminal: a shop's messages over both protocols, a pipeline on Spark that archives and counts them, and
+# both the broker and the pipeline killed in the middle of it. Takes the compiled modules where they are there, and does
+# not wait for them otherwise.
+demo: $(STAMPS)/core $(STAMPS)/segments $(STAMPS)/demo
+	@$(PY) examples/demo_pipeline.py
+
+# The broker alone: publish, kill -9, start again, nothing confirmed is lost.
+demo-kill: $(STAMPS)/core $(STAMPS)/demo
 	@$(PY) examples/demo.py
 
 build: $(STAMPS)/dev

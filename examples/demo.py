@@ -1,10 +1,10 @@
-"""The main job, end to end: what the broker has confirmed is there after a kill -9.
+"""What durable means, end to end: what the broker has confirmed is there after a kill -9.
 
 Starts a broker in a temporary directory, publishes persistent messages from several clients that wait for their confirms,
 kills the broker with SIGKILL in the middle of it, starts it again over the same directory, and compares what comes out
 of the queue with what was confirmed. Needs nothing but this checkout; takes a few seconds.
 
-    make demo
+    make demo-kill
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class Broker:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.url = ""
+        # After the first start the same one again: clients come back to it.
+        self.port = 0
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> float:
@@ -50,7 +52,7 @@ class Broker:
         ready = self.directory / "ready.json"
         ready.unlink(missing_ok=True)
         environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-        command = [sys.executable, "-m", "leveret", "serve", "--host", "127.0.0.1", "--port", "0",
+        command = [sys.executable, "-m", "leveret", "serve", "--host", "127.0.0.1", "--port", str(self.port),
                    "--data-dir", str(self.directory / "data"), "--ready-file", str(ready)]
         started = time.monotonic()
         with (self.directory / "broker.log").open("ab") as log:
@@ -60,7 +62,8 @@ class Broker:
                 raise SystemExit("the broker did not start:\n" + (self.directory / "broker.log").read_text())
             time.sleep(0.005)
         took = time.monotonic() - started
-        self.url = f"amqp://guest:guest@127.0.0.1:{json.loads(ready.read_text())['port']}/"
+        self.port = json.loads(ready.read_text())["port"]
+        self.url = f"amqp://guest:guest@127.0.0.1:{self.port}/"
         return took
 
     def kill(self) -> None:

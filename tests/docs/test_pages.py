@@ -15,6 +15,7 @@ import pytest
 
 from leveret.cli.app import leveret as cli
 from leveret.config import load_config
+from leveret.spark.pipeline.load import load_pipeline
 from tests.docs.pages import DOCS, PAGES, anchors, at_broker, blocks, links, page_id, program_name, prose
 from tests.support.broker import ROOT, Broker
 
@@ -64,7 +65,11 @@ def test_toml_blocks(page: Path, tmp_path: Path) -> None:
     for number, block in enumerate(blocks(page, "toml")):
         path = tmp_path / f"{number}.toml"
         path.write_text(block.text, "utf-8")
-        load_config(path)
+        # A pipeline's file begins with its name.
+        if block.text.startswith("name = "):
+            load_pipeline(path)
+        else:
+            load_config(path)
 
 
 def _commands(page: Path) -> list[str]:

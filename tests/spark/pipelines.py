@@ -13,7 +13,8 @@ from leveret import blocking
 from leveret.spark.pipeline.run import no_messages
 
 
-def publish(connection: blocking.Connection, exchange: str, bodies: Iterable[bytes], key: str = "k", **properties: Any) -> None:
+def publish(connection: blocking.Connection, exchange: str, bodies: Iterable[bytes], key: str = "k",
+            **properties: Any) -> None:
     """Durable messages, confirmed when this returns."""
     with connection.channel() as channel, channel.publisher(exchange, key) as publisher:
         for body in bodies:

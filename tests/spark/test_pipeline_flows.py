@@ -108,9 +108,10 @@ def test_a_query_that_lost_its_last_commit_writes_nothing_twice(
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True, arguments={"x-queue-type": "stream"})
     publish(connection, "", orders(200), name)
-    flow = Flow(name, Capture(stream=name, options={"maxMessagesPerTrigger": 60}), Decode(format="json", schema=SCHEMA,
-                on_error="drop"), transform=lambda rows: rows.select("data.*"),
-                tables=[TableOutput(path=str(tmp_path / "one")), TableOutput(path=str(tmp_path / "two"), where="amount >= 25")])
+    tables = [TableOutput(path=str(tmp_path / "one")), TableOutput(path=str(tmp_path / "two"), where="amount >= 25")]
+    flow = Flow(name, Capture(stream=name, options={"maxMessagesPerTrigger": 60}),
+                Decode(format="json", schema=SCHEMA, on_error="drop"), transform=lambda rows: rows.select("data.*"),
+                tables=tables)
     run_to_end(start_flow(spark, flow, Broker(url=broker.url()), str(tmp_path / "checkpoint"), once=True))
     commits = sorted((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     commits[-1].unlink()
@@ -132,8 +133,8 @@ def test_windows_over_the_stream_and_their_quarantine(
         return timed.groupBy(F.window("at", "30 seconds")).agg(F.sum("n").alias("total")).select(
             F.col("window.start").alias("start"), "total")
 
-    flow = Flow(name, Capture(stream=name), Decode(format="json", schema="at BIGINT, n BIGINT",
-                quarantine=str(tmp_path / "bad")), transform=windows, stream=True,
+    decode = Decode(format="json", schema="at BIGINT, n BIGINT", quarantine=str(tmp_path / "bad"))
+    flow = Flow(name, Capture(stream=name), decode, transform=windows, stream=True,
                 tables=[TableOutput(path=str(tmp_path / "windows"), partition=["month(start)"])])
     run_to_end(start_flow(spark, flow, Broker(url=broker.url()), str(tmp_path / "checkpoint"), once=True))
     # The watermark is at 100 s: the window from 90 s on is still open.
@@ -149,6 +150,7 @@ def test_a_body_that_fails_the_flow_is_named(spark: SparkSession, broker: Levere
     flow = Flow(name, Capture(stream=name), Decode(format="json", schema=SCHEMA, on_error="fail"),
                 tables=[TableOutput(path=str(tmp_path / "table"))])
     query, = start_flow(spark, flow, Broker(url=broker.url()), str(tmp_path / "checkpoint"), once=True)
-    with pytest.raises(Exception, match=f'on_error is "fail", and a message is bad: queue {name}, offset 5, no JSON object'):
+    told = f'on_error is "fail", and a message is bad: queue {name}, offset 5, no JSON object'
+    with pytest.raises(Exception, match=told):
         query.awaitTermination(60)
     assert plain_files(tmp_path / "table") == []

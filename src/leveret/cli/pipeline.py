@@ -408,3 +408,33 @@ def deadletters(queue: str, where: str | None, table: str | None, report: str | 
     show_table(_refused(call), (("reason", "reason"), ("dead_queue", "queue"), ("dead_exchange", "exchange"),
                                 ("dead_key", "routing key"), ("count", "messages"), ("deaths", "most deaths"),
                                 ("first", "first"), ("last", "last")))
+
+
+@pipeline.command()
+@click.argument("queue")
+@click.option("--where", metavar="SQL", help="Only messages for which this holds; the others stay.")
+@click.option("--exchange", metavar="NAME", help="Where to.  [default: the exchange in which each message died]")
+@click.option("--key", metavar="KEY", help="Routing key.  [default: the one with which it died]")
+@click.option("--limit", type=click.IntRange(min=1), help="Messages that are looked at, oldest first.")
+@click.option("--resume", metavar="NAME", help="Finish a re-drive that was interrupted, with the same options.")
+@broker_options
+def redrive(queue: str, where: str | None, exchange: str | None, key: str | None, limit: int | None, resume: str | None,
+            url: str, password_file: str | None, master: str) -> None:
+    """Publish dead letters of a QUEUE where they came from, once; the others stay in it."""
+    if (exchange is None) != (key is None):
+        raise Failed("expected --exchange and --key together, or neither of them")
+
+    def call() -> tuple[int, int]:
+        from leveret.spark.pipeline import model
+        from leveret.spark.pipeline.redrive import redrive as redrive_messages
+
+        spark = _session("redrive", master)
+        try:
+            to = model.ExchangeOutput(exchange=exchange, routing_key=key) if exchange is not None else None
+            return redrive_messages(spark, model.Broker(url=url, password_file=password_file), queue, where=where, to=to,
+                                    resume=resume, limit=limit, echo=lambda line: click.echo(line))
+        finally:
+            spark.stop()
+
+    published, kept = _refused(call)
+    click.echo(f"{published:,} messages are published, {kept:,} stay")

@@ -1,7 +1,7 @@
 """Pipelines on Spark: messages captured, decoded, transformed and written to tables and exchanges, exactly once.
 
 `run_pipeline` runs what a pipeline.toml says. The ready ones are functions, too, that start streaming queries or run
-jobs in a session of the caller's own: `archive`, `replay`, `deadletters`, `traffic`, `enrich`, `scrub`.
+jobs in a session of the caller's own: `archive`, `replay`, `deadletters`, `redrive`, `traffic`, `enrich`, `scrub`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from leveret.spark.pipeline.errors import PipelineError
 from leveret.spark.pipeline.flow import Flow, start_flow
 from leveret.spark.pipeline.load import load_pipeline
 from leveret.spark.pipeline.model import Broker, Capture, Decode, ExchangeOutput, Rule, StaticTable, TableOutput
+from leveret.spark.pipeline.redrive import redrive
 from leveret.spark.pipeline.replay import replay
 from leveret.spark.pipeline.run import check_pipeline, run_pipeline
 from leveret.spark.pipeline.scrub import scrub, scrubbed
@@ -38,6 +39,7 @@ __all__ = [
     "enrich",
     "load_pipeline",
     "make_session",
+    "redrive",
     "replay",
     "run_pipeline",
     "scrub",

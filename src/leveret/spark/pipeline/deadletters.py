@@ -47,11 +47,16 @@ def deadletters(spark: SparkSession, broker: Broker, queue: str, *, where: str |
     return found
 
 
-def triaged(messages: DataFrame) -> DataFrame:
-    """The messages, with what their newest death was, before their own columns: `reason`, `dead_queue`, `dead_exchange`,
-    `dead_key` (where it was published when it died), `deaths` (how often in all), `died_at` and `age_s` (seconds since)."""
+def triaged(messages: DataFrame, now: float | None = None) -> DataFrame:
+    """The messages, with what their newest death was before their own columns.
+
+    reason, dead_queue, dead_exchange, dead_key   of the newest death; the latter two as it was published when it died
+    deaths                                        how often it died in all
+    died_at, age_s                                when, and seconds since, until `now` (seconds of Unix time)
+    """
     from pyspark.sql import functions as F
 
+    now = time.time() if now is None else now
     newest = F.try_element_at("x_death", F.lit(1))
     deaths = F.coalesce(F.aggregate("x_death", F.lit(0).cast("bigint"), lambda total, death: total + death["count"]),
                         F.lit(0).cast("bigint"))
@@ -60,7 +65,7 @@ def triaged(messages: DataFrame) -> DataFrame:
         F.coalesce(newest["reason"], F.lit(NO_REASON)).alias("reason"), newest["queue"].alias("dead_queue"),
         newest["exchange"].alias("dead_exchange"), F.try_element_at(newest["routing_keys"], F.lit(1)).alias("dead_key"),
         deaths.alias("deaths"), died.alias("died_at"),
-        F.greatest(F.lit(0.0), F.lit(time.time()) - died.cast("double")).alias("age_s"), *messages.columns)
+        F.greatest(F.lit(0.0), F.lit(now) - died.cast("double")).alias("age_s"), *messages.columns)
 
 
 def age_class(age: Column) -> Column:

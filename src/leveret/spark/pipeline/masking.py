@@ -14,7 +14,11 @@ from leveret.spark.pipeline.model import Rule
 # Hexadecimal digits of a hash: 128 bits.
 HASH_DIGITS = 32
 
-_DROPPED = object()
+
+class _DROPPED:
+    """Stands for a value that is taken away; a class, so that it stays the same one in another process."""
+
+
 _SIGN = re.compile(r"\w")
 
 Mask = Callable[[Any], Any]

@@ -1,0 +1,139 @@
+"""Dead letters back to where they were published, exactly once.
+
+The queue's messages are planned as batches of a lease. Of each batch the selected messages are published under the
+re-drive's name and the batch's number, and the batch is committed with the others as exceptions, which puts these back.
+Whatever ends in between can be resumed: what is published is not published again, and nothing is lost.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import zlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from leveret.spark.connection import ControlClient, endpoint_of
+from leveret.spark.options import read_options
+from leveret.spark.pipeline.deadletters import triaged
+from leveret.spark.pipeline.errors import PipelineError
+from leveret.spark.pipeline.exchanges import broker_options, publishable, sink_options
+from leveret.spark.pipeline.model import Broker, ExchangeOutput
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+# Messages of a batch: what is not selected is listed in a request, which has room for so many.
+BATCH = 4000
+
+_INDEX = "__index"
+_NAME = re.compile(r"redrive-(\d+)-[0-9a-f]{8}\Z")
+
+
+def redrive(spark: SparkSession, broker: Broker, queue: str, *, where: str | None = None, to: ExchangeOutput | None = None,
+            resume: str | None = None, limit: int | None = None,
+            echo: Callable[[str], None] | None = None) -> tuple[int, int]:
+    """Publish the dead letters of a classic queue again; how many, and how many stay.
+
+    where   an SQL expression over the columns of `triaged`, and None for all; ages count from when the re-drive began
+    to      None: to the exchange and with the key that each had when it died; who did not die stays
+    resume  name of a re-drive that was not finished, with the same `where` and `to`
+    limit   messages that are looked at, oldest first; None: as many as there are now
+    """
+    output = to if to is not None else ExchangeOutput()
+    name = _name(where, output, resume)
+    endpoint = endpoint_of(read_options(broker_options(broker)))
+    client = ControlClient(endpoint, f"leveret {name}")
+    try:
+        _check_others(client, queue, name)
+        acquired = client.request("lease.acquire", queue=queue, lease=name)
+        if echo is not None:
+            echo(f"re-drive {name}")
+        published = kept = 0
+        for batch, count in _planned(client, queue, name, acquired, limit):
+            table = _read(endpoint, queue, name, acquired["epoch"], batch, count)
+            rows = triaged(spark.createDataFrame(table), int(name.split("-")[1]) / 1000)
+            chosen = _chosen(rows, where, to is None).persist()
+            try:
+                indices = {row[0] for row in chosen.select(_INDEX).collect()}
+                if indices:
+                    ordered = chosen.coalesce(1).sortWithinPartitions(_INDEX)
+                    publishable(ordered, output).write.format("amqp").options(**sink_options(output, broker)).option(
+                        "txnAppId", name).option("txnVersion", batch).mode("append").save()
+            finally:
+                chosen.unpersist()
+            back: dict[str, Any] = {"except": [index for index in range(count) if index not in indices]}
+            client.request("lease.commit", queue=queue, lease=name, epoch=acquired["epoch"], batch=batch, **back)
+            published, kept = published + len(indices), kept + count - len(indices)
+            if echo is not None:
+                echo(f"{published:,} published, {kept:,} stay")
+        client.request("lease.release", queue=queue, lease=name)
+        return published, kept
+    finally:
+        client.close()
+
+
+def _name(where: str | None, to: ExchangeOutput, resume: str | None) -> str:
+    """It tells when the re-drive began and what was asked for, so that going on selects what would have been selected."""
+    asked = f"{zlib.crc32(repr((where, to)).encode()):08x}"
+    if resume is None:
+        return f"redrive-{time.time() * 1000:.0f}-{asked}"
+    if not _NAME.match(resume):
+        raise PipelineError(f"resume is {resume!r}; expected the name that a re-drive showed when it began")
+    if not resume.endswith(asked):
+        raise PipelineError(f"resume: {resume} began with another where, exchange or routing key; give the same ones")
+    return resume
+
+
+def _check_others(client: ControlClient, queue: str, name: str) -> None:
+    for lease in client.request("lease.list", queue=queue)["leases"]:
+        other = lease["lease"]
+        if _NAME.match(other) and other != name:
+            raise PipelineError(f"queue {queue!r}: {other} was not finished; resume it, or give up what it has planned by "
+                                f"`leveret leases release`")
+
+
+def _planned(client: ControlClient, queue: str, name: str, acquired: dict[str, Any],
+             limit: int | None) -> list[tuple[int, int]]:
+    """(number, messages) of every batch. All are planned before the first is committed: what goes back is not met again."""
+    planned = [(int(one["batch"]), int(one["count"])) for one in acquired["planned"]]
+    if acquired["committed"]:
+        return planned
+    messages = int(client.request("queue.describe", queue=queue)["messages"])
+    left = (messages if limit is None else min(limit, messages)) - sum(count for _, count in planned)
+    while left > 0:
+        after = planned[-1][0] if planned else 0
+        made = client.request("lease.plan", queue=queue, lease=name, epoch=acquired["epoch"], after=after,
+                              max_messages=min(BATCH, left))
+        if not made["count"]:
+            break
+        planned.append((int(made["batch"]), int(made["count"])))
+        left -= int(made["count"])
+    return planned
+
+
+def _read(endpoint: Any, queue: str, name: str, epoch: int, batch: int, count: int) -> pa.Table:
+    """The batch's messages, with their indices in it."""
+    import pyarrow as pa
+
+    from leveret.spark.lease_fetch import Slice, read_slice
+
+    slices = read_slice(endpoint, Slice(queue, name, epoch, batch, 0, count), None, "both", None, BATCH)
+    table = pa.Table.from_batches(list(slices))
+    return table.append_column(_INDEX, pa.array(range(table.num_rows), pa.int32()))
+
+
+def _chosen(rows: DataFrame, where: str | None, back: bool) -> DataFrame:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import functions as F
+
+    if where is not None:
+        try:
+            rows = rows.where(where)
+        except PySparkException as error:
+            raise PipelineError(f"re-drive: where: {str(error).strip().splitlines()[0]}") from None
+    if back:
+        rows = rows.where("dead_exchange IS NOT NULL AND dead_key IS NOT NULL")
+        rows = rows.withColumn("exchange", F.col("dead_exchange")).withColumn("routing_key", F.col("dead_key"))
+    return rows

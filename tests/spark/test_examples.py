@@ -1,0 +1,68 @@
+"""The programs in `examples/` that need Spark, as users run them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from leveret import blocking
+from tests.support.broker import ROOT, LeveretProcess, leveret_only
+
+BIN = Path(sys.executable).parent
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(not shutil.which("java") and "JAVA_HOME" not in os.environ, reason="Spark needs Java 17"),
+]
+
+
+def environment(**variables: str) -> dict[str, str]:
+    paths = [str(ROOT / "src"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(path for path in paths if path), "SPARK_LOCAL_IP": "127.0.0.1",
+                         "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable,
+                         "COLUMNS": "120"} | variables
+
+
+def test_the_demo_accounts_for_every_message(tmp_path: Path) -> None:
+    leveret_only("the demo starts one")
+    result = subprocess.run([sys.executable, str(ROOT / "examples" / "demo_pipeline.py")], cwd=tmp_path, timeout=390,
+                            env=environment(LEVERET_DEMO_SECONDS="2,2,1", LEVERET_DEMO_DIRECTORY=str(tmp_path / "demo")),
+                            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "Every message is accounted for" in result.stdout
+    assert "kill -9 of the broker" in result.stdout
+    page = (tmp_path / "demo" / "traffic.html").read_text("utf-8")
+    assert "<svg" in page and "Messages a second" in page
+
+
+def test_the_declarative_pipeline(broker: LeveretProcess, connection: blocking.Connection, tmp_path: Path) -> None:
+    with connection.channel() as channel:
+        channel.declare_queue("orders", durable=True, arguments={"x-queue-type": "stream"})
+        for number in range(20):
+            body = json.dumps({"id": number, "country": "de" if number % 2 else "fr", "amount": number}).encode()
+            channel.publish(body, "orders")
+    project = tmp_path / "project"
+    shutil.copytree(ROOT / "examples" / "declarative_pipeline", project)
+    file = project / "spark-pipeline.yml"
+    file.write_text(file.read_text().replace("/tmp/leveret-declarative-pipeline", str(tmp_path / "storage")))
+    result = subprocess.run([str(BIN / "spark-pipelines"), "run"], cwd=project, timeout=390,
+                            env=environment(LEVERET_URL=broker.url()), capture_output=True, text=True,
+                            check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "Run is COMPLETED" in result.stdout
+
+    def rows(table: str) -> list[dict[str, object]]:
+        files = sorted((project / "spark-warehouse" / table).glob("*.parquet"))
+        return [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
+
+    assert sorted((row["id"], row["offset"]) for row in rows("orders")) == [(number, number) for number in range(20)]
+    sales = {row["country"]: (row["orders"], row["amount"]) for row in rows("sales")}
+    assert sales == {"de": (10, 100.0), "fr": (10, 90.0)}

@@ -1,0 +1,75 @@
+"""Personal data is masked where the rules say, and nowhere else."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from leveret.spark.pipeline import scrubbed
+from leveret.spark.pipeline.masking import BodyMasker, HeadersMasker
+from leveret.spark.pipeline.model import Rule
+from tests.spark.pipelines import messages
+
+KEY = b"0123456789abcdef"
+
+
+def hashed(text: str) -> str:
+    return hmac.new(KEY, text.encode(), hashlib.sha256).hexdigest()[:32]
+
+
+@pytest.mark.parametrize(("rule", "body", "masked"), [
+    (Rule(field="a.b"), {"a": {"b": "Jo 12"}, "b": "x"}, {"a": {"b": "** **"}, "b": "x"}),
+    (Rule(field="a.b", action="hash"), {"a": {"b": "Jo"}}, {"a": {"b": hashed("Jo")}}),
+    (Rule(field="n", action="hash"), {"n": 12}, {"n": hashed("12")}),
+    (Rule(field="a", action="drop"), {"a": 1, "b": 2}, {"b": 2}),
+    (Rule(field="a", action="replace", replacement="?"), {"a": [1]}, {"a": "?"}),
+    (Rule(field="list[].name"), {"list": [{"name": "ab"}, {"id": 1}, {"name": "c"}]},
+     {"list": [{"name": "**"}, {"id": 1}, {"name": "*"}]}),
+    (Rule(field="list[]", action="drop"), {"list": [1, 2]}, {"list": []}),
+    (Rule(field="*.name"), {"x": {"name": "ab"}, "y": 3}, {"x": {"name": "**"}, "y": 3}),
+    (Rule(field="a"), {"a": None}, {"a": None}),
+    (Rule(field="a.b"), {"a": "text"}, {"a": "text"}),
+    (Rule(pattern=r"\d{4,}"), {"text": "card 123456"}, {"text": "card ******"}),
+    (Rule(pattern="secret", action="drop"), {"text": "a secret"}, {"text": "a "}),
+], ids=lambda value: value.field or value.pattern if isinstance(value, Rule) else "")
+def test_a_rule(rule: Rule, body: object, masked: object) -> None:
+    assert json.loads(BodyMasker([rule], KEY)(json.dumps(body).encode())) == masked
+
+
+def test_what_no_rule_meets_keeps_its_octets() -> None:
+    body = b'{ "b" : 1.0,  "c":"\\u00e9" }'
+    assert BodyMasker([Rule(field="a"), Rule(pattern="zzz")], KEY)(body) == body
+    binary = bytes(range(256))
+    assert BodyMasker([Rule(pattern="ABC")], KEY)(binary) == binary.replace(b"ABC", b"***")
+
+
+def test_all_rules_hold_on_one_body() -> None:
+    rules = [Rule(field="a"), Rule(field="b"), Rule(pattern="@home")]
+    masked = json.loads(BodyMasker(rules, KEY)(b'{"a": "x", "b": "y", "c": "me@home"}'))
+    assert masked == {"a": "*", "b": "*", "c": "me@****"}
+
+
+def test_headers() -> None:
+    masker = HeadersMasker([Rule(header="email"), Rule(header="gone", action="drop")], KEY)
+    assert json.loads(masker('{"email":"a@b","gone":1,"n":{"$int":3}}')) == {"email": "*@*", "n": {"$int": 3}}
+
+
+def test_messages_in_spark(spark: SparkSession) -> None:
+    rules = [Rule(field="email", action="hash"), Rule(header="who"), Rule(property="user_id", action="drop"),
+             Rule(header="zip", action="drop")]
+    source = messages(spark, [b'{"email": "a@b"}', b"no json"], user_id="jo",
+                      headers=F.create_map(F.lit("who"), F.lit("Jo"), F.lit("zip"), F.lit("1"), F.lit("n"), F.lit("2")),
+                      headers_json='{"who":"Jo","zip":1,"n":2}')
+    good, bad = scrubbed(source, rules, KEY).orderBy("offset").collect()
+    assert json.loads(good["body"]) == {"email": hashed("a@b")}
+    assert good["headers"] == {"who": "**", "n": "2"}
+    assert json.loads(good["headers_json"]) == {"who": "**", "n": 2}
+    assert good["user_id"] is None
+    assert good["decode_error"] is None
+    assert bad["decode_error"].startswith("no JSON, and a rule names a field of it")
+    assert bad["body"] is None
