@@ -48,8 +48,13 @@ def duration(seconds: float) -> str:
     return f"{seconds:.3g} s"
 
 
-def ticks(highest: float, count: int = 4) -> list[float]:
-    """Round values from 0 to the first one that is not below the highest."""
+def ticks(highest: float, show: Show = number, count: int = 4) -> list[float]:
+    """Values from 0 to the first one that is not below the highest, round as they are shown."""
+    if show is octets and highest > 1024:
+        unit = 1024.0 ** math.floor(math.log(highest, 1024))
+        return [mark * unit for mark in ticks(highest / unit, number, count)]
+    if show is milliseconds and highest > 120_000:
+        return [mark * 60_000 for mark in ticks(highest / 60_000, number, count)]
     if highest <= 0 or not math.isfinite(highest):
         return [0.0, 1.0]
     raw = highest / count
@@ -65,7 +70,7 @@ def line_chart(series: Sequence[tuple[str, Sequence[Point]]], show: Show = numbe
     values = [value for _, points in series for _, value in points if value is not None]
     if not times or not values:
         return '<p class="none">Nothing to show yet.</p>'
-    marks = ticks(max(values))
+    marks = ticks(max(values), show)
     first, last = times[0], times[-1]
     span = (last - first) or 1.0
     inner_width, inner_height = width - _LEFT - _RIGHT, height - _TOP - _BOTTOM
@@ -78,7 +83,7 @@ def line_chart(series: Sequence[tuple[str, Sequence[Point]]], show: Show = numbe
 
     parts = [f'<svg class="chart" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}">']
     parts += [_grid_line(y(mark), show(mark), width) for mark in marks]
-    for at in _time_ticks(first, last):
+    for at in _time_ticks(first, last, 4 if width > 600 else 2):
         anchor = "start" if at == first and last > first else "end" if at == last and last > first else "middle"
         parts.append(f'<text class="tick" x="{x(at):.1f}" y="{height - 8}" text-anchor="{anchor}">'
                      f'{clock(at, span)}</text>')
@@ -131,7 +136,7 @@ def columns_chart(columns: Sequence[tuple[str, float]], show: Show = number, wid
     """Vertical bars of classes that have an order, such as ages."""
     if not columns:
         return '<p class="none">Nothing to show yet.</p>'
-    marks = ticks(max(value for _, value in columns))
+    marks = ticks(max(value for _, value in columns), show)
     inner_width, inner_height = width - _LEFT - _RIGHT, height - _TOP - _BOTTOM
     room = inner_width / len(columns)
     parts = [f'<svg class="chart" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}">']
@@ -164,8 +169,8 @@ def _runs(points: Sequence[Point]) -> list[list[tuple[float, float]]]:
     return [run for run in runs if run]
 
 
-def _time_ticks(first: float, last: float) -> list[float]:
-    return [first] if last <= first else [first + (last - first) * index / 4 for index in range(5)]
+def _time_ticks(first: float, last: float, count: int) -> list[float]:
+    return [first] if last <= first else [first + (last - first) * index / count for index in range(count + 1)]
 
 
 def clock(at: float, span: float) -> str:

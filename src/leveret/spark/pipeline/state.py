@@ -61,13 +61,15 @@ def _json(text: Any) -> Any:
 def lag_of(offsets: Any, latest: Any) -> int | None:
     """Messages between two offsets of the data source; None where they are no such ones.
 
-    Both may be nested: what is a number under the same keys is subtracted.
+    Both are those of `leveret.spark.offsets`, or lists of them: of each stream the next offset is subtracted.
     """
     if isinstance(latest, bool) or isinstance(offsets, bool):
         return None
     if isinstance(latest, int):
         return max(latest - offsets, 0) if isinstance(offsets, int) else None
     if isinstance(latest, Mapping) and isinstance(offsets, Mapping):
+        if "streams" in latest:
+            return lag_of(offsets.get("streams"), latest["streams"])
         found = [lag_of(offsets.get(key), value) for key, value in latest.items()]
     elif isinstance(latest, list) and isinstance(offsets, list):
         found = [lag_of(one, other) for one, other in zip(offsets, latest, strict=False)]

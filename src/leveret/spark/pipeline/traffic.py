@@ -70,7 +70,11 @@ def windows(events: DataFrame, window: float, late: float) -> DataFrame:
     """
     from pyspark.sql import functions as F
 
-    data = events.select("data.*").withColumn("at", F.timestamp_millis("time"))
+    # Readers of streams and browsers take nothing: what they get is an event of its own, and has no latency.
+    copy = F.coalesce(F.col("outcome") == "copy", F.lit(False))
+    data = (events.select("data.*").withColumn("at", F.timestamp_millis("time"))
+            .withColumn("event", F.when(copy, "read").otherwise(F.col("event")))
+            .withColumn("age_ms", F.when(~copy, F.col("age_ms"))))
     stands_for = F.coalesce("sample", F.lit(1))
     grouped = data.withWatermark("at", f"{late * 1000:.0f} milliseconds").groupBy(
         F.window("at", f"{window * 1000:.0f} milliseconds").alias("window"), "event", "vhost", "exchange", "queue")

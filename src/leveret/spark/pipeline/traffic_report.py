@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 POINTS = 180
 ROWS = 12
 
-EVENTS = ("published", "delivered", "settled", "dead-lettered", "unroutable", "expired")
+EVENTS = ("published", "delivered", "read", "settled", "dead-lettered", "unroutable", "expired")
 COLUMNS = ("event", "exchange", "queue", "messages", "rate", "octets", "mean_size", "age_p50_ms", "age_p99_ms")
 
 
@@ -80,7 +80,7 @@ def traffic_page(rows: DataFrame, hours: float | None = None, title: str = "Traf
             [("published", series("published", "octets", 1 / step, 0.0))], charts.octets, 420, 200, True, "volume")))
     aged = "delivered" if "delivered" in totals else "settled"
     page.panels.append(Panel(
-        "Latency", "From publish to delivery, in the slowest queue.", charts.line_chart(
+        "Latency", "In the slowest queue, before delivery.", charts.line_chart(
             [("median", series(aged, "p50", 1.0, None)), ("99th percentile", series(aged, "p99", 1.0, None))],
             charts.milliseconds, 420, 200, label="latency"), charts.legend(["median", "99th percentile"])))
     page.panels += _places(rows)
@@ -112,6 +112,9 @@ def _places(rows: DataFrame) -> list[Panel]:
 
     sums = [F.sum(F.when(F.col("event") == event, F.col("messages")).otherwise(0)).alias(event.replace("-", "_"))
             for event in EVENTS]
+    # What carries requests to the broker and their answers is no traffic of anybody's.
+    rows = rows.where("coalesce(exchange, '') != 'leveret.control'")
+    rows = rows.where("NOT coalesce(queue, '') LIKE 'amq.rabbitmq.reply-to%'")
     queues = (rows.where("coalesce(queue, '') != ''").groupBy("queue")
               .agg(*sums, F.sum(F.when(F.col("event") == "routed", F.col("messages")).otherwise(0)).alias("routed"),
                    F.sum("messages").alias("all"), F.max("age_p99_ms").alias("p99"))
@@ -123,11 +126,11 @@ def _places(rows: DataFrame) -> list[Panel]:
         Panel("Busiest exchanges", "Messages published to them.", charts.bar_chart(
             [(row["exchange"] or "(default exchange)", row["messages"]) for row in exchanges], label="exchanges")),
         Panel("Busiest queues", "Messages routed to them, or delivered from them.", charts.bar_chart(
-            [(row["queue"], max(row["routed"], row["delivered"], row["settled"])) for row in queues], kind=2,
+            [(row["queue"], max(row["routed"], row["delivered"])) for row in queues], kind=2,
             label="queues")),
         Panel("Queues", "", wide=True,
-              headings=("Queue", "Routed", "Delivered", "Settled", "Dead-lettered", "Expired", "p99 latency"),
-              rows=[(row["queue"], f"{row['routed']:,}", f"{row['delivered']:,}", f"{row['settled']:,}",
+              headings=("Queue", "Routed", "Delivered", "Read", "Settled", "Dead-lettered", "Expired", "p99 latency"),
+              rows=[(row["queue"], f"{row['routed']:,}", f"{row['delivered']:,}", f"{row['read']:,}", f"{row['settled']:,}",
                      f"{row['dead_lettered']:,}", f"{row['expired']:,}",
                      charts.milliseconds(row["p99"]) if row["p99"] is not None else "") for row in queues]),
     ]
