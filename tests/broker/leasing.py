@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from leveret.broker.bodies import whole
 from leveret.broker.consumer import Consumer
 from leveret.broker.errors import BrokerError
 from leveret.broker.leases import operations, reading
@@ -16,10 +17,12 @@ from tests.broker.support import World, text_of
 class LeaseReader(Consumer):
     """A consumer of a slice of a batch, with `credit` for so many entries (-1: any number)."""
 
-    def __init__(self, queue: Queue, lease: str, epoch: int, batch: int, first: int, count: int, credit: int = -1) -> None:
+    def __init__(self, queue: Queue, lease: str, epoch: int, batch: int, first: int, count: int, credit: int = -1,
+                 packed: bool = False) -> None:
         super().__init__(queue, "reader", None, None, True, False, 0, {
             "x-lease": lease, "x-lease-epoch": epoch, "x-lease-batch": batch, "x-lease-first": first,
-            "x-lease-count": count})
+            "x-lease-count": count, "x-packed": packed})
+        self.packs: list[bytes] = []
         self.credit = credit
         self.bodies: list[str] = []
         self.offsets: list[int] = []
@@ -34,6 +37,9 @@ class LeaseReader(Consumer):
     def deliver(self, entry: Entry) -> None:
         if self.credit > 0:
             self.credit -= 1
+        if self.arguments["x-packed"]:
+            self.packs.append(whole(entry.message.body))
+            return
         assert entry.overlay is not None and entry.overlay.shows_offset
         self.bodies.append(text_of(entry))
         self.offsets.append(entry.seq - 1)

@@ -126,6 +126,27 @@ def test_redelivered_tells_of_others_who_had_the_message_before(world: World, qu
     assert read(after, queue, "l", epoch, 1).redelivered == [True] * 4
 
 
+def test_packs_cover_indices_of_the_batch(world: World) -> None:
+    packed = pytest.importorskip("leveret.segments.packed")
+    queue = world.queue(durable=True, max_priority=3)
+    for number, body in enumerate(BODIES):
+        world.push(queue, body, persistent=True, priority=number % 2)
+    consumer = Taker(queue, credit=2)
+    world.run()
+    consumer.requeue_all()
+    queue.remove_consumer(consumer)
+    epoch = acquire(queue)
+    plan(world, queue, "l", epoch, 0, 60)
+    reader = LeaseReader(queue, "l", epoch, 1, 0, 40, packed=True)
+    world.run()
+    found = [packed.Packed(body) for body in reader.packs]
+    assert (found[0].first, found[-1].next) == (0, 40)
+    bodies = [bytes(body).decode() for pack in found for body in pack.rows.bodies]
+    assert bodies == [*BODIES[1::2], *BODIES[0:20:2]]
+    assert [offset for pack in found for offset in pack.rows.offsets] == [int(body) for body in bodies]
+    assert found[0].rows.redelivered[:3] == [True, True, False]
+
+
 def test_a_release_puts_everything_back_to_its_place(world: World, queue: Queue) -> None:
     epoch = acquire(queue)
     plan(world, queue, "l", epoch, 0, 10)

@@ -90,7 +90,7 @@ class Reader(CommitWaiter):
                 consumer.parked = True
 
     def _serve_packs(self) -> int:
-        """The same in packs; how many entries these had."""
+        """The same in packs, which say what indices of the batch they cover; how many entries these had."""
         queue = self.queue
         consumer = self.consumer
         loaded = self.loaded
@@ -100,17 +100,16 @@ class Reader(CommitWaiter):
                 consumer.parked = True
                 break
             pack = Pack()
-            first = last = loaded[0].seq
+            first = self.next
             while loaded and pack.has_room(loaded[0].message.size):
                 entry = loaded.popleft()
-                last = entry.seq
+                self.next += 1
                 # A queue does not know when its messages came.
-                pack.add(entry.message, last - 1, 0, entry.overlay, entry.acquired_count > 0, entry.delivery_count)
+                pack.add(entry.message, entry.seq - 1, 0, entry.overlay, entry.acquired_count > 0, entry.delivery_count)
                 if queue.watch is not None:
                     queue.watch.delivered(entry, consumer.protocol(), True)
-            self.next += pack.count
             delivered += pack.count
-            packed = Entry(queue, pack.message(queue.name, first - 1, last), last)
+            packed = Entry(queue, pack.message(queue.name, first, self.next), 0)
             packed.state = ACQUIRED
             packed.acquired_count = 1
             packed.holder = consumer
