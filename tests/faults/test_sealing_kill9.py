@@ -73,7 +73,7 @@ def publish(process: LeveretProcess, confirmed: list[bytes], first: int, until: 
 
 
 def read(process: LeveretProcess, count: int, seen: dict[int, bytes]) -> None:
-    """Read from the beginning to the end of what is there, so many at least; what was seen before must not have changed."""
+    """Read from the beginning to the end, so many at least; what was seen before must not have changed."""
     deadline = time.monotonic() + LIMIT
     with connect(process) as connection:
         channel = declared(connection)
@@ -137,7 +137,8 @@ def all_sealed(process: LeveretProcess) -> None:
     assert found[0]["first"] == 0
     assert [segment["first"] for segment in found[1:]] == [segment["last"] + 1 for segment in found[:-1]]
     assert sum(segment["count"] for segment in found) == describe(process)["messages"]
-    eventually(lambda: int(call(process.data_dir, "status")["log"]["live_octets"]) < 5 * SIZE, "the log keeps what is sealed")
+    eventually(lambda: int(call(process.data_dir, "status")["log"]["live_octets"]) < 5 * SIZE,
+               "the log keeps what is sealed")
 
 
 def test_kills_of_the_broker(process: LeveretProcess) -> None:

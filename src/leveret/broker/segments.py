@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mypy_extensions import mypyc_attr
 
 from leveret.broker import metadata
+from leveret.broker.errors import PreconditionFailed
 from leveret.broker.stream_tables import StreamTables
 from leveret.broker.timers import Timed, Timers
 
@@ -29,6 +30,8 @@ FAILED: Final = "failed"  # no space, no network, no store: later perhaps
 # After a failure the same is tried again so many milliseconds later, twice as many each time.
 FIRST_RETRY: Final = 1_000
 LONGEST_RETRY: Final = 300_000
+# Read leases on one file.
+MOST_HOLDERS: Final = 1000
 
 
 class SegmentSettings:
@@ -240,12 +243,27 @@ class Leases(Timed):
 
     def hold(self, holder: str, paths: Iterable[str], until: int) -> None:
         """Keep files until then, or until `release`; milliseconds of Unix time. What the holder holds already it holds as
-        long."""
+        long. PreconditionFailed where too many hold one."""
+        self._prune()
         for path in paths:
-            self.held.setdefault(path, {})[holder] = until
+            holders = self.held.setdefault(path, {})
+            if holder not in holders and len(holders) >= MOST_HOLDERS:
+                raise PreconditionFailed(f"{len(holders)} holders have a read lease on {path}, which is the most that there"
+                                         " may be: releasing them, or waiting for their ends, helps")
+            holders[holder] = until
         for holders in self.held.values():
             if holder in holders:
                 holders[holder] = max(until, holders[holder])
+        self._schedule()
+
+    def _prune(self) -> None:
+        """Forget leases that have ended."""
+        now = self.timers.now()
+        for path, holders in list(self.held.items()):
+            for name in [name for name, until in holders.items() if until <= now]:
+                del holders[name]
+            if not holders:
+                del self.held[path]
 
     def release(self, holder: str) -> None:
         for path in [path for path, holders in self.held.items() if holders.pop(holder, None) is not None and not holders]:

@@ -1,0 +1,76 @@
+"""What clients are told of the files of a stream, and how they keep them: requests to a broker that seals."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from leveret import blocking
+from leveret.blocking import Channel
+from leveret.segments.reader import open_segment
+from tests.support.broker import LeveretProcess, basic_config, leveret_only
+from tests.support.requests import Refused, ask
+
+LIMIT = 60.0
+CONFIG = basic_config() + """
+[streams]
+segment_size = 1000
+grace = "1s"
+"""
+
+
+@pytest.fixture
+def channel(tmp_path: Path) -> Iterator[Channel]:
+    leveret_only("it seals small segments")
+    with (LeveretProcess(tmp_path, config=CONFIG).start() as process, blocking.connect(process.url()) as connection,
+          connection.channel() as channel):
+        channel.declare_queue("s", durable=True, arguments={"x-queue-type": "stream", "x-stream-max-segments": 3})
+        yield channel
+
+
+def fill(channel: Channel, segments: int) -> None:
+    """Messages for so many more segments, each sealed before the next one begins."""
+    for _ in range(segments):
+        end = ask(channel, "stream.describe", stream="s")["next_offset"]
+        for _ in range(10):
+            channel.publish(bytes(100), "s")
+        eventually(lambda end=end: ask(channel, "stream.describe", stream="s", segments=True, first=end)["segments"])
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_files_and_leases_on_them(channel: Channel) -> None:
+    fill(channel, 3)
+    described = ask(channel, "stream.describe", stream="s", segments=True)
+    found = described["segments"]
+    assert (found[0]["first"], found[-1]["last"]) == (0, described["next_offset"] - 1)
+    for entry in found:
+        with open_segment(entry["path"]) as reader:
+            assert (reader.first, reader.last, reader.count) == (entry["first"], entry["last"], entry["count"])
+    middle = found[1]["first"]
+    assert ask(channel, "stream.describe", stream="s", segments=True, first=middle, last=middle)["segments"] == [found[1]]
+    assert ask(channel, "stream.hold", stream="s", holder="h", first=0, last=middle, seconds=3600)["segments"] == found[:2]
+
+    fill(channel, 3)  # retention takes the first three
+    held, free = [Path(entry["path"]) for entry in found[:2]], Path(found[2]["path"])
+    assert ask(channel, "stream.describe", stream="s")["first_offset"] > found[2]["first"]
+    eventually(lambda: not free.exists())
+    assert all(path.exists() for path in held)
+    ask(channel, "stream.release", stream="s", holder="h")
+    eventually(lambda: not any(path.exists() for path in held))
+
+
+def test_what_is_no_lease(channel: Channel) -> None:
+    for change in ({"seconds": 0}, {"holder": ""}, {"first": -1}, {"seconds": 1e9}):
+        with pytest.raises(Refused) as refused:
+            ask(channel, "stream.hold", **{"stream": "s", "holder": "h", "first": 0, "last": 1, "seconds": 1, **change})
+        assert refused.value.condition == "command-invalid"
+    assert ask(channel, "stream.hold", stream="s", holder="h", first=5, last=9, seconds=1)["segments"] == []
