@@ -102,7 +102,7 @@ def _parse(data: bytes) -> Record:
     if pos != len(data):
         return NOTHING
     return (content_type, content_encoding, durable, priority, correlation_id, reply_to, ttl, message_id, timestamp, kind,
-            user_id, app_id, table, None, None)
+            user_id, app_id, table, None, None, -1)
 
 
 def decode(table: bytes) -> dict[str, Any] | None:

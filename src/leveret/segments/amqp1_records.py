@@ -9,13 +9,15 @@ from typing import Any, Final
 from uuid import UUID
 
 from leveret.segments import typed_json
+from leveret.segments.amqp1_properties import fields_of
+from leveret.segments.folding import footer_of
 from leveret.segments.records import DEATHS, DELIVERY_COUNT, NOTHING, OFFSET, Record, micros_of_ms
 from leveret.segments.texts import clean, text_of, to_json
 from leveret.wire.amqp0.values import RawTimestamp
 from leveret.wire.amqp1 import message
 from leveret.wire.amqp1.errors import DecodeError
 from leveret.wire.amqp1.sections import Sections, split
-from leveret.wire.amqp1.values import Map, Timestamp, ULong
+from leveret.wire.amqp1.values import Map, Timestamp
 
 # Annotations that the broker writes anew for each delivery.
 _OF_DELIVERY: Final = frozenset((OFFSET, "x-exchange", "x-routing-key"))
@@ -31,61 +33,72 @@ def parse(header: bytes) -> Record:
         sections = split(header)
     except _WRONG:
         return NOTHING
-    application = _map(message.application_properties, sections)
-    annotations = _map(message.message_annotations, sections)
-    fields = _properties(sections)
-    marks: dict[str, Any] | None = None
+    application = _map(message.application_properties, sections, sections.application_properties,
+                       sections.application_properties_end)
+    annotations = _map(message.message_annotations, sections, sections.message_annotations,
+                       sections.message_annotations_end)
+    deaths = None
+    count: Any = sections.delivery_count
     if annotations:
         deaths = annotations.get(_DEATHS)
-        count = annotations.get(DELIVERY_COUNT)
-        marks = {DEATHS: deaths, DELIVERY_COUNT: count}
-        for name in _OF_DELIVERY:
-            annotations.pop(name, None)
-    if marks is None or marks[DELIVERY_COUNT] is None:
-        marks = {**(marks or {}), DELIVERY_COUNT: sections.delivery_count}
-    message_id, message_id_type = _identifier(fields.message_id) if fields is not None else (None, None)
-    correlation_id, correlation_id_type = _identifier(fields.correlation_id) if fields is not None else (None, None)
+        count = annotations.get(DELIVERY_COUNT, count)
+        if not _OF_DELIVERY.isdisjoint(annotations):
+            annotations = {name: value for name, value in annotations.items() if name not in _OF_DELIVERY}
+    (message_id, user_id, to, subject, reply_to, correlation_id, content_type, content_encoding, expiry, creation, group_id,
+     group_sequence, reply_to_group_id) = fields_of(sections)
+    message_id_text, message_id_type = _identifier(message_id)
+    correlation_id_text, correlation_id_type = _identifier(correlation_id)
     amqp10 = (
-        message_id_type, correlation_id_type, _text(fields, "to"), _text(fields, "group_id"),
-        getattr(fields, "group_sequence", None), _text(fields, "reply_to_group_id"),
-        micros_of_ms(getattr(fields, "absolute_expiry_time", None)), _json(_map(message.delivery_annotations, sections)),
-        _json(annotations), _json(application), _json(_map(message.footer, sections)),
+        message_id_type, correlation_id_type, _text(to), _text(group_id), group_sequence, _text(reply_to_group_id),
+        micros_of_ms(expiry),
+        _json(_map(message.delivery_annotations, sections, sections.delivery_annotations,
+                   sections.delivery_annotations_end)),
+        _json(annotations), _json(application),
+        _json(_map(message.footer, sections, sections.footer, sections.footer_end)),
     )
-    user_id = fields.user_id.decode("utf-8", "replace") if fields is not None and fields.user_id is not None else None
     return (
-        _text(fields, "content_type"), _text(fields, "content_encoding"), sections.durable,
-        sections.priority if sections.priority >= 0 else None, correlation_id, _text(fields, "reply_to"),
-        sections.ttl if sections.ttl >= 0 else None, message_id,
-        micros_of_ms(getattr(fields, "creation_time", None)), _text(fields, "subject"), user_id, None,
-        application, amqp10, marks,
+        _text(content_type), _text(content_encoding), sections.durable,
+        sections.priority if sections.priority >= 0 else None, correlation_id_text, _text(reply_to),
+        sections.ttl if sections.ttl >= 0 else None, message_id_text, micros_of_ms(creation), _text(subject),
+        user_id.decode("utf-8", "replace") if user_id is not None else None, None, application, amqp10,
+        {DEATHS: deaths, DELIVERY_COUNT: count}, footer_of(sections),
     )
 
 
-def _properties(sections: Sections) -> Any:
-    try:
-        return message.properties(sections)
-    except _WRONG:
+# Sections that publishers write again and again: maps by their octets.
+_cache: dict[bytes, dict[str, Any] | None] = {}
+_MOST_CACHED: Final = 1024
+_LONGEST_CACHED: Final = 1024
+
+
+def _map(decode: Any, sections: Sections, begin: int, end: int) -> dict[str, Any] | None:
+    """The map of the section between `begin` and `end` as JSON data with its keys as text, not to be changed; None where
+    there is none, or it is malformed."""
+    if begin < 0:
         return None
-
-
-def _map(decode: Any, sections: Sections) -> dict[str, Any] | None:
-    """A section's map as JSON data with its keys as text; None where there is none, or it is malformed."""
+    octets = sections.data[begin:end]
+    if octets in _cache:
+        return _cache[octets]
     try:
         value = decode(sections)
     except (*_WRONG, AttributeError, TypeError):
-        return None
-    if value is None:
-        return None
-    pairs = value.pairs if isinstance(value, Map) else value.items()
-    return {text_of(typed_json.from_value(key)) or "": typed_json.from_value(item) for key, item in pairs}
+        value = None
+    found: dict[str, Any] | None = None
+    if value is not None:
+        pairs = value.pairs if isinstance(value, Map) else value.items()
+        found = {text_of(typed_json.from_value(key)) or "": typed_json.from_value(item) for key, item in pairs}
+    if len(octets) <= _LONGEST_CACHED:
+        if len(_cache) >= _MOST_CACHED:
+            _cache.clear()
+        _cache[octets] = found
+    return found
 
 
 def _json(data: dict[str, Any] | None) -> str | None:
     return to_json(data) if data else None
 
 
-def _text(fields: Any, name: str) -> str | None:
-    value = getattr(fields, name, None)
+def _text(value: Any) -> str | None:
     return clean(str(value)) if isinstance(value, str) else None
 
 
@@ -93,13 +106,13 @@ def _identifier(value: Any) -> tuple[str | None, str | None]:
     """A message identifier as text, and its type."""
     if value is None:
         return None, None
+    if isinstance(value, str):
+        return clean(str(value)), "string"
     if isinstance(value, UUID):
         return str(value), "uuid"
-    if isinstance(value, ULong):
-        return str(int(value)), "ulong"
     if isinstance(value, bytes):
         return b64encode(value).decode("ascii"), "binary"
-    return clean(str(value)), "string"
+    return str(int(value)), "ulong"
 
 
 def annotated(annotations: str | None, changes: dict[str, Any]) -> str | None:

@@ -38,10 +38,11 @@ def footer_at(header: bytes) -> int:
         sections = split(header)
     except (DecodeError, IndexError, ValueError):
         return -1
-    return _footer_of(sections)
+    return footer_of(sections)
 
 
-def _footer_of(sections: Sections) -> int:
+def footer_of(sections: Sections) -> int:
+    """The same of a header whose sections are known."""
     if sections.body >= 0 or sections.end != len(sections.data):
         return -1
     return sections.footer if sections.footer >= 0 else len(sections.data)

@@ -25,9 +25,11 @@ TABLE: Final = 12
 # Of 1.0: the fields of the struct without the kind of the body, and what `x_death` and `delivery_count` are made of.
 AMQP10: Final = 13
 MARKS: Final = 14
+# Where the footer begins, as `folding.footer_at` has it.
+FOOTER: Final = 15
 
 Record = tuple[Any, ...]
-NOTHING: Final[Record] = (None,) * 15
+NOTHING: Final[Record] = (*(None,) * 15, -1)
 
 PROPERTY_NAMES: Final = ("content_type", "content_encoding", "durable", "priority", "correlation_id", "reply_to", "ttl_ms",
                          "message_id", "timestamp", "type", "user_id", "app_id")

@@ -1,0 +1,90 @@
+"""The properties section of AMQP 1.0 as a list of its fields: in the forms that everybody writes without the generic
+decoder, which has the last word."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from uuid import UUID
+
+from leveret.wire.amqp1 import codes, message
+from leveret.wire.amqp1.errors import DecodeError
+from leveret.wire.amqp1.sections import Sections
+from leveret.wire.amqp1.values import ULong
+
+# The order of the fields.
+NAMES: Final = ("message_id", "user_id", "to", "subject", "reply_to", "correlation_id", "content_type", "content_encoding",
+                "absolute_expiry_time", "creation_time", "group_id", "group_sequence", "reply_to_group_id")
+NOTHING: Final[list[Any]] = [None] * len(NAMES)
+
+_IDENTIFIER: Final = frozenset((codes.STRING_8, codes.ULONG, codes.SMALL_ULONG, codes.UUID, codes.BINARY_8))
+_STRING: Final = frozenset((codes.STRING_8,))
+_SYMBOL: Final = frozenset((codes.SYMBOL_8,))
+_TIMESTAMP: Final = frozenset((codes.TIMESTAMP,))
+# By field: the format codes of the usual forms.
+_USUAL: Final = (_IDENTIFIER, frozenset((codes.BINARY_8,)), _STRING, _STRING, _STRING, _IDENTIFIER, _SYMBOL, _SYMBOL,
+                 _TIMESTAMP, _TIMESTAMP, _STRING, frozenset((codes.SMALL_UINT, codes.UINT)), _STRING)
+
+
+def fields_of(sections: Sections) -> list[Any]:
+    """The fields, None where absent; all of them None where the section is absent or malformed."""
+    if sections.properties < 0:
+        return NOTHING
+    found = _usual(sections.data, sections.properties, sections.properties_end)
+    if found is not None:
+        return found
+    try:
+        fields = message.properties(sections)
+    except (DecodeError, IndexError, ValueError, OverflowError):
+        return NOTHING
+    return NOTHING if fields is None else [getattr(fields, name) for name in NAMES]
+
+
+def _usual(data: bytes, pos: int, end: int) -> list[Any] | None:
+    """The fields of a section in its usual form, None for any other one."""
+    if end - pos < 6 or data[pos + 1] != codes.SMALL_ULONG or data[pos + 3] != codes.LIST_8:
+        return None
+    count = data[pos + 5]
+    pos += 6
+    if count > len(NAMES):
+        return None
+    fields: list[Any] = []
+    try:
+        for index in range(count):
+            code = data[pos]
+            pos += 1
+            if code == codes.NULL:
+                fields.append(None)
+                continue
+            if code not in _USUAL[index]:
+                return None
+            if code == codes.STRING_8 or code == codes.SYMBOL_8:
+                start = pos + 1
+                pos = start + data[pos]
+                fields.append(data[start:pos].decode("utf-8" if code == codes.STRING_8 else "ascii"))
+            elif code == codes.TIMESTAMP:
+                fields.append(int.from_bytes(data[pos : pos + 8], "big", signed=True))
+                pos += 8
+            elif code == codes.BINARY_8:
+                start = pos + 1
+                pos = start + data[pos]
+                fields.append(data[start:pos])
+            elif code == codes.UUID:
+                fields.append(UUID(bytes=data[pos : pos + 16]))
+                pos += 16
+            elif code == codes.ULONG:
+                fields.append(ULong(int.from_bytes(data[pos : pos + 8], "big")))
+                pos += 8
+            elif code == codes.SMALL_ULONG:
+                fields.append(ULong(data[pos]))
+                pos += 1
+            elif code == codes.UINT:
+                fields.append(int.from_bytes(data[pos : pos + 4], "big"))
+                pos += 4
+            else:
+                fields.append(data[pos])
+                pos += 1
+    except (IndexError, ValueError):
+        return None
+    if pos != end:
+        return None
+    return fields + NOTHING[count:]
