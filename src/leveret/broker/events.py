@@ -76,9 +76,12 @@ class EventsExchange(TopicExchange):
 class Series:
     """Events of one kind, one name and one outcome, of which one in `every` is made: so many each of them stands for."""
 
-    __slots__ = ("address", "begin", "count", "end", "every")
+    __slots__ = ("address", "begin", "count", "end", "every", "outcome", "protocol", "reason")
 
-    def __init__(self, address: bytes, begin: str, end: str, every: int) -> None:
+    def __init__(self, outcome: str, reason: str, protocol: str, address: bytes, begin: str, end: str, every: int) -> None:
+        self.outcome = outcome
+        self.reason = reason
+        self.protocol = protocol
         self.address = address
         self.begin = begin
         self.end = end
@@ -98,7 +101,7 @@ class Series:
 class Kind:
     """Events of one kind and one name, of whatever outcome."""
 
-    __slots__ = ("address", "event", "events", "name", "of_queue", "series")
+    __slots__ = ("address", "event", "events", "last", "name", "of_queue", "series")
 
     def __init__(self, events: Events, event: str, name: str, of_queue: bool) -> None:
         self.events = events
@@ -107,12 +110,17 @@ class Kind:
         self.of_queue = of_queue
         self.address = address_of(event, name)
         self.series: dict[tuple[str, str, str], Series] = {}
+        # Most are like the one before.
+        self.last: Series | None = None
 
     def note(self, address: bytes, size: int, age: int, outcome: str, reason: str, protocol: str, count: int = 0) -> None:
         """Note an event of a message. `age` in milliseconds or UNKNOWN; with `count` one that stands for so many."""
-        series = self.series.get((outcome, reason, protocol))
-        if series is None:
-            series = self._new_series(outcome, reason, protocol)
+        series = self.last
+        if series is None or series.outcome != outcome or series.protocol != protocol or series.reason != reason:
+            series = self.series.get((outcome, reason, protocol))
+            if series is None:
+                series = self._new_series(outcome, reason, protocol)
+            self.last = series
         if count or series.is_due():
             self.events.add(series, address, size, age, count or series.every)
 
@@ -125,7 +133,7 @@ class Kind:
         for name, value in (("outcome", outcome), ("reason", reason), ("protocol", protocol)):
             if value:
                 end += f',"{name}":{_json(value)}'
-        series = Series(self.address, begin, end, events.vhost.broker.event_sample)
+        series = Series(outcome, reason, protocol, self.address, begin, end, events.vhost.broker.event_sample)
         self.series[outcome, reason, protocol] = series
         return series
 
