@@ -146,6 +146,10 @@ def test_row_groups_are_bounded_by_rows_and_octets(tmp_path: Path) -> None:
     assert sum(large.groups) == 100 and len(large.groups) >= 3
     with open_segment(str(tmp_path / large.path)) as reader:
         assert [batch.num_rows for batch in reader.read(["body"], 50, 50)] == [1]
+    wide = rows(0, 200)
+    wide.formats = 0
+    wide.headers = [encode_header(60, 5, {"headers": {"wide": "x" * 200_000}})] * 200
+    assert len(write(str(tmp_path), wide).groups) >= 3
     huge = write(str(tmp_path), rows(0, 2, 40 << 20))
     assert huge.groups == (1, 1)
 

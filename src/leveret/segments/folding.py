@@ -26,6 +26,7 @@ VALUE_BODY: Final = "value"
 
 _AS_IT_IS: Final = b"\xff"
 _DATA_HEAD: Final = b"\x00\x53\x75"
+_SHORT_DATA_HEAD: Final = b"\x00\x53\x75\xa0"
 # Values whose content is the body: what comes between code and content is its length.
 _SHORT: Final = (codes.BINARY_8, codes.STRING_8)
 _LONG: Final = (codes.BINARY_32, codes.STRING_32)
@@ -135,8 +136,12 @@ def _put_together(raw: bytes, body: bytes) -> tuple[bytes, int, bytes]:
         if kind == FOOTER:
             break
         if kind < DATA:
-            pos = value_end(raw, pos, end)
+            # A list or map in eight bits is passed by without the decoder.
+            short = raw[pos + 1] == codes.SMALL_ULONG and raw[pos + 3] in (codes.LIST_8, codes.MAP_8)
+            pos = pos + 5 + raw[pos + 4] if short else value_end(raw, pos, end)
             continue
+        if raw[pos : pos + 4] == _SHORT_DATA_HEAD and bare < 0 and pos + 5 == end and raw[pos + 4] == len(body):
+            return raw[:pos], -1, raw[pos:] + body
         _, _, begin, stop = _content(raw, pos)
         if begin < 0:
             raise ValueError("a raw header of AMQP 1.0 has a section of the body that belongs elsewhere")

@@ -18,7 +18,7 @@ from leveret.segments.errors import SegmentError
 from leveret.segments.files import Options
 from leveret.segments.manifest import Segment
 
-# A row group has at most so many rows, and about so many octets of bodies: what a writer holds in memory.
+# A row group has at most so many rows, and about so many octets of bodies and headers: what a writer holds in memory.
 GROUP_ROWS: Final = 65_536
 GROUP_OCTETS: Final = 32 << 20
 SUFFIX: Final = ".parquet"
@@ -132,17 +132,20 @@ class SegmentWriter:
         self.last_time = _milliseconds(columns["append_time"][count - 1])
         self.count += count
         begin = 0
-        bodies = columns["body"]
+        bodies, headers = columns["body"], columns["raw_header"]
         while begin < count:
             # As many as there is room for in the group, and one at least.
             take = min(count - begin, GROUP_ROWS - self._held_rows)
             octets = _octets(bodies, begin, take)
-            while take > 1 and self._held_octets + octets > GROUP_OCTETS:
+            # What is made of a header takes as much again, or twice.
+            others = 3 * _octets(headers, begin, take)
+            while take > 1 and self._held_octets + octets + others > GROUP_OCTETS:
                 take = max(take // 2, 1)
                 octets = _octets(bodies, begin, take)
+                others = 3 * _octets(headers, begin, take)
             self._held.append({name: column.slice(begin, take) for name, column in columns.items()})
             self._held_rows += take
-            self._held_octets += octets
+            self._held_octets += octets + others
             self.body_octets += octets
             begin += take
             if self._held_rows >= GROUP_ROWS or self._held_octets >= GROUP_OCTETS:

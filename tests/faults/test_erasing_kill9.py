@@ -1,0 +1,142 @@
+"""kill -9 of a broker, and of its sealer process, while segments are rewritten: no message that the rules spare is lost, none
+comes back that was gone, and the same command finishes what was interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from leveret import blocking
+from leveret.cli.control_client import NoBroker, call
+from tests.support.broker import LeveretProcess, basic_config, free_port, leveret_only
+
+CONFIG = basic_config() + """
+[streams]
+segment_size = 4000
+merge_below = 0
+grace = 0
+"""
+COUNT = 600
+LIMIT = 60.0
+RULES = [{"action": "remove", "headers": {"customer": "3"}}, {"action": "drop-body", "headers": {"customer": "4"}}]
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[LeveretProcess]:
+    leveret_only("it is killed and started")
+    process = LeveretProcess(tmp_path, config=CONFIG)
+    process.port = free_port()
+    yield process
+    process.kill()
+    process.check_log()
+
+
+def fill(process: LeveretProcess) -> None:
+    with blocking.connect(process.url()) as connection, connection.channel() as channel:
+        channel.declare_queue("s", durable=True, arguments={"x-queue-type": "stream"})
+        with channel.publisher() as publisher:
+            for number in range(COUNT):
+                publisher.publish(b"%0100d" % number, "s", headers={"customer": str(number % 7)})
+
+
+def read(process: LeveretProcess) -> dict[int, bytes]:
+    """All messages by offset; the last one belongs to a customer whom no rule is about."""
+    found: dict[int, bytes] = {}
+    with blocking.connect(process.url()) as connection, connection.channel() as channel:
+        for message in channel.consume("s", arguments={"x-stream-offset": "first"}):
+            headers = message.properties.headers or {}
+            offset = headers["x-stream-offset"]
+            assert offset not in found and int(headers["customer"]) == offset % 7
+            found[offset] = bytes(message.body)
+            message.ack()
+            if offset == COUNT - 1:
+                return found
+    raise AssertionError("the consumer ended")
+
+
+def check(found: dict[int, bytes], before: dict[int, bytes]) -> None:
+    """What the rules spare is there, and what they do is done or not, but not undone."""
+    for offset in range(COUNT):
+        whole = b"%0100d" % offset
+        if offset % 7 == 3:
+            assert found.get(offset) in ((None, whole) if offset in before else (None,)), offset
+        elif offset % 7 == 4:
+            assert found[offset] in ((b"", whole) if before[offset] else (b"",)), offset
+        else:
+            assert found[offset] == whole, offset
+
+
+def wait(process: LeveretProcess) -> str:
+    """How the erasure has ended."""
+    deadline = time.monotonic() + LIMIT
+    while time.monotonic() < deadline:
+        state = call(process.data_dir, "streams.erasing", {"name": "s"})
+        if state["state"] in ("done", "failed"):
+            return str(state["state"])
+        time.sleep(0.05)
+    raise AssertionError("the erasure did not end")
+
+
+def sealer(process: LeveretProcess) -> int:
+    """The sealer process, by what it is the child of."""
+    assert process.process is not None
+    [child] = Path(f"/proc/{process.process.pid}/task/{process.process.pid}/children").read_text().split()[:1] or [""]
+    if child:
+        return int(child)
+    for task in Path(f"/proc/{process.process.pid}/task").iterdir():
+        found = (task / "children").read_text().split()
+        if found:
+            return int(found[0])
+    raise AssertionError("there is no sealer process")
+
+
+def erase(process: LeveretProcess) -> None:
+    call(process.data_dir, "streams.erase", {"name": "s", "rules": RULES, "seal": True})
+
+
+def test_what_is_interrupted_is_neither_lost_nor_undone(process: LeveretProcess) -> None:
+    random.seed(4)
+    process.start()
+    fill(process)
+    before = read(process)
+    assert len(before) == COUNT
+    for kill_broker in (True, False, True):
+        erase(process)
+        deadline = time.monotonic() + LIMIT
+        rewritten = random.randrange(1, 8)
+        while time.monotonic() < deadline:
+            state = call(process.data_dir, "streams.erasing", {"name": "s"})
+            if state["rewritten"] >= rewritten or state["state"] == "done":
+                break
+        if kill_broker:
+            process.kill()
+            with pytest.raises(NoBroker):
+                call(process.data_dir, "streams.erasing", {"name": "s"})
+            process.start()
+        else:
+            os.kill(sealer(process), signal.SIGKILL)
+            wait(process)
+        found = read(process)
+        check(found, before)
+        before = found
+    erase(process)
+    assert wait(process) == "done"
+    found = read(process)
+    assert sorted(found) == [offset for offset in range(COUNT) if offset % 7 != 3]
+    assert all(not body for offset, body in found.items() if offset % 7 == 4)
+    check(found, before)
+    process.stop()
+    process.start()
+    assert read(process) == found
+    known = {segment["path"] for segment in call(process.data_dir, "streams.segments", {"name": "s"})}
+    deadline = time.monotonic() + LIMIT
+    while (files := {str(path) for path in (process.data_dir / "streams").rglob("*.parquet")}) != known:
+        assert time.monotonic() < deadline, files ^ known
+        time.sleep(0.1)
