@@ -503,6 +503,34 @@ class TestStarts:
         sealed = found.segments[-1].last + 1 if found.segments else 0
         assert sorted(seq for _, seq in again.held_log.kept) == list(range(sealed + 1, 26))
 
+    def test_a_crash_before_the_time_of_a_chunk_was_written(self) -> None:
+        """The first messages of a stream are on disk, when they came is not: retention must not take them for very old."""
+        world, store = sealed_world()
+        queue = stream(world, max_age="1h")
+        fill(world, queue, 0, 3)
+        for key in [key for key in world.held_log.metadata if key[0] == "stream-chunk"]:
+            del world.held_log.metadata[key]
+        again, found = restarted(world, store, world.clock.time + 5000)
+        assert found.ready_count == 3
+        assert found.chunks[0].time == again.clock.time
+        again.sleep(61 * MINUTE)
+        assert found.ready_count == 0
+
+    def test_times_do_not_go_back_with_the_clock(self) -> None:
+        world, store = sealed_world()
+        queue = stream(world)
+        fill(world, queue, 0, 12)
+        settle(world)
+        world.clock.time -= 5 * MINUTE
+        fill(world, queue, 12, 25)
+        settle(world)
+        again, found = restarted(world, store)
+        fill(again, found, 25, 31)
+        settle(again)
+        times = [time for path in sorted(store.files) for _, time, _, _ in store.files[path]]
+        assert len(times) == 30
+        assert times == sorted(times)
+
     def test_files_that_nobody_knows_go(self) -> None:
         world, store = sealed_world()
         queue = stream(world)

@@ -109,6 +109,7 @@ class StreamQueue(Queue):
     cached    chunks whose messages are in memory, in the order in which they came there
     readers   by consumer
     tracking  offsets of named consumers, sequence numbers of named publishers
+    newest_time  when the newest message was appended
     count, octets  of the messages in `chunks`, and of their bodies
     named     the readers whose progress is kept, by name
     sealing   None where streams stay unsealed
@@ -122,6 +123,7 @@ class StreamQueue(Queue):
         self.sealing: Sealing | None = None
         self.erasing: Erasing | None = None
         self.chunk_time = CHUNK_TIME
+        self.newest_time = 0
         self.max_segments = -1 if settings.max_segments is None else settings.max_segments
         self.chunks: deque[StreamChunk] = deque()
         self.pending: deque[Entry] = deque()
@@ -218,15 +220,17 @@ class StreamQueue(Queue):
         if self.deleted or not pending:
             return
         now = self.broker.timers.now()
+        # Times of a stream do not go back, whatever the clock does.
+        time = self.newest_time = max(now, self.newest_time)
         chunk = self.chunks[len(self.chunks) - 1] if self.chunks else None
         while pending:
             entry = pending[0]
             row = entry.row
             if row is None or row.batch > batch:
                 break
-            if chunk is None or chunk.is_full(now, self.chunk_time) or chunk.end != entry.seq:
-                chunk = self._new_chunk(entry.seq, now)
-            self._fill(chunk, batch, now)
+            if chunk is None or chunk.is_full(time, self.chunk_time) or chunk.end != entry.seq:
+                chunk = self._new_chunk(entry.seq, time)
+            self._fill(chunk, batch, time)
         self._evict(chunk)
         self.retain(now)
         if self.sealing is not None:
@@ -769,6 +773,7 @@ class StreamQueue(Queue):
         for segment in segments:
             self.sealed.add(segment)
             self.next_seq = segment.last + 2
+            self.newest_time = segment.last_time
 
     def recover_chunks(self, recovered: RecoveredQueue, times: dict[int, int]) -> None:
         """Take over what the log held, after the segments. `times`: when each chunk began, by the sequence number of its
@@ -785,14 +790,16 @@ class StreamQueue(Queue):
         if begin == len(seqs):
             return
         self.next_seq = seqs[len(seqs) - 1] + 1
+        now = self.broker.timers.now()
         chunk: StreamChunk | None = None
         for index in range(begin, len(seqs)):
             seq = seqs[index]
             begun = times.get(seq, -1)
             if chunk is None or begun >= 0 or chunk.end != seq:
-                following = StreamChunk(seq, begun if begun >= 0 else 0 if chunk is None else chunk.time)
+                # A crash may come before the time of a new chunk is on disk: no message shall be older than it is.
+                following = StreamChunk(seq, begun if begun >= 0 else now if chunk is None else chunk.time)
                 # When the last one came is not known; a chunk takes no appends for longer than this.
-                following.last = following.time + CHUNK_TIME
+                following.last = max(min(following.time + CHUNK_TIME, now), following.time)
                 if chunk is not None:
                     chunk.last = max(min(chunk.last, following.time), chunk.time)
                     chunk.following = following
@@ -806,4 +813,6 @@ class StreamQueue(Queue):
             chunk.bytes += size
             self.octets += size
         self.count += len(seqs) - begin
+        if chunk is not None:
+            self.newest_time = max(self.newest_time, chunk.time)
 
