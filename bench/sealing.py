@@ -3,6 +3,7 @@
 Publishers append messages of 256 octets to a stream, with confirms, first as fast as they can and then at the rate; each
 once with sealing off and once with it on, in turns. It keeps up where the part that is not sealed does not grow beyond
 what two segments hold.
+"""
 
 from __future__ import annotations
 
