@@ -103,10 +103,11 @@ def _read_once(connection: Connection, endpoint: Endpoint, part: Slice, done: in
             pack = Packed(message.body)
         except PackDamaged as error:
             raise ReadFailed(f"batch {part.batch} of lease {part.lease!r} of queue {part.queue!r}: {error}") from None
-        if not 0 < pack.count <= part.count - done:
-            raise ReadFailed(f"batch {part.batch} of lease {part.lease!r} of queue {part.queue!r}: {pack.count} "
-                             "messages came "
-                             f"where {part.count - done} were left")
+        begin = part.first + done
+        if not (pack.count and pack.first == begin and pack.next == begin + pack.count <= part.first + part.count):
+            raise ReadFailed(f"batch {part.batch} of lease {part.lease!r} of queue {part.queue!r}: {pack.count} messages "
+                             f"from index {pack.first} to {pack.next - 1} came where index {begin} was next"
+                             f" and {part.count - done} were left")
         done += pack.count
         yield pack
 
