@@ -275,14 +275,18 @@ def bodies_of_queue(broker: Broker, name: str) -> list[bytes]:
         return found
 
 
+def files_of_table(path: Path) -> list[Path]:
+    """Its files by day; what is on its way stands in a directory of its own."""
+    return sorted(path.glob("day=*/*.parquet"))
+
+
 def rows_of_table(path: Path, column: str) -> list[Any]:
     """A column of all files, as any reader of Parquet has it."""
-    files = [file for file in path.rglob("*.parquet") if "_leveret" not in file.parts]
-    return [value for file in files for value in pq.ParquetFile(file).read([column]).column(column).to_pylist()]
+    return [value for file in files_of_table(path) for value in pq.ParquetFile(file).read([column]).column(column).to_pylist()]
 
 
 def table_count(path: Path) -> int:
-    return sum(pq.ParquetFile(file).metadata.num_rows for file in path.rglob("*.parquet") if "_leveret" not in file.parts)
+    return sum(pq.ParquetFile(file).metadata.num_rows for file in files_of_table(path))
 
 
 def id_of(body: bytes) -> str:
