@@ -1,5 +1,5 @@
-"""kill -9 of a broker, and of its sealer process, while segments are rewritten: no message that the rules spare is lost, none
-comes back that was gone, and the same command finishes what was interrupted.
+"""kill -9 of a broker, and of its sealer process, while segments are rewritten: no message that the rules spare is lost,
+none comes back that was gone, and the same command finishes what was interrupted.
 """
 
 from __future__ import annotations

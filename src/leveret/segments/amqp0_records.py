@@ -114,9 +114,11 @@ def decode(table: bytes) -> dict[str, Any] | None:
 
 
 def added(headers: dict[str, Any]) -> dict[str, Any]:
-    """Headers of an overlay as JSON data, typed as consumers get them: counts in 64 bits."""
+    """Headers of an overlay as JSON data, typed as consumers get them: counts in 64 bits. Names are in order at every level,
+    wherever the overlay comes from."""
     found: dict[str, Any] = {}
-    for name, value in headers.items():
+    for name in sorted(headers):
+        value = _ordered(headers[name])
         if name == DEATHS and isinstance(value, list):
             value = [_with_long_count(item) for item in value]
         elif name == DELIVERY_COUNT and isinstance(value, int):
@@ -127,6 +129,14 @@ def added(headers: dict[str, Any]) -> dict[str, Any]:
         except (EncodeError, *_WRONG):
             continue
     return found
+
+
+def _ordered(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _ordered(value[name]) for name in sorted(value)}
+    if isinstance(value, list):
+        return [_ordered(item) for item in value]
+    return value
 
 
 def _with_long_count(death: Any) -> Any:

@@ -118,7 +118,7 @@ def _identifier(value: Any) -> tuple[str | None, str | None]:
 def annotated(annotations: str | None, changes: dict[str, Any]) -> str | None:
     """The message annotations, as JSON, with headers that the broker has added as it delivers them."""
     table: dict[str, Any] = typed_json.parse(annotations) if annotations else {}
-    for name, value in changes.items():
+    for name, value in sorted(changes.items()):
         if name == DELIVERY_COUNT:
             continue  # the header section says it
         annotation = _DEATHS if name == DEATHS else clean(name if name.startswith("x-") else f"x-opt-{name}")
@@ -146,5 +146,5 @@ def added(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [added(item) for item in value]
     if isinstance(value, dict):
-        return {clean(str(key)): added(item) for key, item in value.items()}
+        return {clean(str(key)): added(value[key]) for key in sorted(value)}
     return typed_json.from_value(value)
