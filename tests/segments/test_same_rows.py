@@ -1,4 +1,4 @@
-"""A message is the same row whether it comes from the log, from a sealed file by way of the broker, or from the file itself."""
+"""A message is the same row whether it comes from the log, from a sealed file by way of the broker, or from that file."""
 
 from __future__ import annotations
 

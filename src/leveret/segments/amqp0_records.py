@@ -114,8 +114,8 @@ def decode(table: bytes) -> dict[str, Any] | None:
 
 
 def added(headers: dict[str, Any]) -> dict[str, Any]:
-    """Headers of an overlay as JSON data, typed as consumers get them: counts in 64 bits. Names are in order at every level,
-    wherever the overlay comes from."""
+    """Headers of an overlay as JSON data, typed as consumers get them: counts in 64 bits. Names are in order at every
+    level, wherever the overlay comes from."""
     found: dict[str, Any] = {}
     for name in sorted(headers):
         value = _ordered(headers[name])
