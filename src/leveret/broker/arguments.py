@@ -27,6 +27,7 @@ OVERFLOWS: Final = {"drop-head": DROP_HEAD, "reject-publish": REJECT_PUBLISH, "r
 CLASSIC: Final = "classic"
 QUORUM: Final = "quorum"
 STREAM: Final = "stream"
+BROWSE: Final = "x-browse"
 QUORUM_DELIVERY_LIMIT: Final = 20
 
 # Ten years with their leap days, in milliseconds: far enough for any TTL, near enough that sums stay in 64 bits.
@@ -153,6 +154,8 @@ CONSUMER_ARGUMENTS: Final = _declared(
     Argument("x-stream-filter", ANYTHING),
     Argument("x-stream-filter-routing-key", ANYTHING),
     Argument("x-stream-match-unfiltered", FLAG),
+    # Of a reader that gets copies and takes nothing away.
+    Argument(BROWSE, FLAG),
     # Of a reader that wants many messages in one delivery.
     Argument("x-packed", FLAG),
     Argument("x-packed-until", WHOLE, 0, LARGEST, "an offset"),

@@ -13,8 +13,9 @@ from leveret.spark.connection import ControlClient
 from leveret.spark.errors import OffsetError, OptionError
 from leveret.spark.options import OPTIONS, Settings
 from leveret.spark.planning import Slice, StreamPartition, plan
+from leveret.spark.reading import reading_of
 from leveret.spark.starting import check_names, ending_offset, starting_offset
-from leveret.spark.stream_reader import hold, reading_of
+from leveret.spark.stream_reader import hold
 from leveret.spark.target import Target, streams_of
 from leveret.spark.topology import describe
 

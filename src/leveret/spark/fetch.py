@@ -36,19 +36,26 @@ PREFETCH: Final = 4
 # Seconds without a pack after which the broker is asked what is the matter.
 QUIET: Final = 5.0
 
+# What the arguments of a consumer are called over AMQP 1.0.
+_FILTERS: Final = {"x-stream-offset": "rabbitmq:stream-offset-spec", "x-packed": "leveret:packed",
+                   "x-packed-until": "leveret:packed-until",
+                   "x-stream-filter-routing-key": "leveret:stream-filter-routing-key"}
+
 
 class StreamFetch:
     """The messages of one stream from an offset to before another, as packs in order.
 
+    routing_keys  the pattern of those that are sent at all
     lost   messages that retention had taken before they were read, where that is no error
     """
 
     def __init__(self, endpoint: Endpoint, stream: str, id: str, *, prefetch: int | None = None,
-                 fail_on_data_loss: bool = True, patience: float = PATIENCE) -> None:
+                 routing_keys: str | None = None, fail_on_data_loss: bool = True, patience: float = PATIENCE) -> None:
         self.endpoint = endpoint
         self.stream = stream
         self.id = id
         self.prefetch = prefetch or PREFETCH
+        self.routing_keys = routing_keys
         self.fail_on_data_loss = fail_on_data_loss
         self.patience = patience
         self.lost = 0
@@ -81,7 +88,7 @@ class StreamFetch:
             self._check(control, stop)
             if self._at >= stop:
                 return
-            consumer = _consume(control.connection(), self.endpoint.protocol, self.stream, self._at, stop, self.prefetch)
+            consumer = self._consume(control.connection(), stop)
             while self._at < stop:
                 try:
                     message: Message = consumer.next(QUIET)
@@ -99,6 +106,17 @@ class StreamFetch:
                     yield pack
         finally:
             control.close()
+
+    def _consume(self, connection: Connection, stop: int) -> Any:
+        """A consumer of packs, begun."""
+        arguments: dict[str, Any] = {"x-stream-offset": self._at, "x-packed": True, "x-packed-until": stop}
+        if self.routing_keys is not None:
+            arguments["x-stream-filter-routing-key"] = self.routing_keys
+        if self.endpoint.protocol == "1.0":
+            filters = [Filter(_FILTERS[name], value) for name, value in arguments.items()]
+            return connection.receiver(self.stream, filters=filters, prefetch=self.prefetch).__enter__()
+        channel = connection.channel(confirms=False)
+        return channel.consume(self.stream, prefetch=self.prefetch, arguments=arguments).start()
 
     def _pack(self, data: bytes, stop: int) -> Packed | None:
         """The pack, once it is seen to go on where the one before ended; None where there is nothing left."""
@@ -147,14 +165,3 @@ def _grows(offsets: list[int]) -> bool:
     if offsets == list(range(offsets[0], offsets[0] + len(offsets))):
         return True
     return all(one < other for one, other in pairwise(offsets))
-
-
-def _consume(connection: Connection, protocol: str, stream: str, first: int, stop: int, prefetch: int) -> Any:
-    """A consumer of packs, begun."""
-    if protocol == "1.0":
-        filters = [Filter("rabbitmq:stream-offset-spec", first), Filter("leveret:packed", True),
-                   Filter("leveret:packed-until", stop)]
-        return connection.receiver(stream, filters=filters, prefetch=prefetch).__enter__()
-    channel = connection.channel(confirms=False)
-    return channel.consume(stream, prefetch=prefetch, arguments={
-        "x-stream-offset": first, "x-packed": True, "x-packed-until": stop}).start()

@@ -15,15 +15,16 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from leveret.segments.columns import make_batch
+from leveret.segments.columns import Rows, make_batch
 from leveret.segments.errors import SegmentError
 from leveret.segments.manifest import Segment
 from leveret.segments.packed import Packed
 from leveret.segments.reader import open_segment
 from leveret.segments.schema import COLUMNS
-from leveret.spark.connection import ControlClient, Endpoint
+from leveret.spark.connection import ControlClient, Endpoint, endpoint_of
 from leveret.spark.errors import ReadFailed
 from leveret.spark.fetch import StreamFetch
+from leveret.spark.options import Settings
 from leveret.spark.planning import Slice
 from leveret.spark.schema import arrow_schema
 from leveret.spark.topology import describe
@@ -52,6 +53,45 @@ class Reading:
             yield from SliceReader(self, part).batches()
 
 
+def reading_of(settings: Settings) -> Reading:
+    return Reading(endpoint_of(settings), settings.columns, settings.history, settings.headers_format,
+                   settings.routing_key_filter, settings.prefetch, settings.arrow_batch_rows, settings.fail_on_data_loss)
+
+
+class BatchMaker:
+    """Makes batches as Spark wants them: the columns that were asked for, in their order, of rows that pass the filter.
+
+    names        of the columns that have to be made of messages
+    """
+
+    def __init__(self, reading: Reading, queue: str, partition: int = 0) -> None:
+        self.queue = queue
+        self.partition = partition
+        self.schema = arrow_schema(reading.columns)
+        self._most = reading.batch_rows
+        pattern = reading.routing_key_filter
+        self._matches = None if pattern is None else topic_expression(pattern)
+        wanted = set(self.schema.names) - set(_HEADERS[reading.headers_format])
+        if self._matches is not None:
+            wanted.add("routing_key")
+        self.names = [name for name in COLUMNS if name in wanted]
+
+    def batches(self, rows: Rows) -> Iterator[pa.RecordBatch]:
+        """Of messages."""
+        batch = self.finished(make_batch(rows, self.names, self.queue, self.partition))
+        for start in range(0, batch.num_rows, self._most):
+            yield batch.slice(start, self._most)
+
+    def finished(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Of a batch with these names, and perhaps others."""
+        if self._matches is not None:
+            batch = batch.filter(pc.match_substring_regex(batch.column("routing_key"), self._matches))
+        given = batch.schema
+        columns = [batch.column(field.name) if given.get_field_index(field.name) >= 0
+                   else pa.nulls(batch.num_rows, field.type) for field in self.schema]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
 class SliceReader:
     """One slice. `position` is the offset of the next message."""
 
@@ -59,15 +99,10 @@ class SliceReader:
         self.reading = reading
         self.part = part
         self.position = part.first
-        self.schema = arrow_schema(reading.columns)
-        pattern = reading.routing_key_filter
-        self._matches = None if pattern is None else topic_expression(pattern)
-        wanted = set(self.schema.names) - set(_HEADERS[reading.headers_format])
-        if self._matches is not None:
-            wanted.add("routing_key")
+        self._maker = BatchMaker(reading, part.stream, part.partition)
         # Files are checked by their offsets.
-        self._names = [name for name in COLUMNS if name in wanted]
-        self._file_names = [name for name in COLUMNS if name in wanted | {"offset"}]
+        wanted = {*self._maker.names, "offset"}
+        self._file_names = [name for name in COLUMNS if name in wanted]
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         part = self.part
@@ -105,10 +140,10 @@ class SliceReader:
                 if low < self.position or high >= stop or gap < 0 or (
                         (gap or low > self.position) and not _may_have_gaps(segment)):
                     raise _not_contiguous(segment, self.position, low, high, len(offsets))
-                made = self._finished(batch)
+                made = self._maker.finished(batch)
                 self.position = high + 1
                 count += len(offsets)
-                if made is not None:
+                if made.num_rows:
                     yield made
         if self.position < stop and not _may_have_gaps(segment):
             raise _not_contiguous(segment, self.position, self.position, stop - 1, 0)
@@ -121,16 +156,14 @@ class SliceReader:
     def _over_amqp(self, stop: int) -> Iterator[pa.RecordBatch]:
         reading, part = self.reading, self.part
         fetch = StreamFetch(reading.endpoint, part.stream, part.id, prefetch=reading.prefetch,
-                            fail_on_data_loss=reading.fail_on_data_loss)
+                            routing_keys=reading.routing_key_filter, fail_on_data_loss=reading.fail_on_data_loss)
         for pack in fetch.read(self.position, stop):
             missing = pack.next - pack.first - pack.count
-            if missing:
+            if missing and reading.routing_key_filter is None:
                 self._check_erased(pack, missing)
             self.position = pack.next
             if pack.count:
-                made = self._finished(make_batch(pack.rows, self._names, part.stream, part.partition))
-                if made is not None:
-                    yield made
+                yield from self._maker.batches(pack.rows)
         self.position = stop
 
     def _check_erased(self, pack: Packed, missing: int) -> None:
@@ -144,19 +177,6 @@ class SliceReader:
         if missing > erased:
             raise ReadFailed(f"{self._named()}: {missing} messages from offset {pack.first} to {pack.next - 1} are "
                              f"missing, and the manifest says that {erased} were erased")
-
-    # Both
-
-    def _finished(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
-        """With the columns that Spark wants, in their order, and the rows that pass the filter; None for none of them."""
-        if self._matches is not None:
-            batch = batch.filter(pc.match_substring_regex(batch.column("routing_key"), self._matches))
-            if not batch.num_rows:
-                return None
-        given = batch.schema
-        columns = [batch.column(field.name) if given.get_field_index(field.name) >= 0
-                   else pa.nulls(batch.num_rows, field.type) for field in self.schema]
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def _named(self) -> str:
         part = self.part

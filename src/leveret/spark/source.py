@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from leveret.spark.connection import ControlClient, endpoint_of
 from leveret.spark.errors import OptionError
-from leveret.spark.options import LEASE, SPOOL, STREAM, Settings, read_options
+from leveret.spark.options import BROWSE, LEASE, SPOOL, STREAM, Settings, read_options
 from leveret.spark.schema import check_schema, table_schema
 from leveret.spark.target import Target, find_target
 
@@ -42,6 +42,10 @@ class AmqpDataSource(DataSource):
             from leveret.spark.batch_reader import StreamBatchReader
 
             return StreamBatchReader(settings, target)
+        if target.mode == BROWSE:
+            from leveret.spark.browse_reader import BrowseReader
+
+            return BrowseReader(settings, target.name)
         raise _no_way(target, "read")
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:

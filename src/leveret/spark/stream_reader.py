@@ -13,14 +13,14 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
 from leveret.segments.manifest import Segment
-from leveret.spark.connection import ControlClient, endpoint_of
+from leveret.spark.connection import ControlClient
 from leveret.spark.errors import DataLoss, OffsetError, OptionError, RequestRefused
 from leveret.spark.limiting import limit_of
 from leveret.spark.limits import Backlog, share_out
 from leveret.spark.offsets import Offsets, Place, from_json, start_of
 from leveret.spark.options import Settings
 from leveret.spark.planning import Slice, StreamPartition, plan
-from leveret.spark.reading import Reading
+from leveret.spark.reading import reading_of
 from leveret.spark.starting import check_names, starting_offset
 from leveret.spark.target import Target, streams_of
 from leveret.spark.topology import StreamInfo, check_same, describe, segments_of
@@ -29,11 +29,6 @@ log = logging.getLogger("leveret.spark")
 
 # Seconds for which segment files stay once a batch with them is planned. A task that is later than that reads over AMQP.
 HOLD: Final = 900
-
-
-def reading_of(settings: Settings) -> Reading:
-    return Reading(endpoint_of(settings), settings.columns, settings.history, settings.headers_format,
-                   settings.routing_key_filter, settings.prefetch, settings.arrow_batch_rows, settings.fail_on_data_loss)
 
 
 def hold(control: ControlClient, stream: str, holder: str, first: int, last: int) -> tuple[Segment, ...]:

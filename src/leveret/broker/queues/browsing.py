@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker.message import Entry
 from leveret.broker.queues import expiry, paging
 from leveret.broker.queues.backlog import SEQ, Backlog, Chunk
+from leveret.broker.queues.packing import PACKED, Pack
 
 if TYPE_CHECKING:
     from leveret.broker.consumer import Consumer
@@ -38,9 +39,11 @@ class Browser:
     seen     by priority level: everything up to this sequence number was looked at; the consumer's own
     late     sequence numbers at or below those, of entries that became visible afterwards; ascending
     read     copies of entries that are paged out, by ascending sequence numbers, all from `chunk`
+    pack     what it has not got yet of the pack in the making, where it gets packs and not copies; `ended` once it was told
+             that it has seen everything
     """
 
-    __slots__ = ("chunk", "consumer", "late", "queue", "read", "reading", "seen")
+    __slots__ = ("chunk", "consumer", "ended", "late", "pack", "queue", "read", "reading", "seen")
 
     def __init__(self, queue: Queue, consumer: Consumer) -> None:
         self.queue = queue
@@ -50,6 +53,8 @@ class Browser:
         self.read: deque[Entry] = deque()
         self.chunk: Chunk | None = None
         self.reading = False
+        self.pack: Pack | None = Pack() if consumer.arguments.get(PACKED) is True else None
+        self.ended = False
 
 
 class _Reading:
@@ -122,6 +127,8 @@ def serve(queue: Queue) -> None:
             # Everything was looked at: what is still there is not ready any more.
             browser.late.clear()
             browser.read.clear()
+            _end(browser)
+        _hand_out(browser)
 
 
 def _give(browser: Browser, level: Backlog) -> bool:
@@ -225,6 +232,19 @@ def _offer(browser: Browser, entry: Entry) -> bool:
         return True  # found on disk after a start
     if consumer.selective and not consumer.wants(message, entry):
         return True
+    pack = browser.pack
+    if pack is not None:
+        if not pack.has_room(message.size):
+            _hand_out(browser)
+            pack = browser.pack = Pack()
+        if not pack.count and not (consumer.active and consumer.can_take(0)):
+            consumer.parked = True
+            return False
+        # A queue does not know when its messages came.
+        pack.add(message, entry.seq - 1, 0, entry.overlay, entry.acquired_count > 0, entry.delivery_count)
+        if browser.queue.watch is not None:
+            browser.queue.watch.delivered(entry, consumer.protocol(), True)
+        return True
     if not consumer.active or not consumer.can_take(message.size):
         consumer.parked = True
         return False
@@ -239,6 +259,31 @@ def _offer(browser: Browser, entry: Entry) -> bool:
         watch.delivered(entry, consumer.protocol(), True)
     consumer.deliver(copy)
     return True
+
+
+def _hand_out(browser: Browser, empty: bool = False) -> None:
+    """Give the pack in the making, if there is anything in it. There is credit for it, or it would not have been begun."""
+    pack = browser.pack
+    if pack is None or not (pack.count or empty):
+        return
+    browser.pack = Pack()
+    queue = browser.queue
+    copy = Entry(queue, pack.message(queue.name, 0, queue.next_seq - 1), queue.next_seq)
+    copy.acquired_count = 1
+    copy.holder = browser.consumer
+    browser.consumer.deliver(copy)
+
+
+def _end(browser: Browser) -> None:
+    """Tell one that gets packs, once, that it has seen everything: by an empty pack."""
+    if browser.pack is None or browser.ended:
+        return
+    _hand_out(browser)
+    if browser.consumer.can_take(0):
+        browser.ended = True
+        _hand_out(browser, True)
+    else:
+        browser.consumer.parked = True
 
 
 def _read(browser: Browser, chunk: Chunk, seq: int) -> None:

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable
 from typing import Any, Final
 
-from leveret.broker.arguments import STREAM, parse_consumer_arguments
+from leveret.broker.arguments import BROWSE, STREAM, parse_consumer_arguments
 from leveret.broker.dead_letter import split_address
 from leveret.broker.errors import AccessRefused, NotAllowed, NotImplementedByBroker, PreconditionFailed, ResourceError
 from leveret.broker.leases import reading
@@ -67,7 +67,10 @@ def consume(channel: Channel, queue: str, consumer_tag: str, no_local: bool, no_
         raise ResourceError(f"the channel has its most consumers, {limit}; the setting is limits.consumers_per_channel")
     if not consumer_tag:
         consumer_tag = "amq.ctag-" + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
-    if found.consumers and (exclusive or found.consumers[0].exclusive):
+    browses = arguments.get(BROWSE) is True
+    if browses:
+        _check_browser(channel, found, no_ack, exclusive)
+    elif found.consumers and (exclusive or found.consumers[0].exclusive):
         raise AccessRefused(f"queue '{found.name}' in vhost '{connection.vhost_name}' in exclusive use")
     if exclusive and found.settings.single_active_consumer:
         raise AccessRefused(f"queue '{found.name}' in vhost '{connection.vhost_name}' has a single active consumer:"
@@ -78,6 +81,9 @@ def consume(channel: Channel, queue: str, consumer_tag: str, no_local: bool, no_
         _check_reader(channel, found, no_ack)
     found.check_consumer(arguments)
     consumer = ChannelConsumer(channel, found, consumer_tag, no_ack, exclusive, no_local, settings.priority, arguments)
+    if browses:
+        consumer.seen = {}
+        consumer.apart = True
     channel.consumers[consumer_tag] = consumer
     if not no_wait:
         connection.engine.send(channel.number, "basic.consume-ok", {"consumer_tag": consumer_tag})
@@ -93,6 +99,16 @@ def _check_reader(channel: Channel, stream: Queue, no_ack: bool) -> None:
     if not channel.default_prefetch and not channel.prefetch:
         raise PreconditionFailed(f"consumer prefetch count is not set for queue '{stream.name}' in vhost"
                                  f" '{channel.connection.vhost_name}': a stream's consumer needs basic.qos first")
+
+
+def _check_browser(channel: Channel, queue: Queue, no_ack: bool, exclusive: bool) -> None:
+    """Copies are not acknowledged, and in nobody's way."""
+    if queue.settings.type == STREAM:
+        raise PreconditionFailed(f"invalid arg '{BROWSE}' for queue '{queue.name}' in vhost"
+                                 f" '{channel.connection.vhost_name}': readers of a stream take nothing away anyway")
+    if not no_ack or exclusive:
+        raise PreconditionFailed(f"invalid arg '{BROWSE}' for queue '{queue.name}' in vhost"
+                                 f" '{channel.connection.vhost_name}': consume with no-ack, and not exclusively")
 
 
 def _reply_queue(channel: Channel, no_ack: bool) -> Queue:
