@@ -160,7 +160,23 @@ def test_a_file_that_is_gone_ends_the_erasure(broker: LeveretProcess, commands: 
     path = Path(str(segment["path"]))
     path.rename(path.with_suffix(".away"))
     said = commands.refused("streams", "erase", "damaged", "--where", "routing-key=#", "--remove")
-    assert "has ended after 0 segments: offsets 0 to 3" in said and "there is no such file" in said
+    assert "the erasure of stream 'damaged' has ended after 0 segments: offsets 0 to 3" in said
+    assert "there is no such file" in said
     path.with_suffix(".away").rename(path)
     assert "1 rewritten" in commands.ok("streams", "erase", "damaged", "--where", "routing-key=#", "--remove")
     assert [item["messages"] for item in commands.json("streams") if item["name"] == "damaged"] == [0]
+
+
+def test_all_partitions_of_a_stream(broker: LeveretProcess, commands: Commands) -> None:
+    commands.ok("streams", "add-super", "parts", "--partitions", "3")
+    with blocking.connect(broker.url()) as connection, connection.channel() as channel:
+        for number in range(30):
+            channel.publish(body(number), f"key {number}", "parts", headers={"customer": str(number % 5)})
+    said = commands.ok("streams", "seal", "parts")
+    assert [line.split("'")[1] for line in said.splitlines()] == ["parts-0", "parts-1", "parts-2"]
+    outcome = commands.json("streams", "erase", "parts", "--where", "header:customer=3", "--remove")
+    assert (outcome["rows"], outcome["removed"], outcome["unsealed"]) == (30, 6, 0)
+    items = [item for item in commands.json("streams") if str(item["name"]).startswith("parts-")]
+    assert sum(item["messages"] for item in items) == 24
+    assert "no stream 'missing'" in commands.refused("streams", "erase", "missing", "--where", "routing-key=#", "--remove")
+    assert "no stream in partitions 'amq.topic'" in commands.refused("streams", "seal", "amq.topic")

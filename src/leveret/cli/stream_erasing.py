@@ -13,7 +13,7 @@ import click
 from leveret.cli.failed import Failed
 from leveret.cli.output import show_json, show_table
 from leveret.cli.remote import Remote, current, in_vhost_option, remote_options
-from leveret.cli.stream_segments import PAUSE
+from leveret.cli.stream_segments import PAUSE, streams_of
 
 COUNTS = ("rows", "matched", "removed", "emptied", "masked", "unread")
 
@@ -35,24 +35,28 @@ COUNTS = ("rows", "matched", "removed", "emptied", "masked", "unread")
 @remote_options
 def erase(name: str, conditions: tuple[str, ...], remove: bool, drop_body: bool, mask: tuple[str, ...], mask_with: str,
           rules_path: Path | None, seal: bool, dry_run: bool, vhost: str, **_: Any) -> None:
-    """Rewrite the sealed segments of a stream by rules. Offsets stay what they are; the old files go after the grace time,
-    and after the read leases on them."""
+    """Rewrite the sealed segments of a stream, or of all partitions of one, by rules. Offsets stay what they are; the old
+    files go after the grace time, and after the read leases on them."""
     rules = _rules(rules_path, conditions, remove, drop_body, mask, mask_with)
     _check(rules)
     broker = current()
-    broker.call("streams.erase", name=name, vhost=vhost, rules=rules, dry_run=dry_run, seal=seal)
-    outcome = _outcome(broker, name, vhost)
-    if outcome["state"] == "failed":
-        raise Failed(f"the erasure has ended after {outcome['segments']} segments: {outcome['problem']}\n"
-                     "What is done is done; run the command again to go on.")
+    outcome: dict[str, Any] = {"dry_run": dry_run}
+    for stream in streams_of(broker, name, vhost):
+        broker.call("streams.erase", name=stream, vhost=vhost, rules=rules, dry_run=dry_run, seal=seal)
+        ended = _outcome(broker, stream, vhost)
+        if ended["state"] == "failed":
+            raise Failed(f"the erasure of stream '{stream}' has ended after {ended['segments']} segments:"
+                         f" {ended['problem']}\nWhat is done is done; run the command again to go on.")
+        for word in (*COUNTS, "segments", "rewritten", "unsealed"):
+            outcome[word] = outcome.get(word, 0) + ended.get(word, 0)
     if broker.as_json:
         show_json(outcome)
         return
-    show_table([{"what": word, "rows": outcome.get(word, 0)} for word in COUNTS], (("what", ""), ("rows", "rows")))
+    show_table([{"what": word, "rows": outcome[word]} for word in COUNTS], (("what", ""), ("rows", "rows")))
     click.echo(f"{outcome['segments']} segments were looked at, {outcome['rewritten']} rewritten")
     if dry_run:
         click.echo("this was a dry run: nothing was changed")
-    if outcome.get("unread"):
+    if outcome["unread"]:
         click.echo(f"{outcome['unread']} bodies are no JSON, and were left as they are")
     if outcome["unsealed"]:
         click.echo(f"{outcome['unsealed']} messages are unsealed, which rules do not reach: --seal seals them first")

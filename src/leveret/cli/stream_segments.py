@@ -10,7 +10,7 @@ import click
 
 from leveret.cli.failed import Failed
 from leveret.cli.output import octets, show_json, show_table
-from leveret.cli.remote import current, in_vhost_option, remote_options
+from leveret.cli.remote import Remote, current, in_vhost_option, remote_options
 
 # Seconds between two questions of how far it is.
 PAUSE: Final = 0.2
@@ -44,22 +44,35 @@ def segments(name: str, vhost: str, **_: Any) -> None:
         show_table(found, SEGMENTS)
 
 
+def streams_of(broker: Remote, name: str, vhost: str) -> list[str]:
+    """The stream, or all partitions of one."""
+    found: list[str] = broker.call("streams.names", name=name, vhost=vhost)["streams"]
+    return found
+
+
 @click.command()
 @click.argument("name")
 @in_vhost_option
 @remote_options
 def seal(name: str, vhost: str, **_: Any) -> None:
-    """Seal all messages of a stream that are there now, and wait until that is done."""
+    """Seal all messages of a stream, or of all partitions of one, that are there now, and wait until that is done."""
     broker = current()
+    done = [_seal(broker, stream, vhost) for stream in streams_of(broker, name, vhost)]
+    if broker.as_json:
+        show_json(done)
+        return
+    for figures in done:
+        click.echo(f"stream '{figures['name']}' is sealed up to offset {figures['sealed_until']},"
+                   f" in {figures['segments']} segments")
+
+
+def _seal(broker: Remote, name: str, vhost: str) -> dict[str, Any]:
+    """The figures of the stream when it is sealed."""
     begun = broker.call("streams.seal", name=name, vhost=vhost)
     while True:
-        figures = broker.call("streams.show", name=name, vhost=vhost)
+        figures: dict[str, Any] = broker.call("streams.show", name=name, vhost=vhost)
         if figures["sealed_until"] >= begun["until"] or not begun["messages"]:
-            break
+            return figures
         if figures["sealing_problem"]:
             raise Failed(f"stream '{name}' is sealed up to offset {figures['sealed_until']}: {figures['sealing_problem']}")
         time.sleep(PAUSE)
-    if broker.as_json:
-        show_json(figures)
-    else:
-        click.echo(f"stream '{name}' is sealed up to offset {figures['sealed_until']}, in {figures['segments']} segments")

@@ -11,7 +11,7 @@ from leveret.broker.errors import NotFound, PreconditionFailed
 from leveret.broker.queues.stream import StreamQueue
 from leveret.broker.stream_tables import StreamTables
 from leveret.management.calls import Arguments, Call, Item, NamedInVhost, plain
-from leveret.management.streams import find
+from leveret.management.streams import find, partitions
 
 if TYPE_CHECKING:
     from leveret.broker.segments import Segment, Segments
@@ -38,6 +38,15 @@ def _hub(admin: Admin) -> Segments:
         raise PreconditionFailed("this broker does not seal streams: the settings of streams, and the extra `segments`, say"
                                  " whether it does")
     return admin.broker.segments
+
+
+def names(admin: Admin, arguments: NamedInVhost) -> Item:
+    """The stream of that name, or the streams of one in partitions, in the order of their numbers."""
+    vhost = admin.vhost(arguments.vhost)
+    if arguments.name in vhost.queues or arguments.name not in vhost.exchanges:
+        return {"streams": [plain(find(admin, arguments).name)]}
+    found = [plain(stream.name) for stream in partitions(vhost, arguments.name)]
+    return {"streams": sorted(found, key=lambda name: (len(name), name))}
 
 
 def segments(admin: Admin, arguments: NamedInVhost) -> Iterator[Item]:
@@ -108,6 +117,7 @@ def sync_tables(admin: Admin, arguments: Streams) -> Item:
 
 
 CALLS = {
+    "streams.names": Call(names, NamedInVhost),
     "streams.segments": Call(segments, NamedInVhost),
     "streams.seal": Call(seal, NamedInVhost, changes=True),
     "streams.erase": Call(erase, Erase, changes=True),
