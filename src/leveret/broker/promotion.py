@@ -179,15 +179,16 @@ class Promotion(Job):
             if queue.rejects_publish and not self._takes_over(queue) and limits.refuses_publish(queue, 1):
                 raise PreconditionFailed(f"queue '{queue.name}' in vhost '{self.vhost.name}' is full, and refuses messages"
                                          " (x-overflow): nothing is promoted")
-        if not queues:
-            if not self.unroutable:
-                exchange, key = split_address(address)
-                self.first_unroutable = (f"the first was published to exchange '{exchange or 'amq.default'}' with routing"
-                                         f" key '{key}' in stage '{stage.uuid}'")
-                if self.rule == DEAD_LETTER and not self._dead_letter_queues(address):
-                    raise PreconditionFailed(f"messages have no queue, and neither have they as dead letters of exchange"
-                                             f" '{self.exchange}': {self.first_unroutable}; nothing is promoted")
-            self.unroutable += count
+        if queues:
+            return
+        if not self.unroutable or (self.rule == DEAD_LETTER and not self._dead_letter_queues(address)):
+            exchange, key = split_address(address)
+            self.first_unroutable = (f"the first was published to exchange '{exchange or 'amq.default'}' with routing key"
+                                     f" '{key}' in stage '{stage.uuid}'")
+            if self.rule == DEAD_LETTER and not self._dead_letter_queues(address):
+                raise PreconditionFailed(f"messages have no queue, and neither have they as dead letters of exchange"
+                                         f" '{self.exchange}': {self.first_unroutable}; nothing is promoted")
+        self.unroutable += count
 
     def _dead_letter_queues(self, address: bytes) -> list[Queue]:
         exchange = self.vhost.exchanges.get(self.exchange or "")
@@ -275,26 +276,44 @@ class Promotion(Job):
             except BrokerError as error:
                 self._refuse(error)
                 return False
-        if self.state == MOVING:
-            return self._move()
-        return False
-
-    def _move(self) -> bool:
-        """Move a slice; True where the next one may follow in another turn."""
-        if self.flying >= FLYING:
+        if self.state != MOVING or self.flying >= FLYING:
             return False
         if self.log.state != OK:
             self.waits_for = self.log.reason
             self.resume_in(RETRY)
             return False
+        return self._move()
+
+    def _move(self) -> bool:
+        """Move a slice; True where the next one may follow in another turn."""
         entries: list[Entry] = []
-        moved = 0
-        octets = 0
+        before = self.promoted
         self.waits_for = ""
-        while moved < SLICE and octets < SLICE_OCTETS:
+        try:
+            self._fill(entries)
+        except Exception:
+            logger.exception("a promotion of app '%s' in vhost '%s' failed, and is tried again", self.app.name,
+                             self.vhost.name)
+            self.waits_for = "a mistake in the broker, which its log has"
+        # Also after a mistake: what has left its stage must show itself where it is now.
+        moved = self.promoted - before
+        if moved or self.state == MOVED:
+            self.flying += 1
+            self.log.wait(_Slice(self, entries))
+        if self.waits_for:
+            self.resume_in(RETRY)
+            return False
+        return self.state == MOVING and moved > 0 and self.flying < FLYING
+
+    def _fill(self, entries: list[Entry]) -> None:
+        """Move messages until there are enough for a commit, or it cannot go on for now."""
+        last = self.promoted + SLICE
+        octets = 0
+        while self.promoted < last and octets < SLICE_OCTETS:
             if self.stage_at >= len(self.staged):
+                self.stages.moved(self)
                 self.state = MOVED
-                break
+                return
             stage = self.staged[self.stage_at]
             if not stage.chunks:
                 self.stage_at += 1
@@ -302,26 +321,13 @@ class Promotion(Job):
             chunk = stage.chunks[0]
             self._read_ahead(stage)
             if not stage.need(chunk, self):
-                break
-            before = moved
-            moved, octets = self._move_chunk(stage, chunk, entries, moved, octets)
+                return
+            octets = self._empty(stage, chunk, entries, last, octets)
+            if self.waits_for:
+                return
             if chunk.messages is None or self.at >= len(chunk.messages):
                 self.at = 0
                 stage.drop_head()
-            if self.waits_for:
-                self.resume_in(RETRY)
-                break
-            if moved == before:
-                break
-        self.promoted += moved
-        last = self.state == MOVED
-        if last:
-            self.stages.moved(self)
-        if moved or last:
-            self.flying += 1
-            self.log.wait(_Slice(self, entries))
-        stopped = last or moved == 0 or self.waits_for != ""
-        return not stopped and self.flying < FLYING
 
     def _read_ahead(self, stage: Stage) -> None:
         """Have the next chunk in memory when its turn comes."""
@@ -332,9 +338,8 @@ class Promotion(Job):
             if following.chunks:
                 following.need(following.chunks[0], None)
 
-    def _move_chunk(self, stage: Stage, chunk: StageChunk, entries: list[Entry], moved: int,
-                    octets: int) -> tuple[int, int]:
-        """Move messages of a chunk up to the end of the slice."""
+    def _empty(self, stage: Stage, chunk: StageChunk, entries: list[Entry], last: int, octets: int) -> int:
+        """Move messages of a chunk up to the end of the slice. Returns its octets."""
         messages = chunk.messages
         assert messages is not None
         dues = chunk.dues
@@ -342,12 +347,11 @@ class Promotion(Job):
         leaving = self.leaving
         if leaving is None or leaving.queue is not stage:
             leaving = self.leaving = Entry(stage, messages[0], 0)
-        at = self.at
         end = len(messages)
-        while at < end and moved < SLICE and octets < SLICE_OCTETS:
+        at = self.at
+        while at < end and self.promoted < last and octets < SLICE_OCTETS:
             message = messages[at]
             queues = self._targets(message)
-            due = dues.get(at, 0) if dues else 0
             leaving.message = message
             leaving.row = message.row
             leaving.slot = message.slot
@@ -355,17 +359,16 @@ class Promotion(Job):
             if not queues:
                 if not self._give_up(leaving):
                     break
-            elif not self._hand_over(message, queues, due, entries):
+            elif not self._hand_over(message, queues, dues.get(at, 0) if dues else 0, entries):
                 break
             if self.watch is not None:
                 self.watch.published(message, queues)
             log.settle(leaving)
-            size = message.size
-            octets += size
-            moved += 1
+            octets += message.size
             at += 1
-        self.at = at
-        return moved, octets
+            self.at = at
+            self.promoted += 1
+        return octets
 
     def _hand_over(self, message: Message, queues: list[Queue], due: int, entries: list[Entry]) -> bool:
         """Put a message into its queues; False where one of them has no room, and then into none."""

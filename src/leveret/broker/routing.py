@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from leveret.broker.exchanges.base import Exchange
+from leveret.broker.exchanges.control import CONTROL
 from leveret.broker.message import Message
 from leveret.broker.queues.base import Queue
 
@@ -23,9 +24,10 @@ class Route:
     depends   that they depend on more than the address
     watch     who wants to know of its messages
     owner     only this user may publish by it, to a stage, whatever keys the message has; "" for everybody
+    request   messages are requests to the broker, which alarms do not hold back: they may be what ends them
     """
 
-    __slots__ = ("depends", "dynamic", "exchange", "exchange_name", "owner", "queues", "routing_key", "watch")
+    __slots__ = ("depends", "dynamic", "exchange", "exchange_name", "owner", "queues", "request", "routing_key", "watch")
 
     def __init__(self, exchange: Exchange, exchange_name: str, routing_key: str, queues: list[Queue],
                  depends: bool, watch: ExchangeWatch | None, owner: str = "") -> None:
@@ -36,6 +38,7 @@ class Route:
         self.depends = depends
         self.watch = watch
         self.owner = owner
+        self.request = exchange_name == CONTROL
         self.dynamic = depends or watch is not None
 
 

@@ -83,6 +83,7 @@ def promote(asked: Asked, arguments: Promote) -> Later:
     if rule == DEAD_LETTER:
         if exchange is None:
             raise PreconditionFailed("on_unroutable 'dead-letter' needs dead_letter_exchange")
+        asked.vhost.stages.check_exchange(exchange)
         asked.check("write", exchange)
     elif exchange is not None or arguments.dead_letter_routing_key is not None:
         raise PreconditionFailed("dead_letter_exchange and dead_letter_routing_key are for on_unroutable 'dead-letter'")

@@ -212,6 +212,8 @@ class Channel(Holder):
         self.backlog_size = 0
         # Statistics
         self.publish_count = 0
+        # What was published last was a request to the broker.
+        self.requested = False
 
     # Publishing
 
@@ -235,7 +237,10 @@ class Channel(Holder):
             self.incoming = []
         message = Message(address, header, body, command.size, command.delivery_mode == 2, command.priority, expires_at,
                           command.headers_at, connection.number, self.format)
-        self.publish_count += 1
+        if route.request:
+            self.requested = True
+        else:
+            self.publish_count += 1
         if self.paused and (self.pause_known or self.broker.timers.now() > self.pause_until):
             connection.hold_back("alarm")
         if self.transacted:

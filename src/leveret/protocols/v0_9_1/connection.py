@@ -489,7 +489,11 @@ class Connection(VhostSession):
     # Back pressure
 
     def _first_publish(self, channel: Channel) -> None:
-        """From now on this is a publisher, whom alarms concern; without `connection.blocked`, each channel of it."""
+        """From now on this is a publisher, whom alarms concern; without `connection.blocked`, each channel of it. Requests
+        to the broker make no publisher."""
+        if channel.requested:
+            channel.requested = False
+            return
         if self.services.alarm and not self.notify_blocked:
             channel.ask_to_pause()
             self.mark()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.bodies import Body, StoredBody
 from leveret.broker.errors import BrokerError
+from leveret.broker.exchanges.control import CONTROL
 from leveret.broker.message import make_address
 from leveret.broker.routing import Route
 from leveret.protocols.v1_0 import addresses, positions, resumed
@@ -126,7 +127,8 @@ class IncomingLink(Link):
 
     def grant(self) -> None:
         """Give the client credit again where it has used up half of it, unless publishers must stop."""
-        if (self.credit <= self.most >> 1 or self.withheld) and not self.session.connection.services.alarm \
+        if (self.credit <= self.most >> 1 or self.withheld) \
+                and (self.exchange == CONTROL or not self.session.connection.services.alarm) \
                 and not self.closed and len(self.session.unsettled) < MOST_UNSETTLED \
                 and (self.target is None or len(self.target.deliveries) < MOST_UNSETTLED):
             self.withheld = False
@@ -134,8 +136,9 @@ class IncomingLink(Link):
             self.send_flow()
 
     def withhold(self) -> None:
-        """Take the client's credit back: publishers must stop. What it has sent before it knows of it is still taken."""
-        if not self.withheld:
+        """Take the client's credit back: publishers must stop. What it has sent before it knows of it is still taken.
+        Requests to the broker go on."""
+        if not self.withheld and self.exchange != CONTROL:
             self.withheld = True
             self.send_flow()
 
@@ -346,7 +349,8 @@ class IncomingLink(Link):
     def _publish(self, sections: Sections, address: bytes, accepts_all: bool) -> None:
         session = self.session
         connection = session.connection
-        connection.published_any = True
+        if self.exchange != CONTROL:
+            connection.published_any = True
         vhost = connection.vhost
         route = self.route
         if route is None or address is not self.address or self.topology != vhost.topology \

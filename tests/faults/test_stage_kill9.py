@@ -1,0 +1,145 @@
+"""kill -9 of a broker while a sink publishes batches exactly once: each row is in the queue once, in order, or not at all.
+
+The sink does what a batch engine does: after a failure it does the same batch again, with new stages, until the promotion
+is answered. What it knows after a crash is the number of its batch, and nothing else.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+
+from leveret import blocking
+from leveret.client import Error
+from tests.support.broker import LeveretProcess, free_port, leveret_only
+from tests.support.requests import Refused, ask
+
+QUEUE = "results"
+WRITERS = 3
+ROWS = 400
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[LeveretProcess]:
+    leveret_only("it is killed and started")
+    process = LeveretProcess(tmp_path)
+    process.port = free_port()
+    yield process
+    process.kill()
+    process.check_log()
+
+
+def rows_of(batch: int, writer: int) -> list[bytes]:
+    return [b"%d.%d.%d" % (batch, writer, row) for row in range(ROWS)]
+
+
+def write(channel: blocking.Channel, batch: int, writer: int) -> str:
+    stage = str(uuid.uuid4())
+    ask(channel, "stage.open", stage=stage, app="sink")
+    checksum = 0
+    with channel.publisher(f"leveret.stage:{stage}:amq.fanout", QUEUE) as publisher:
+        for body in rows_of(batch, writer):
+            publisher.publish(body, persistent=True)
+            checksum = crc32(body, checksum)
+    ask(channel, "stage.seal", stage=stage, count=ROWS, crc32=checksum)
+    return stage
+
+
+def do_batch(process: LeveretProcess, batch: int) -> bool:
+    """One attempt; whether the promotion was answered."""
+    try:
+        with blocking.connect(process.url(), reconnect=False) as connection, connection.channel() as channel:
+            stages = [write(channel, batch, writer) for writer in range(WRITERS)]
+            ask(channel, "stage.promote", app="sink", batch=batch, stages=stages)
+    except (Error, OSError):
+        return False
+    return True
+
+
+def contents(process: LeveretProcess, queue: str) -> list[bytes]:
+    with blocking.connect(process.url()) as connection, connection.channel() as channel:
+        count = channel.declare_queue(queue, durable=True).message_count
+        with channel.consume(queue, no_ack=True) as consumer:
+            return [consumer.next(30).body for _ in range(count)]
+
+
+def test_every_row_once(process: LeveretProcess) -> None:
+    process.start()
+    with blocking.connect(process.url()) as connection, connection.channel() as channel:
+        for queue in (QUEUE, "copies"):
+            channel.declare_queue(queue, durable=True)
+            channel.bind_queue(queue, "amq.fanout")
+    random_number = random.Random(5)
+    batches = attempts = killed = 0
+    while batches < 8 or killed < 4:
+        kill = None
+        if attempts % 2 == 0:
+            kill = threading.Timer(random_number.uniform(0.05, 1.2), process.kill)
+            kill.start()
+        attempts += 1
+        if do_batch(process, batches):
+            batches += 1
+        if kill is not None:
+            kill.cancel()
+            kill.join()
+        if not process.alive():
+            killed += 1
+            process.kill()
+            process.start()
+        assert attempts < 200
+    expected = [row for batch in range(batches) for writer in range(WRITERS) for row in rows_of(batch, writer)]
+    with blocking.connect(process.url()) as connection, connection.channel() as channel:
+        last = ask(channel, "stage.last", app="sink")["batch"]
+        assert last in (batches - 1, batches)
+        # What was decided without an answer is there as a whole.
+        assert ask(channel, "stage.promote", app="sink", batch=last, stages=[])["already"]
+        moved = ask(channel, "stage.promote", app="sink", batch=last + 1, stages=[])
+        assert not moved["already"], "a batch that waits for the one before is not answered earlier"
+        if last == batches:
+            expected += [row for writer in range(WRITERS) for row in rows_of(last, writer)]
+    assert contents(process, QUEUE) == expected
+    assert contents(process, "copies") == expected
+
+
+def test_kills_in_the_middle_of_a_long_promotion(process: LeveretProcess) -> None:
+    """The decision stands, whenever the broker dies after it; a sealed stage, whenever it dies before."""
+    process.start()
+    rows = [b"%d" % number for number in range(20_000)]
+    with blocking.connect(process.url()) as connection, connection.channel() as channel:
+        channel.declare_queue(QUEUE, durable=True)
+        ask(channel, "stage.open", stage="long", app="sink")
+        with channel.publisher("leveret.stage:long:", QUEUE) as publisher:
+            for row in rows:
+                publisher.publish(row, persistent=True)
+        ask(channel, "stage.seal", stage="long", count=len(rows), crc32=crc32(b"".join(rows)))
+    process.kill()
+    process.start()
+    last = None
+    delay = 0.03
+    while last is None and delay < 5:
+        try:
+            with blocking.connect(process.url(), reconnect=False) as connection, connection.channel() as channel:
+                last = ask(channel, "stage.last", app="sink")["batch"]
+                kill = threading.Timer(delay, process.kill)
+                kill.start()
+                try:
+                    ask(channel, "stage.promote", app="sink", batch=1, stages=["long"])
+                finally:
+                    kill.join()
+        except (Error, OSError, Refused):
+            pass
+        delay *= 1.6
+        process.kill()
+        process.start()
+    with blocking.connect(process.url()) as connection, connection.channel() as channel:
+        ask(channel, "stage.promote", app="sink", batch=1, stages=["long"])
+        ask(channel, "stage.promote", app="sink", batch=2, stages=[])
+        assert ask(channel, "stage.list")["stages"] == []
+    assert last == 1
+    assert contents(process, QUEUE) == rows

@@ -1,0 +1,40 @@
+"""Requests in an alarm: they go through, for they may be what ends it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from leveret import blocking
+from tests.support.broker import LeveretProcess, basic_config
+from tests.support.requests import ask
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[LeveretProcess]:
+    """A broker for which any memory is too much."""
+    config = '[limits]\nmemory_high_watermark = "1MiB"\n' + basic_config()
+    with LeveretProcess(tmp_path, config=config).start() as process:
+        yield process
+        process.check_log()
+
+
+@pytest.mark.parametrize("protocol", ["0-9-1", "1.0"])
+def test_requests_go_through(process: LeveretProcess, protocol: str) -> None:
+    with blocking.connect(process.url(), protocol=protocol) as connection, connection.channel() as channel, \
+            blocking.connect(process.url()) as other, other.channel() as publisher:
+        publisher.declare_queue("q", durable=True)
+        for _ in range(3):
+            assert ask(channel, "queue.describe", queue="q", timeout=30)["messages"] == 0
+        publisher.publish(b"the first", "q")
+        deadline = time.monotonic() + 30
+        while not other.blocked:
+            assert time.monotonic() < deadline, "there is no alarm"
+            time.sleep(0.01)
+        assert ask(channel, "queue.describe", queue="q", timeout=30)["messages"] == 1
+        assert not connection.blocked
+        assert ask(channel, "stage.last", app="a", timeout=30)["batch"] is None
+        process.kill()  # who is held back is not answered, not even to a close
