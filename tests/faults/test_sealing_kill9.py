@@ -102,8 +102,8 @@ def describe(process: LeveretProcess) -> dict[str, Any]:
     return found
 
 
-def files(process: LeveretProcess) -> set[str]:
-    return {str(path) for path in (process.data_dir / "streams").rglob("*") if path.is_file()}
+def files_in(directory: Path) -> set[str]:
+    return {str(path) for path in directory.rglob("*") if path.is_file()}
 
 
 def manifest(process: LeveretProcess) -> list[dict[str, Any]]:
@@ -131,7 +131,7 @@ def check(process: LeveretProcess, confirmed: list[bytes], seen: dict[int, bytes
 def all_sealed(process: LeveretProcess) -> None:
     """In the end everything is in segments, the log has none of it, and the directory has the manifest's files."""
     eventually(lambda: describe(process)["unsealed"] == 0, "not everything was sealed")
-    eventually(lambda: files(process) == {segment["path"] for segment in manifest(process)},
+    eventually(lambda: files_in(process.data_dir / "streams") == {segment["path"] for segment in manifest(process)},
                "the files are not those of the manifest")
     found = manifest(process)
     assert found[0]["first"] == 0

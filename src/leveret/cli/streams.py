@@ -49,6 +49,8 @@ def _list(vhost: str | None) -> None:
         show_json(found)
     else:
         show_table(found, COLUMNS)
+        for reason in sorted({item["unsealed_because"] for item in found if item["unsealed_because"]}):
+            click.echo(f"streams are not sealed: {reason}", err=True)
 
 
 @streams.command("list")

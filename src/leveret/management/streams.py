@@ -47,10 +47,17 @@ def describe(stream: StreamQueue) -> Item:
         "publishers": len(stream.tracking.sequences), "segments": len(segments),
         "segment_octets": sum(segment.octets for segment in segments), "unsealed": stream.count,
         "sealed_until": segments[-1].last + 1 if segments else stream.first_offset,
-        "sealing": stream.sealing is not None,
+        "sealing": stream.sealing is not None, "unsealed_because": _why_unsealed(stream),
         "sealing_problem": stream.sealing.problem or None if stream.sealing is not None else None,
         "arguments": plain(stream.arguments),
     }
+
+
+def _why_unsealed(stream: StreamQueue) -> str | None:
+    """Why the stream stays in the log, None where it is sealed."""
+    if stream.sealing is not None:
+        return None
+    return stream.broker.unsealed or "streams.sealing is off"
 
 
 def find(admin: Admin, arguments: NamedInVhost) -> StreamQueue:

@@ -29,7 +29,7 @@ import pyarrow as pa
 from leveret.broker.segments import AGAIN, DAMAGED, FAILED, MISSING
 from leveret.segments import files, process_frames, tasks
 from leveret.segments.columns import Rows
-from leveret.segments.errors import SegmentDamaged, SegmentError, SegmentMissing, SegmentTooNew
+from leveret.segments.errors import SegmentDamaged, SegmentError, SegmentMissing, SegmentTooNew, masked
 from leveret.segments.manifest import Segment
 from leveret.segments.process_frames import Answer, Setup
 from leveret.segments.reader import SegmentReader, Stored, between, open_segment, rebuild
@@ -87,7 +87,7 @@ class Sealer:
                     self.answer(Answer(n=number, paths=self._find(question["directory"])))
         except Exception as error:
             self._abort(number)
-            self.answer(Answer(n=number, error=_error(error)))
+            self.answer(Answer(n=number, error=_error(error, self.directory)))
 
     def _url(self, path: str) -> str:
         return files.join(self.directory, path)
@@ -161,7 +161,7 @@ class Readings:
             rows = self._read(manifest_entry(question["segment"]), question["first"], question["last"])
             answer = Answer(n=question["n"], rows=[_packed(row) for row in rows])
         except Exception as error:
-            answer = Answer(n=question["n"], error=_error(error))
+            answer = Answer(n=question["n"], error=_error(error, self.sealer.directory))
         self.sealer.answer(answer)
 
     def _read(self, segment: Segment, first: int, last: int) -> list[Stored]:
@@ -224,8 +224,8 @@ def _packed(row: Stored) -> Any:
             row.persistent)
 
 
-def _error(error: Exception) -> tuple[str, str]:
-    """The kind and the text of what went wrong."""
+def _error(error: Exception, directory: str) -> tuple[str, str]:
+    """The kind and the text of what went wrong; `directory` where the segments are."""
     kind = FAILED
     if isinstance(error, RowGone):
         kind = AGAIN
@@ -233,7 +233,9 @@ def _error(error: Exception) -> tuple[str, str]:
         kind = MISSING
     elif isinstance(error, (SegmentDamaged, SegmentTooNew)):
         kind = DAMAGED
-    elif not isinstance(error, (SegmentError, OSError, sqlite3.Error, ValueError, IndexError, struct.error)):
+    elif isinstance(error, OSError):
+        return kind, f"{masked(directory)}: {error}"
+    elif not isinstance(error, (SegmentError, sqlite3.Error, ValueError, IndexError, struct.error)):
         return kind, f"{type(error).__name__}: {error}"
     return kind, str(error) or type(error).__name__
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import zlib
@@ -67,7 +68,8 @@ class _Output:
 
     def abandon(self) -> None:
         self.closed = True
-        self.file.close()
+        with contextlib.suppress(OSError):  # there may be no room for what it has buffered
+            self.file.close()
 
 
 class SegmentWriter:

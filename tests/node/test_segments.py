@@ -1,0 +1,73 @@
+"""Where segments are kept, as the configuration says; and what a broker without them says."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leveret import Broker, blocking
+from leveret.broker.segments import SegmentStore
+from leveret.config import ConfigError, combine_config
+from leveret.node import segments
+from leveret.node.segments import make_store, segment_settings
+from leveret.storage.memory import MemoryLog
+from leveret.storage.sqlite import SqliteLog
+
+
+def config(tmp_path: Path, **streams: Any) -> Any:
+    return combine_config(("the test", {"server": {"data_dir": str(tmp_path)}, "streams": streams}))
+
+
+def store(tmp_path: Path, **streams: Any) -> SegmentStore | str:
+    return make_store(config(tmp_path, **streams), SqliteLog(tmp_path))
+
+
+def test_places(tmp_path: Path) -> None:
+    inside, outside, away = (store(tmp_path, **given) for given in (
+        {}, {"directory": str(tmp_path / "x")}, {"directory": "memory://bucket/streams/"}))
+    assert isinstance(inside, SegmentStore) and isinstance(outside, SegmentStore) and isinstance(away, SegmentStore)
+    assert inside.url_of("a/b") == str(tmp_path / "streams" / "a/b")
+    assert outside.url_of("a/b") == str(tmp_path / "x" / "a/b")
+    assert away.url_of("a/b") == "memory://bucket/streams/a/b"
+
+
+def test_settings(tmp_path: Path) -> None:
+    made = segment_settings(config(tmp_path, segment_size="1MB", segment_age="2min", grace=0).streams)
+    assert (made.size, made.age, made.grace, made.merge_below, made.sealing) == (1_000_000, 120_000, 0, 250_000, True)
+    made = segment_settings(config(tmp_path, merge_below=7, sealing=False).streams)
+    assert (made.size, made.merge_below, made.sealing) == (64_000_000, 7, False)
+
+
+def test_options_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"streams\.storage_options_file: there is no file"):
+        store(tmp_path, storage_options_file=str(tmp_path / "none.toml"))
+
+
+def test_what_cannot_seal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert make_store(config(tmp_path), MemoryLog()) == "the storage engine keeps everything in memory"
+    monkeypatch.setattr(segments, "find_spec", lambda name: None)
+    assert "leveret[segments]" in str(store(tmp_path))
+
+
+def test_a_broker_says_once_that_it_does_not_seal(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "leveret.broker")
+    with Broker() as broker, blocking.connect(broker.url) as connection, connection.channel() as channel:
+        channel.declare_queue("q", durable=True)
+        assert "not sealed" not in caplog.text
+        for name in "ab":
+            channel.declare_queue(name, durable=True, arguments={"x-queue-type": "stream"})
+    assert caplog.text.count("streams are not sealed, but stay in the log: the storage engine keeps everything in") == 1
+
+
+def test_a_broker_does_not_load_what_only_the_sealer_needs(tmp_path: Path) -> None:
+    """Starting with streams sealed costs no import of Arrow."""
+    program = ("import sys\nfrom leveret import Broker\n"
+               f"with Broker(data_dir={str(tmp_path)!r}):\n    print([name for name in sys.modules"
+               " if name.split('.')[0] in ('pyarrow', 'fsspec', 'pyiceberg')])")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
