@@ -242,6 +242,36 @@ class TestWhoIsAsked:
         assert queue.watch is not None and not queue.selective and other.watch is None
         assert (queue.watch.delivered_kind, queue.watch.settled_kind) == (None, None)
 
+    @pytest.mark.parametrize(("pattern", "watched"), [
+        ("#", "q r.s"), ("routed.#", "q r.s"), ("*.q", "q"), ("*.*", "q"), ("expired.r.s", "r.s"), ("#.s", "r.s"),
+        ("dead-lettered.*.s", "r.s"), ("published.#", ""), ("unroutable.q", ""), ("routed", ""), ("dropped.#", ""),
+        ("routed.nothing", ""), ("#.#", "q r.s"), ("settled.r.#", "r.s"),
+    ])
+    def test_who_is_watched_follows_from_the_patterns(self, world: World, pattern: str, watched: str) -> None:
+        names = ("q", "r.s")
+        for name in names:
+            world.queue(name)
+        events = world.queue("events-of-others")
+        queues = world.vhost.queues
+        for _ in range(2):
+            world.vhost.bind(events, EVENTS, pattern, {})
+            assert [name for name in names if queues[name].watch is not None] == watched.split()
+            world.vhost.unbind(events, EVENTS, pattern, {})
+            assert not any(queue.watch for queue in queues.values())
+
+    def test_a_long_name_by_a_pattern_of_its_own(self, world: World) -> None:
+        queue = world.queue("n" * 255)
+        listen(world, f"routed.{'n' * 248}")
+        assert queue.watch is not None
+
+    def test_counts_go_on_when_another_binding_comes(self, world: World) -> None:
+        events = listen(world, "routed.q")
+        queue = world.queue()
+        listen(world, "expired.q", name="more")
+        world.publish("", "q")
+        assert kinds(heard(world, events)) == ["routed"]
+        assert queue.watch is not None and queue.watch.expired_kind is not None
+
     def test_the_last_binding_goes(self, world: World) -> None:
         queue = world.queue()
         events = listen(world)

@@ -35,6 +35,7 @@ SETTLED: Final = "settled"
 EXPIRED: Final = "expired"
 DEAD_LETTERED: Final = "dead-lettered"
 DROPPED: Final = "dropped"
+OF_QUEUES: Final = (ROUTED, DELIVERED, SETTLED, EXPIRED, DEAD_LETTERED)
 
 # Outcomes of a settlement, and of a dead letter.
 ACCEPTED: Final = "accepted"
@@ -58,19 +59,29 @@ UNKNOWN: Final = -1
 
 
 class EventsExchange(TopicExchange):
-    """The exchange; `changes` counts those of its bindings."""
+    """The exchange; `changed` are the patterns of bindings that came and went since somebody has looked."""
 
     def __init__(self) -> None:
         super().__init__(EVENTS, True, False, True, None)
-        self.changes = 0
+        self.changed: set[str] = set()
 
     def added(self, binding: Binding) -> None:
-        self.changes += 1
+        self.changed.add(binding.routing_key)
         super().added(binding)
 
     def removed(self, binding: Binding) -> None:
-        self.changes += 1
+        self.changed.add(binding.routing_key)
         super().removed(binding)
+
+    def takes_all(self, event: str) -> bool:
+        """Whether all events of a kind are bound, whatever their names are."""
+        root = self.root
+        after = root.any_words
+        if after is not None and after.destinations:
+            return True
+        node = root.words.get(event)
+        after = None if node is None else node.any_words
+        return after is not None and bool(after.destinations)
 
 
 class Series:
@@ -108,8 +119,9 @@ class Kind:
         self.event = event
         self.name = name
         self.of_queue = of_queue
-        self.address = address_of(event, name)
-        self.series: dict[tuple[str, str, str], Series] = {}
+        # Of most queues there is never any event: what it takes is made for the first one.
+        self.address = b""
+        self.series: dict[tuple[str, str, str], Series] | None = None
         # Most are like the one before.
         self.last: Series | None = None
 
@@ -117,9 +129,12 @@ class Kind:
         """Note an event of a message. `age` in milliseconds or UNKNOWN; with `count` one that stands for so many."""
         series = self.last
         if series is None or series.outcome != outcome or series.protocol != protocol or series.reason != reason:
+            if self.series is None:
+                self.series = {}
+                self.address = address_of(self.event, self.name)
             series = self.series.get((outcome, reason, protocol))
             if series is None:
-                series = self._new_series(outcome, reason, protocol)
+                series = self.series[outcome, reason, protocol] = self._new_series(outcome, reason, protocol)
             self.last = series
         if count or series.is_due():
             self.events.add(series, address, size, age, count or series.every)
@@ -133,9 +148,7 @@ class Kind:
         for name, value in (("outcome", outcome), ("reason", reason), ("protocol", protocol)):
             if value:
                 end += f',"{name}":{_json(value)}'
-        series = Series(outcome, reason, protocol, self.address, begin, end, events.vhost.broker.event_sample)
-        self.series[outcome, reason, protocol] = series
-        return series
+        return Series(outcome, reason, protocol, self.address, begin, end, events.vhost.broker.event_sample)
 
 
 class Noted:
@@ -189,7 +202,7 @@ class Watch:
         self.settled_kind: Kind | None = None
         self.expired_kind: Kind | None = None
         self.dead_lettered_kind: Kind | None = None
-        self.times = Times()
+        self.times: Times | None = None
         # When what is held now was delivered.
         self.held: dict[Entry, int] = {}
 
@@ -197,12 +210,20 @@ class Watch:
         """Whether anybody wants to know what is handed out and settled."""
         return self.delivered_kind is not None or self.settled_kind is not None
 
+    def _age(self, entry: Entry, now: int) -> int:
+        """Milliseconds since an entry came, as far as that is known."""
+        times = self.times
+        return UNKNOWN if times is None or not entry.seq else times.age(entry.seq, now)
+
     def routed(self, entry: Entry) -> None:
         """An entry has come."""
         message = entry.message
         if message.address.startswith(_FROM_EVENTS):
             return
-        self.times.note(entry.seq, self.events.turn())
+        times = self.times
+        if times is None:
+            times = self.times = Times()
+        times.note(entry.seq, self.events.turn())
         kind = self.routed_kind
         if kind is not None:
             kind.note(_address(entry), message.size, UNKNOWN, "", "", PROTOCOLS[message.format])
@@ -215,7 +236,7 @@ class Watch:
         now = self.events.turn()
         kind = self.delivered_kind
         if kind is not None:
-            kind.note(_address(entry), message.size, self.times.age(entry.seq, now), COPY if copy else "", "", protocol)
+            kind.note(_address(entry), message.size, self._age(entry, now), COPY if copy else "", "", protocol)
         if self.settled_kind is not None and not copy and len(self.held) < MOST_HELD:
             self.held[entry] = now
 
@@ -235,7 +256,7 @@ class Watch:
         message = entry.message
         if reason == REJECTED or message.address.startswith(_FROM_EVENTS):
             return
-        age = self.times.age(entry.seq, self.events.turn())
+        age = self._age(entry, self.events.turn())
         if reason == EXPIRED:
             if self.expired_kind is not None:
                 self.expired_kind.note(_address(entry), message.size, age, "", "", "")
@@ -258,7 +279,7 @@ class Watch:
         kind = self.dead_lettered_kind
         if kind is None or message.address.startswith(_FROM_EVENTS):
             return
-        age = self.times.age(entry.seq, self.events.turn()) if entry.seq else UNKNOWN
+        age = self._age(entry, self.events.turn())
         kind.note(_address(entry), message.size, age, ROUTED if targets else NOWHERE, reason, "")
 
 
@@ -289,9 +310,9 @@ class Events(Output):
     def __init__(self, vhost: Vhost, exchange: EventsExchange) -> None:
         self.vhost = vhost
         self.exchange = exchange
-        self.seen = 0
         self.bound = False
         self.dropped = 0
+        self._all: frozenset[str] = frozenset()
         self._exchanges: dict[str, ExchangeWatch | None] = {}
         self._pending: list[Noted] = []
         self._now = 0
@@ -303,14 +324,24 @@ class Events(Output):
 
     def rebind(self) -> None:
         """The bindings of the exchange may have changed: see who is watched."""
-        changes = self.exchange.changes
-        if changes == self.seen:
+        exchange = self.exchange
+        changed = exchange.changed
+        if not changed:
             return
-        self.seen = changes
-        self.bound = self.exchange.is_bound()
+        exchange.changed = set()
+        self.bound = exchange.is_bound()
         self._exchanges.clear()
-        for queue in self.vhost.queues.values():
-            self.watch(queue)
+        self._all = frozenset(event for event in OF_QUEUES if exchange.takes_all(event))
+        queues = self.vhost.queues
+        names = [_queue_of(pattern) for pattern in changed]
+        if None in names:
+            for queue in queues.values():
+                self.watch(queue)
+            return
+        for name in names:
+            found = queues.get(name) if name else None
+            if found is not None:
+                self.watch(found)
 
     def watch(self, queue: Queue) -> None:
         """Watch a queue, or do so no longer."""
@@ -351,7 +382,7 @@ class Events(Output):
         return watch
 
     def _kind(self, event: str, name: str) -> Kind | None:
-        if not self.bound or not self.exchange.match(_key(event, name), {}, ""):
+        if event not in self._all and not (self.bound and self.exchange.match(_key(event, name), {}, "")):
             return None
         return Kind(self, event, name, event not in (PUBLISHED, UNROUTABLE))
 
@@ -445,6 +476,17 @@ def address_of(event: str, name: str) -> bytes:
     """The address of an event of a queue or an exchange."""
     key = _key(event, name).encode("utf-8", "surrogateescape")
     return _FROM_EVENTS + bytes((len(key),)) + key
+
+
+def _queue_of(pattern: str) -> str | None:
+    """The queue whose events a binding is about: "" for none, None for possibly many."""
+    event, _, name = pattern.partition(".")
+    if event not in ("*", "#") and event not in OF_QUEUES:
+        return ""
+    # In a long pattern the name may be cut off.
+    if event == "#" or "*" in name or "#" in name or 4 * len(pattern) > _LONGEST_KEY:
+        return None
+    return name
 
 
 def _key(event: str, name: str) -> str:
