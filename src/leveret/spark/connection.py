@@ -167,9 +167,9 @@ class ControlClient:
         raise RequestRefused(operation, condition, message)
 
     def is_leveret(self) -> bool:
-        """Whether the broker takes requests at all."""
+        """Whether the broker takes requests at all. Over AMQP 1.0, where clients look for RabbitMQ, it says so less loudly."""
         properties = self.connection().server_properties
-        return str(properties.get("product", "")).lower() == "leveret"
+        return any(str(properties.get(name, "")).startswith("Leveret") for name in ("product", "platform"))
 
     def connection(self) -> Connection:
         """The connection, open, for other things than requests. `BrokerUnreachable`."""
