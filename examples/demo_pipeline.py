@@ -282,7 +282,8 @@ def files_of_table(path: Path) -> list[Path]:
 
 def rows_of_table(path: Path, column: str) -> list[Any]:
     """A column of all files, as any reader of Parquet has it."""
-    return [value for file in files_of_table(path) for value in pq.ParquetFile(file).read([column]).column(column).to_pylist()]
+    return [value for file in files_of_table(path)
+            for value in pq.ParquetFile(file).read([column]).column(column).to_pylist()]
 
 
 def table_count(path: Path) -> int:

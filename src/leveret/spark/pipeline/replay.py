@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from leveret.spark.pipeline.capture import control_client
 from leveret.spark.pipeline.errors import PipelineError
 from leveret.spark.pipeline.exchanges import publishable, sink_options
 from leveret.spark.pipeline.model import Broker, ExchangeOutput
@@ -29,7 +30,7 @@ _SECOND, _PART = "__second", "__part"
 def replay(spark: SparkSession, broker: Broker, messages: DataFrame | str, to: ExchangeOutput, *, name: str,
            where: str | None = None, since: str | None = None, until: str | None = None, rate: float | None = None,
            partitions: int | None = None, echo: Callable[[str], None] | None = None) -> int:
-    """Publish archived messages with their original properties; how many they were.
+    """Publish archived messages with their original properties; how many they were, with those of an earlier run.
 
     messages      a table that `archive` wrote, or any DataFrame with the messages' columns
     to            without exchange or routing key: where each message was published first
@@ -50,23 +51,38 @@ def replay(spark: SparkSession, broker: Broker, messages: DataFrame | str, to: E
     try:
         steps = planned.groupBy(_SECOND, _PART).count().orderBy(_SECOND, _PART).collect()
         options = {**sink_options(to, broker), "txnAppId": f"replay-{name}"}
-        began, sent = time.monotonic(), 0
+        done = _published_steps(broker, options["txnAppId"])
+        began, sent, before = time.monotonic(), 0, 0
         for number, group in enumerate(_grouped(steps, size)):
+            count = sum(size for _, _, size in group)
+            if number <= done:
+                before += count
+                continue
             if rate is not None:
                 time.sleep(max(0.0, began + sent / rate - time.monotonic()))
             first, last = group[0], group[-1]
-            place = F.struct(_SECOND, _PART)
+            second, part = F.col(_SECOND), F.col(_PART)
             # The first condition is one that Spark passes over cached parts by.
-            step = planned.where(F.col(_SECOND).between(first[0], last[0])).where(
-                place.between(F.struct(F.lit(first[0]), F.lit(first[1])), F.struct(F.lit(last[0]), F.lit(last[1]))))
+            step = planned.where(second.between(first[0], last[0])).where(
+                ((second > first[0]) | (part >= first[1])) & ((second < last[0]) | (part <= last[1])))
             rows = publishable(_in_order(step, partitions), to)
             rows.write.format("amqp").options(**options).option("txnVersion", number).mode("append").save()
-            sent += sum(count for _, _, count in group)
+            sent += count
             if echo is not None:
-                echo(f"{sent:,} messages, until {_time(last[0])}")
+                echo(f"{before + sent:,} messages, until {_time(last[0])}")
     finally:
         planned.unpersist()
-    return sent
+    return before + sent
+
+
+def _published_steps(broker: Broker, application: str) -> int:
+    """The last step that was published under a replay's name; -1 where there is none."""
+    client = control_client(broker, application)
+    try:
+        last = client.request("stage.last", app=application)["batch"]
+    finally:
+        client.close()
+    return -1 if last is None else int(last)
 
 
 def _selected(df: DataFrame, where: str | None, since: str | None, until: str | None) -> DataFrame:
