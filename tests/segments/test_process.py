@@ -15,6 +15,7 @@ import pytest
 from leveret.broker.log import Loaded
 from leveret.broker.message import FORMAT_AMQP1, Entry, Overlay, make_address
 from leveret.broker.segments import DAMAGED, FAILED, MISSING, SealTask, Segment, Written
+from leveret.segments import process
 from leveret.segments.process import SealerProcess
 from leveret.segments.reader import open_segment
 from tests.storage.harness import FakeQueue, Harness, content, message, sqlite_log
@@ -258,6 +259,18 @@ def test_after_a_kill_it_is_started_again(world: World) -> None:
     assert getattr(entries[0].row, "readers", None) == 0
     assert world.bodies(world.sealed(entries), 0, 11)
     assert world.store.starts >= 3
+
+
+def test_an_idle_process_ends(world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(process, "IDLE", 0.2)
+    entries = world.publish(b"a", b"b")
+    segment = world.sealed(entries)
+    first = world.store.process
+    assert first is not None
+    first.wait(60)
+    assert world.bodies(segment, 0, 1) == [b"a", b"b"]
+    assert world.store.process is not first
+    assert "has died" not in caplog.text
 
 
 def test_another_place_than_a_directory(tmp_path: Path) -> None:

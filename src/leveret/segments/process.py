@@ -1,4 +1,5 @@
-"""The sealer process as the broker has it: started when there is something to do, and again when it has died.
+"""The sealer process as the broker has it: started when there is something to do, ended when there has been nothing for
+long, and started again when it has died.
 
 Two threads wait for pipes, so that the event loop does not: one starts the process and writes to it, one reads its answers.
 Everything else happens on the event loop. What the process was asked for when it died it is asked once more, but for
@@ -40,6 +41,8 @@ _WINDOW: Final = 2
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 30.0
 _SHORT: Final = 10.0
+# A process that had nothing to do for so many seconds is ended.
+IDLE = 900.0
 # Seconds that it gets to end.
 _PATIENCE: Final = 2.0
 _DIED: Final = "the sealer process has died"
@@ -98,6 +101,7 @@ class SealerProcess(SegmentStore):
         self._stopping = threading.Event()
         self._writer: threading.Thread | None = None
         self._generation = 0
+        self._dismissed = 0
         self._pause = 0.0
         self.process: subprocess.Popen[bytes] | None = None
         self.starts = 0
@@ -139,7 +143,14 @@ class SealerProcess(SegmentStore):
         process: subprocess.Popen[bytes] | None = None
         began = 0.0
         while True:
-            question = self._outbox.get()
+            try:
+                question = self._outbox.get(timeout=IDLE if process is not None else None)
+            except queue.Empty:
+                if process is not None and not self._asked and not self._jobs:
+                    self._dismissed = self._generation
+                    _end(process)
+                    process = None
+                continue
             if question is None:
                 break
             if process is None or process.poll() is not None:
@@ -212,6 +223,8 @@ class SealerProcess(SegmentStore):
 
     def _died(self, generation: int, pid: int, code: int) -> None:
         """A process is gone, and with it what it was asked for."""
+        if generation == self._dismissed:
+            return
         if not self._stopping.is_set():
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             log.error("sealer process %d has died (%s): it is started again when it is needed", pid, how)
