@@ -83,7 +83,8 @@ def test_what_is_no_type_is_named(value: Any, words: str) -> None:
 
 def test_values_of_amqp_1_0_fit_a_table_of_0_9_1() -> None:
     value = {"s": Symbol("x"), "u": ULong(7), "a": Array("uint", [1]), "m": Map([(ULong(1), "x")]),
-             "d": Described(Symbol("t"), "inner")}
+             "d": Described(Symbol("t"), "inner"), "far": ULong(1 << 63)}
     table = typed_json.to_table({key: typed_json.from_value(item) for key, item in value.items()})
     assert typed_json.from_table(table, 4, len(table)) == {
-        "s": "x", "u": {"$long": 7}, "a": [1], "m": {"{'$ulong': 1}": "x"}, "d": "inner"}
+        "s": "x", "u": {"$long": 7}, "a": [1], "m": {"{'$ulong': 1}": "x"}, "d": "inner",
+        "far": "9223372036854775808"}

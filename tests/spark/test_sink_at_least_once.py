@@ -12,6 +12,7 @@ import pytest
 from leveret import blocking
 from leveret.client.errors import NotFound
 from leveret.segments import typed_json
+from leveret.spark.errors import OptionError
 from leveret.spark.sink_task import PublishError
 from leveret.wire.amqp0.properties import FLAGS_AT, decode_header
 from tests.spark.sinks import batch_of, bodies, drain, write
@@ -258,6 +259,13 @@ def test_rows_that_a_full_queue_refuses_go_where_on_error_says(shared_broker: Le
 def test_an_exchange_that_there_is_not_fails_before_anything_is_published(any_broker: Broker, name: str) -> None:
     with pytest.raises((PublishError, NotFound), match=f"no exchange '{name}'"):
         write(any_broker.url(), batch_of(body=[b"1"]), exchange=name, routingKey="x")
+
+
+def test_exactly_once_to_another_broker_is_refused(rabbit: Broker, name: str) -> None:
+    with pytest.raises(OptionError, match=r"option txnAppId: it needs Leveret, and .* is another broker"):
+        write(rabbit.url(), batch_of(body=[b"1"]), routingKey=name, txnAppId="a", txnVersion=1)
+    with pytest.raises(OptionError, match="option guarantee: exactly-once needs Leveret"):
+        write(rabbit.url(), batch_of(body=[b"1"]), routingKey=name, txnAppId="a", txnVersion=1, guarantee="exactly-once")
 
 
 def test_the_rate_is_held(shared_broker: LeveretProcess, name: str, connection: blocking.Connection,

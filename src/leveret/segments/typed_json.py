@@ -181,7 +181,7 @@ def _to_field(name: str, value: Any, depth: int) -> bytes:
         number = _integer(name, key, inner)
         tag, form = _PACKED0[key]
         if number >= 1 << 63:
-            raise EncodeError(f"{name}: {number} does not fit the 64 signed bits of AMQP 0-9-1")
+            return encode_value(str(number), RABBITMQ)  # as docs/conversion.md has it
         return tag + struct.pack(form, number)
     if key == "$float":
         return b"f" + struct.pack(">f", _number(name, key, inner))

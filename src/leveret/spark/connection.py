@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from leveret.client.blocking.channel import Channel
 from leveret.client.blocking.connection import Connection
+from leveret.client.core.handshake import HUNG_UP
 from leveret.client.errors import (
     AuthenticationFailed,
     ChannelClosed,
@@ -42,7 +43,7 @@ PATIENCE: Final = 60.0
 # Seconds for one request.
 REQUEST_TIME: Final = 30.0
 _PAUSES: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
-# What trying again does not mend.
+# What trying again does not mend. A broker that hangs up during the login may just be killed.
 _FINAL: Final = (AuthenticationFailed, VhostRefused, TlsFailed)
 
 
@@ -124,7 +125,7 @@ def open_connection(endpoint: Endpoint, name: str, patience: float = PATIENCE) -
             return connection
         except ConnectionFailed as error:
             last: Error = error
-            if isinstance(error, _FINAL):
+            if isinstance(error, _FINAL) and error.reply_text != HUNG_UP:
                 raise BrokerUnreachable(f"no connection to {endpoint}: {error}") from None
         except (ConnectionClosed, Timeout) as error:
             last = error

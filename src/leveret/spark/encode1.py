@@ -53,6 +53,7 @@ class Encoder1:
             columns.append(nothing if column is None else column.to_pylist())
         heads: list[bytes] = []
         sections: list[bytes] = []
+        contents = list(bodies)
         for index, values in enumerate(zip(*columns, strict=True)):
             amqp10 = values[14]
             footer = b""
@@ -64,21 +65,22 @@ class Encoder1:
                 head = self._head(values, amqp10)
                 if amqp10 is not None and amqp10.get("footer") is not None:
                     footer = message.encode_footer(_map("footer", amqp10["footer"], True))
-                sections.append(_body(bodies[index], amqp10) + footer)
+                section, contents[index] = _body(bodies[index], amqp10)
+                sections.append(section + footer)
             except (ValueError, OverflowError, TypeError) as error:
                 bad.add(index, str(error))
                 head = b""
                 del sections[index:]
                 sections.append(bodies[index])
             heads.append(head)
-        return drop_bad(Rows(exchanges, keys, heads, sections), bad)
+        return drop_bad(Rows(exchanges, keys, heads, sections, contents), bad)
 
     @staticmethod
     def dead_letter(bad: BadRow, exchange: str, routing_key: str) -> Rows:
         """As `Encoder0.dead_letter`, with application properties."""
         head = message.encode_header(True, -1, -1, False, 0)
         head += message.encode_application_properties({name: clean(text) for name, text in bad.headers().items()})
-        return Rows([exchange], [routing_key], head, [message.encode_data_head(len(bad.body)) + bad.body])
+        return Rows([exchange], [routing_key], head, [message.encode_data_head(len(bad.body)) + bad.body], [bad.body])
 
     def _head(self, values: tuple[Any, ...], amqp10: dict[str, Any] | None) -> bytes:
         """The sections before the body."""
@@ -193,30 +195,32 @@ def _identifier(name: str, text: str | None, kind: str | None) -> Any:
     raise ValueError(f"amqp10.{name}_type: {kind!r}; expected string, uuid, ulong or binary")
 
 
-def _body(body: bytes, amqp10: dict[str, Any] | None) -> bytes:
-    """The sections of a body."""
+def _body(body: bytes, amqp10: dict[str, Any] | None) -> tuple[bytes, bytes]:
+    """The sections of a body, and what the broker counts as the body: of texts their octets, of other values the
+    sections."""
     kind = amqp10.get("body_type") if amqp10 is not None else None
     if kind in (None, "data"):
-        return message.encode_data_head(len(body)) + body
+        return message.encode_data_head(len(body)) + body, body
     if kind == "string":
-        return message.encode_body_value(_text(body))
-    if kind == "binary":
-        return message.encode_body_value(body)
-    start = _SECTIONS.get(kind)
+        return message.encode_body_value(_text(body)), body
+    start = _SECTIONS.get("value" if kind == "binary" else kind)
     if start is None:
         raise ValueError(f"amqp10.body_type: {kind!r}; expected data, string, binary, value or sequence")
-    if body.startswith(start):
+    if kind != "binary" and body.startswith(start):
         try:
             section_ranges(body)
-            return body
+            return body, body
         except (DecodeError, IndexError, ValueError):
             pass
     if kind == "sequence":
         raise ValueError("body: no sections of AMQP 1.0, as amqp10.body_type says (sequence)")
-    try:
-        return message.encode_body_value(body.decode("utf-8"))
-    except UnicodeDecodeError:
-        return message.encode_body_value(body)
+    if kind == "value":
+        try:
+            return message.encode_body_value(body.decode("utf-8")), body
+        except UnicodeDecodeError:
+            pass
+    section = message.encode_body_value(body)
+    return section, section
 
 
 def _text(body: bytes) -> str:

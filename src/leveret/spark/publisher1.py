@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from leveret.client.core.amqp1.addresses import choose
+from leveret.client.core.amqp1.channel import SessionCore
 from leveret.client.core.amqp1.outgoing import Transfer
 from leveret.client.core.publisher import PublisherCore
 from leveret.client.core.unconfirmed import Outgoing
@@ -50,6 +51,7 @@ class Publisher1:
         self._prefix = prefix
         self._addresses = choose("auto", channel.connection.server_properties)
         self._targets: dict[tuple[str, str], str] = {}
+        self._last = ""
         self._window = _Window(channel.core, most)
 
     @property
@@ -68,6 +70,15 @@ class Publisher1:
 
     def _send(self, transfer: Transfer) -> None:
         window, driver = self._window, self._driver
+        if transfer.target != self._last:
+            # Each address has a link, and links overtake one another where one has to wait for credit.
+            core = self._channel.core
+            assert isinstance(core, SessionCore)
+            with driver.lock:
+                in_order = core.are_sent(self._last) and core.are_sent(transfer.target)
+            if not in_order:
+                self.flush()
+            self._last = transfer.target
         while True:
             waiter = None
             with driver.lock:

@@ -21,14 +21,16 @@ class Rows:
     exchanges, routing_keys   where each goes
     properties   each one's properties as its protocol has them: the payload of a header frame behind the body's size
                  (0-9-1), or the sections before the body (1.0). One object for all, or a list
-    bodies       1.0: the encoded body sections
+    bodies       1.0: the encoded sections from the body on
+    contents     what the broker counts as the bodies: 1.0: what is in the sections; the same object otherwise
     size         octets of all bodies
     """
 
-    __slots__ = ("bodies", "exchanges", "properties", "routing_keys", "size")
+    __slots__ = ("bodies", "contents", "exchanges", "properties", "routing_keys", "size")
 
     def __init__(self, exchanges: list[str], routing_keys: list[str], properties: bytes | list[bytes],
-                 bodies: list[bytes]) -> None:
+                 bodies: list[bytes], contents: list[bytes] | None = None) -> None:
+        self.contents = bodies if contents is None else contents
         self.exchanges = exchanges
         self.routing_keys = routing_keys
         self.properties = properties
@@ -43,7 +45,9 @@ class Rows:
         if start == 0 and stop >= len(self.bodies):
             return self
         properties = self.properties if isinstance(self.properties, bytes) else self.properties[start:stop]
-        return Rows(self.exchanges[start:stop], self.routing_keys[start:stop], properties, self.bodies[start:stop])
+        contents = None if self.contents is self.bodies else self.contents[start:stop]
+        return Rows(self.exchanges[start:stop], self.routing_keys[start:stop], properties, self.bodies[start:stop],
+                    contents)
 
     def at(self, index: int) -> Rows:
         return self.slice(index, index + 1)
@@ -199,9 +203,10 @@ def drop_bad(rows: Rows, bad: Bad) -> tuple[Rows, list[BadRow]]:
     """The rows without those that are in `bad`, and these."""
     if not bad.reasons:
         return rows, []
-    rejected = [BadRow(index, reason, rows.exchanges[index], rows.routing_keys[index], rows.bodies[index])
+    rejected = [BadRow(index, reason, rows.exchanges[index], rows.routing_keys[index], rows.contents[index])
                 for index, reason in sorted(bad.reasons.items())]
     kept = [index for index in range(len(rows)) if index not in bad.reasons]
     properties = rows.properties if isinstance(rows.properties, bytes) else [rows.properties[index] for index in kept]
     return Rows([rows.exchanges[index] for index in kept], [rows.routing_keys[index] for index in kept], properties,
-                [rows.bodies[index] for index in kept]), rejected
+                [rows.bodies[index] for index in kept],
+                None if rows.contents is rows.bodies else [rows.contents[index] for index in kept]), rejected

@@ -89,7 +89,7 @@ def write_task(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> Written:
     control = ControlClient(plan.endpoint, f"leveret-spark sink {plan.sink_name or ''}".strip())
     try:
         app = plan.app or _app_of_query(query, plan.sink_name)
-        guarantee = decide(plan.guarantee, app, control)
+        guarantee = decide(plan, app, control)
         return _Task(plan, control, partition, app if guarantee == EXACTLY_ONCE else None).run(batches)
     finally:
         control.close()
@@ -101,15 +101,17 @@ def _app_of_query(query: str | None, sink_name: str | None) -> str | None:
     return f"{query}/{sink_name}" if sink_name else query
 
 
-def decide(asked: str | None, app: str | None, control: ControlClient) -> str:
+def decide(plan: SinkPlan, app: str | None, control: ControlClient) -> str:
     """Which guarantee a write has. `OptionError` where it cannot have what was asked for."""
+    asked = plan.guarantee
     if asked == AT_LEAST_ONCE or (asked is None and app is None):
         return AT_LEAST_ONCE
     if control.is_leveret():
         return EXACTLY_ONCE
-    if asked == EXACTLY_ONCE:
-        raise OptionError(f"option guarantee: exactly-once needs Leveret, and {control.endpoint} is another broker; "
-                          "expected at-least-once")
+    if asked == EXACTLY_ONCE or plan.app is not None:
+        which = "guarantee: exactly-once" if asked else "txnAppId: it"
+        raise OptionError(f"option {which} needs Leveret, and {control.endpoint} is another broker; expected "
+                          "guarantee at-least-once")
     return AT_LEAST_ONCE
 
 
@@ -186,7 +188,7 @@ class _Task:
 
     def _publish(self, rows: Rows) -> None:
         if self._stage:
-            self._crc = zlib.crc32(b"".join(rows.bodies), self._crc)
+            self._crc = zlib.crc32(b"".join(rows.contents), self._crc)
             self._staged += len(rows)
         self._publisher.publish(rows)
 

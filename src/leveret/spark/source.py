@@ -24,6 +24,9 @@ from leveret.spark.target import Target, find_target
 PATIENCE_AT_FIRST: Final = 5.0
 
 
+_OF_SPARK = ("checkpointlocation", "queryname")
+
+
 class AmqpDataSource(DataSource):
     """`spark.read.format("amqp")`, `spark.readStream`, `df.write`, `df.writeStream`, and SQL's `USING amqp`."""
 
@@ -68,12 +71,16 @@ class AmqpDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from leveret.spark.writer import batch_writer
 
-        return batch_writer(read_options(self.options), schema, overwrite)
+        return batch_writer(self._sink_settings(), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from leveret.spark.writer import stream_writer
 
-        return stream_writer(read_options(self.options), schema, overwrite)
+        return stream_writer(self._sink_settings(), schema, overwrite)
+
+    def _sink_settings(self) -> Settings:
+        """Without the options that are Spark's own, which sinks get, too."""
+        return read_options({name: value for name, value in self.options.items() if name.lower() not in _OF_SPARK})
 
     def _find(self, schema: StructType, streaming: bool) -> tuple[Settings, Target]:
         """What is to be read. Closes its connection: readers are pickled, and open their own."""

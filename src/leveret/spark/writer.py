@@ -37,7 +37,7 @@ def batch_writer(settings: Settings, schema: StructType, overwrite: bool) -> Amq
         return AmqpBatchWriter(plan)
     control = ControlClient(plan.endpoint)
     try:
-        guarantee = decide(plan.guarantee, plan.app, control)
+        guarantee = decide(plan, plan.app, control)
         plan = replace(plan, guarantee=guarantee)
         if guarantee != EXACTLY_ONCE:
             return AmqpBatchWriter(plan)

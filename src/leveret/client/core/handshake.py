@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # Of connection.open these are about the vhost; a server that stops or has too many connections answers otherwise.
 _OF_VHOST: Final = (INVALID_PATH, ACCESS_REFUSED, NOT_FOUND, NOT_ALLOWED)
+# What is said of a server that ends the connection during the login.
+HUNG_UP: Final = "it hung up without a word"
 CAPABILITIES: Final = {
     "publisher_confirms": True,
     "exchange_exchange_bindings": True,
@@ -50,7 +52,7 @@ def handshake(connection: ConnectionCore) -> Procedure:
         login.done()
     except ConnectionLost:
         # Servers without authentication_failure_close hang up.
-        raise _refused(parameters, ACCESS_REFUSED, "it hung up without a word", False) from None
+        raise _refused(parameters, ACCESS_REFUSED, HUNG_UP, False) from None
     except ConnectionClosed as error:
         raise _refused(parameters, error.reply_code, error.reply_text, False) from None
     connection.send("connection.tune-ok", _tuned(parameters, tune.arguments))

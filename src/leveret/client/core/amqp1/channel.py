@@ -248,6 +248,11 @@ class SessionCore(Session):
         sender.attach()
         return sender
 
+    def are_sent(self, target: str) -> bool:
+        """Whether nothing for this address waits for its link, or for credit."""
+        sender = self._senders.get(target)
+        return sender is not None and sender.credit > 0 and not sender.queue
+
     def forget_sender(self, sender: SenderCore) -> None:
         for address, other in list(self._senders.items()):
             if other is sender:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret import __version__
 from leveret.client.core.amqp1.engine import AMQP, SASL
+from leveret.client.core.handshake import HUNG_UP
 from leveret.client.core.host import Procedure
 from leveret.client.core.login import Login
 from leveret.client.errors import (
@@ -82,7 +83,7 @@ def _login(connection: Amqp1Connection, parameters: Parameters) -> Procedure:
         if not isinstance(outcome, SaslOutcome):
             raise _failed(parameters, f"it asked for more than {mechanism} has")
     except ConnectionLost:
-        raise _failed(parameters, "it hung up without a word") from None
+        raise _failed(parameters, HUNG_UP) from None
     if outcome.code != constants.SASL_CODE_OK:
         raise _failed(parameters, f"user {parameters.user!r} by {mechanism}: {_CODES.get(outcome.code, outcome.code)};"
                       " expected its name and password (options user, password, mechanism)")
@@ -113,7 +114,8 @@ def _at(parameters: Parameters) -> str:
 
 
 def _failed(parameters: Parameters, text: str) -> AuthenticationFailed:
-    return AuthenticationFailed(f"{_at(parameters)} refused the login: {text}", host=parameters.host, port=parameters.port)
+    return AuthenticationFailed(f"{_at(parameters)} refused the login: {text}", host=parameters.host, port=parameters.port,
+                                reply_text=text)
 
 
 def _refused(parameters: Parameters, error: Error) -> ConnectionFailed:
