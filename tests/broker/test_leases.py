@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from leveret.broker.errors import AccessRefused, NotFound, PreconditionFailed
+from leveret.broker.errors import AccessRefused, NotFound, PreconditionFailed, ResourceError
 from leveret.broker.leases import operations, reading
 from leveret.broker.leases.batch import Batch, decode_runs, encode_runs
 from leveret.broker.queues.base import Queue
@@ -234,6 +234,22 @@ def test_queues_without_leases(world: World, options: dict[str, Any], arguments:
     with pytest.raises(PreconditionFailed, match=f"queue 'q' in vhost '/' has no leases: it is .*{text}"):
         acquire(queue)
     assert queue.leases is None
+
+
+def test_leases_and_batches_have_limits(world: World, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operations, "MOST_LEASES", 2)
+    monkeypatch.setattr(operations, "MOST_BATCHES", 2)
+    epoch = acquire(queue)
+    acquire(queue, "other")
+    with pytest.raises(ResourceError, match="most leases, 2"):
+        acquire(queue, "third")
+    for number in range(2):
+        plan(world, queue, "l", epoch, number, 1)
+    with pytest.raises(ResourceError, match="most planned batches, 2: commit the first"):
+        ask(queue, "l", epoch, 2, 1)
+    assert plan(world, queue, "l", epoch, 1, 1) is not None
+    operations.commit(queue, "l", epoch, 1)
+    assert plan(world, queue, "l", epoch, 2, 1) is not None
 
 
 def test_a_queue_in_exclusive_use_is_not_planned(world: World, queue: Queue) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.arguments import STREAM
-from leveret.broker.errors import AccessRefused, PreconditionFailed
+from leveret.broker.errors import AccessRefused, PreconditionFailed, ResourceError
 from leveret.broker.leases.batch import Batch
 from leveret.broker.leases.lease import Lease, Leases, place_of, settle
 from leveret.broker.leases.planning import Done, Plan, Written
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 LONGEST_NAME: Final = 255
 MOST_MESSAGES: Final = 10_000_000
+# Leases of one queue, and batches of one lease that are not committed: each costs memory, however few its messages.
+MOST_LEASES: Final = 1000
+MOST_BATCHES: Final = 1000
 MOST_OCTETS: Final = (1 << 63) - 1
 
 
@@ -25,7 +28,8 @@ def acquire(queue: Queue, name: str, timeout: float | None = None) -> Lease:
     """Take a lease of a queue over, or make it. Its epoch is new: whoever had it before is refused from now on, and what
     reads for it ends. `timeout`: seconds without a call after which batches that nobody has read go back to the queue.
 
-    PreconditionFailed where the queue is of a kind that has no leases; AccessRefused while a consumer has it for itself.
+    PreconditionFailed where the queue is of a kind that has no leases; AccessRefused while a consumer has it for itself;
+    ResourceError where it has its most leases.
     """
     _check_queue(queue)
     if not 0 < len(name.encode("utf-8", "surrogatepass")) <= LONGEST_NAME:
@@ -38,6 +42,8 @@ def acquire(queue: Queue, name: str, timeout: float | None = None) -> Lease:
     lease = leases.by_name.get(name)
     now = queue.broker.timers.now()
     if lease is None:
+        if len(leases.by_name) >= MOST_LEASES:
+            raise ResourceError(f"{place_of(queue)} has its most leases, {MOST_LEASES}: release some that nobody uses")
         lease = leases.by_name[name] = Lease(queue, name, now)
     lease.epoch = queue.broker.new_lease_epoch()
     lease.since = now
@@ -59,7 +65,8 @@ def plan(queue: Queue, name: str, epoch: int, after: int, most: int, octets: int
     together, but at least one message where any is ready. The same call again gives the same batch. `done` is called with
     the batch once it is on disk, with None where nothing is ready, or with the error that the queue was deleted.
 
-    NotFound, PreconditionFailed: an older epoch, batches that are committed, a batch that is being made.
+    NotFound; PreconditionFailed: an older epoch, batches that are committed, a batch that is being made; ResourceError
+    where the lease has its most batches.
     """
     lease = find(queue, name, epoch)
     if after < lease.committed:
@@ -83,6 +90,8 @@ def plan(queue: Queue, name: str, epoch: int, after: int, most: int, octets: int
                                      f" batch {after}")
         making.waiting.append(done)
         return
+    if len(lease.batches) >= MOST_BATCHES:
+        raise ResourceError(f"{lease} has its most planned batches, {MOST_BATCHES}: commit the first ones")
     _check_alone(queue)
     # Consumers that wait for messages come first, as before a `get`.
     if queue.active and queue.expiring:

@@ -659,7 +659,7 @@ class Queue:
 
     def delete(self) -> int:
         """The queue is gone, with everything in it. Returns how many ready entries it had."""
-        held = self.unacked
+        held = self.unacked + self.leased_count
         count = removal.delete(self)
         if self.watch is not None:
             self.watch.removed("deleted", held + count)
