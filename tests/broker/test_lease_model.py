@@ -14,7 +14,8 @@ from leveret.broker.leases.lease import Lease
 from leveret.broker.queues.backlog import Chunk
 from leveret.broker.queues.base import Queue
 from tests.broker.leasing import LeaseReader, ask, restart
-from tests.broker.test_queue_model import PRIORITIES, Expected, QueueMachine
+from tests.broker.support import World
+from tests.broker.test_queue_model import PAGE_ABOVE, PRIORITIES, Expected, QueueMachine
 
 NAMES = st.sampled_from(("a", "a", "a", "b"))
 
@@ -38,6 +39,8 @@ class LeaseMachine(QueueMachine):
         self.committed = {"a": 0, "b": 0}
         self.back: dict[int, Expected] = {}
         self.making: list[Expected] = []
+        # All batches that were ever made, as sequence numbers.
+        self.made: list[list[int]] = []
         machine = self
 
         class WatchedBatch(Batch):
@@ -156,6 +159,7 @@ class LeaseMachine(QueueMachine):
         elif making:
             planned = batches[after + 1] = Planned()
             planned.messages = making
+            self.made.append([expected.seq for expected in making])
             batch = lease.batches[after + 1]
             size = sum(len(expected.body) for expected in making)
             assert (batch.count, batch.octets) == (len(making), size)
@@ -252,6 +256,7 @@ class LeaseMachine(QueueMachine):
     def crash(self) -> None:
         """What was planned is there after a start, and readable, and nothing of it is anywhere else."""
         log = self.world.held_log
+        self.crash_before_commits_return()
         log.held = False
         self.world.end_turn()
         log.release_all()
@@ -271,6 +276,26 @@ class LeaseMachine(QueueMachine):
         assert queue.leased_count == sum(len(planned.messages) for batches in self.planned.values()
                                          for planned in batches.values())
         super().crash()
+
+    def crash_before_commits_return(self) -> None:
+        """Of what is not on disk some is missing then, but batches are whole, and share nothing with each other or the
+        queue; what is in neither was settled."""
+        log, recovery = self.world.held_log.recovery()
+        after = World(log=log, recovery=recovery, page_above=PAGE_ABOVE, time=self.world.clock.time)
+        queue = after.vhost.queues.get("q")
+        if queue is None:
+            return
+        leased: list[int] = []
+        if queue.leases is not None:
+            for lease in queue.leases.by_name.values():
+                for batch in lease.batches.values():
+                    assert list(batch.seqs()) in self.made
+                    leased.extend(batch.seqs())
+        ready = [seq for level in queue.all_levels() for seq in (
+            *(entry.seq for entry in level.head), *(seq for chunk in level.chunks for seq in chunk.seqs),
+            *(entry.seq for entry in level.young or ()))]
+        assert len({*leased, *ready}) == len(leased) + len(ready) == len(log.kept)
+        assert queue.leased_count == len(leased)
 
 
 TestLeaseModel = LeaseMachine.TestCase
