@@ -108,19 +108,24 @@ class LeaseMachine(QueueMachine):
         self.making.append(expected)
 
     def came_back(self, seqs: list[int]) -> None:
-        """Entries are ready again. Those that somebody overtakes where they stand now may leave after younger ones."""
+        """Entries are ready again, in their places: only for the sake of what is not committed yet others may stand before
+        them, and then they may leave after younger ones."""
         for seq in seqs:
             expected = self.back.pop(seq)
             self.ready[expected.body] = expected
         by_seq = {expected.seq: expected for expected in self.ready.values()}
+        early = any(expected.early for expected in self.ready.values())
         for level in self.queue.all_levels():
             highest = 0
             order = [entry.seq for entry in level.head]
             for chunk in level.chunks:
                 order.extend(chunk.seqs)
             order.extend(entry.seq for entry in level.young or ())
+            uncommitted = any(entry.row is None or entry.row.batch > entry.row.log.committed
+                              for entry in (*level.head, *(level.young or ())))
             for seq in order:
                 if seq < highest:
+                    assert early or uncommitted
                     by_seq[seq].early = True
                 highest = max(highest, seq)
 

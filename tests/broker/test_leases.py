@@ -162,6 +162,29 @@ def test_a_release_puts_everything_back_to_its_place(world: World, queue: Queue)
     assert acquire(queue) > epoch
 
 
+@pytest.mark.parametrize("page_above", [2_000, 1 << 20], ids=["paged", "in-memory"])
+def test_what_comes_back_takes_its_place_among_the_others(page_above: int) -> None:
+    world = World(page_above=page_above)
+    queue = world.queue(durable=True)
+    world.push(queue, *BODIES, persistent=True)
+    world.run()
+    world.broker.page_down()
+    epochs = {name: acquire(queue, name) for name in ("a", "b", "c")}
+    for number in range(3):
+        for name, epoch in epochs.items():
+            plan(world, queue, name, epoch, number, 5)
+    consumer = Taker(queue, credit=3)
+    world.run()
+    for name in ("b", "a", "c"):
+        operations.release(queue, name)
+        world.run()
+        consumer.requeue(0)
+    world.push(queue, "new", persistent=True)
+    world.run()
+    assert queue.leased_count == 0
+    assert world.contents(queue) == [*BODIES, "new"]
+
+
 def test_what_comes_back_while_it_is_not_on_disk_is_nobodys(world: World, queue: Queue) -> None:
     epoch = acquire(queue)
     plan(world, queue, "l", epoch, 0, 60)

@@ -9,6 +9,7 @@ from leveret.broker import metadata
 from leveret.broker.errors import NotFound, PreconditionFailed
 from leveret.broker.leases.batch import Batch
 from leveret.broker.leases.returning import Return, give_back
+from leveret.broker.queues.backlog import Chunk
 from leveret.broker.timers import Timed
 
 if TYPE_CHECKING:
@@ -132,11 +133,16 @@ class Leases:
 
     def take_back(self, lease: Lease, batches: list[Batch]) -> None:
         """Planned batches go back to the queue once that is on disk."""
+        pieces: list[tuple[int, Chunk]] = []
+        read: list[tuple[int, Chunk]] = []
         for batch in batches:
             lease.end_readers(batch)
             del lease.batches[batch.number]
             lease.forget_batch(self.queue, batch.number)
-            give_back(self.queue, batch.all(), batch.read)
+            pieces.extend(batch.all())
+            if batch.read:
+                read.extend(batch.all())
+        give_back(self.queue, pieces, read)
 
     def forget(self) -> None:
         """The queue is gone, with all that they hold."""

@@ -136,7 +136,7 @@ def commit(queue: Queue, name: str, epoch: int, number: int, back: Iterable[int]
     lease.committed = number
     lease.forget_batch(queue, number)
     lease.write(queue)
-    give_back(queue, returned, True)
+    give_back(queue, returned, returned)
     lease.call(queue)
     return number
 

@@ -34,14 +34,14 @@ class Return(CommitWaiter):
         queue.broker.end_turn()
 
 
-def give_back(queue: Queue, pieces: list[tuple[int, Chunk]], handed_out: bool) -> None:
-    """Have entries go back with the commit that is being filled. `handed_out`: somebody may have read them, so that they
-    count as redelivered; so does whatever is paged out and older, for the log keeps one mark a queue."""
+def give_back(queue: Queue, pieces: list[tuple[int, Chunk]], read: list[tuple[int, Chunk]]) -> None:
+    """Have entries go back with the commit that is being filled. Those of `read` somebody may have had, so that they count
+    as redelivered; so does whatever is paged out and older, for the log keeps one mark a queue."""
     leases = queue.leases
     if not pieces or leases is None:
         return
-    if handed_out:
-        last = max(piece.seqs[-1] for _, piece in pieces)
+    if read:
+        last = max(piece.seqs[-1] for _, piece in read)
         if last > queue.handed_out_until:
             queue.handed_out_until = last
             queue.vhost.keep_queue(queue)

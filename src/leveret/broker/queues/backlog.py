@@ -171,9 +171,14 @@ class Backlog:
                 break
             tail.append(head.pop())
         tail.reverse()
+        self.chunks.extendleft(reversed(self._positions_of(tail, overflow)))
+        return tail
+
+    def _positions_of(self, entries: list[Entry], overflow: Log | None) -> list[Chunk]:
+        """Chunks of entries, which are committed, counted as paged."""
         chunks: list[Chunk] = []
         chunk = Chunk(False)
-        for entry in tail:
+        for entry in entries:
             row = entry.row
             assert row is not None
             message = entry.message
@@ -183,9 +188,8 @@ class Backlog:
                 chunks.append(chunk)
             chunk.add(row.id, entry.slot, entry.seq, message.size, message.publisher)
             self.paged_bytes += message.size
-        self.paged += len(tail)
-        self.chunks.extendleft(reversed(chunks))
-        return tail
+        self.paged += len(entries)
+        return chunks
 
     def take_out(self, index: int, wanted: list[int]) -> None:
         """Put some positions of a chunk, by ascending indices, into a chunk of their own, which is the next to be read."""
@@ -266,13 +270,22 @@ class Backlog:
             later: deque[Entry] = deque()
             while head and head[len(head) - 1].seq > last:
                 later.appendleft(head.pop())
-            young = self.young
-            if young is not None:
-                later.extend(young)
+            if self.young is not None:
+                later.extend(self.young)
             self.young = later
         paged: list[Entry] = []
         if head and head[len(head) - 1].seq > first:
             paged = self.page_tail(bisect_left(head, first, key=SEQ), overflow)
+        young = self.young
+        older: list[Entry] = []
+        while young and young[0].seq < last:
+            row = young[0].row
+            if row is None or row.batch > row.log.committed:
+                break
+            older.append(young.popleft())
+        if older:
+            self.chunks = merged(self.chunks, deque(self._positions_of(older, overflow)))
+            paged.extend(older)
         for chunk in back:
             self.paged += len(chunk.seqs)
             self.paged_bytes += chunk.bytes
