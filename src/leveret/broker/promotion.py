@@ -36,7 +36,7 @@ DEAD_LETTER: Final = 2
 # Messages and octets of one step, and steps whose commits may be under way.
 SLICE: Final = 512
 SLICE_OCTETS: Final = 1 << 20
-FLYING: Final = 8
+FLYING: Final = 4
 # Milliseconds until it is tried again where a queue, or the disk, is full.
 RETRY: Final = 50
 

@@ -9,8 +9,7 @@ from leveret.broker.message import FORMAT_AMQP1, Message, make_address
 from leveret.protocols.convert import to_amqp0
 from leveret.protocols.v1_0 import addresses
 from leveret.protocols.v1_0.errors import LinkRefused
-from leveret.wire.amqp0.errors import WireError
-from leveret.wire.amqp0.properties import decode_header, encode_header
+from leveret.wire.amqp0.properties import encode_header
 from leveret.wire.amqp1 import codes
 from leveret.wire.amqp1.composites import decode_composite, encode_composite
 from leveret.wire.amqp1.encode import encode_binary
@@ -27,12 +26,12 @@ _DATA: Final = bytes((codes.DESCRIBED, codes.SMALL_ULONG, 0x75))
 
 
 class Envelopes:
-    """A reply has the format of its request: an id of AMQP 1.0 keeps its type."""
+    """The reply to a request of AMQP 1.0 is one, too: its id keeps its type. All others are of 0-9-1."""
 
     def reply_to(self, vhost: Vhost, message: Message) -> str:
         """The name of the queue that the reply goes to, "" where there is none."""
         if message.format != FORMAT_AMQP1:
-            return str(_properties0(message).get("reply_to") or "")
+            return vhost.broker.property_of(message, "reply-to")
         address = _properties1(message).reply_to
         if not isinstance(address, str) or not address:
             return ""
@@ -45,7 +44,7 @@ class Envelopes:
         """The body as an application sees it."""
         return whole(to_amqp0.content_of(message) if message.format == FORMAT_AMQP1 else message.body)
 
-    def reply(self, message: Message, queue: str, body: bytes) -> Message:
+    def reply(self, vhost: Vhost, message: Message, queue: str, body: bytes) -> Message:
         """The reply to a request: JSON, with the request's correlation id, or over AMQP 1.0 its message id."""
         address = make_address("", queue)
         if message.format == FORMAT_AMQP1:
@@ -55,17 +54,10 @@ class Envelopes:
             data = _DATA + encode_binary(body)
             return Message(address, properties, data, len(data), False, format=FORMAT_AMQP1)
         fields: dict[str, Any] = {"content_type": JSON}
-        correlation = _properties0(message).get("correlation_id")
-        if correlation is not None:
+        correlation = vhost.broker.property_of(message, "correlation-id")
+        if correlation:
             fields["correlation_id"] = correlation
         return Message(address, encode_header(BASIC, len(body), fields), body, len(body), False)
-
-
-def _properties0(message: Message) -> dict[str, Any]:
-    try:
-        return decode_header(message.header)[2]
-    except WireError:
-        return {}
 
 
 def _properties1(message: Message) -> Properties:

@@ -46,7 +46,7 @@ class Envelopes(Protocol):
     def content(self, message: Message) -> bytes:
         """The request itself."""
 
-    def reply(self, message: Message, queue: str, body: bytes) -> Message:
+    def reply(self, vhost: Vhost, message: Message, queue: str, body: bytes) -> Message:
         """The reply to a request, with its correlation id."""
 
 
@@ -118,7 +118,7 @@ class Requests(RequestHandler):
         if waiting:
             self._waiting[number] = waiting
         if not queue.deleted:
-            queue.push(self._envelopes.reply(message, queue.name, body))
+            queue.push(self._envelopes.reply(queue.vhost, message, queue.name, body))
             self._broker.end_turn()
 
 

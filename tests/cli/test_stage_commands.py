@@ -1,0 +1,46 @@
+"""`leveret stages` against a running broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+
+from leveret import blocking
+from tests.cli.runner import Commands
+from tests.support.broker import LeveretProcess, leveret_only
+from tests.support.requests import ask
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[LeveretProcess]:
+    leveret_only("commands talk to its control socket")
+    with LeveretProcess(tmp_path).start() as process:
+        yield process
+        process.check_log()
+
+
+def test_stages(broker: LeveretProcess) -> None:
+    commands = Commands(broker.data_dir)
+    with blocking.connect(broker.url()) as connection, connection.channel() as channel:
+        channel.declare_queue("q", durable=True)
+        for stage in ("one", "two", "three"):
+            ask(channel, "stage.open", stage=stage, app="sink")
+            channel.publish("body", "q", f"leveret.stage:{stage}:", persistent=True)
+        for stage in ("one", "two"):
+            ask(channel, "stage.seal", stage=stage, count=1, crc32=crc32(b"body"))
+        shown = {item["stage"]: (item["app"], item["state"], item["messages"]) for item in commands.json("stages")}
+        assert shown == {"one": ("sink", "sealed", 1), "two": ("sink", "sealed", 1), "three": ("sink", "open", 1)}
+        assert "three" in commands.ok("stages", "list")
+        assert "2 stages are discarded" in commands.ok("stages", "discard", "two", "three")
+        assert "no stage 'two'" in commands.refused("stages", "discard", "two")
+        assert commands.json("stages", "apps") == []
+        ask(channel, "stage.promote", app="sink", batch=4, stages=["one"])
+        [app] = commands.json("stages", "apps", "--vhost", "/")
+        assert (app["app"], app["user"], app["batch"], app["promoting"]) == ("sink", "guest", 4, None)
+        assert "sink" in commands.ok("stages", "apps")
+        commands.ok("stages", "forget", "sink")
+        assert "no app 'sink'" in commands.refused("stages", "forget", "sink")
+        assert ask(channel, "stage.last", app="sink")["batch"] is None
