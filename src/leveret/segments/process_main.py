@@ -264,9 +264,12 @@ def run(questions: BinaryIO, answers: BinaryIO) -> None:
 
     def answer(frame: Answer) -> None:
         data = process_frames.encode(frame)
-        with lock:
-            answers.write(data)
-            answers.flush()
+        try:
+            with lock:
+                answers.write(data)
+                answers.flush()
+        except OSError:
+            os._exit(0)  # the broker was killed
 
     sealer = Sealer(setup, answer)
     readings = Readings(sealer)
@@ -289,8 +292,7 @@ def main() -> None:
     gc.set_threshold(50_000, 20, 20)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what others print must not get between the frames
-    with contextlib.suppress(BrokenPipeError):
-        run(sys.stdin.buffer, answers)
+    run(sys.stdin.buffer, answers)
     os._exit(0)  # whatever the threads are doing: the broker is gone, and nobody wants it any more
 
 
