@@ -4,6 +4,7 @@ see of it over AMQP and in the files."""
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -180,3 +181,37 @@ def test_all_partitions_of_a_stream(broker: LeveretProcess, commands: Commands) 
     assert sum(item["messages"] for item in items) == 24
     assert "no stream 'missing'" in commands.refused("streams", "erase", "missing", "--where", "routing-key=#", "--remove")
     assert "no stream in partitions 'amq.topic'" in commands.refused("streams", "seal", "amq.topic")
+
+
+def test_a_catalog_that_fails_stops_nothing_and_is_made_good_by_a_sync(tmp_path: Path) -> None:
+    leveret_only("its catalog is taken away")
+    place = tmp_path / "catalog"
+    place.write_text("not a directory")
+    properties = {"type": "sql", "uri": f"sqlite:///{place}/tables.db", "warehouse": (tmp_path / "tables").as_uri()}
+    (tmp_path / "catalog.json").write_text(json.dumps(properties))
+    config = CONFIG + f'iceberg_properties_file = "{tmp_path}/catalog.json"\n'
+    with LeveretProcess(tmp_path / "broker", config=config).start() as broker:
+        assert isinstance(broker, LeveretProcess)
+        commands = Commands(broker.data_dir)
+        fill(broker, "orders", 0, 10)
+        commands.ok("streams", "seal", "orders")
+        said = commands.refused("streams", "iceberg", "sync")
+        assert "the table of stream 'orders' does not follow: the catalog cannot be opened" in said
+        [item] = commands.json("streams", "iceberg")
+        assert item["pending"] and "catalog cannot be opened" in item["problem"]
+        fill(broker, "orders", 10, 20)
+        assert "in 2 segments" in commands.ok("streams", "seal", "orders")
+        assert len(read(broker, "orders", 19)) == 20
+        place.unlink()
+        commands.ok("streams", "iceberg", "sync")
+        [item] = commands.json("streams", "iceberg")
+        assert (item["files"], item["pending"], item["problem"]) == (2, False, None)
+        table = load_catalog(catalog.CATALOG, **properties).load_table(("default", "orders"))
+        assert table.scan(selected_fields=("offset",)).to_arrow().num_rows == 20
+        # The table goes with its stream.
+        commands.ok("queues", "delete", "orders")
+        deadline = time.monotonic() + 60
+        while load_catalog(catalog.CATALOG, **properties).table_exists(("default", "orders")):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    broker.check_log()
