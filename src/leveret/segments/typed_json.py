@@ -58,12 +58,14 @@ from leveret.wire.amqp1.values import (
     UShort,
 )
 
+_INT32: Final = struct.Struct(">i").unpack_from
+_INT64: Final = struct.Struct(">q").unpack_from
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _YEAR_10000: Final = 253402300800
 # Integers of field tables by type: the key, and how they are packed behind which tag of RabbitMQ's dialect.
 _INTEGERS0: Final = {dialects.INT8: "$byte", dialects.UINT8: "$ubyte", dialects.INT16: "$short", dialects.UINT16: "$ushort",
-                     dialects.UINT32: "$uint", dialects.INT64: "$long", dialects.UINT64: "$ulong"}
+                     dialects.UINT32: "$uint", dialects.UINT64: "$ulong"}
 _PACKED0: Final = {"$byte": (b"b", ">b"), "$ubyte": (b"B", ">B"), "$short": (b"s", ">h"), "$ushort": (b"u", ">H"),
                    "$int": (b"I", ">i"), "$uint": (b"i", ">I"), "$long": (b"l", ">q"), "$ulong": (b"l", ">q")}
 _CLASSES1: Final[dict[str, type[int]]] = {"$byte": Byte, "$ubyte": UByte, "$short": Short, "$ushort": UShort, "$int": Int,
@@ -119,6 +121,13 @@ def _from_field(data: bytes, pos: int, stop: int, dialect: Dialect, depth: int) 
             return octets.decode("utf-8")
         except UnicodeDecodeError:
             return {"$string": base64.b64encode(octets).decode()}
+    if kind == dialects.INT32:
+        return _INT32(data, pos + 1)[0]
+    if kind == dialects.INT64:
+        number: int = _INT64(data, pos + 1)[0]
+        return {"$long": number} if -1 << 31 <= number < 1 << 31 else number
+    if kind == dialects.BOOLEAN:
+        return data[pos + 1] != 0
     if kind in (dialects.TABLE, dialects.ARRAY):
         if depth >= MAX_DEPTH:
             raise WireError(SYNTAX_ERROR, f"a field table is nested more than {MAX_DEPTH} deep")
@@ -132,11 +141,9 @@ def _from_field(data: bytes, pos: int, stop: int, dialect: Dialect, depth: int) 
             at = following
         return values
     value: Any = decode_array(data, pos, stop, dialect)[0]
-    if kind == dialects.INT32:
-        return value
     key = _INTEGERS0.get(kind)
     if key is not None:
-        return value if kind == dialects.INT64 and not -1 << 31 <= value < 1 << 31 else {key: value}
+        return {key: value}
     if kind == dialects.FLOAT:
         return {"$float": value if math.isfinite(value) else str(value)}
     if kind == dialects.DOUBLE:
