@@ -143,7 +143,13 @@ def test_a_slice_over_amqp_1_0(dial: Open, queue: str) -> None:
     ):
         with pytest.raises(Error), connection.receiver(f"/queues/{queue}", filters=filters, settled=settled) as receiver:
             receiver.next(30)
-    assert ask(dial(), "lease.commit", queue=queue, lease="l", epoch=epoch, batch=1)["committed"] == 1
+    with connection.receiver(f"/queues/{queue}", filters=filters_of(slice_of(epoch, 1, 0, 60)), settled=True,
+                             prefetch=10) as receiver:
+        receiver.next(30)
+        assert ask(dial(), "lease.commit", queue=queue, lease="l", epoch=epoch, batch=1)["committed"] == 1
+        with pytest.raises(Error, match="no longer leased"):
+            for _ in range(60):
+                receiver.next(30)
 
 
 def test_a_reader_that_is_slow_gets_all(dial: Open, name: str) -> None:

@@ -360,7 +360,11 @@ class OutgoingLink(Link):
             self.consumer.active = False
             held.append(self)
         else:
-            session.refuse(self, make_error(constants.RESOURCE_DELETED, f"queue '{self.consumer.queue.name}' was deleted"))
+            queue = self.consumer.queue
+            what = f"queue '{queue.name}' was deleted"
+            if self.consumer.apart and not queue.deleted:
+                what = f"what the link reads of queue '{queue.name}' is no longer leased, or by others"
+            session.refuse(self, make_error(constants.RESOURCE_DELETED, what))
 
     def wake(self) -> None:
         if self.resumption is not None:
