@@ -563,6 +563,25 @@ def test_sealed_stages_survive(world: World) -> None:
     assert world.contents(queue) == ["a", "b", "c", "d"]
 
 
+def test_seals_that_read_the_same_messages(world: World) -> None:
+    """After a start the checksum has to be read. A request that comes twice has two answers."""
+    stage(world, "s", "a", "b", seal=False)
+    stage(world, "t", "c", seal=False)
+    world.run()
+    world = restart(world)
+    stages = world.vhost.stages
+    answers = [Answer() for _ in range(3)]
+    for answer in answers[:2]:
+        stages.seal("s", USER, 2, crc32(b"ab"), answer.done, answer.failed)
+    stages.seal("t", USER, 1, crc32(b"c"), answers[2].done, answers[2].failed)
+    stages.discard("t")
+    world.run()
+    assert [answer.outcome for answer in answers[:2]] == [(), ()]
+    assert "not there any more" in str(answers[2].outcome)
+    world = restart(world)
+    assert world.vhost.stages.by_uuid.keys() == {"s"}
+
+
 @pytest.mark.parametrize("commits", range(12))
 def test_a_crash_after_any_commit(commits: int) -> None:
     """What is on disk after so many commits of a promotion is the whole batch, or it and its stages."""

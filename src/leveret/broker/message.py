@@ -49,7 +49,8 @@ class Message:
     expires_at  milliseconds of the broker's clock (Unix time), 0 for never, AT_ONCE for a TTL of 0
     headers_at  a hint for whoever decodes `header`: offset of the headers (AMQP 1.0: of the footer), -1 for none
     publisher   the number of the connection that published it (for no-local), 0 for none of this process's life
-    row, slot   where the log holds the message record; None while it is in memory only
+    row, slot   where the log holds the message record; None while it is in memory only. A slot of -1: nowhere, but it
+                counts as kept once the row is on disk
     """
 
     __slots__ = ("address", "body", "expires_at", "format", "header", "headers_at", "persistent", "priority", "publisher",

@@ -378,9 +378,7 @@ class Promotion(Job):
                 return False
         plain = not (due or message.expires_at) and not (
             message.format != FORMAT_AMQP1 and message.headers_at >= 0 and b"BCC" in message.header)
-        row = message.row
         for queue in queues:
-            message.row = row  # a stream that knows the message already has changed it
             if queue.rejects_publish and limits.turns_away(queue, message):
                 continue  # it is one of the queue's dead letters
             entry = queue.prepare(message, None if plain else self._overlay(message, due))

@@ -91,7 +91,8 @@ class _Verification(Job):
 
     def step(self) -> bool:
         stage = self.stage
-        if stage.deleted:
+        if stage.deleted or stage.promotion is not None:
+            self.told()
             return False
         if self.at >= len(stage.chunks):
             stage.checksum = self.checksum
@@ -205,7 +206,9 @@ class Stages:
 
         def verified() -> None:
             try:
-                if stage.count != count:
+                if stage.deleted:
+                    raise stage.refusal()
+                if stage.count != count and stage.promotion is None:
                     raise PreconditionFailed(f"stage '{uuid}' holds {stage.count} messages, expected {count}")
                 self._seal(stage, checksum)
             except BrokerError as error:

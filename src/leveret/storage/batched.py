@@ -309,7 +309,7 @@ class BatchedLog(Log):
     def _store_more(self, entry: Entry) -> None:
         """Store an entry that the hot path does not know."""
         message = entry.message
-        row = message.row
+        row = message.row if message.slot >= 0 else None
         overlay = entry.overlay
         counted = overlay is not None or entry.acquired_count > 0 or entry.delivery_count > 0
         if row is self._row and message.slot not in self._draft.gone:

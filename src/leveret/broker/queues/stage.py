@@ -51,14 +51,14 @@ class StageChunk:
     first   sequence number of the first one; the others follow without a gap
     dues    when those are wanted that are to be delivered later, by index; with `messages`
     batch   the last commit that it waits for
-    waiter  the job that goes on once it is in memory, None for none
+    waiting  jobs that go on once it is in memory
     """
 
-    __slots__ = ("batch", "bytes", "dues", "first", "loading", "messages", "rows", "sizes", "slots", "waiter")
+    __slots__ = ("batch", "bytes", "dues", "first", "loading", "messages", "rows", "sizes", "slots", "waiting")
 
     def __init__(self, first: int) -> None:
         self.first = first
-        self.waiter: Job | None = None
+        self.waiting: list[Job] = []
         self.rows: array[int] = array("Q")
         self.slots: array[int] = array("I")
         self.sizes: array[int] = array("I")
@@ -79,10 +79,10 @@ class _Load:
     def done(self, loaded: list[Loaded]) -> None:
         chunk = self.chunk
         self.stage.loaded(chunk, loaded)
-        waiter = chunk.waiter
-        if waiter is not None:
-            chunk.waiter = None
-            waiter.resume()
+        waiting = chunk.waiting
+        chunk.waiting = []
+        for job in waiting:
+            job.resume()
 
 
 class Stage(Queue):
@@ -266,8 +266,8 @@ class Stage(Queue):
         """Whether a chunk is in memory; where it is not, it is read, and then the job goes on."""
         if chunk.messages is not None:
             return True
-        if job is not None:
-            chunk.waiter = job
+        if job is not None and job not in chunk.waiting:
+            chunk.waiting.append(job)
         if not chunk.loading:
             chunk.loading = True
             self.log.load(chunk.rows, chunk.slots, _Load(self, chunk).done)

@@ -192,8 +192,10 @@ class StreamQueue(Queue):
     def prepare(self, message: Message, overlay: Overlay | None = None) -> Entry:
         """Append a message, to be seen once it is committed; nothing more where its publisher has sent it before."""
         if PUBLISHER_OCTETS in message.header and self.tracking.is_duplicate(self.broker.decode_headers(message)):
-            if self.pending:
-                message.row = self.pending[0].row  # the one before may not be on disk yet, and then this is not either
+            if self.pending and message.row is None:
+                # The one before may not be on disk yet, and then this is not either. There is no record of this one.
+                message.row = self.pending[0].row
+                message.slot = -1
             self.duplicates += 1
             return Entry(self, message, -self.duplicates)  # a number of its own: transactions know entries by it
         seq = self.next_seq
