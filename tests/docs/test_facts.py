@@ -88,6 +88,8 @@ def test_arguments_exist(page: Path) -> None:
              "x-first-death-queue", "x-first-death-reason", "x-first-death-exchange", "x-",
              # What messages of streams carry.
              stream_filters.FILTER_VALUE, stream_tracking.PUBLISHER, stream_tracking.SEQUENCE,
+             # What a sink of Spark says of a row that cannot be published.
+             "x-exception-message", "x-original-exchange", "x-original-routing-key",
              # Annotations of AMQP 1.0 that stand for something of 0-9-1.
              to_amqp1.EXCHANGE, to_amqp1.ROUTING_KEY, to_amqp1.TYPE}
     named = {name for text in code(page) for name in re.findall(r"(?<![\w-])x-(?!opt-)[a-z-]*", text)}

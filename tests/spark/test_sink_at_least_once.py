@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 
 from leveret import blocking
+from leveret.client import amqp1
 from leveret.client.errors import NotFound
 from leveret.segments import typed_json
+from leveret.segments.schema import AMQP10
 from leveret.spark.errors import OptionError
 from leveret.spark.sink_task import PublishError
 from leveret.wire.amqp0.properties import FLAGS_AT, decode_header
+from leveret.wire.amqp1.message import encode_body_value, encode_sequence
 from tests.spark.sinks import batch_of, bodies, drain, write
 from tests.support import rabbitmq
 from tests.support.broker import Broker, LeveretProcess
@@ -93,6 +96,25 @@ def test_every_type_of_a_header_is_written(any_broker: Broker, channel: blocking
     table = header[FLAGS_AT + 2 :]
     length = int.from_bytes(table[:4], "big")
     assert typed_json.from_table(table, 4, 4 + length) == TYPED
+
+
+def test_every_kind_of_body_of_1_0_is_written(shared_broker: LeveretProcess, connection: blocking.Connection,
+                                              name: str) -> None:
+    with connection.channel() as channel:
+        channel.declare_queue(name)
+    nothing = dict.fromkeys(field.name for field in AMQP10)
+    kinds: list[tuple[str, bytes]] = [
+        ("data", b"\x00\xff"), ("string", "naïve".encode()), ("binary", b"text"), ("value", "naïve".encode()),
+        ("value", b"\xff\xfe"), ("value", encode_body_value({"a": amqp1.UInt(1)})),
+        ("sequence", encode_sequence([1, "two"]))]
+    write(shared_broker.url(), batch_of(body=[body for _, body in kinds],
+                                        amqp10=[{**nothing, "body_type": kind} for kind, _ in kinds]),
+          routingKey=name, protocol="1.0")
+    with blocking.connect(shared_broker.url(), protocol="1.0") as opened, opened.receiver(f"/queues/{name}") as receiver:
+        received = [receiver.next(30).content for _ in kinds]
+    assert received == [
+        b"\x00\xff", amqp1.Value("naïve"), amqp1.Value(b"text"), amqp1.Value("naïve"), amqp1.Value(b"\xff\xfe"),
+        amqp1.Value({"a": amqp1.UInt(1)}), amqp1.Sequence([1, "two"])]
 
 
 def test_a_row_goes_to_its_own_exchange(any_broker: Broker, channel: blocking.Channel, name: str) -> None:

@@ -1,0 +1,218 @@
+"""The sinks within Spark: every type there and back, the examples of the documentation, bad input before anything moves."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+from pyspark.errors import AnalysisException
+
+from leveret import blocking
+from leveret.client import amqp1
+from leveret.spark.options import OPTIONS, SINK
+from tests.docs.pages import DOCS, blocks
+from tests.spark.sinks import bodies, drain
+from tests.spark.support import PATIENCE, declare_stream, publish, read
+from tests.support.broker import LeveretProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+PAGE = DOCS / "spark-sinks.md"
+# What the broker decides anew for each message.
+NOT_COMPARED = ("queue", "offset", "append_time", "exchange", "routing_key", "protocol")
+
+
+def rows_of(frame: DataFrame) -> list[Row]:
+    return frame.drop(*NOT_COMPARED).collect()
+
+
+def through(spark: SparkSession, url: str, source: str, target: str, protocol: str) -> tuple[list[Row], list[Row]]:
+    """The rows of a stream, and those of another one that they were written to."""
+    frame = read(spark, url, stream=source)
+    (frame.write.format("amqp").mode("append")
+     .options(url=url, protocol=protocol, exchange="", routingKey=target, txnAppId=target, txnVersion="1").save())
+    return rows_of(frame), rows_of(read(spark, url, stream=target))
+
+
+def test_every_type_of_0_9_1_returns(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
+                                    name: str) -> None:
+    for suffix in ("-in", "-out"):
+        declare_stream(connection, name + suffix)
+    headers = {
+        "int": 5, "long": 1 << 40, "negative": -7, "float": 1.5, "decimal": Decimal("12.50"), "text": "naïve",
+        "bytes": b"\x00\xff", "true": True, "none": None, "time": datetime(2026, 5, 1, tzinfo=UTC),
+        "list": [1, "two", [None]], "table": {"x": {"y": 1}},
+    }
+    publish(connection, f"{name}-in", [b"\x00\xff", b""], headers=headers, content_type="text/plain",
+            content_encoding="gzip", delivery_mode=2, priority=7, correlation_id="c", reply_to="answers",
+            message_id="m", timestamp=datetime(2026, 5, 1, 12, tzinfo=UTC), type="kind", user_id="guest", app_id="app")
+    publish(connection, f"{name}-in", [b"bare"])
+    before, after = through(spark, broker.url(), f"{name}-in", f"{name}-out", "0-9-1")
+    assert after[:2] == before[:2]
+    assert len(before) == len(after) == 3
+    assert after[0].headers_json is not None
+    # A message that says nothing of it becomes a persistent one.
+    assert (before[2].durable, after[2].durable) == (False, False)
+
+
+MESSAGES: dict[str, Any] = {
+    "everything": amqp1.Message(
+        body=b"\x00\xff", durable=True, priority=7, message_id=UUID(int=7), user_id=b"guest", to="there", subject="subject",
+        reply_to="/queues/answers", correlation_id=5, content_type="text/plain", content_encoding="gzip",
+        absolute_expiry_time=1_800_000_000_000, creation_time=1_700_000_000_123, group_id="group", group_sequence=3,
+        reply_to_group_id="other", annotations={"x-opt-a": amqp1.UInt(1), "x-opt-b": [1, "two"]},
+        application_properties={
+            "byte": amqp1.Byte(-1), "ubyte": amqp1.UByte(1), "short": amqp1.Short(-1), "ushort": amqp1.UShort(1),
+            "int": amqp1.Int(-1), "uint": amqp1.UInt(1), "long": -1, "ulong": amqp1.ULong(1 << 63),
+            "float": amqp1.Float(1.5), "double": 0.1, "text": "naïve", "symbol": amqp1.Symbol("s"), "char": amqp1.Char("ü"),
+            "binary": b"\x00", "true": True, "null": None, "time": amqp1.Timestamp(1_700_000_000_123), "uuid": UUID(int=9),
+            "decimal": amqp1.Decimal64.of("12.50")},
+        footer={"x-sum": b"\x01"}),
+    "binary id": amqp1.Message(body=b"x", message_id=b"\x00\x01", correlation_id=b""),
+    "text": amqp1.Message(body=amqp1.Value("naïve")),
+    "binary value": amqp1.Message(body=amqp1.Value(b"\xff\xfe")),
+    "map": amqp1.Message(body=amqp1.Value({"a": amqp1.UInt(1), "b": [None, True]})),
+    "sequence": amqp1.Message(body=amqp1.Sequence([1, "two"])),
+}
+
+
+def test_every_type_of_1_0_returns(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
+                                  name: str) -> None:
+    for suffix in ("-in", "-out"):
+        declare_stream(connection, name + suffix)
+    with blocking.connect(broker.url(), protocol="1.0") as opened, opened.sender(f"{name}-in") as sender:
+        for message in MESSAGES.values():
+            sender.send(message)
+    before, after = through(spark, broker.url(), f"{name}-in", f"{name}-out", "1.0")
+    assert len(before) == len(MESSAGES)
+    for what, one, other in zip(MESSAGES, before, after, strict=True):
+        assert other == one, what
+
+
+def test_a_stream_of_1_0_is_written_over_0_9_1_as_the_conversion_has_it(
+        spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str) -> None:
+    declare_stream(connection, f"{name}-in")
+    with connection.channel() as channel:
+        channel.declare_queue(f"{name}-out", durable=True)
+    with blocking.connect(broker.url(), protocol="1.0") as opened, opened.sender(f"{name}-in") as sender:
+        sender.send(MESSAGES["everything"])
+    (read(spark, broker.url(), stream=f"{name}-in").write.format("amqp").mode("append")
+     .options(url=broker.url(), exchange="", routingKey=f"{name}-out").save())
+    [message] = drain(connection, f"{name}-out")
+    headers = message.headers
+    assert message.body == b"\x00\xff"
+    assert (message.properties.message_id, headers["x-opt-message-id-type"]) == (str(UUID(int=7)), "uuid")
+    assert (headers["x-opt-to"], headers["x-opt-group-sequence"], message.properties.app_id) == ("there", 3, "group")
+    assert (headers["x-opt-a"], headers["x-opt-b"], headers["uint"], headers["text"]) == (1, [1, "two"], 1, "naïve")
+
+
+def test_a_batch_that_is_replayed_counts_once(spark: SparkSession, broker: LeveretProcess,
+                                              connection: blocking.Connection, name: str, tmp_path: Path) -> None:
+    """As if the query had been killed between promoting a batch and noting that in its checkpoint."""
+    with connection.channel() as channel:
+        channel.declare_queue(f"{name}-in", durable=True)
+        channel.declare_queue(f"{name}-out", durable=True)
+    publish(connection, f"{name}-in", ["1", "2", "3"])
+
+    def run() -> None:
+        rows = (spark.readStream.format("amqp").options(url=broker.url(), queue=f"{name}-in", lease="l").load()
+                .select("body", "message_id"))
+        query = (rows.writeStream.format("amqp").queryName(name).options(
+            url=broker.url(), exchange="", routingKey=f"{name}-out", guarantee="exactly-once", sinkName="out")
+            .option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start())
+        assert query.awaitTermination(PATIENCE)
+
+    run()
+    assert bodies(drain(connection, f"{name}-out")) == [b"1", b"2", b"3"]
+    for path in (tmp_path / "commits").iterdir():
+        path.unlink()
+    publish(connection, f"{name}-in", ["4"])
+    run()
+    assert bodies(drain(connection, f"{name}-out")) == [b"4"]
+
+
+def test_the_examples_of_the_documentation(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
+                                          name: str, tmp_path: Path) -> None:
+    programs = [block.text.replace('"/data/spool/orders"', repr(str(tmp_path / "spool"))).replace('"orders"', repr(name))
+                for block in blocks(PAGE, "python")]
+    with connection.channel() as channel:
+        channel.declare_queue(name, durable=True)
+        channel.declare_queue(f"{name}-invoices", durable=True)
+        channel.declare_exchange(name, "topic")
+        channel.bind_queue(name, name, "order.#")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.json").write_text('{"id": "1", "country": "eu"}\n{"id": "2", "country": "uk"}\n')
+    import pyspark_amqp
+
+    known: dict[str, Any] = {
+        "spark": spark, "url": broker.url(), "rabbitmq": broker.url(), "queue": f"{name}-invoices",
+        "pyspark_amqp": pyspark_amqp, "path": str(tmp_path / "out"), "checkpoint": str(tmp_path / "checkpoint 0"),
+        "orders": spark.readStream.schema("id string, country string").json(str(tmp_path / "in"))}
+    write, each, lease, finish, spool = programs
+    exec(write.replace(".start())", ".trigger(availableNow=True).start().awaitTermination())"), known)
+    assert [(message.body, message.routing_key) for message in drain(connection, name)] == [
+        (b'{"id":"1","country":"eu"}', "order.eu"), (b'{"id":"2","country":"uk"}', "order.uk")]
+    known |= {"source": known["orders"].selectExpr("id AS body"), "checkpoint": str(tmp_path / "checkpoint 1")}
+    exec(each.replace(".start()", ".trigger(availableNow=True).start()"), known)
+    assert known["query"].awaitTermination(PATIENCE)
+    assert bodies(drain(connection, f"{name}-invoices")) == [b"1", b"2"]
+    publish(connection, name, ["1", "2"])
+    known["checkpoint"] = str(tmp_path / "checkpoint 2")
+    exec(lease, known)
+    exec(finish, known)
+    assert [row.body for row in spark.read.parquet(known["path"]).orderBy("offset").collect()] == [b"1", b"2"]
+    with connection.channel() as channel:
+        assert channel.declare_queue(name, passive=True).message_count == 0
+    publish(connection, name, ["3"])
+    known |= {"checkpoint": str(tmp_path / "checkpoint 3"), "path": str(tmp_path / "spooled")}
+    exec(spool, known)
+    exec(finish, known)
+    assert [row.body for row in spark.read.parquet(known["path"]).collect()] == [b"3"]
+    assert not list((tmp_path / "spool").glob("*.parquet"))
+
+
+def test_the_options_of_sinks_are_documented() -> None:
+    page = PAGE.read_text()
+    for option in OPTIONS:
+        if option.modes == (SINK,):
+            default = f"`{option.default}`" if option.default is not None else ""
+            assert f"| `{option.name}` | {option.type} | {default} | {option.meaning} |" in page
+
+
+BAD: dict[str, tuple[str, dict[str, str], str]] = {
+    "no body": ("'x' AS bodi", {"routingKey": "q"}, "needs a column body"),
+    "type of body": ("1 AS body", {"routingKey": "q"}, "column body is of type int; the sink amqp takes binary or string"),
+    "type of a column": ("'x' AS body, 1 AS message_id", {"routingKey": "q"}, "column message_id is of type int"),
+    "misspelt column": ("'x' AS body, 'k' AS routingkey", {"routingKey": "q"}, "did you mean routing_key?"),
+    "unknown column": ("'x' AS body, 1 AS shoes", {"routingKey": "q"}, "no use for the column shoes"),
+    "nowhere to go": ("'x' AS body", {}, "is not told where the rows go"),
+    "exactly once": ("'x' AS body", {"routingKey": "q", "guarantee": "exactly-once"}, "needs txnAppId and txnVersion"),
+    "no dead letters": ("'x' AS body", {"routingKey": "q", "onError": "dead-letter"}, "needs deadLetterExchange"),
+    "unknown option": ("'x' AS body", {"routingKey": "q", "garantee": "x"}, "did you mean guarantee"),
+    "option of sources": ("'x' AS body", {"routingKey": "q", "maxInFlight": "0"}, "expected an integer from 1 to 1000000"),
+}
+
+
+@pytest.mark.parametrize("case", list(BAD))
+def test_bad_input_is_told_before_anything_moves(spark: SparkSession, broker: LeveretProcess, case: str) -> None:
+    columns, options, words = BAD[case]
+    frame = spark.sql(f"SELECT {columns}")
+    with pytest.raises(AnalysisException) as raised:
+        frame.write.format("amqp").mode("append").options(url=broker.url(), **options).save()
+    assert words in str(raised.value)
+
+
+def test_what_was_published_cannot_be_replaced(spark: SparkSession, broker: LeveretProcess, tmp_path: Path) -> None:
+    frame = spark.sql("SELECT 'x' AS body")
+    with pytest.raises(Exception, match="expected mode append"):
+        frame.write.format("amqp").mode("overwrite").options(url=broker.url(), routingKey="q").save()
+    rows = spark.readStream.format("rate").load().groupBy("value").count().selectExpr("cast(value AS string) AS body")
+    query = (rows.writeStream.format("amqp").options(url=broker.url(), routingKey="q").outputMode("complete")
+             .option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start())
+    with pytest.raises(Exception, match="expected outputMode append or update"):
+        query.awaitTermination(PATIENCE)
