@@ -27,9 +27,9 @@ def test_queues_keep_what_a_stream_leaves_out(tmp_path: Path) -> None:
             assert channel.declare_queue("stream", passive=True).message_count == 100
         process.stop()
         process.start()
-        with blocking.connect(process.url()) as connection, connection.channel() as channel:
-            with channel.consume("queue", no_ack=True) as consumer:
-                assert [consumer.next(30).body for _ in range(300)] == [b"%d" % number for number in range(300)]
+        with blocking.connect(process.url()) as connection, connection.channel() as channel, \
+                channel.consume("queue", no_ack=True) as consumer:
+            assert [consumer.next(30).body for _ in range(300)] == [b"%d" % number for number in range(300)]
         process.stop()
     finally:
         process.kill()
