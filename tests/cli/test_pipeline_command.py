@@ -1,0 +1,156 @@
+"""`leveret pipeline` without Spark: refusals that name file, line and key, and what is shown of a state."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+from click.testing import CliRunner
+
+from leveret.cli.app import leveret
+from leveret.spark.pipeline import model
+from leveret.spark.pipeline.state import FlowState, StateFile
+from tests.support.broker import ROOT
+
+GOOD = """\
+name = "shop"
+directory = "state"
+
+[broker]
+url = "amqp://jo:secret@localhost/"
+
+[flows.orders]
+capture = { exchange = "orders", keys = ["order.#"] }
+
+[flows.orders.decode]
+format = "json"
+schema = "id BIGINT"
+quarantine = "bad"
+
+[[flows.orders.tables]]
+path = "one"
+
+[[flows.orders.tables]]
+path = "two"
+"""
+
+
+def refused(tmp_path: Path, text: str) -> str:
+    """What `leveret pipeline run` says to a file, before Spark is started."""
+    path = tmp_path / "pipeline.toml"
+    path.write_text(text)
+    result = CliRunner().invoke(leveret, ["pipeline", "run", str(path)])
+    assert result.exit_code == 1, result.output
+    return result.output.strip().removeprefix(f"Error: {path}")
+
+
+@pytest.mark.parametrize(("old", "new", "told"), [
+    ("exchange =", "exchnge =", ":8: flows.orders.capture.exchnge is not known; did you mean exchange?"),
+    ('path = "two"', 'path = "two"\npartitin = []',
+     ":20: flows.orders.tables[2].partitin is not known; did you mean partition?"),
+    ('path = "two"', 'path = "two"\npartition = ["week(x)"]',
+     ":20: flows.orders.tables[2].partition[1] is 'week(x)'; expected day(COLUMN), hour(COLUMN), month(COLUMN) or a column"),
+    ('"json"', '"jsn"', ":11: flows.orders.decode.format is 'jsn'; expected one of avro, json, protobuf, raw"),
+    ('schema = "id BIGINT"', "schema = 3",
+     ":12: flows.orders.decode.schema does not fit: expected `str | null`, got `int`"),
+    ('schema = "id BIGINT"\n', "",
+     ":10: flows.orders.decode of format \"json\" needs exactly one of schema and schema_file"),
+    ('quarantine = "bad"', "", ":10: flows.orders.decode.quarantine is not set, and on_error is \"quarantine\"; name a "
+     "table's directory, or set on_error to \"fail\" or \"drop\""),
+    ('exchange = "orders", ', 'exchange = "orders", queue = "q", ', ":8: flows.orders.capture has exchange and queue; "
+     "expected exactly one of exchange, queue, stream, super_stream and stream_pattern"),
+    ("[flows.orders]", "[flows.orders]\nkind = \"enrch\"", ":8: flows.orders.kind is 'enrch'; expected one of flow, "
+     "archive, traffic, enrich, scrub"),
+    ('name = "shop"', "", ": the pipeline does not fit: object missing required field `name`"),
+    ('name = "shop"', "name = ", ": not valid TOML: Invalid value (at line 1, column 8)"),
+], ids=["unknown", "unknown-in-array", "partition", "choice", "type", "missing", "quarantine", "two-sources", "kind", "name",
+        "toml"])
+def test_a_file_that_is_wrong(tmp_path: Path, old: str, new: str, told: str) -> None:
+    assert refused(tmp_path, GOOD.replace(old, new)) == told
+
+
+@pytest.mark.parametrize(("options", "told"), [
+    ("maxMessagesPerTriger = 5",
+     "flows.orders: there is no option 'maxMessagesPerTriger'; did you mean maxMessagesPerTrigger"),
+    ("maxMessagesPerTrigger = -5", "flows.orders: option maxMessagesPerTrigger: '-5' cannot be used"),
+    ("queue = 'x'", ":8: flows.orders.capture.options.queue has a key of its own; set it there"),
+])
+def test_an_option_of_the_source_that_is_wrong(tmp_path: Path, options: str, told: str) -> None:
+    text = GOOD.replace('keys = ["order.#"]', f"options = {{ {options} }}")
+    said = refused(tmp_path, text)
+    assert told in said
+    assert "secret" not in said
+
+
+@pytest.mark.parametrize(("function", "told"), [
+    ("nowhere:clean", "nowhere cannot be imported: ModuleNotFoundError: No module named 'nowhere'; looked for in"),
+    ("broken_module:clean", "broken_module cannot be imported: ZeroDivisionError: division by zero"),
+    ("good_module:cleen", "has no function cleen"),
+])
+def test_a_function_that_is_not_there(tmp_path: Path, function: str, told: str) -> None:
+    (tmp_path / "broken_module.py").write_text("1 / 0")
+    (tmp_path / "good_module.py").write_text("def clean(df): return df")
+    assert told in refused(tmp_path, f'{GOOD}[flows.orders.transform]\nfunction = "{function}"\n')
+
+
+def test_status(tmp_path: Path) -> None:
+    (tmp_path / "pipeline.toml").write_text(GOOD)
+    command = ["pipeline", "status", str(tmp_path / "pipeline.toml")]
+    result = CliRunner().invoke(leveret, command)
+    assert result.exit_code == 1 and "has never run" in result.output
+    file = StateFile(str(tmp_path / "state"), "shop", "local[*]")
+    file.write("running", {"orders": FlowState("running", 7, 1234, 56.7, 8, 90, offsets=[{"s": 1}])})
+    assert (tmp_path / "state" / "status.json").stat().st_mode & 0o777 == 0o600
+    result = CliRunner().invoke(leveret, command)
+    assert f"pipeline shop on local[*]: running, process {os.getpid()}" in result.output
+    heading, row = result.output.splitlines()[1:]
+    assert heading.split()[:6] == ["flow", "state", "batch", "rows", "rows/s", "lag"]
+    assert row.split()[:6] == ["orders", "running", "7", "1234", "57", "8"]
+    state = json.loads(CliRunner().invoke(leveret, [*command, "--json"]).output)
+    assert state["alive"] and state["flows"]["orders"]["offsets"] == [{"s": 1}]
+    path = tmp_path / "state" / "status.json"
+    path.write_text(json.dumps({**state, "pid": 2**22 + 1}))
+    assert "gone without an end" in CliRunner().invoke(leveret, command).output
+    assert time.time() - state["updated"] < 60
+
+
+def test_a_package_has_what_it_needs_and_nothing_relative(tmp_path: Path) -> None:
+    (tmp_path / "functions.py").write_text("def clean(df): return df")
+    (tmp_path / "order.ddl").write_text("id BIGINT")
+    text = GOOD.replace('schema = "id BIGINT"', 'schema_file = "order.ddl"')
+    text += '[flows.orders.transform]\nfunction = "functions:clean"\n[spark.conf]\n"spark.executor.memory" = "1g"\n'
+    path = tmp_path / "pipeline.toml"
+    path.write_text(text)
+    command = ["pipeline", "package", str(path), "--to", str(tmp_path / "out"), "--master", "spark://host:7077"]
+    result = CliRunner().invoke(leveret, command)
+    assert result.exit_code == 1 and "'state' is a relative path" in result.output
+    for name in ("state", "bad", "one", "two"):
+        text = text.replace(f'"{name}"', f'"/data/{name}"')
+    path.write_text(text)
+    result = CliRunner().invoke(leveret, command)
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith("spark-submit --master spark://host:7077 --deploy-mode client --name shop --conf "
+                                    "spark.executor.memory=1g --py-files ")
+    with ZipFile(tmp_path / "out" / "packages.zip") as packed:
+        names = set(packed.namelist())
+    assert {"functions.py", "pyspark_amqp/__init__.py", "leveret/spark/pipeline/run.py", "leveret/wire/__init__.py"} <= names
+    assert not any(name.endswith((".so", ".pyc")) for name in names)
+    assert (tmp_path / "out" / "order.ddl").read_text() == "id BIGINT"
+    assert 'schema_file = "order.ddl"' in (tmp_path / "out" / "pipeline.toml").read_text()
+
+
+def test_every_key_is_documented() -> None:
+    page = (ROOT / "docs" / "pipelines.md").read_text("utf-8").split("## Keys")[1]
+    sections = {"broker": model.Broker, "spark": model.Spark, "supervision": model.Supervision, "capture": model.Capture,
+                "decode": model.Decode, "transform": model.Transform, "tables": model.TableOutput,
+                "exchanges": model.ExchangeOutput, "rules": model.Rule}
+    for section, struct in sections.items():
+        for name in struct.__struct_fields__:
+            assert f"`{section}.{name}`" in page, f"{section}.{name}"
+    for kind in model.KINDS.values():
+        for name in kind.__struct_fields__:
+            assert f"`{name}`" in page, name
