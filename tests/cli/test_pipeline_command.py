@@ -53,7 +53,8 @@ def refused(tmp_path: Path, text: str) -> str:
     ('path = "two"', 'path = "two"\npartitin = []',
      ":20: flows.orders.tables[2].partitin is not known; did you mean partition?"),
     ('path = "two"', 'path = "two"\npartition = ["week(x)"]',
-     ":20: flows.orders.tables[2].partition[1] is 'week(x)'; expected day(COLUMN), hour(COLUMN), month(COLUMN) or a column"),
+     ":20: flows.orders.tables[2].partition[1] is 'week(x)'; expected day(COLUMN), hour(COLUMN), month(COLUMN) or a "
+     "column"),
     ('"json"', '"jsn"', ":11: flows.orders.decode.format is 'jsn'; expected one of avro, json, protobuf, raw"),
     ('schema = "id BIGINT"', "schema = 3",
      ":12: flows.orders.decode.schema does not fit: expected `str | null`, got `int`"),
@@ -67,8 +68,8 @@ def refused(tmp_path: Path, text: str) -> str:
      "archive, traffic, enrich, scrub"),
     ('name = "shop"', "", ": the pipeline does not fit: object missing required field `name`"),
     ('name = "shop"', "name = ", ": not valid TOML: Invalid value (at line 1, column 8)"),
-], ids=["unknown", "unknown-in-array", "partition", "choice", "type", "missing", "quarantine", "two-sources", "kind", "name",
-        "toml"])
+], ids=["unknown", "unknown-in-array", "partition", "choice", "type", "missing", "quarantine", "two-sources", "kind",
+        "name", "toml"])
 def test_a_file_that_is_wrong(tmp_path: Path, old: str, new: str, told: str) -> None:
     assert refused(tmp_path, GOOD.replace(old, new)) == told
 
@@ -137,7 +138,7 @@ def test_a_package_has_what_it_needs_and_nothing_relative(tmp_path: Path) -> Non
                                     "spark.executor.memory=1g --py-files ")
     with ZipFile(tmp_path / "out" / "packages.zip") as packed:
         names = set(packed.namelist())
-    assert {"functions.py", "pyspark_amqp/__init__.py", "leveret/spark/pipeline/run.py", "leveret/wire/__init__.py"} <= names
+    assert {"functions.py", "pyspark_amqp/__init__.py", "leveret/spark/pipeline/run.py"} <= names
     assert not any(name.endswith((".so", ".pyc")) for name in names)
     assert (tmp_path / "out" / "order.ddl").read_text() == "id BIGINT"
     assert 'schema_file = "order.ddl"' in (tmp_path / "out" / "pipeline.toml").read_text()

@@ -9,11 +9,16 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.catalog import load_catalog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from leveret import blocking
 from leveret.spark.pipeline import Broker, Capture, Decode, Flow, TableOutput, archive, start_flow
+from leveret.spark.pipeline.load import pipeline_of
+from leveret.spark.pipeline.run import flows_of
+from leveret.spark.pipeline.state import read_state
+from leveret.spark.pipeline.supervise import Supervisor
 from leveret.spark.pipeline.tables import TableWriter
 from tests.spark.pipelines import orders, publish, run_to_end
 from tests.support.broker import LeveretProcess
@@ -157,3 +162,39 @@ def test_a_body_that_fails_the_flow_is_named(spark: SparkSession, broker: Levere
     with pytest.raises(Exception, match=told):
         query.awaitTermination(60)
     assert plain_files(tmp_path / "table") == []
+
+
+def test_a_queue_feeds_several_tables_and_is_empty_then(
+        spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str, tmp_path: Path) -> None:
+    with connection.channel() as channel:
+        channel.declare_queue(name, durable=True)
+    publish(connection, "", [*orders(60), b"nonsense"], name)
+    pipeline = pipeline_of({
+        "name": name, "directory": str(tmp_path / "state"), "broker": {"url": broker.url()}, "flows": {"taken": {
+            "capture": {"queue": name}, "decode": {"format": "json", "schema": SCHEMA, "quarantine": str(tmp_path / "bad")},
+            "transform": {"sql": "SELECT append_time, data.id, data.amount FROM messages"},
+            "tables": [{"path": str(tmp_path / "one")}, {"path": str(tmp_path / "two"), "where": "id < 10"}]}}})
+    lines: list[str] = []
+    assert Supervisor(spark, pipeline, flows_of(pipeline), True, lines.append).run()
+    assert lines[-1].startswith("taken: finished, batch 0, ")
+    assert sorted(row["id"] for row in plain_files(tmp_path / "one")) == list(range(60))
+    assert sorted(row["id"] for row in plain_files(tmp_path / "two")) == list(range(10))
+    assert [row["body"] for row in plain_files(tmp_path / "bad")] == [b"nonsense"]
+    with connection.channel() as channel:
+        described = json.loads(channel.request(json.dumps({"version": 1, "queue": name}).encode(), "queue.describe",
+                                               "leveret.control").body)
+    assert (described["messages"], described["leased"]) == (0, 0)
+    state = read_state(pipeline.directory)
+    assert state is not None and state["state"] == "finished" and state["flows"]["taken"]["state"] == "finished"
+
+
+def test_an_iceberg_table_gets_a_commit_a_batch(spark: SparkSession, tmp_path: Path) -> None:
+    table = TableOutput(path=str(tmp_path / "table"), format="iceberg", partition=["day(at)"])
+    rows = spark.range(20).select("id", F.timestamp_seconds(F.col("id") * 10_000).alias("at"))
+    for number in (0, 1, 1, 0):
+        TableWriter(table, "app").write(rows.withColumn("id", F.col("id") + 100 * number), number)
+    catalog = load_catalog("leveret", type="sql", uri=f"sqlite:///{tmp_path}/table/_leveret/catalog.sqlite")
+    found = catalog.load_table("leveret.table")
+    assert sorted(found.scan().to_arrow().column("id").to_pylist()) == [*range(20), *range(100, 120)]
+    assert sum(snapshot.summary is not None for snapshot in found.metadata.snapshots) == 2
+    assert len(list(found.scan(row_filter="at < '1970-01-02T00:00:00+00:00'").plan_files())) == 2

@@ -60,9 +60,10 @@ def _create(catalog: Any, name: str, output: TableOutput, files: Files, batch: D
     from pyiceberg.schema import assign_fresh_schema_ids
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    columns = [field for field in to_arrow_schema(batch.schema)
+    fields = list(to_arrow_schema(batch.schema, timezone="UTC"))
+    columns = [field for field in fields
                if partitions.get(field.name, ("x", ""))[0] or field.name not in partitions]
-    plain = [field.name for field in to_arrow_schema(batch.schema) if partitions.get(field.name) == ("", field.name)]
+    plain = [field.name for field in fields if partitions.get(field.name) == ("", field.name)]
     if plain:
         raise PipelineError(f"table {output.path}: partition {plain[0]!r} of an Iceberg table; expected day(COLUMN), "
                             "hour(COLUMN) or month(COLUMN)")

@@ -14,10 +14,9 @@ from leveret.spark.pipeline.errors import PipelineError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# What counts where the pipeline says nothing else. Times are UTC everywhere, and microseconds in files.
+# What counts where the pipeline says nothing else. Times are UTC everywhere.
 DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.streaming.stopTimeout": "30s",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

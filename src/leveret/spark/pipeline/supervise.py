@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from leveret.spark.finish import finish
 from leveret.spark.pipeline import state as told
 from leveret.spark.pipeline.errors import PipelineError
 from leveret.spark.pipeline.flow import Flow, start_flow
@@ -133,6 +134,7 @@ class _Running:
                 return
         if all(not query.isActive for query in self._queries):
             self._take_progress()
+            self._finish()
             self.state.state = told.FINISHED if self._once else told.STOPPED
 
     def stop(self, deadline: float) -> None:
@@ -146,6 +148,7 @@ class _Running:
             time.sleep(0.02)
         self._halt()
         self._take_progress()
+        self._finish()
         self.state.state = told.STOPPED
 
     def line(self) -> str:
@@ -170,6 +173,14 @@ class _Running:
                 query.stop()
             except Exception as error:
                 self._echo(f"{self.name}: a query does not stop in order: {_first_line(error)}")
+
+    def _finish(self) -> None:
+        """Tell the broker of the last batches, which Spark itself would do at the next start."""
+        for query in self._queries:
+            try:
+                finish(query)
+            except Exception as error:
+                self._echo(f"{self.name}: what was read last is not settled before the next start: {_first_line(error)}")
 
     def _has_failed(self, error: Exception) -> None:
         self._failures += 1

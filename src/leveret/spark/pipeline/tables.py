@@ -102,6 +102,8 @@ class TableWriter:
 
     def _stage(self, batch: DataFrame, files: Files, staged: str) -> bool:
         """Write the batch's files; False where it has no row at all."""
+        # Spark's default, INT96, has no statistics, and nanoseconds for whom else reads it.
+        batch.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         partitions = partition_columns(self._output, batch.columns)
         with_partitions = batch
         for name, (transform, source) in partitions.items():
