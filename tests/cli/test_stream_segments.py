@@ -183,6 +183,15 @@ def test_all_partitions_of_a_stream(broker: LeveretProcess, commands: Commands) 
     assert "no stream in partitions 'amq.topic'" in commands.refused("streams", "seal", "amq.topic")
 
 
+def test_files_are_for_the_owner_only(broker: LeveretProcess, commands: Commands) -> None:
+    fill(broker, "private", 0, 2)
+    commands.ok("streams", "seal", "private")
+    commands.ok("streams", "iceberg", "sync", "private")
+    found = [broker.data_dir / "streams", broker.data_dir / catalog.DATABASE, *(broker.data_dir / "streams").rglob("*")]
+    assert {path.suffix for path in found} >= {".parquet", ".avro", ".json", ".db"}
+    assert [path for path in found if path.stat().st_mode & 0o077] == []
+
+
 def test_a_catalog_that_fails_stops_nothing_and_is_made_good_by_a_sync(tmp_path: Path) -> None:
     leveret_only("its catalog is taken away")
     place = tmp_path / "catalog"

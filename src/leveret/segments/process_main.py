@@ -290,6 +290,8 @@ def main() -> None:
     with contextlib.suppress(OSError):
         os.nice(_NICE)
     gc.set_threshold(50_000, 20, 20)
+    # Messages, and in the metadata of tables what is in them, are for the broker's user only.
+    os.umask(0o077)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what others print must not get between the frames
     run(sys.stdin.buffer, answers)
