@@ -168,7 +168,7 @@ class ControlClient:
         raise RequestRefused(operation, condition, message)
 
     def is_leveret(self) -> bool:
-        """Whether the broker takes requests at all. Over AMQP 1.0, where clients look for RabbitMQ, it says so elsewhere."""
+        """Whether the broker takes requests at all. Over AMQP 1.0 it says so less loudly: clients look for RabbitMQ."""
         properties = self.connection().server_properties
         return any(str(properties.get(name, "")).startswith("Leveret") for name in ("product", "platform"))
 

@@ -1,0 +1,262 @@
+"""Kills at random moments, for every row of the table of guarantees between Leveret and Spark.
+
+    python bench/spark_kills.py [--kills 50] [--rows lease sink ...] [--messages 20000] [--seed 1]
+
+For each row a broker gets numbered messages, and a query moves them in small batches while, again and again, something
+is killed with -9 at a random moment: the query with its JVM and its workers, a Python worker, or the broker, which is
+started again; sometimes the last commit of the checkpoint is deleted while the query is down. In the end the query runs
+undisturbed, and what has arrived is compared with what was sent: sets, and how often each is there.
+
+| row | from | to | demanded |
+| --- | --- | --- | --- |
+| stream | stream | table | each once |
+| lease | classic queue | table | each once |
+| spool | classic queue, by a spool | table | each at least once; once unless the broker or the driver was killed |
+| sink | stream | queue, exactly once | each once |
+| leased-sink | classic queue | queue, exactly once | each once |
+| confirms | stream | queue, at least once | each at least once |
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
+
+from leveret import blocking  # noqa: E402
+from tests.support.broker import LeveretProcess  # noqa: E402
+
+# Seconds for an undisturbed run to its end.
+PATIENCE = 600.0
+KINDS = ("query", "worker", "broker", "commit")
+
+
+class Row(NamedTuple):
+    """One row of the table. `once`: each message arrives once, otherwise at least once."""
+
+    source: dict[str, str]
+    to_queue: bool
+    sink: dict[str, str]
+    once: bool
+
+
+def row_of(name: str, directory: Path) -> Row:
+    lease = {"queue": "in", "lease": "kills"}
+    stream = {"stream": "in", "startingOffsets": "earliest", "consumerName": "kills"}
+    table = {"format": "parquet", "path": str(directory / "table")}
+    once = {"format": "amqp", "exchange": "", "routingKey": "out", "guarantee": "exactly-once"}
+    return {
+        "stream": Row(stream, False, table, True),
+        "lease": Row(lease, False, table, True),
+        "spool": Row({"queue": "in", "mode": "spool", "spoolDir": str(directory / "spool")}, False, table, False),
+        "sink": Row(stream, True, once, True),
+        "leased-sink": Row(lease, True, once, True),
+        "confirms": Row(stream, True, {**once, "guarantee": "at-least-once"}, False),
+    }[name]
+
+
+ROWS = ("stream", "lease", "spool", "sink", "leased-sink", "confirms")
+
+
+class Query:
+    """The process of `spark_query.py`, in a session of its own."""
+
+    def __init__(self, directory: Path, argument: dict[str, Any]) -> None:
+        self.directory = directory
+        self.argument = argument
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path[:2]), "PYSPARK_PYTHON": sys.executable,
+                       "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+        with open(self.directory / "query.log", "ab") as log:
+            self.process = subprocess.Popen([sys.executable, str(ROOT / "bench" / "spark_query.py"),
+                                             json.dumps(self.argument)], env=environment, stdout=log, stderr=log,
+                                            start_new_session=True)
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def members(self, word: str = "") -> list[int]:
+        """Its processes whose command lines have the word."""
+        assert self.process is not None
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    session = int((entry / "stat").read_text().rpartition(")")[2].split()[3])
+                    if session == self.process.pid and word in (entry / "cmdline").read_text():
+                        found.append(int(entry.name))
+                except (OSError, ValueError, IndexError):
+                    pass
+        return found
+
+    def kill(self) -> None:
+        """All of it, at once."""
+        for member in self.members():
+            _kill(member)
+        if self.process is not None:
+            self.process.wait()
+
+    def finish(self) -> int:
+        assert self.process is not None
+        try:
+            return self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return -1
+
+
+def _kill(process: int) -> None:
+    try:
+        os.kill(process, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def feed(broker: LeveretProcess, first: int, count: int) -> list[str]:
+    """Publish numbered messages, confirmed. What is sent while nothing is killed is there once."""
+    sent = [str(number) for number in range(first, first + count)]
+    with (blocking.connect(broker.url()) as connection, connection.channel() as channel,
+          channel.publisher(routing_key="in", window=1000, persistent=True) as publisher):
+        for body in sent:
+            publisher.publish(body, message_id=body)
+    return sent
+
+
+def run(name: str, kills: int, messages: int, chance: random.Random) -> bool:
+    with tempfile.TemporaryDirectory(prefix=f"spark-kills-{name}-") as made:
+        directory = Path(made)
+        row = row_of(name, directory)
+        broker = LeveretProcess(directory / "broker").start()
+        query = Query(directory, {
+            "directory": made, "checkpoint": str(directory / "checkpoint"),
+            "source": {"url": broker.url(), "maxMessagesPerTrigger": str(max(messages // 40, 1)), **row.source},
+            "sink": {**row.sink, **({"url": broker.url()} if row.to_queue else {})},
+            "dump": "" if row.to_queue else str(directory / "dump")})
+        if "minPartitions" not in row.source and "spoolDir" not in row.source:
+            query.argument["source"]["minPartitions"] = "2"
+        try:
+            return _run(name, row, kills, messages, chance, broker, query, directory)
+        finally:
+            if query.running:
+                query.kill()
+            broker.kill()
+
+
+def _run(name: str, row: Row, kills: int, messages: int, chance: random.Random, broker: LeveretProcess, query: Query,
+         directory: Path) -> bool:
+    began = time.monotonic()
+    with blocking.connect(broker.url()) as connection, connection.channel() as channel:
+        streamed = {"x-queue-type": "stream"} if "stream" in row.source else None
+        channel.declare_queue("in", durable=True, arguments=streamed)
+        channel.declare_queue("out", durable=True)
+    sent = feed(broker, 0, messages)
+    done: Counter[str] = Counter()
+    failed = 0
+    while sum(done.values()) < kills:
+        if not query.running:
+            if query.process is not None and query.process.poll() == 0:
+                sent += feed(broker, len(sent), messages)
+            elif query.process is not None and query.process.poll() is not None and query.process.returncode > 0:
+                failed += 1  # the broker was away, or a worker was killed too often: whoever runs it starts it again
+            query.start()
+            _until_reading(query, directory)
+        time.sleep(chance.uniform(0.0, 3.0))
+        kind = chance.choice(KINDS)
+        if not query.running:
+            continue
+        if kind == "worker":
+            workers = query.members("pyspark")
+            if not workers:
+                continue
+            workers.remove(min(workers))
+            if workers:
+                _kill(chance.choice(workers))
+        elif kind == "broker":
+            broker.kill()
+            time.sleep(chance.uniform(0.0, 0.3))
+            broker.start()
+        else:
+            query.kill()
+            if kind == "commit" and not _delete_last_commit(directory / "checkpoint"):
+                kind = "query"
+        done[kind] += 1
+    for _ in range(5):
+        if not query.running:
+            query.start()
+        if query.finish() == 0:
+            break
+    else:
+        print(f"{name}: the query does not end:\n{(directory / 'query.log').read_text(errors='replace')[-4000:]}")
+        return False
+    query.start()
+    query.finish()
+    found = Counter(_drained(broker) if row.to_queue else (directory / "dump").read_text().split())
+    lost = [body for body in sent if not found[body]]
+    invented = [body for body in found if not body.isdigit() or int(body) >= len(sent)]
+    twice = {body: count for body, count in found.items() if count > 1}
+    good = not lost and not invented and not (twice and row.once)
+    print(f"{name}: {'good' if good else 'WRONG'}: {len(sent)} messages, {sum(found.values())} arrived, {len(lost)} lost, "
+          f"{len(invented)} invented, {len(twice)} more than once ({'once' if row.once else 'at least once'} demanded); "
+          f"kills {dict(done)}, {failed} runs ended by themselves, {time.monotonic() - began:.0f} s", flush=True)
+    if not good:
+        print(f"  lost {lost[:20]}, invented {invented[:20]}, twice {dict(list(twice.items())[:20])}")
+    return good
+
+
+def _until_reading(query: Query, directory: Path) -> None:
+    """Until a batch of this run has been planned, or it has ended: a JVM needs longer to start than batches take."""
+    offsets = directory / "checkpoint" / "offsets"
+    before = set(offsets.glob("[0-9]*")) if offsets.exists() else set()
+    deadline = time.monotonic() + 120
+    while query.running and time.monotonic() < deadline:
+        if offsets.exists() and set(offsets.glob("[0-9]*")) - before:
+            return
+        time.sleep(0.05)
+
+
+def _delete_last_commit(checkpoint: Path) -> bool:
+    commits = sorted((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    if not commits:
+        return False
+    commits[-1].unlink()
+    (commits[-1].parent / f".{commits[-1].name}.crc").unlink(missing_ok=True)
+    return True
+
+
+def _drained(broker: LeveretProcess) -> list[str]:
+    found = []
+    with blocking.connect(broker.url()) as connection, connection.channel() as channel:
+        while (message := channel.get("out", no_ack=True)) is not None:
+            found.append(message.body.decode())
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--kills", type=int, default=50, help="of each row")
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=ROWS)
+    parser.add_argument("--messages", type=int, default=20000, help="that are there when the query begins")
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    given = parser.parse_args()
+    print(f"seed {given.seed}", flush=True)
+    results = [run(name, given.kills, given.messages, random.Random(f"{given.seed} {name}")) for name in given.rows]
+    sys.exit(0 if all(results) else 1)
+
+
+if __name__ == "__main__":
+    main()
