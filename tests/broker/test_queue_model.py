@@ -49,9 +49,12 @@ class QueueMachine(RuleBasedStateMachine):
     held = Bundle("held")
 
     @initialize(max_priority=st.sampled_from((None, None, 2)), max_length=st.sampled_from((None, None, 12)),
-                overflow=st.booleans(), chunk=st.sampled_from((3, 50)))
-    def begin(self, max_priority: int | None, max_length: int | None, overflow: bool, chunk: int) -> None:
+                overflow=st.booleans(), chunk=st.sampled_from((3, 50)), watched=st.booleans())
+    def begin(self, max_priority: int | None, max_length: int | None, overflow: bool, chunk: int, watched: bool) -> None:
         self.world = World(page_above=PAGE_ABOVE, overflow=overflow)
+        if watched:  # which changes nothing
+            events = self.world.queue("events", max_length=5)
+            self.world.vhost.bind(events, "amq.leveret.events", "#", {})
         # Small chunks and a low mark, so that few messages make several of each.
         self.chunk_entries = paging.LOW_HEAD
         self.backlog_module: Any = __import__("leveret.broker.queues.backlog", fromlist=["CHUNK_ENTRIES"])

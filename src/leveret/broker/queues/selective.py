@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 def drain(queue: Queue) -> None:
     """Hand ready entries to consumers: each entry is offered to each consumer that has credit."""
     now = queue.broker.timers.now()
+    in_order = queue.watch is not None and not queue.vhost.strict \
+        and not any(consumer.selective for consumer in queue.consumers)
     for backlog in queue.all_levels():
         passed = backlog.passed
         position = _first_to_offer(backlog.head, passed)
@@ -51,6 +53,8 @@ def drain(queue: Queue) -> None:
                 _offer_young(queue, backlog, passed, now)
         elif not backlog.head:
             backlog.settle_young()
+        if in_order and len(backlog):
+            return  # watched only: everybody takes everything, and what is left of a level comes before the next one
 
 
 def _first_to_offer(entries: deque[Entry], passed: int) -> int:
