@@ -57,6 +57,8 @@ MAX_UNCOMMITTED: Final = 64 << 20
 # Commands, and octets of contents, that one channel may send ahead of a reply before its connection is not read any more.
 MAX_BACKLOG: Final = 10_000
 MAX_BACKLOG_SIZE: Final = 4 << 20
+# Content that is no larger may be a request to the broker, of which it is not known before it is complete.
+LARGEST_REQUEST: Final = 64 << 10
 
 
 class ReadOn(CommitWaiter):
@@ -200,7 +202,7 @@ class Connection(VhostSession):
                     channel.resolve()
             confirming.clear()
             self.mark()
-        if self.services.alarm and not self.published_any and self.engine.is_receiving_content():
+        if self.services.alarm and not self.published_any and self.engine.is_receiving_content(LARGEST_REQUEST):
             self._block(self.services.alarm)  # a publisher that has not finished its first message is one, too
         store = self.broker.log
         if store.pending_bytes > MAX_UNCOMMITTED and "commit" not in self.held_back and self.published_any and (

@@ -91,9 +91,9 @@ class Machine(Output):
         state = self._channels.get(channel)
         return state is not None and state.stage != assembly.NOTHING
 
-    def is_receiving_content(self) -> bool:
-        """Whether the content of any channel has come in part."""
-        return any(channel.stage == assembly.BODY for channel in self._channels.values())
+    def is_receiving_content(self, size: int = 0) -> bool:
+        """Whether the content of any channel, if it has more than `size` octets, has come in part."""
+        return any(channel.stage == assembly.BODY and channel.size > size for channel in self._channels.values())
 
     def is_closing(self, channel: int) -> bool:
         """Whether we have closed the channel and its close-ok has not come."""
