@@ -207,6 +207,8 @@ def test_which_guarantee_a_write_has(broker: LeveretProcess, queue: str) -> None
         guarantee(txnAppId=queue)
     with pytest.raises(OptionError, match="option txnAppId: missing"):
         guarantee(txnVersion=1)
+    with pytest.raises(OptionError, match=r"option txnAppId: .* has 256 characters; expected 255 at most"):
+        guarantee(txnAppId="a" * 256, txnVersion=1)
 
 
 def test_the_sum_over_the_bodies_is_that_of_all_octets() -> None:

@@ -57,6 +57,9 @@ def plan_sink(settings: Settings, streaming: bool, overwrite: bool) -> SinkPlan:
     if not streaming and settings.guarantee == EXACTLY_ONCE and app is None:
         raise OptionError("option guarantee: exactly-once needs txnAppId and txnVersion in batch writes and foreachBatch: "
                           "Spark does not say which write is a repeated one")
+    for name, text, most in (("txnAppId", app, 255), ("sinkName", settings.sink_name, 200)):
+        if text is not None and len(text) > most:
+            raise OptionError(f"option {name}: {text[:20]!r}... has {len(text)} characters; expected {most} at most")
     for name, choice in (("onUnroutable", settings.on_unroutable), ("onError", settings.on_error)):
         if choice == DEAD_LETTER and settings.dead_letter_exchange is None and settings.dead_letter_routing_key is None:
             raise OptionError(f"option {name}: dead-letter needs deadLetterExchange or deadLetterRoutingKey")

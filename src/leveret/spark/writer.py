@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger("leveret.spark.sink")
 
+# Seconds for a promotion: for the broker to come back while it goes on, and for all messages to be moved.
+PROMOTING: Final = 120.0
+LONGEST: Final = 600.0
+
 
 def stream_writer(settings: Settings, schema: StructType, overwrite: bool) -> AmqpStreamWriter:
     """`OptionError` or `SchemaError` for what cannot be written. Made anew for every micro-batch."""
@@ -131,11 +135,11 @@ def _written(messages: Sequence[Any]) -> list[Written]:
 
 def _promote(plan: SinkPlan, app: str, batch: int, stages: list[str]) -> int:
     """How many messages no queue has taken."""
-    control = ControlClient(plan.endpoint)
+    control = ControlClient(plan.endpoint, patience=PROMOTING)
     dead_letter = plan.on_unroutable == DEAD_LETTER
     try:
         reply = control.request(
-            "stage.promote", app=app, batch=batch, stages=stages, on_unroutable=plan.on_unroutable,
+            "stage.promote", within=LONGEST, app=app, batch=batch, stages=stages, on_unroutable=plan.on_unroutable,
             dead_letter_exchange=(plan.dead_letter_exchange or "") if dead_letter else None,
             dead_letter_routing_key=plan.dead_letter_routing_key if dead_letter else None)
         if reply.get("already"):
