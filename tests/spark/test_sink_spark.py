@@ -136,6 +136,32 @@ def test_a_batch_that_is_replayed_counts_once(spark: SparkSession, broker: Lever
     assert bodies(drain(connection, f"{name}-out")) == [b"4"]
 
 
+def test_a_batch_write_within_a_query_is_not_taken_for_the_querys(
+        spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str, tmp_path: Path) -> None:
+    with connection.channel() as channel:
+        channel.declare_queue(name, durable=True)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.json").write_text('{"body": "1"}\n')
+    refused: list[str] = []
+
+    def write(frame: DataFrame, batch: int) -> None:
+        writer = frame.write.format("amqp").mode("append").options(url=broker.url(), routingKey=name)
+        for _ in range(2):
+            writer.save()
+        try:
+            writer.option("guarantee", "exactly-once").save()
+        except AnalysisException as error:
+            refused.append(str(error))
+
+    query = (spark.readStream.schema("body string").json(str(tmp_path / "in")).writeStream.foreachBatch(write)
+             .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start())
+    assert query.awaitTermination(PATIENCE)
+    # At least once, as nobody said which write is a repeated one.
+    assert bodies(drain(connection, name)) == [b"1", b"1"]
+    assert len(refused) == 1
+    assert "exactly-once needs txnAppId and txnVersion" in refused[0]
+
+
 def test_the_examples_of_the_documentation(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
                                           name: str, tmp_path: Path) -> None:
     programs = [block.text.replace('"/data/spool/orders"', repr(str(tmp_path / "spool"))).replace('"orders"', repr(name))

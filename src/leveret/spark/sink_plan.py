@@ -20,12 +20,14 @@ DEAD_LETTER: Final = "dead-letter"
 class SinkPlan:
     """
     guarantee  as asked for; None: exactly once where that can be
-    app        who writes, None: the query and `sink_name`, which the tasks know, or nobody
+    streaming  it is a `writeStream`: who writes is the query, which tasks know, and `sink_name`
+    app        who writes, where that was said
     version    the number of the write; None: that of the micro-batch
     written    it was promoted before: there is nothing to do
     """
 
     endpoint: Endpoint
+    streaming: bool
     exchange: str | None
     routing_key: str | None
     guarantee: str | None
@@ -63,7 +65,7 @@ def plan_sink(settings: Settings, streaming: bool, overwrite: bool) -> SinkPlan:
     for name, choice in (("onUnroutable", settings.on_unroutable), ("onError", settings.on_error)):
         if choice == DEAD_LETTER and settings.dead_letter_exchange is None and settings.dead_letter_routing_key is None:
             raise OptionError(f"option {name}: dead-letter needs deadLetterExchange or deadLetterRoutingKey")
-    return SinkPlan(endpoint_of(settings), settings.exchange, settings.routing_key, settings.guarantee, settings.sink_name,
-                    app, version, settings.max_in_flight, settings.max_rate, settings.max_message_bytes,
+    return SinkPlan(endpoint_of(settings), streaming, settings.exchange, settings.routing_key, settings.guarantee,
+                    settings.sink_name, app, version, settings.max_in_flight, settings.max_rate, settings.max_message_bytes,
                     settings.on_unroutable, settings.on_error, settings.dead_letter_exchange,
                     settings.dead_letter_routing_key)

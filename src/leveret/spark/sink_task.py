@@ -88,7 +88,8 @@ def write_task(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> Written:
         return Written(partition, EXACTLY_ONCE)
     control = ControlClient(plan.endpoint, f"leveret-spark sink {plan.sink_name or ''}".strip())
     try:
-        app = plan.app or _app_of_query(query, plan.sink_name)
+        # Tasks of batch writes in foreachBatch have the property, too, and are no less repeated for that.
+        app = _app_of_query(query, plan.sink_name) if plan.streaming else plan.app
         guarantee = decide(plan, app, control)
         return _Task(plan, control, partition, app if guarantee == EXACTLY_ONCE else None).run(batches)
     finally:
@@ -104,6 +105,8 @@ def _app_of_query(query: str | None, sink_name: str | None) -> str | None:
 def decide(plan: SinkPlan, app: str | None, control: ControlClient) -> str:
     """Which guarantee a write has. `OptionError` where it cannot have what was asked for."""
     asked = plan.guarantee
+    if asked == EXACTLY_ONCE and app is None:
+        raise SparkError("the task does not know of which query it is, and cannot write exactly once")
     if asked == AT_LEAST_ONCE or (asked is None and app is None):
         return AT_LEAST_ONCE
     if control.is_leveret():
