@@ -29,6 +29,7 @@ from leveret.broker.queues.requests import RequestHandler
 from leveret.broker.queues.stream import StreamQueue
 from leveret.broker.segments import Segments, SegmentSettings, SegmentStore
 from leveret.broker.stages import StageSettings
+from leveret.broker.staging import Staging
 from leveret.broker.timers import Timers
 from leveret.broker.vhost import Vhost
 
@@ -135,6 +136,7 @@ class Broker:
         self.request_handler: RequestHandler | None = None
         self.jobs = Jobs(self)
         self.stage_settings = StageSettings()
+        self.staging = Staging(self)
         # Tells this store from all others; made at its first start.
         self.identity = ""
 
@@ -254,6 +256,7 @@ class Broker:
         if self.on_vhost_removed is not None:
             self.on_vhost_removed(vhost)
         vhost.clear()
+        self.staging.forget_vhost(name)
         self.log.put(metadata.VHOST, metadata.make_key(name), None)
 
     def new_queue_id(self) -> int:
@@ -310,6 +313,7 @@ class Broker:
                 if vhost is not None:
                     vhost.restore(kind, names[1:], metadata.unpack(value), recovery, leases)
         leases.finish(self.log)
+        self.staging.recover(recovery)
 
     def start(self) -> None:
         """After recovery, with the log committing: timers and first reads of the recovered queues."""

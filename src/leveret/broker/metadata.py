@@ -28,6 +28,7 @@ STREAM_CHUNK: Final = "stream-chunk"  # when a chunk of a stream began
 STREAM_OFFSET: Final = "stream-offset"  # how far a named consumer of a stream has come
 STAGE: Final = "stage"
 STAGE_APP: Final = "stage-app"  # a sink's last batch, and what is left to do of it
+STAGED: Final = "staged"  # a content that is being staged, or waits to be published
 STREAM_PUBLISHER: Final = "stream-publisher"  # what a named publisher has sent to a stream
 STREAM_SEGMENT: Final = "stream-segment"  # of a stream: what was sealed, and where its file is
 

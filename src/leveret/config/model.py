@@ -275,6 +275,17 @@ class StagesConfig(Section, frozen=True, kw_only=True):
     ] = 86400.0
 
 
+class StagingConfig(Section, frozen=True, kw_only=True):
+    """Contents that clients of AMQP 0-9 stage: uploads that go on after a lost connection."""
+
+    max_per_user: Annotated[int, about("Contents that one user may have staged in one vhost.", ge=1)] = 1000
+    max_octets: Annotated[Size, about("Octets that one staged content may have.", ge=1)] = 17179869184
+    timeout: Annotated[
+        Seconds,
+        about("Time after which a staged content is given up whose sender does not come back for it; 0: never.", ge=0),
+    ] = 86400.0
+
+
 class AuthConfig(Section, frozen=True, kw_only=True):
     """How clients say who they are."""
 
@@ -403,6 +414,7 @@ class Config(Section, frozen=True, kw_only=True):
     storage: StorageConfig = field(default_factory=StorageConfig)
     streams: StreamsConfig = field(default_factory=StreamsConfig)
     stages: StagesConfig = field(default_factory=StagesConfig)
+    staging: StagingConfig = field(default_factory=StagingConfig)
     auth: AuthConfig = field(default_factory=AuthConfig)
     users: dict[str, UserConfig] = field(default_factory=dict)
     vhosts: dict[str, VhostConfig] = field(default_factory=dict)

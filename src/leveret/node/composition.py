@@ -16,6 +16,7 @@ from leveret.broker.broker import Broker, VhostSettings
 from leveret.broker.errors import PreconditionFailed, StorageFailed
 from leveret.broker.log import Log, Recovery
 from leveret.broker.stages import StageSettings
+from leveret.broker.staging import StagingSettings
 from leveret.broker.vhost import Vhost
 from leveret.config import (
     Amqp09Config,
@@ -44,6 +45,7 @@ from leveret.security.users import UserStore
 from leveret.server.server import Server
 from leveret.server.watch import resident_octets
 from leveret.storage.registry import make_logs
+from leveret.storage.staged import StagedFiles
 
 log = logging.getLogger("leveret.serve")
 
@@ -99,6 +101,12 @@ class Composition:
             self.broker.seal_streams(store, segment_settings(config.streams))
         stages = config.stages
         self.broker.stage_settings = StageSettings(stages.size, round(stages.timeout * 1000), stages.count, stages.apps)
+        staging = config.staging
+        self.broker.staging.settings = StagingSettings(staging.max_per_user, staging.max_octets,
+                                                       round(staging.timeout * 1000))
+        if self.on_disk:
+            self.staged_files = StagedFiles(config.server.data_path, config.limits.disk_free)
+            self.broker.staging.place = self.staged_files
         self.broker.header_readers.update(header_readers())
         self.services = Services(
             self.broker, users, _session_settings(config), mechanisms=list(config.auth.mechanisms),
@@ -178,6 +186,8 @@ class Composition:
         self.server.watch.disk_free = config.limits.disk_free
         if self.log.spool is not None:
             self.log.spool.leave_free(config.limits.disk_free)
+        if self.on_disk:
+            self.staged_files.keep_free = config.limits.disk_free
         self._apply_vhosts()
         for name in sorted(gone - {DEFAULT_VHOST}):
             log.warning("vhost '%s' is not in %s any more: it stays, with default settings; to delete it:"

@@ -65,6 +65,7 @@ class Server:
         if broker.segments is not None:
             broker.segments.store.start(self._post)
         broker.start()
+        broker.staging.start(self._post)
         termini = self.services.termini
         termini.start()
         broker.end_turn()
@@ -123,6 +124,7 @@ class Server:
             self.broker.segments.store.stop()
         self.broker.end_turn()
         try:
+            self.broker.staging.close()
             self.broker.log.close()
         finally:
             # Also where the log cannot be closed properly: its directory is to be free for a new start.

@@ -1,0 +1,371 @@
+"""Staged contents: uploads that outlive the connection they come on, and go on where they were interrupted.
+
+An upload belongs to a user of a vhost, under an identifier of the sender's choice. Its octets go to a file of the data
+directory where the store has one (`StagingPlace`), else to memory. The log knows the upload, so that it is there after a
+kill -9, too; that entry goes with the very batch that holds the published message. The octets of an interrupted upload,
+and those before a checkpoint, are synced.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.broker import metadata
+from leveret.broker.bodies import Body, StoredBody
+from leveret.broker.errors import BrokerError, ContentTooLarge, ResourceError, ResourceLocked, StorageFailed
+from leveret.broker.log import CommitWaiter, Recovery
+from leveret.broker.timers import Timed
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
+
+logger = logging.getLogger("leveret.broker")
+
+# Bodies up to this are given out in memory: who delivers expects larger ones only to be elsewhere.
+IN_MEMORY: Final = 512 << 10
+# Milliseconds between two looks at what is too old, at most.
+LONGEST_LOOK: Final = 3_600_000
+
+# What `Staged.checkpoint` calls: with None, or with what went wrong.
+Kept = Callable[[BrokerError | None], None]
+# Vhost, user, kind ("file", "message") and identifier.
+Key = tuple[str, str, str, str]
+
+
+class StagedBody(StoredBody):
+    """The octets of an upload. They go when nothing refers to the object any more and `keep` was not called."""
+
+    __slots__ = ()
+
+    def sync(self) -> None:
+        """Have everything on disk. Blocking, for any thread. Raises `OSError`."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing is written for now."""
+
+    def keep(self) -> None:
+        """The process ends: leave the octets to the next one."""
+
+
+class StagingPlace:
+    """Where the octets of uploads are kept across a restart."""
+
+    def create(self, name: str, size: int | None) -> StagedBody:
+        """A body under a new name, which will have `size` octets where that is known. ContentTooLarge where there is no
+        room for it."""
+        raise NotImplementedError
+
+    def find(self, name: str, size: int | None) -> StagedBody | None:
+        """What an earlier process left under a name."""
+        raise NotImplementedError
+
+    def keep_only(self, names: Iterable[str]) -> None:
+        """Remove what nobody knows any more."""
+        raise NotImplementedError
+
+
+class _InMemory(StagedBody):
+    """For a store without a directory."""
+
+    __slots__ = ("pieces",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pieces: list[bytes] = []
+
+    def append(self, data: bytes) -> None:
+        self.pieces.append(data)
+        self.size += len(data)
+
+    def sync(self) -> None:
+        """There is no disk."""
+
+
+class StagingSettings:
+    """max_per_user: uploads of one user in one vhost; max_octets: of one upload; timeout: milliseconds that an upload
+    waits for its sender to come back, 0 for ever."""
+
+    def __init__(self, max_per_user: int = 1000, max_octets: int = 16 << 30, timeout: int = 86_400_000) -> None:
+        self.max_per_user = max_per_user
+        self.max_octets = max_octets
+        self.timeout = timeout
+
+
+class Staged:
+    """One upload.
+
+    key          vhost, user, kind, identifier
+    announced    octets that it will have, None where the sender did not say
+    header       the properties of its content, as its class encodes them; b"" until `describe`
+    checkpoints  octets at each, by name
+    owner        who is sending it, None while nobody is; taken: a transaction is about to publish it
+    """
+
+    def __init__(self, staging: Staging, key: Key, name: str, announced: int | None, body: StagedBody) -> None:
+        self.staging = staging
+        self.key = key
+        self.name = name
+        self.announced = announced
+        self.body = body
+        self.header = b""
+        self.checkpoints: dict[str, int] = {}
+        self.owner: object | None = None
+        self.taken = False
+        self.idle_since = staging.broker.timers.now()
+
+    @property
+    def size(self) -> int:
+        """Octets so far."""
+        return self.body.size
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything that was announced is there."""
+        return self.announced == self.body.size and bool(self.header)
+
+    def append(self, data: bytes) -> None:
+        """Write on. ContentTooLarge beyond what was announced, the limit, or the room on the disk."""
+        size = self.body.size + len(data)
+        if self.announced is not None and size > self.announced:
+            raise ContentTooLarge(f"staged content '{self.key[3]}' was announced with {self.announced} octets, and has"
+                                  " more")
+        self.staging.check_size(size)
+        self.body.append(data)
+
+    def describe(self, header: bytes) -> None:
+        """Remember the properties of the content."""
+        if header != self.header:
+            self.header = header
+            self.staging.write(self)
+
+    def checkpoint(self, name: str, kept: Kept) -> None:
+        """Call `kept` when everything up to here is on disk, and the checkpoint with it."""
+        size = self.body.size
+
+        def synced(error: BrokerError | None) -> None:
+            if error is None and self.staging.uploads.get(self.key) is self:
+                self.checkpoints[name] = size
+                self.staging.write(self)
+                self.staging.when_committed(kept)
+            else:
+                kept(error)
+
+        self.staging.sync(self.body, synced)
+
+    def detach(self) -> None:
+        """Its sender has gone, or is done with it: it waits for its time to live."""
+        self.owner = None
+        self.idle_since = self.staging.broker.timers.now()
+        self.body.close()
+        self.staging.sync(self.body, _ignore)
+
+    def finish(self) -> Body:
+        """The body of the message to publish. The upload stays until `published` or `discard`."""
+        body = self.body
+        body.close()
+        if isinstance(body, _InMemory):
+            return list(body.pieces)
+        return body.read(0, body.size) if body.size <= IN_MEMORY else body
+
+    def published(self) -> None:
+        """The message is with the batch that is being filled, and the end of the upload too."""
+        self.staging.forget(self)
+
+    def discard(self) -> None:
+        """Give it up."""
+        self.staging.forget(self)
+
+
+def _ignore(error: BrokerError | None) -> None:
+    """An interrupted upload that could not be synced has been logged, and still is what is in the file."""
+
+
+class _Sweep(Timed):
+    """Gives up what nobody came back for."""
+
+    def __init__(self, staging: Staging) -> None:
+        super().__init__()
+        self.staging = staging
+
+    def fire(self, now: int) -> None:
+        self.staging.sweep(now)
+
+
+class Staging:
+    """The uploads of a broker.
+
+    uploads  by their keys
+    place    None: in memory
+    """
+
+    def __init__(self, broker: Broker, place: StagingPlace | None = None, settings: StagingSettings | None = None) -> None:
+        self.broker = broker
+        self.place = place
+        self.settings = settings if settings is not None else StagingSettings()
+        self.uploads: dict[Key, Staged] = {}
+        self.timer = _Sweep(self)
+        self._counts: dict[tuple[str, str], int] = {}
+        self._post: Callable[[Callable[[], None]], None] | None = None
+        self._syncing: ThreadPoolExecutor | None = None
+
+    def start(self, post: Callable[[Callable[[], None]], None]) -> None:
+        """From now on files are synced by a thread. `post` runs a callable on the event loop."""
+        if self.place is not None:
+            self._post = post
+            self._syncing = ThreadPoolExecutor(1, "leveret-staging")
+        self._watch()
+
+    def close(self) -> None:
+        """The process ends: what is staged waits for the next one."""
+        if self._syncing is not None:
+            self._syncing.shutdown()
+            self._syncing = None
+        for staged in self.uploads.values():
+            staged.body.close()
+            staged.body.keep()
+
+    # Uploads
+
+    def find(self, vhost: str, user: str, kind: str, identifier: str) -> Staged | None:
+        return self.uploads.get((vhost, user, kind, identifier))
+
+    def open(self, vhost: str, user: str, kind: str, identifier: str, size: int | None, owner: object) -> Staged:
+        """Begin an upload for its sender, `owner`, or go on with one: `Staged.size` says where. One that was announced with
+        another size begins anew. ResourceLocked while somebody is sending or publishing it, ResourceError and
+        ContentTooLarge for limits."""
+        key = (vhost, user, kind, identifier)
+        staged = self.uploads.get(key)
+        if staged is not None:
+            if staged.owner is not None or staged.taken:
+                raise ResourceLocked(f"staged content '{identifier}' is open already")
+            if staged.announced == size:
+                staged.owner = owner
+                return staged
+            self.forget(staged)
+        if size is not None:
+            self.check_size(size)
+        most = self.settings.max_per_user
+        if self._counts.get(key[:2], 0) >= most:
+            raise ResourceError(f"user '{user}' has the most staged contents in vhost '{vhost}', {most}; the setting is"
+                                " staging.max_per_user")
+        name = secrets.token_hex(12)
+        body = _InMemory() if self.place is None else self.place.create(name, size)
+        staged = Staged(self, key, name, size, body)
+        staged.owner = owner
+        self._add(staged)
+        self.write(staged)
+        self._watch()
+        return staged
+
+    def check_size(self, size: int) -> None:
+        """Raise ContentTooLarge for more octets than one upload may have."""
+        if size > self.settings.max_octets:
+            raise ContentTooLarge(f"a staged content of {size} octets is larger than {self.settings.max_octets}; the"
+                                  " setting is staging.max_octets")
+
+    def forget(self, staged: Staged) -> None:
+        """An upload is over."""
+        if self.uploads.get(staged.key) is staged:
+            del self.uploads[staged.key]
+            pair = staged.key[:2]
+            self._counts[pair] -= 1
+            if not self._counts[pair]:
+                del self._counts[pair]
+            self.broker.log.put(metadata.STAGED, metadata.make_key(*staged.key), None)
+
+    def forget_vhost(self, vhost: str) -> None:
+        """A vhost was deleted."""
+        for staged in [staged for staged in self.uploads.values() if staged.key[0] == vhost]:
+            self.forget(staged)
+
+    def _add(self, staged: Staged) -> None:
+        self.uploads[staged.key] = staged
+        pair = staged.key[:2]
+        self._counts[pair] = self._counts.get(pair, 0) + 1
+
+    def write(self, staged: Staged) -> None:
+        """Have the log know what is known of an upload beside its octets."""
+        value: dict[str, Any] = {"file": staged.name, "size": staged.announced, "header": staged.header,
+                                 "checkpoints": dict(staged.checkpoints)}
+        self.broker.log.put(metadata.STAGED, metadata.make_key(*staged.key), metadata.pack(value))
+
+    # The disk
+
+    def sync(self, body: StagedBody, synced: Kept) -> None:
+        """Call `synced` on the event loop when all octets of a body are on disk."""
+        if self._syncing is None:
+            synced(None)
+            return
+        post = self._post
+        assert post is not None
+
+        def work() -> None:
+            error: BrokerError | None = None
+            try:
+                body.sync()
+            except OSError as failure:
+                logger.error("a staged content cannot be synced: %s", failure)
+                error = StorageFailed(f"the staged content is not on disk: {failure.strerror}")
+            post(lambda: self._told(synced, error))
+
+        self._syncing.submit(work)
+
+    def _told(self, synced: Kept, error: BrokerError | None) -> None:
+        synced(error)
+        self.broker.end_turn()
+
+    def when_committed(self, kept: Kept) -> None:
+        """Call `kept` when the batch that is being filled is on disk."""
+        if self.broker.log.has_pending():
+            self.broker.log.wait(_Waiter(kept))
+        else:
+            kept(None)
+
+    # Time
+
+    def _watch(self) -> None:
+        if not self.timer.due and self.uploads and self.settings.timeout:
+            timers = self.broker.timers
+            timers.at(timers.now() + min(self.settings.timeout // 4 + 1, LONGEST_LOOK), self.timer)
+
+    def sweep(self, now: int) -> None:
+        """Give up uploads whose sender has not come back for too long."""
+        for staged in list(self.uploads.values()):
+            if staged.owner is None and not staged.taken and now - staged.idle_since >= self.settings.timeout:
+                logger.info("staged content '%s' of user '%s' in vhost '%s' is given up with %d octets (staging.timeout)",
+                            staged.key[3], staged.key[1], staged.key[0], staged.size)
+                self.forget(staged)
+        self._watch()
+
+    # After a start
+
+    def recover(self, recovery: Recovery) -> None:
+        """Find what earlier processes were sent."""
+        for (kind, key), octets in recovery.metadata.items():
+            if kind != metadata.STAGED:
+                continue
+            value = metadata.unpack(octets)
+            vhost, user, what, identifier = metadata.split_key(key)
+            body = self.place.find(value["file"], value["size"]) if self.place is not None else None
+            if body is None or vhost not in self.broker.vhosts:
+                self.broker.log.put(metadata.STAGED, key, None)
+                continue
+            staged = Staged(self, (vhost, user, what, identifier), value["file"], value["size"], body)
+            staged.header = value["header"]
+            staged.checkpoints = value["checkpoints"]
+            self._add(staged)
+        if self.place is not None:
+            self.place.keep_only([staged.name for staged in self.uploads.values()])
+
+
+class _Waiter(CommitWaiter):
+    def __init__(self, kept: Kept) -> None:
+        self.kept = kept
+
+    def committed(self, batch: int) -> None:
+        self.kept(None)

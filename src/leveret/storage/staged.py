@@ -1,0 +1,153 @@
+"""Staged contents in files: one each in the directory `staged` of the data directory.
+
+A file is removed when the last reference to its body goes: the upload was given up, or the message that was made of it
+is settled. What a process left behind and nobody knows any more is removed at the next start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from leveret.broker.errors import ContentTooLarge
+from leveret.broker.staging import StagedBody, StagingPlace
+
+log = logging.getLogger("leveret.storage")
+
+DIRECTORY: Final = "staged"
+# A body is staged, then written to the write-ahead log, then to the file of the log.
+COPIES: Final = 3
+
+
+class StagedFiles(StagingPlace):
+    """The directory. `keep_free`: octets of free space that uploads leave to everybody else."""
+
+    def __init__(self, data_directory: Path, keep_free: int) -> None:
+        self._directory = data_directory / DIRECTORY
+        self.keep_free = keep_free
+        # Octets that uploads were announced with, and that have not come.
+        self._expected = 0
+        # Bodies go away anywhere, also within a call of here.
+        self._lock = threading.RLock()
+
+    def create(self, name: str, size: int | None) -> StagedBody:
+        needed = 0 if size is None else size * COPIES
+        try:
+            self._directory.mkdir(mode=0o700, exist_ok=True)
+            free = shutil.disk_usage(self._directory).free - self.keep_free - self._expected
+            if free < max(needed, 1):
+                raise self.refusal(size or 0, "too little space is free on the disk")
+            file = os.open(self._directory / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            os.close(file)
+        except OSError as error:
+            raise self.refusal(size or 0, str(error.strerror)) from None
+        return StagedFile(self, self._directory / name, 0, needed)
+
+    def find(self, name: str, size: int | None) -> StagedBody | None:
+        path = self._directory / name
+        try:
+            there = path.stat().st_size
+        except OSError:
+            return None
+        if size is not None and there > size:
+            path.unlink()
+            return None
+        return StagedFile(self, path, there, 0 if size is None else (size - there) * COPIES)
+
+    def keep_only(self, names: Iterable[str]) -> None:
+        kept = frozenset(names)
+        with contextlib.suppress(FileNotFoundError):
+            for path in self._directory.iterdir():
+                if path.name not in kept:
+                    path.unlink()
+
+    def expect(self, octets: int) -> None:
+        """So many octets more, or fewer, are still to come."""
+        with self._lock:
+            self._expected += octets
+
+    def has_room(self, octets: int) -> bool:
+        """Whether so much may be written now."""
+        return shutil.disk_usage(self._directory).free >= self.keep_free + octets
+
+    def refusal(self, size: int, why: str) -> ContentTooLarge:
+        """What the sender is told; the log has it too."""
+        log.warning("a staged content of %d octets is refused: %s (%s)", size, why, self._directory)
+        return ContentTooLarge(f"the broker has no room for a staged content of {size} octets at present: {why}; the"
+                               " setting is limits.disk_free")
+
+
+class StagedFile(StagedBody):
+    """One file. It is open while it is written to only, for there may be many that wait in queues."""
+
+    __slots__ = ("_expected", "_file", "_kept", "_path", "_place")
+
+    def __init__(self, place: StagedFiles, path: Path, size: int, expected: int) -> None:
+        super().__init__()
+        self.size = size
+        self._place = place
+        self._path = path
+        self._expected = expected
+        self._kept = False
+        self._file = -1
+        place.expect(expected)
+
+    def append(self, data: bytes) -> None:
+        view = memoryview(data)
+        try:
+            if not self._place.has_room(len(data)):
+                raise self._place.refusal(self.size + len(data), "too little space is free on the disk")
+            if self._file < 0:
+                self._file = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
+            while len(view):
+                written = os.pwrite(self._file, view, self.size)
+                self.size += written
+                view = view[written:]
+        except OSError as error:
+            raise self._place.refusal(self.size + len(data), str(error.strerror)) from None
+        arrived = min(len(data) * COPIES, self._expected)
+        self._expected -= arrived
+        self._place.expect(-arrived)
+
+    def read(self, at: int, length: int) -> bytes:
+        end = min(at + length, self.size)
+        pieces: list[bytes] = []
+        file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            while at < end:
+                data = os.pread(file, end - at, at)
+                if not data:
+                    raise OSError(0, "the file of a staged content is shorter than it should be")
+                pieces.append(data)
+                at += len(data)
+        finally:
+            os.close(file)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def sync(self) -> None:
+        file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def keep(self) -> None:
+        self._kept = True
+
+    def __del__(self) -> None:
+        self.close()
+        self._place.expect(-self._expected)
+        if not self._kept:
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)

@@ -1,0 +1,210 @@
+"""Staged contents: uploads that survive their sender's connection, in memory and in files."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from leveret.broker.bodies import StoredBody, whole
+from leveret.broker.errors import BrokerError, ContentTooLarge, ResourceError, ResourceLocked
+from leveret.broker.log import Recovery
+from leveret.broker.metadata import VHOST, make_key
+from leveret.broker.staging import IN_MEMORY, Staged, StagingSettings
+from leveret.storage.staged import DIRECTORY, StagedFiles
+from tests.broker.support import World
+
+ALICE = object()
+BOB = object()
+
+
+@pytest.fixture(params=["memory", "files"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterable[World]:
+    world = World()
+    if request.param == "files":
+        world.broker.staging.place = StagedFiles(tmp_path, 0)
+    yield world
+
+
+def begin(world: World, size: int | None = 6, *, identifier: str = "one", user: str = "alice",
+          owner: object = ALICE) -> Staged:
+    return world.broker.staging.open("/", user, "file", identifier, size, owner)
+
+
+def test_an_interrupted_upload_goes_on_where_it_was(world: World) -> None:
+    staged = begin(world)
+    staged.append(b"abc")
+    staged.detach()
+    again = begin(world, owner=BOB)
+    assert again is staged and again.size == 3 and not again.complete
+    again.append(b"def")
+    again.describe(b"header")
+    assert again.complete and whole_of(again) == b"abcdef"
+
+
+def whole_of(staged: Staged) -> bytes:
+    return whole(staged.finish())
+
+
+def test_uploads_of_others_are_other_uploads(world: World) -> None:
+    begin(world).append(b"abc")
+    assert begin(world, user="bob").size == 0
+    assert world.broker.staging.open("/", "alice", "message", "one", 6, ALICE).size == 0
+    assert world.broker.staging.open("other", "alice", "file", "one", 6, ALICE).size == 0
+
+
+@pytest.mark.parametrize("owner", [ALICE, BOB], ids=["alice", "bob"])
+def test_an_upload_has_one_sender(world: World, owner: object) -> None:
+    begin(world)
+    with pytest.raises(ResourceLocked, match="'one' is open already"):
+        begin(world, owner=owner)
+
+
+def test_another_size_is_another_content(world: World) -> None:
+    staged = begin(world)
+    staged.append(b"abc")
+    staged.detach()
+    assert begin(world, 7).size == 0
+    assert len(world.broker.staging.uploads) == 1
+
+
+def test_nothing_comes_beyond_what_was_announced(world: World) -> None:
+    staged = begin(world, 3)
+    staged.append(b"abc")
+    with pytest.raises(ContentTooLarge, match="announced with 3 octets"):
+        staged.append(b"d")
+    assert staged.size == 3
+
+
+def test_the_limits(world: World) -> None:
+    world.broker.staging.settings = StagingSettings(max_per_user=1, max_octets=5)
+    with pytest.raises(ContentTooLarge, match=r"staging\.max_octets"):
+        begin(world, 6)
+    staged = begin(world, None)
+    staged.append(b"abcde")
+    with pytest.raises(ContentTooLarge, match=r"staging\.max_octets"):
+        staged.append(b"f")
+    with pytest.raises(ResourceError, match=r"staging\.max_per_user"):
+        begin(world, 1, identifier="two")
+    begin(world, 1, identifier="two", user="bob")
+    staged.published()
+    begin(world, 1, identifier="two")
+
+
+def test_an_upload_nobody_comes_back_for_is_given_up(world: World) -> None:
+    world.broker.staging.settings = StagingSettings(timeout=1000)
+    begin(world, identifier="kept")
+    begin(world, identifier="left").detach()
+    world.sleep(500)
+    world.sleep(2000)
+    assert [key[3] for key in world.broker.staging.uploads] == ["kept"]
+
+
+def test_uploads_go_with_their_vhost(world: World) -> None:
+    begin(world)
+    world.broker.remove_vhost("/")
+    assert not world.broker.staging.uploads
+
+
+def test_small_bodies_are_in_memory_and_large_ones_are_not(tmp_path: Path) -> None:
+    world = World()
+    world.broker.staging.place = StagedFiles(tmp_path, 0)
+    small, large = begin(world, None, identifier="small"), begin(world, None, identifier="large")
+    small.append(b"s" * IN_MEMORY)
+    large.append(b"l" * IN_MEMORY)
+    large.append(b"!")
+    assert small.finish() == b"s" * IN_MEMORY
+    body = large.finish()
+    assert isinstance(body, StoredBody) and body.read(IN_MEMORY - 1, 10) == b"l!"
+
+
+def test_a_file_goes_with_its_body(tmp_path: Path) -> None:
+    world = World()
+    world.broker.staging.place = StagedFiles(tmp_path, 0)
+    staged = begin(world, None)
+    staged.append(b"x" * (IN_MEMORY + 1))
+    body = staged.finish()
+    staged.published()
+    del staged
+    assert len(list((tmp_path / DIRECTORY).iterdir())) == 1
+    assert whole(body)[-1:] == b"x"
+    del body
+    assert list((tmp_path / DIRECTORY).iterdir()) == []
+
+
+def test_uploads_are_there_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    metadata = {(VHOST, make_key("/")): b""}
+
+    def put(kind: str, key: str, value: bytes | None) -> None:
+        if value is None:
+            del metadata[kind, key]
+        else:
+            metadata[kind, key] = value
+
+    monkeypatch.setattr(world.log, "put", put)
+    world.broker.staging.place = StagedFiles(tmp_path, 0)
+    staged = begin(world)
+    staged.append(b"abc")
+    errors: list[BrokerError | None] = []
+    staged.checkpoint("here", errors.append)
+    staged.describe(b"header")
+    begin(world, identifier="published").published()
+    world.run()
+    assert errors == [None]
+    (tmp_path / DIRECTORY / "orphan").write_bytes(b"?")
+    world.broker.staging.close()
+    del staged
+
+    after = World()
+    after.broker.staging.place = StagedFiles(tmp_path, 0)
+    recovery = Recovery()
+    recovery.metadata.update(metadata)
+    after.broker.recover(recovery)
+    assert [key[3] for key in after.broker.staging.uploads] == ["one"]
+    found = begin(after)
+    assert (found.size, found.header, found.checkpoints) == (3, b"header", {"here": 3})
+    found.append(b"def")
+    assert whole_of(found) == b"abcdef"
+    assert len(list((tmp_path / DIRECTORY).iterdir())) == 1
+
+
+def test_a_checkpoint_is_told_when_it_is_on_disk(tmp_path: Path) -> None:
+    world = World()
+    world.broker.staging.place = StagedFiles(tmp_path, 0)
+    calls: list[object] = []
+    world.broker.staging.start(calls.append)
+    staged = begin(world)
+    staged.append(b"abc")
+    kept: list[BrokerError | None] = []
+    staged.checkpoint("here", kept.append)
+    world.broker.staging.close()  # ends the thread once it has synced
+    assert not kept and not staged.checkpoints
+    for call in calls:
+        assert callable(call)
+        call()
+    world.run()
+    assert kept == [None] and staged.checkpoints == {"here": 3}
+
+
+def test_what_has_no_room_is_refused_at_once(tmp_path: Path) -> None:
+    world = World()
+    world.broker.staging.place = StagedFiles(tmp_path, 1 << 60)
+    with pytest.raises(ContentTooLarge, match=r"limits\.disk_free"):
+        begin(world)
+    assert not world.broker.staging.uploads and not list((tmp_path / DIRECTORY).iterdir())
+
+
+def test_what_was_promised_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=100))
+    world = World()
+    world.broker.staging.place = StagedFiles(tmp_path, 10)
+    first = begin(world, 20, identifier="a")
+    with pytest.raises(ContentTooLarge):
+        begin(world, 20, identifier="b")
+    first.discard()
+    del first
+    begin(world, 20, identifier="b")
