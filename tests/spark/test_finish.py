@@ -1,0 +1,52 @@
+"""`pyspark_amqp.finish`: the last batch of a query that has ended is committed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import pyspark_amqp
+from leveret import blocking
+from leveret.spark.connection import ControlClient, endpoint_of
+from leveret.spark.errors import SparkError
+from tests.spark.sinks import settings_of
+from tests.spark.support import PATIENCE, declare_stream, publish, run, start
+from tests.support.broker import LeveretProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_a_consumer_of_a_stream_moves_to_the_end_of_what_was_committed(
+        spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str, tmp_path: Path) -> None:
+    declare_stream(connection, name)
+    publish(connection, name, [str(number) for number in range(10)])
+    control = ControlClient(endpoint_of(settings_of(broker.url())))
+
+    def lag() -> int:
+        return int(control.request("stream.lag", stream=name, consumer=name)["lag"])
+
+    options = {"stream": name, "startingOffsets": "earliest", "consumerName": name}
+    query = run(spark, broker.url(), tmp_path, **options)
+    assert lag() == 10
+    assert pyspark_amqp.finish(query) == 1
+    assert lag() == 0
+    publish(connection, name, ["10"])
+    assert pyspark_amqp.finish(query) == 1
+    assert lag() == 1
+    running = start(spark, broker.url(), tmp_path, available_now=False, **options)
+    try:
+        with pytest.raises(SparkError, match="is running; expected one that has ended"):
+            pyspark_amqp.finish(running)
+    finally:
+        running.stop()
+        running.awaitTermination(PATIENCE)
+
+
+def test_a_query_without_a_source_of_ours_has_nothing_to_commit(spark: SparkSession, tmp_path: Path) -> None:
+    query = (spark.readStream.format("rate").load().writeStream.format("noop")
+             .option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start())
+    assert query.awaitTermination(PATIENCE)
+    assert pyspark_amqp.finish(query) == 0
