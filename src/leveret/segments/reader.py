@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator
 from typing import Any, Final, NamedTuple
 
@@ -218,9 +219,15 @@ def _address(exchange: str, routing_key: str) -> bytes:
 
 def between(batch: pa.RecordBatch, first: int, last: int) -> pa.RecordBatch:
     """The rows with offsets from first to last; offsets grow."""
-    offsets = batch.column("offset").to_numpy()
-    begin = int(offsets.searchsorted(first, "left"))
-    return batch.slice(begin, int(offsets.searchsorted(last, "right")) - begin)
+    column = batch.column("offset")
+    values = column.buffers()[1]
+    if values is None or not len(column):
+        return batch
+    offsets = memoryview(values).cast("q")  # of Arrow's own: numpy need not be there
+    low = column.offset
+    high = low + len(column)
+    begin = bisect_left(offsets, first, low, high)
+    return batch.slice(begin - low, bisect_right(offsets, last, low, high) - begin)
 
 
 def _typed(batch: pa.RecordBatch, name: str) -> pa.Array:
