@@ -36,8 +36,9 @@ WORK = Path(os.environ.get("LEVERET_DEMO_DIRECTORY", str(ROOT / "build" / "demo"
 EXCHANGE = "shop"
 LOG = "shop.log"
 PUBLISHERS = (("web", "0-9-1"), ("app", "1.0"), ("till", "0-9-1"), ("partner", "1.0"))
-# Messages that a publisher sends before it waits for their confirms, and how many of these it sends in a second.
-BURST = 25
+# Messages that a publisher sends before it waits for their confirms, until Spark is warm and then; how many of these it
+# sends in a second.
+FEW, BURST = 2, 25
 BURSTS = 8
 LARGE = 900
 # Seconds of publishing before the broker is killed, then before the pipeline is, and after that.
@@ -123,13 +124,14 @@ class Publisher(Client):
         self.source = name
         self.random = random.Random(name)
         self.number = 0
+        self.size = FEW
         self.confirmed: list[bytes] = []
 
     def work(self, connection: blocking.Connection) -> None:
         with connection.channel() as channel, channel.publisher(EXCHANGE, "", window=BURST) as publisher:
             while not self.ending.wait(1 / BURSTS):
                 burst = []
-                for _ in range(BURST):
+                for _ in range(self.size):
                     key, body = self.message()
                     publisher.publish(body, key, persistent=True, content_type="application/json",
                                       message_id=f"{self.source}-{self.number}", app_id=self.source,
@@ -381,6 +383,8 @@ def main() -> int:
             for client in (*publishers, worker):
                 client.start()
             until("the first archived rows", lambda: pipeline.rows("archive") > 0, pipeline)
+            for publisher in publishers:
+                publisher.size = BURST
             time.sleep(PHASES[0])
             result.append(f"{sum(len(publisher.confirmed) for publisher in publishers):,} are confirmed")
         with step("kill -9 of the broker, and a new start") as result:

@@ -18,6 +18,7 @@ from leveret.spark.pipeline import capture as capturing
 from leveret.spark.pipeline.decode import ERROR, bad_rows, decoded, good_rows
 from leveret.spark.pipeline.exchanges import ExchangeWriter, publishable
 from leveret.spark.pipeline.model import Broker, Capture, Decode, ExchangeOutput, TableOutput
+from leveret.spark.pipeline.session import register
 from leveret.spark.pipeline.tables import TableWriter, partition_columns, shaped
 from leveret.spark.pipeline.transform import Function
 
@@ -90,6 +91,7 @@ def start_flow(spark: SparkSession, flow: Flow, broker: Broker, checkpoint: str,
     once        take what is there now, and end
     source      messages to take instead of the captured ones, streaming
     """
+    register(spark)
     if source is None:
         capturing.declare(flow.capture, broker, flow.name)
         source = capturing.read_stream(spark, flow.capture, broker, flow.name)

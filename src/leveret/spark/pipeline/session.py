@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.stopTimeout": "30s",
+    # A busy machine takes longer than Spark's 15 s to start a Python worker.
+    "spark.python.authenticate.socketTimeout": "90s",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
@@ -59,4 +61,12 @@ def make_session(name: str, master: str | None = "local[*]", conf: Mapping[str, 
     except Exception as error:
         told = str(error).strip().splitlines()[0] if str(error).strip() else error.__class__.__name__
         raise PipelineError(f"Spark does not start with master {master!r}: {told} (it needs Java 17: JAVA_HOME)") from None
+    register(session)
     return session
+
+
+def register(spark: SparkSession) -> None:
+    """Have the session know the data source, also where this package came as a zip and Spark does not find it itself."""
+    from leveret.spark.source import AmqpDataSource
+
+    spark.dataSource.register(AmqpDataSource)
