@@ -212,5 +212,8 @@ def _first_line(error: BaseException) -> str:
 def _reason(error: BaseException) -> str:
     """The part of a failure of Spark's that people can use: the last line of the Python exception within, if any."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    named = [line for line in lines if line.startswith(("leveret.", "pyspark.errors.", "Caused by:"))]
-    return (named[0] if named else lines[0] if lines else error.__class__.__name__)[:1000]
+    for start in ("leveret.", "pyspark.errors.", "Caused by:"):
+        for line in lines:
+            if line.startswith(start):
+                return line[:1000]
+    return (lines[0] if lines else error.__class__.__name__)[:1000]

@@ -43,6 +43,9 @@ def traffic_flow(name: str, flow: TrafficFlow) -> Flow:
     if table is not None:
         table = replace(table, partition=table.partition if isinstance(table.partition, list) else ["day(window_start)"],
                         columns=table.columns or list(WINDOW))
+    if exchange is not None:
+        # Who listens to a topic exchange binds what it wants; the rest is for nobody, and no mistake.
+        exchange = replace(exchange, options={"onUnroutable": "drop", **exchange.options})
     return Flow(name, flow.capture, Decode(format="json", schema=SCHEMA, on_error="drop"), None,
                 lambda events: windows(events, flow.window, flow.late), True, "append",
                 [table] if table is not None else [], [exchange] if exchange is not None else [], flow.trigger, after)
