@@ -40,7 +40,7 @@ class Supervisor:
         self._stopping = threading.Event()
         self._running = [
             _Running(spark.newSession(), name, flow, pipeline, once, echo) for name, flow in flows.items()]
-        self._file = StateFile(pipeline.directory, pipeline.name, spark.sparkContext.master)
+        self._file = StateFile(pipeline.directory, pipeline.name, spark.sparkContext.master or "")
 
     def stop(self) -> None:
         """End in order. From a handler of a signal or another thread."""
