@@ -31,7 +31,7 @@ from leveret.broker.segments import Segments, SegmentSettings, SegmentStore
 from leveret.broker.stages import StageSettings
 from leveret.broker.staging import Staging
 from leveret.broker.timers import Timers
-from leveret.broker.vhost import Vhost
+from leveret.broker.vhost import MIXED, Vhost
 
 logger = logging.getLogger("leveret.broker")
 
@@ -298,11 +298,12 @@ class Broker:
         if counter is not None:
             self.next_lease_epoch = int(metadata.unpack(counter)["next"])
         leases = lease_recovery.Restoring(recovery)
-        for kind, key in stored:
+        for (kind, key), octets in stored.items():
             if kind == metadata.VHOST:
                 name = metadata.split_key(key)[0]
                 if name not in self.vhosts:
                     self.vhosts[name] = Vhost(self, name, VhostSettings())
+                self.vhosts[name].mixed = octets == MIXED
         for wanted in (metadata.EXCHANGE, metadata.QUEUE, metadata.BINDING, metadata.REMAINS, metadata.STAGE,
                        metadata.STAGE_APP):
             for (kind, key), value in stored.items():

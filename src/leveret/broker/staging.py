@@ -164,6 +164,12 @@ class Staged:
         self.body.close()
         self.staging.sync(self.body, _ignore)
 
+    def release(self) -> None:
+        """All of it is here: it waits to be published."""
+        self.owner = None
+        self.idle_since = self.staging.broker.timers.now()
+        self.body.close()
+
     def finish(self) -> Body:
         """The body of the message to publish. The upload stays until `published` or `discard`."""
         body = self.body

@@ -59,6 +59,8 @@ PREDECLARED: Final = (
 MAX_ROUTES: Final = 65536
 STRICT_NAME: Final = re.compile(r"[A-Za-z0-9\-_.:]*", re.ASCII)
 STRICT_DELIVERY_LIMIT: Final = 5
+# The value of a vhost in the metadata once it is `mixed`; b"" before.
+MIXED: Final = b"mixed"
 DEAD_QUEUE: Final = "amq.dead"
 # Names of unknown arguments that are remembered as logged.
 MAX_NOTED: Final = 1000
@@ -87,6 +89,9 @@ class Vhost:
         self.connections = 0
         self.new_names: set[str] = set()
         self.removed = False
+        # Contents of the classes file, stream or message of 0-9 have been published here: who wants those of one class must
+        # look for them.
+        self.mixed = False
         self.default_exchange: Exchange = DirectExchange("", durable=True)
         self.exchanges[""] = self.default_exchange
         for exchange_name, type_name in PREDECLARED:
@@ -116,6 +121,12 @@ class Vhost:
             if settings.dead_letter_exchange is None:
                 settings.dead_letter_exchange = ""
                 settings.dead_letter_routing_key = DEAD_QUEUE
+
+    def mix(self) -> None:
+        """Contents of several classes of 0-9 are here from now on."""
+        if not self.mixed:
+            self.mixed = True
+            self.broker.log.put(metadata.VHOST, metadata.make_key(self.name), MIXED)
 
     def clear(self) -> None:
         """Delete everything."""

@@ -15,6 +15,7 @@ from leveret.wire.amqp0.commands import (
     ContentStart,
     Publish,
 )
+from leveret.wire.amqp0.dialects import QPID
 from leveret.wire.amqp0.engine import Engine
 from leveret.wire.amqp0.properties import encode_header
 from leveret.wire.amqp0.specs import V0_9
@@ -306,10 +307,10 @@ def test_contents_of_0_9s_classes() -> None:
     header = encode_header(110, 0, {"proxy_name": "p"}, version=V0_9)
     pair.client.send_content(1, "tunnel.request", {"meta_data": {"a": 1}}, header, b"")
     pair.pump()
-    assert names(pair.server_got) == ["file.stage", "stream.publish", "tunnel.request"]
-    stage = pair.server_got[0]
-    assert isinstance(stage, ContentMethod)
-    assert (stage.class_id, stage.method_id, stage.body) == (70, 50, b"abc")
+    assert names(pair.server_got) == ["ContentStart", "ContentPart", "file.stage", "stream.publish", "tunnel.request"]
+    publish = pair.server_got[3]
+    assert isinstance(publish, ContentMethod)
+    assert (publish.class_id, publish.method_id, publish.body) == (80, 20 + 20, b"abc")
     # A header of another class than the method's.
     pair.client.send_content(1, "file.stage", {}, encode_header(80, 3, {}, version=V0_9), b"abc")
     assert only_error(pair.server.receive(pair.client.to_send())).code == 501
@@ -321,3 +322,25 @@ def test_methods_with_and_without_content_are_not_confused() -> None:
         engine.send(1, "basic.return")
     with pytest.raises(ValueError, match="has no content"):
         engine.send_content(1, "basic.qos-ok", {}, b"", b"")
+
+
+@pytest.mark.parametrize("spools", [True, False])
+def test_what_is_staged_is_handed_on_as_it_comes(spools: bool) -> None:
+    pair = open_pair(1, version=V0_9, max_body_size=100)
+    pair.server.max_staged_size = 20_000
+    pair.server.spools_stages = spools
+    body = [b"x" * 5000, b"y" * 5000]
+    pair.client.send_content(1, "file.stage", {}, encode_header(70, 10_000, {"filename": "f"}, QPID, V0_9), body)
+    commands = pair.server.receive(pair.client.to_send())
+    staged = commands[-1]
+    assert isinstance(staged, ContentMethod) and staged.spooled == spools
+    if spools:
+        assert names(commands) == ["ContentStart", "ContentPart", "ContentPart", "file.stage"]
+        start, *parts = commands[:-1]
+        assert isinstance(start, ContentStart) and start.publish is None and start.method is not None
+        assert (start.method.name, start.method.size, start.method.header) == ("file.stage", 10_000, staged.header)
+        assert [part.data for part in parts if isinstance(part, ContentPart)] == body and staged.body == b""
+    else:
+        assert names(commands) == ["file.stage"] and staged.body == body
+    pair.client.send_content(1, "file.stage", {}, encode_header(70, 20_001, {}, QPID, V0_9), [])
+    assert only_error(pair.server.receive(pair.client.to_send())).code == 311

@@ -13,6 +13,7 @@ An entry is AVAILABLE (in a backlog), ACQUIRED (held by a consumer or a `get`) o
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.arguments import DROP_HEAD, QUORUM, QueueSettings
@@ -431,8 +432,8 @@ class Queue:
             self.unacked += 1
             consumer.deliver(entry)
 
-    def get(self, no_ack: bool) -> Entry | None:
-        """Acquire the next entry for `basic.get`, None where there is none in memory."""
+    def get(self, no_ack: bool, chosen: Callable[[Message], bool] | None = None) -> Entry | None:
+        """Acquire the next entry for `basic.get`, None where there is none in memory: the first that is `chosen`."""
         if self.active and self.expiring:
             self.drain()  # what expires at once is for consumers only
         else:
@@ -446,7 +447,17 @@ class Queue:
                 entry = backlog.head[0]
                 if (entry.message.expires_at or entry.overlay is not None) and expiry.drop_expired(self, backlog, entry):
                     continue
-                backlog.head.popleft()
+                if chosen is None or chosen(entry.message):
+                    backlog.head.popleft()
+                else:
+                    backlog.settle_young()
+                    found = next((other for other in backlog.head if chosen(other.message)), None)
+                    if found is None:
+                        if backlog.chunks and not backlog.loading:
+                            paging.load(self, backlog)
+                        break
+                    entry = found
+                    backlog.head.remove(found)
                 if backlog.chunks and not backlog.loading:
                     paging.load_more(self, backlog)
                 self.memory -= entry.message.size + ENTRY_OVERHEAD

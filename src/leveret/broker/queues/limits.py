@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.arguments import REJECT_PUBLISH_DLX
-from leveret.broker.message import ENTRY_OVERHEAD, Entry, Message
+from leveret.broker.message import ENTRY_OVERHEAD, FORMAT_CLASS_0_9, Entry, Message
 from leveret.broker.queues import paging
 from leveret.broker.queues.backlog import Backlog
 
@@ -13,15 +13,29 @@ if TYPE_CHECKING:
     from leveret.broker.queues.base import Queue
 
 MAXLEN: Final = "maxlen"
+# The class of such a content, in the second octet of its header.
+FILE: Final = 70
 
 
 def turns_away(queue: Queue, message: Message) -> bool:
     """Whether the queue refuses a publish now; where its arguments say so, the message becomes a dead letter."""
+    if is_file(message):
+        return False
     if not refuses_publish(queue, message.size):
         return False
     if queue.settings.overflow == REJECT_PUBLISH_DLX:
         queue.vhost.dead_letters.publish(Entry(queue, message, 0), MAXLEN)
     return True
+
+
+def is_file(message: Message) -> bool:
+    """Whether it is a content of class file of 0-9, which overflow never discards: its publishers are slowed down."""
+    return message.format == FORMAT_CLASS_0_9 and message.header[1] == FILE
+
+
+def is_over(queue: Queue) -> bool:
+    """Whether the queue holds more than its limits allow."""
+    return (0 <= queue.max_length < queue.ready_count) or (0 <= queue.max_bytes < queue.ready_bytes)
 
 
 def refuses_publish(queue: Queue, size: int) -> bool:
@@ -51,7 +65,7 @@ def shorten(queue: Queue) -> None:
     if queue.rejects_publish:
         return
     drained = False
-    while ((0 <= queue.max_length < queue.ready_count) or (0 <= queue.max_bytes < queue.ready_bytes)):
+    while is_over(queue):
         if not drained:
             drained = True
             if queue.ring:
@@ -66,7 +80,15 @@ def shorten(queue: Queue) -> None:
             backlog.settle_young()
             if not backlog.head:
                 return
-        entry = backlog.head.popleft()
+        entry = backlog.head[0]
+        if is_file(entry.message):
+            found = next((other for other in backlog.head if not is_file(other.message)), None)
+            if found is None:
+                return
+            entry = found
+            backlog.head.remove(found)
+        else:
+            backlog.head.popleft()
         queue.memory -= entry.message.size + ENTRY_OVERHEAD
         queue.dead_letter(entry, MAXLEN)
 

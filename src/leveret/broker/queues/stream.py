@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker import metadata
@@ -683,7 +684,7 @@ class StreamQueue(Queue):
         self.activate()
         self.broker.end_turn()
 
-    def get(self, no_ack: bool) -> Entry | None:
+    def get(self, no_ack: bool, chosen: Callable[[Message], bool] | None = None) -> Entry | None:
         raise NotImplementedByBroker(f"queue '{self.name}' in vhost '{self.vhost.name}' is a stream, which is not read by"
                                      " basic.get: consume from it", closes_connection=True)
 

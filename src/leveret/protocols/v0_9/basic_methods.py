@@ -6,10 +6,13 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from leveret.broker.errors import NotAllowed, PreconditionFailed
+from leveret.broker.message import Message
 from leveret.protocols.v0_9.channel import Channel
+from leveret.protocols.v0_9.consumers import BasicConsumer, is_of_class
 from leveret.protocols.v0_9.queue_methods import name_of
 from leveret.protocols.v0_9.realms import READ
 from leveret.protocols.v0_9_1 import basic_methods
+from leveret.wire.amqp0.classes import BASIC
 
 
 def consume(channel: Channel, ticket: int, queue: str, consumer_tag: str, no_local: bool, no_ack: bool, exclusive: bool,
@@ -19,7 +22,7 @@ def consume(channel: Channel, ticket: int, queue: str, consumer_tag: str, no_loc
     channel.tickets.check(ticket, READ, name)
     if consumer_tag and channel.opened_on.tag_owner(consumer_tag) is not None:
         raise NotAllowed(f"attempt to reuse consumer tag '{consumer_tag}': tags are unique in the connection")
-    basic_methods.consume(channel, name, consumer_tag, no_local, no_ack, exclusive, nowait, filter)
+    basic_methods.consume(channel, name, consumer_tag, no_local, no_ack, exclusive, nowait, filter, BasicConsumer)
 
 
 def cancel(channel: Channel, consumer_tag: str, nowait: bool) -> None:
@@ -35,7 +38,11 @@ def get(channel: Channel, ticket: int, queue: str, no_ack: bool) -> None:
     """basic.get"""
     name = name_of(channel, queue)
     channel.tickets.check(ticket, READ, name)
-    basic_methods.get(channel, name, no_ack)
+    basic_methods.get(channel, name, no_ack, _is_basic if channel.vhost.mixed else None)
+
+
+def _is_basic(message: Message) -> bool:
+    return is_of_class(message, BASIC)
 
 
 def recover(channel: Channel, requeue: bool) -> None:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from leveret.broker.message import FORMAT_BASIC_0_9, Entry
+from leveret.broker.message import FORMAT_BASIC_0_9, FORMAT_CLASS_0_9, Entry, Message
+from leveret.broker.queues.base import Queue
+from leveret.protocols.v0_9.files import Files
 from leveret.protocols.v0_9.realms import WRITE, Tickets
 from leveret.protocols.v0_9_1.channel import Channel as Channel091
-from leveret.wire.amqp0.commands import TICKET_SHIFT, Publish
+from leveret.wire.amqp0.classes import FILE, STREAM, class_of
+from leveret.wire.amqp0.commands import TICKET_SHIFT, ContentMethod, Publish
 
 if TYPE_CHECKING:
     from leveret.protocols.v0_9.connection import Connection
 
 _FLAGS: Final = (1 << TICKET_SHIFT) - 1
+# By class; messages of class message are returned by its own means.
+_RETURNS: Final = {FILE: "file.return", STREAM: "stream.return"}
 
 
 class Channel(Channel091):
@@ -23,6 +28,7 @@ class Channel(Channel091):
         self.format = FORMAT_BASIC_0_9
         self.id = id
         self.opened_on = connection
+        self.files = Files(self)
         self.tickets = Tickets(connection.realms, connection.user, self, connection.tickets)
 
     def publish(self, command: Publish) -> None:
@@ -37,7 +43,35 @@ class Channel(Channel091):
         # basic.reject.requeue.01: not to this channel again.
         entry.queue.requeue_elsewhere(entry, self.scope)
 
+    def send_return(self, message: Message, code: int, text: str) -> None:
+        name = _RETURNS.get(class_of(message.header)) if message.format == FORMAT_CLASS_0_9 else None
+        if name is None:
+            Channel091.send_return(self, message, code, text)
+            return
+        self.send_content(name, {
+            "reply_code": code, "reply_text": text, "exchange": message.exchange, "routing_key": message.routing_key},
+            message.header, message)
+
+    # Class file
+
+    def begin_stage(self, method: ContentMethod) -> None:
+        self.incoming = self.files.begin(method)
+
+    def transaction_ended(self, committed: bool) -> None:
+        self.files.transaction_ended(committed)
+
+    def outstanding(self) -> int:
+        return Channel091.outstanding(self) + len(self.files.opens)
+
+    def held(self, queue: Queue) -> list[Entry]:
+        return Channel091.held(self, queue) + [opened.entry for opened in self.files.opens if opened.entry.queue is queue]
+
+    def requeue_all(self) -> None:
+        self.files.give_back()
+        Channel091.requeue_all(self)
+
     def close(self) -> None:
         if not self.closing:
             self.tickets.close()
+            self.files.close()
         Channel091.close(self)

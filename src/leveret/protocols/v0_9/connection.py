@@ -22,6 +22,7 @@ class Connection(Connection091):
     def __init__(self, peer: Peer, services: Services) -> None:
         super().__init__(peer, services, V0_9, "AMQP 0-9")
         self.qos_spec = True
+        self.engine.max_staged_size = self.broker.staging.settings.max_octets
         self.realms = Realms({})
         self.tickets: list[Tickets] = []
 
@@ -36,6 +37,11 @@ class Connection(Connection091):
 
     def perform_method(self, channel: Channel, command: Method) -> None:
         methods.perform(channel, command)
+
+    def published(self, channel: Channel) -> None:
+        """A content of another class than basic was published: alarms concern its publisher, too."""
+        if not self.published_any:
+            self._first_publish(channel)
 
     def tag_owner(self, tag: str) -> Channel | None:
         """The channel that has the consumer of this tag: tags are local to the connection here."""

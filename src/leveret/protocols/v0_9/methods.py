@@ -6,19 +6,27 @@ from collections.abc import Callable
 from typing import Final
 
 from leveret.broker.errors import NotImplementedByBroker
-from leveret.protocols.v0_9 import basic_methods, channel_methods, exchange_methods, queue_methods
+from leveret.protocols.v0_9 import basic_methods, channel_methods, exchange_methods, file_methods, queue_methods
 from leveret.protocols.v0_9_1 import tx_methods
 from leveret.protocols.v0_9_1.channel import Channel
-from leveret.wire.amqp0.commands import Method
+from leveret.wire.amqp0.commands import ContentMethod, Method
 
 HANDLERS: Final[dict[str, Callable[..., None]]] = {
     **channel_methods.HANDLERS, **exchange_methods.HANDLERS, **queue_methods.HANDLERS, **basic_methods.HANDLERS,
-    **tx_methods.HANDLERS,
+    **tx_methods.HANDLERS, **file_methods.HANDLERS,
 }
+# Those with a content get the whole command.
+CONTENT_HANDLERS: Final[dict[str, Callable[..., None]]] = {**file_methods.CONTENT_HANDLERS}
 
 
 def perform(channel: Channel, command: Method) -> None:
     """Carry out a method that is not hot. Raises BrokerError where it is refused."""
+    if isinstance(command, ContentMethod):
+        taker = CONTENT_HANDLERS.get(command.name)
+        if taker is None:
+            raise NotImplementedByBroker(f"{command.name} is not implemented")
+        taker(channel, command)
+        return
     handler = HANDLERS.get(command.name)
     if handler is None:
         raise NotImplementedByBroker(f"{command.name} is not implemented")

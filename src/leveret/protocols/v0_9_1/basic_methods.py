@@ -12,7 +12,7 @@ from leveret.broker.dead_letter import split_address
 from leveret.broker.errors import AccessRefused, NotAllowed, NotImplementedByBroker, PreconditionFailed, ResourceError
 from leveret.broker.leases import reading
 from leveret.broker.leases.reading import LEASE
-from leveret.broker.message import NOT_BASIC, Entry
+from leveret.broker.message import NOT_BASIC, Entry, Message
 from leveret.broker.queues.base import Queue
 from leveret.broker.queues.paging import Waiting
 from leveret.protocols import direct_reply
@@ -26,10 +26,14 @@ REPLY_NAME: Final = REPLY_TO.decode()
 
 
 def qos(channel: Channel, prefetch_size: int, prefetch_count: int, **flags: bool) -> None:
-    """basic.qos. RabbitMQ's meaning of global: false for each new consumer, true for the channel; the spec's
+    """basic.qos"""
+    set_qos(channel, prefetch_size, prefetch_count, flags["global"], "basic.qos-ok")  # global: a keyword of Python's
+
+
+def set_qos(channel: Channel, prefetch_size: int, prefetch_count: int, everywhere: bool, answer: str) -> None:
+    """Set the windows. RabbitMQ's meaning of global: false for each new consumer, true for the channel; the spec's
     (`amqp.qos_global`): false for the channel, true for the connection."""
     connection = channel.connection
-    everywhere = flags["global"]  # a keyword of Python's, so it cannot be a parameter
     if connection.qos_spec:
         if everywhere:
             connection.prefetch = prefetch_count
@@ -46,13 +50,14 @@ def qos(channel: Channel, prefetch_size: int, prefetch_count: int, **flags: bool
         channel.default_prefetch = prefetch_count
         channel.default_prefetch_size = prefetch_size
     channel.set_counted()
-    connection.engine.send(channel.number, "basic.qos-ok", {})
+    connection.engine.send(channel.number, answer, {})
     channel.wake()
 
 
 def consume(channel: Channel, queue: str, consumer_tag: str, no_local: bool, no_ack: bool, exclusive: bool,
-            no_wait: bool, arguments: dict[str, Any]) -> None:
-    """basic.consume"""
+            no_wait: bool, arguments: dict[str, Any], kind: type[ChannelConsumer] = ChannelConsumer,
+            answer: str = "basic.consume-ok") -> None:
+    """basic.consume; in 0-9 also that of other classes, whose consumers are of a `kind` of their own."""
     connection = channel.connection
     if consumer_tag in channel.consumers:
         raise NotAllowed(f"attempt to reuse consumer tag '{consumer_tag}'")
@@ -80,13 +85,13 @@ def consume(channel: Channel, queue: str, consumer_tag: str, no_local: bool, no_
     elif found.settings.type == STREAM:
         _check_reader(channel, found, no_ack)
     found.check_consumer(arguments)
-    consumer = ChannelConsumer(channel, found, consumer_tag, no_ack, exclusive, no_local, settings.priority, arguments)
+    consumer = kind(channel, found, consumer_tag, no_ack, exclusive, no_local, settings.priority, arguments)
     if browses:
         consumer.seen = {}
         consumer.apart = True
     channel.consumers[consumer_tag] = consumer
     if not no_wait:
-        connection.engine.send(channel.number, "basic.consume-ok", {"consumer_tag": consumer_tag})
+        connection.engine.send(channel.number, answer, {"consumer_tag": consumer_tag})
     watch_timeout(channel, settings.timeout, found)
     found.add_consumer(consumer)
 
@@ -138,37 +143,38 @@ def cancel_ok(channel: Channel, consumer_tag: str) -> None:
 class _Get(Waiting):
     """A basic.get whose message is being read from disk."""
 
-    def __init__(self, channel: Channel, queue: Queue, no_ack: bool) -> None:
+    def __init__(self, channel: Channel, queue: Queue, no_ack: bool, chosen: Callable[[Message], bool] | None) -> None:
         self.channel = channel
         self.queue = queue
         self.no_ack = no_ack
+        self.chosen = chosen
 
     def loaded(self) -> None:
         channel = self.channel
         if channel.closing:
             return
-        if _answer_get(channel, self.queue, self.no_ack):
+        if _answer_get(channel, self.queue, self.no_ack, self.chosen):
             channel.resume()
         else:
             self.queue.wait_loaded(self)
 
 
-def get(channel: Channel, queue: str, no_ack: bool) -> None:
-    """basic.get"""
+def get(channel: Channel, queue: str, no_ack: bool, chosen: Callable[[Message], bool] | None = None) -> None:
+    """basic.get, of the first message that is `chosen` where not every one is for it (0-9)."""
     name = name_of(channel, queue)
     channel.connection.check("read", name)
     found = channel.vhost.queue(name, channel.connection)
     if channel.vhost.strict and found.consumers and found.consumers[0].exclusive:
         raise AccessRefused(f"queue '{name}' in vhost '{channel.connection.vhost_name}' in exclusive use")
     found.touch()
-    if not _answer_get(channel, found, no_ack):
+    if not _answer_get(channel, found, no_ack, chosen):
         channel.stall()
-        found.wait_loaded(_Get(channel, found, no_ack))
+        found.wait_loaded(_Get(channel, found, no_ack, chosen))
 
 
-def _answer_get(channel: Channel, queue: Queue, no_ack: bool) -> bool:
+def _answer_get(channel: Channel, queue: Queue, no_ack: bool, chosen: Callable[[Message], bool] | None) -> bool:
     """Send get-ok or get-empty; False where the message must be read from disk first."""
-    entry = queue.get(no_ack)
+    entry = queue.get(no_ack, chosen)
     connection = channel.connection
     if entry is None:
         if not queue.deleted and queue.needs_loading():

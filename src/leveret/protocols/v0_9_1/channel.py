@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from leveret.broker.bodies import Body, StoredBody, whole
 from leveret.broker.broker import Holder
 from leveret.broker.consumer import Consumer
-from leveret.broker.errors import ContentTooLarge, PreconditionFailed
+from leveret.broker.errors import ContentTooLarge, NotImplementedByBroker, PreconditionFailed
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, NOT_BASIC, Entry, Message
 from leveret.broker.queues.base import Queue
 from leveret.broker.routing import Route
@@ -20,7 +20,7 @@ from leveret.broker.vhost import Vhost
 from leveret.protocols.convert import to_amqp0
 from leveret.protocols.v0_9_1 import content
 from leveret.protocols.v0_9_1.timeouts import ConsumerTimeout
-from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY, Command, Publish
+from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY, Command, ContentMethod, Publish
 
 if TYPE_CHECKING:
     from leveret.protocols.v0_9_1.connection import Connection
@@ -251,7 +251,7 @@ class Channel(Holder):
             queues = self.route_message(route, message)
         flags = command.flags
         if flags or not queues:
-            queues = self._flagged(message, route, queues, flags)
+            queues = self.flagged(message, queues, flags)
         accepted = True
         for queue in queues:
             if not queue.push(message):
@@ -283,6 +283,10 @@ class Channel(Holder):
         self.incoming = spool.begin(publish.size, publish.delivery_mode == 2)
         self.connection.spools = True
 
+    def begin_stage(self, method: ContentMethod) -> None:
+        """A content to be staged will come in pieces, which go to `incoming` (0-9)."""
+        raise NotImplementedByBroker(f"{method.name} is not implemented")
+
     def route_message(self, route: Route, message: Message) -> list[Queue]:
         """The queues where headers matter: CC and BCC, headers exchanges."""
         if route.owner:
@@ -295,7 +299,7 @@ class Channel(Holder):
             return route.queues
         return self.vhost.route_message(route, message, more)
 
-    def _flagged(self, message: Message, route: Route, queues: list[Queue], flags: int) -> list[Queue]:
+    def flagged(self, message: Message, queues: list[Queue], flags: int) -> list[Queue]:
         """Mandatory, immediate and unroutable messages (0-9-1 basic.publish.mandatory, .immediate)."""
         if not queues:
             if flags & (MANDATORY | IMMEDIATE):
@@ -365,11 +369,18 @@ class Channel(Holder):
     def _publish_later(self, message: Message, route: Route, flags: int) -> None:
         if message.headers_at >= 0 and b"CC" in message.header:
             content.check_copies(message)
-        self.tx_size += message.size + 1000
+        self.grow_transaction(message.size + 1000)
+        self.tx_publishes.append(PendingPublish(message, route, flags, self.broker.timers.now()))
+
+    def grow_transaction(self, octets: int) -> None:
+        """The transaction takes so much more memory. ContentTooLarge where that is too much."""
+        self.tx_size += octets
         if self.tx_size > self.connection.settings.max_transaction:
             raise ContentTooLarge(f"the transaction holds more than {self.connection.settings.max_transaction} octets;"
                                   " the setting is limits.transaction_size")
-        self.tx_publishes.append(PendingPublish(message, route, flags, self.broker.timers.now()))
+
+    def transaction_ended(self, committed: bool) -> None:
+        """The transaction is about to be committed, or was rolled back: for what else belongs to it (0-9)."""
 
     # Confirms
 
@@ -404,13 +415,18 @@ class Channel(Holder):
 
     def is_full(self) -> bool:
         """Whether the channel holds as many deliveries as its own window takes."""
-        return 0 < self.prefetch <= len(self.unacked) + len(self.tx_settlements) - self.gets
+        return 0 < self.prefetch <= self.outstanding()
+
+    def outstanding(self) -> int:
+        """How many deliveries the windows of channel and connection count."""
+        return len(self.unacked) + len(self.tx_settlements) - self.gets
 
     def has_credit(self, size: int) -> bool:
         """The channel's own window, shared by its consumers, and the connection's."""
         if self.is_full():
             return False
-        if self.prefetch_size and self.unacked and self.unacked_size + size > self.prefetch_size:
+        if self.prefetch_size and (self.unacked or self.outstanding()) \
+                and self.unacked_size + size > self.prefetch_size:
             return False
         return self.connection.has_credit(size)
 

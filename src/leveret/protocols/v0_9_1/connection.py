@@ -249,7 +249,10 @@ class Connection(VhostSession):
             elif isinstance(command, ContentPart):
                 channel.incoming.append(command.data)
             elif isinstance(command, ContentStart):
-                channel.begin_content(command.publish)
+                if command.publish is not None:
+                    channel.begin_content(command.publish)
+                elif command.method is not None:
+                    channel.begin_stage(command.method)
             elif isinstance(command, Error):
                 self._protocol_error(command)
         except BrokerError as error:
@@ -396,7 +399,7 @@ class Connection(VhostSession):
         count = 0
         octets = 0
         for channel in self.channels.values():
-            count += len(channel.unacked) + len(channel.tx_settlements) - channel.gets
+            count += channel.outstanding()
             octets += channel.unacked_size
         if self.prefetch and count >= self.prefetch:
             return False

@@ -46,6 +46,7 @@ def commit(channel: Channel) -> None:
             entry.queue.refuse(entry, channel.scope)
         transaction.settle(entry, outcome)
     _begin_again(channel)
+    channel.transaction_ended(True)
     channel.stall()
     transaction.commit(_Commit(channel).done)
 
@@ -73,6 +74,7 @@ def rollback(channel: Channel) -> None:
         channel.unacked[tag] = entry
         channel.low_tag = min(channel.low_tag, tag)
     _begin_again(channel)
+    channel.transaction_ended(False)
     channel.connection.engine.send(channel.number, "tx.rollback-ok", {})
 
 

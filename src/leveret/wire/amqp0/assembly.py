@@ -116,7 +116,10 @@ class WireChannel:
             out.append(Deliver(self.number, self.consumer_tag, self.delivery_tag, self.redelivered, self.address,
                                self.header, self.size, body))
         else:
-            out.append(ContentMethod(self.number, spec.name, spec.class_id, spec.method_id, self.arguments, self.header,
-                                     self.size, body))
+            method = ContentMethod(self.number, spec.name, spec.class_id, spec.method_id, self.arguments, self.header,
+                                   self.size, body)
+            method.spooled = self.spooling
+            out.append(method)
             self.arguments = {}
+            self.spooling = False
         self.header = b""

@@ -143,7 +143,7 @@ class Method(Command):
 class ContentMethod(Method):
     """Any other method with content: `basic.return`, `basic.get-ok`, and those of 0-9's file and stream classes."""
 
-    __slots__ = ("body", "header", "size")
+    __slots__ = ("body", "header", "size", "spooled")
 
     def __init__(self, channel: int, name: str, class_id: int, method_id: int, arguments: dict[str, Any], header: bytes,
                  size: int, body: Body) -> None:
@@ -151,18 +151,22 @@ class ContentMethod(Method):
         self.header = header
         self.size = size
         self.body = body
+        # As in `Publish`: its octets came before.
+        self.spooled = False
 
 
 class ContentStart(Command):
     """A publish whose body is larger than the engine's `spool_threshold` has begun: its header is in. The octets follow
-    in `ContentPart`s, and the `Publish` itself, with `spooled` set, after the last of them."""
+    in `ContentPart`s, and the `Publish` itself, with `spooled` set, after the last of them. The same of a `file.stage`
+    of any size that an engine `spools_stages`: then `publish` is None and `method` what has begun."""
 
-    __slots__ = ("publish",)
+    __slots__ = ("method", "publish")
 
-    def __init__(self, channel: int, publish: Publish) -> None:
+    def __init__(self, channel: int, publish: Publish | None, method: ContentMethod | None = None) -> None:
         self.kind = CONTENT_START
         self.channel = channel
         self.publish = publish
+        self.method = method
 
 
 class ContentPart(Command):

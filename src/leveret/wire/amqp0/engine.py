@@ -21,6 +21,7 @@ from leveret.wire.amqp0.commands import (
     TICKET_SHIFT,
     Ack,
     Command,
+    ContentMethod,
     ContentStart,
     Deliver,
     Error,
@@ -114,6 +115,8 @@ class Engine(Machine):
                     what is proposed (by a server; octets, channels and seconds) until `connection.tune-ok`; what was
                     agreed from then on
     max_body_size   octets; a content that announces more is an error of its channel
+    max_staged_size octets; the same of a `file.stage`, `max_body_size` until it is set
+    spools_stages   whether the body of a `file.stage` is handed on as it comes; a server's is
     spool_threshold octets; the body of a publish that is larger is handed on as it comes
     dialect         of field tables; RabbitMQ's for 0-9-1 and Qpid's for 0-9 unless given
     received_any    set by every octet that comes, for whoever watches heartbeats and clears it
@@ -436,7 +439,8 @@ class Engine(Machine):
             self._fail(out, number, SYNTAX_ERROR, "the properties of a content header are malformed", method_class,
                        method_id)
             return
-        if body_size > self.max_body_size:
+        stages = spec is not None and spec.name == "file.stage"
+        if body_size > (self.max_staged_size if stages else self.max_body_size):
             channel.close(states.CHANNEL_FAILED)
             out.append(Error(number, CHANNEL_SCOPE, CONTENT_TOO_LARGE, f"a body of {body_size} octets is larger than"
                              f" the {self.max_body_size} that are taken", method_class, method_id))
@@ -451,3 +455,7 @@ class Engine(Machine):
         elif publish is not None and body_size > self.spool_threshold:
             channel.spooling = True
             out.append(ContentStart(number, publish))
+        elif stages and spec is not None and self.spools_stages:
+            channel.spooling = True
+            out.append(ContentStart(number, None, ContentMethod(number, spec.name, method_class, method_id,
+                                                                channel.arguments, header, body_size, b"")))

@@ -48,7 +48,7 @@ class Machine(Output):
 
     __slots__ = ("_can_close", "_channels", "_close_oks_owed", "_fused_size", "_is_server", "_limit",
                  "_proposed_channel_max", "_proposed_frame_max", "_unexpected", "channel_max", "dialect", "heartbeat",
-                 "lost", "max_body_size", "role", "spool_threshold", "state", "version")
+                 "lost", "max_body_size", "max_staged_size", "role", "spool_threshold", "spools_stages", "state", "version")
 
     def __init__(self, role: int, version: Version, frame_max: int, channel_max: int, heartbeat: int,
                  max_body_size: int, spool_threshold: int, dialect: Dialect | None) -> None:
@@ -66,6 +66,8 @@ class Machine(Output):
         self.channel_max = channel_max
         self.heartbeat = heartbeat
         self.max_body_size = max_body_size
+        self.max_staged_size = max_body_size
+        self.spools_stages = role == SERVER
         self.spool_threshold = spool_threshold
         self.dialect = dialect
         self.state = states.START

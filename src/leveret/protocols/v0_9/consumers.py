@@ -1,0 +1,59 @@
+"""Consumers of 0-9: each class is given contents of its own class, and those that came over 0-9-1 and 1.0.
+
+`ClassConsumer` is the base of those of all classes. Class basic looks only where contents of other classes have been
+published in the vhost (`Vhost.mixed`): until then everything is for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leveret.broker.message import FORMAT_BASIC_0_9, FORMAT_CLASS_0_9, Entry, Message
+from leveret.broker.queues import rings
+from leveret.broker.queues.base import Queue
+from leveret.broker.vhost import Vhost
+from leveret.protocols.v0_9_1.channel import ChannelConsumer
+from leveret.wire.amqp0.classes import BASIC, class_of
+
+if TYPE_CHECKING:
+    from leveret.protocols.v0_9_1.channel import Channel
+
+
+def is_of_class(message: Message, kind: int) -> bool:
+    """Whether a consumer of this class is given the message."""
+    if message.format == FORMAT_CLASS_0_9:
+        return class_of(message.header) == kind
+    return message.format != FORMAT_BASIC_0_9 or kind == BASIC
+
+
+class ClassConsumer(ChannelConsumer):
+    """A consumer of one class. Subclasses set `kind`."""
+
+    kind: int = BASIC
+
+    def __init__(self, channel: Channel, queue: Queue, tag: str, no_ack: bool, exclusive: bool, no_local: bool,
+                 priority: int, arguments: dict[str, object]) -> None:
+        super().__init__(channel, queue, tag, no_ack, exclusive, no_local, priority, arguments)
+        self.selective = no_local or self.kind != BASIC or channel.vhost.mixed
+
+    def wants(self, message: Message, entry: Entry | None) -> bool:
+        return is_of_class(message, self.kind) and super().wants(message, entry)
+
+
+class BasicConsumer(ClassConsumer):
+    """A consumer of class basic."""
+
+
+def mix(vhost: Vhost) -> None:
+    """A content of another class than basic is about to be published in a vhost."""
+    if vhost.mixed:
+        return
+    vhost.mix()
+    for queue in vhost.queues.values():
+        for consumer in queue.consumers:
+            if isinstance(consumer, ClassConsumer):
+                consumer.selective = True
+        if not queue.selective:
+            rings.set_selective(queue)
+
+

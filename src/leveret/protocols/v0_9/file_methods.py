@@ -1,0 +1,132 @@
+"""Class file of 0-9: reliable transfer of files by staging."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from leveret.broker.arguments import BROWSE
+from leveret.broker.errors import NotAllowed, NotFound, PreconditionFailed, ResourceLocked
+from leveret.broker.leases.reading import LEASE
+from leveret.broker.message import FORMAT_CLASS_0_9, Message, make_address
+from leveret.protocols.v0_9.channel import Channel
+from leveret.protocols.v0_9.consumers import mix
+from leveret.protocols.v0_9.files import KIND, FileConsumer
+from leveret.protocols.v0_9.queue_methods import name_of
+from leveret.protocols.v0_9.realms import READ, WRITE
+from leveret.protocols.v0_9_1 import basic_methods
+from leveret.protocols.v0_9_1.channel import PendingPublish
+from leveret.protocols.v0_9_1.replies import reply_when_kept
+from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY, ContentMethod
+from leveret.wire.amqp0.dialects import QPID
+from leveret.wire.amqp0.properties import decode_header
+from leveret.wire.amqp0.table_0_9 import V0_9
+
+# What a publish of a transaction costs beside its body, which is elsewhere.
+PENDING_OCTETS: Final = 1000
+
+
+def qos(channel: Channel, prefetch_size: int, prefetch_count: int, **flags: bool) -> None:
+    """file.qos: the windows are those of the channel, for all classes."""
+    basic_methods.set_qos(channel, prefetch_size, prefetch_count, flags["global"], "file.qos-ok")
+
+
+def consume(channel: Channel, ticket: int, queue: str, consumer_tag: str, no_local: bool, no_ack: bool, exclusive: bool,
+            nowait: bool, filter: dict[str, Any]) -> None:
+    """file.consume"""
+    name = name_of(channel, queue)
+    channel.tickets.check(ticket, READ, name)
+    if consumer_tag and channel.opened_on.tag_owner(consumer_tag) is not None:
+        raise NotAllowed(f"attempt to reuse consumer tag '{consumer_tag}': tags are unique in the connection")
+    found = channel.vhost.queues.get(name)
+    if found is not None and found.consumers and (exclusive or found.consumers[0].exclusive):
+        raise ResourceLocked(f"queue '{name}' in vhost '{channel.vhost.name}' in exclusive use")
+    if LEASE in filter or filter.get(BROWSE) is True:
+        raise PreconditionFailed("file.consume: browsing and leases are for class basic")
+    basic_methods.consume(channel, name, consumer_tag, no_local, no_ack, exclusive, nowait, filter, FileConsumer,
+                          "file.consume-ok")
+
+
+def cancel(channel: Channel, consumer_tag: str, nowait: bool) -> None:
+    """file.cancel, also of another channel's consumer. What is being staged is still delivered."""
+    owner = channel.opened_on.tag_owner(consumer_tag)
+    if owner is not None:
+        owner.cancel(consumer_tag)
+    if not nowait:
+        channel.connection.engine.send(channel.number, "file.cancel-ok", {"consumer_tag": consumer_tag})
+
+
+def open_staging(channel: Channel, identifier: str, content_size: int) -> None:
+    """file.open: answered once the upload is known to the log, with how much of it is here."""
+    connection = channel.connection
+    staged = channel.broker.staging.open(channel.vhost.name, connection.user, KIND, identifier, content_size, channel)
+    channel.files.opened.append(staged)
+    reply_when_kept(channel, "file.open-ok", {"staged_size": staged.size}, True, False)
+
+
+def open_ok(channel: Channel, staged_size: int) -> None:
+    """file.open-ok, of the client"""
+    channel.files.open_ok(staged_size)
+
+
+def stage(channel: Channel, command: ContentMethod) -> None:
+    """file.stage"""
+    channel.files.stage(command)
+
+
+def publish(channel: Channel, ticket: int, exchange: str, routing_key: str, mandatory: bool, immediate: bool,
+            identifier: str) -> None:
+    """file.publish"""
+    channel.tickets.check(ticket, WRITE, exchange)
+    connection = channel.opened_on
+    address = make_address(exchange, routing_key)
+    route = connection.find_route(address)
+    staged = channel.broker.staging.find(channel.vhost.name, connection.user, KIND, identifier)
+    if staged is None or staged.taken:
+        raise NotFound(f"file.publish: no content is staged as '{identifier}'")
+    if not staged.complete:
+        raise NotFound(f"file.publish: of '{identifier}' {staged.size} of {staged.announced} octets are staged: stage the"
+                       " rest first")
+    if staged.owner is not None:
+        raise ResourceLocked(f"file.publish: '{identifier}' is open for staging")
+    files = channel.files
+    files.check_pause()
+    header = staged.header
+    properties = decode_header(header, QPID, V0_9)[2]
+    message = Message(address, header, staged.finish(), staged.size, True, properties.get("priority", -1), 0, -1,
+                      connection.number, FORMAT_CLASS_0_9)
+    flags = MANDATORY * mandatory | IMMEDIATE * immediate
+    mix(channel.vhost)
+    channel.publish_count += 1
+    if channel.transacted:
+        channel.grow_transaction(PENDING_OCTETS)
+        channel.tx_publishes.append(PendingPublish(message, route, flags, channel.broker.timers.now()))
+        staged.taken = True
+        files.pending.append(staged)
+        files.slow_down(route.queues)
+        return
+    queues = channel.route_message(route, message)
+    if flags or not queues:
+        queues = channel.flagged(message, queues, flags)
+    for queue in queues:
+        queue.push(message)
+    staged.published()
+    files.slow_down(queues)
+    connection.published(channel)
+
+
+def ack(channel: Channel, delivery_tag: int, multiple: bool) -> None:
+    """file.ack"""
+    channel.ack(delivery_tag, multiple)
+
+
+def reject(channel: Channel, delivery_tag: int, requeue: bool) -> None:
+    """file.reject"""
+    channel.nack(delivery_tag, False, requeue)
+
+
+HANDLERS: Final[dict[str, Callable[..., None]]] = {
+    "file.qos": qos, "file.consume": consume, "file.cancel": cancel, "file.open": open_staging, "file.open-ok": open_ok,
+    "file.publish": publish, "file.ack": ack, "file.reject": reject,
+}
+CONTENT_HANDLERS: Final[dict[str, Callable[[Channel, ContentMethod], None]]] = {"file.stage": stage}

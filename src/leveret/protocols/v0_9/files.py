@@ -1,0 +1,291 @@
+"""What a channel has to do with class file of 0-9: contents that are being staged, in both directions.
+
+A client's content goes `file.open`, `file.open-ok`, `file.stage`, and is published by its identifier. A delivery is the
+same the other way round, then `file.deliver`; it has its delivery tag from then on. `file.open-ok` and `file.stage` name
+no identifier: they answer the oldest open that is not answered.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker.bodies import Body, StoredBody
+from leveret.broker.dead_letter import split_address
+from leveret.broker.errors import CommandInvalid, ContentTooLarge, NotAllowed, PreconditionFailed
+from leveret.broker.message import FORMAT_CLASS_0_9, Entry, Message
+from leveret.broker.queues import limits
+from leveret.broker.queues.base import Queue
+from leveret.broker.staging import Staged
+from leveret.broker.timers import Timed
+from leveret.protocols.convert import to_amqp0
+from leveret.protocols.v0_9.consumers import ClassConsumer
+from leveret.protocols.v0_9_1 import content
+from leveret.wire.amqp0.classes import FILE, class_of, from_basic
+from leveret.wire.amqp0.commands import ContentMethod
+
+if TYPE_CHECKING:
+    from leveret.protocols.v0_9.channel import Channel
+    from leveret.protocols.v0_9_1.channel import Channel as Channel091
+
+KIND: Final = "file"
+# Deliveries of one channel whose open the client has not answered.
+MOST_OPEN: Final = 64
+# Milliseconds until it is looked whether an overfull queue has room again.
+OVERFLOW_LOOK: Final = 50
+_SIZE: Final = struct.Struct(">Q").pack
+_SIZE_AT: Final = 4
+_SIZE_END: Final = 12
+
+
+class Incoming(StoredBody):
+    """Where a client's octets go while they come in."""
+
+    __slots__ = ("staged",)
+
+    def __init__(self, staged: Staged) -> None:
+        super().__init__()
+        self.staged = staged
+
+    def append(self, data: bytes) -> None:
+        self.staged.append(data)
+
+
+class Tail(StoredBody):
+    """A body from some octet on."""
+
+    __slots__ = ("_at", "_body")
+
+    def __init__(self, body: StoredBody, at: int) -> None:
+        super().__init__()
+        self._body = body
+        self._at = at
+        self.size = body.size - at
+
+    def read(self, at: int, length: int) -> bytes:
+        return self._body.read(self._at + at, length)
+
+
+def tail(body: Body, at: int) -> Body:
+    """A body from the octet `at` on."""
+    if not at:
+        return body
+    if isinstance(body, bytes):
+        return body[at:]
+    if isinstance(body, StoredBody):
+        return Tail(body, at)
+    return b"".join(body)[at:]
+
+
+def with_size(header: bytes, size: int) -> bytes:
+    """A content header for a body of another size."""
+    return header[:_SIZE_AT] + _SIZE(size) + header[_SIZE_END:]
+
+
+class FileConsumer(ClassConsumer):
+    """A consumer of class file. To the queue it acknowledges always: where the client does not (`automatic`), its message
+    is settled when it has been staged, not when staging begins."""
+
+    kind = FILE
+
+    def __init__(self, channel: Channel091, queue: Queue, tag: str, no_ack: bool, exclusive: bool, no_local: bool,
+                 priority: int, arguments: dict[str, object]) -> None:
+        super().__init__(channel, queue, tag, False, exclusive, no_local, priority, arguments)
+        self.automatic = no_ack
+        self.files: Files = channel.files  # type: ignore[attr-defined]  # a channel of 0-9
+
+    def can_take(self, size: int) -> bool:
+        channel = self.on_channel
+        if len(self.files.opens) >= MOST_OPEN:
+            return False
+        if not self.automatic:
+            return super().can_take(size)
+        return channel.active and not channel.connection.paused
+
+    def deliver(self, entry: Entry) -> None:
+        self.files.open(self, entry)
+
+
+class Open:
+    """A delivery that the client was asked to have staged."""
+
+    __slots__ = ("consumer", "entry", "identifier", "message")
+
+    def __init__(self, consumer: FileConsumer, entry: Entry, identifier: str) -> None:
+        self.consumer = consumer
+        self.entry = entry
+        self.identifier = identifier
+        self.message = as_file(entry)
+
+
+def as_file(entry: Entry) -> Message:
+    """The message of an entry as a content of class file, with what the broker adds to it."""
+    message = entry.message
+    if message.format == FORMAT_CLASS_0_9 and class_of(message.header) == FILE and entry.overlay is None:
+        return message
+    if message.format & 1:
+        message = to_amqp0.convert(entry)
+        header = message.header
+    else:
+        header = content.header_of(entry)
+    return Message(message.address, from_basic(header, FILE, message.size), message.body, message.size,
+                   message.persistent, message.priority, message.expires_at, -1, message.publisher, FORMAT_CLASS_0_9)
+
+
+class _Overflow(Timed):
+    """Lets a publisher go on when the queues that were too full for it have room again."""
+
+    def __init__(self, files: Files) -> None:
+        super().__init__()
+        self.files = files
+
+    def fire(self, now: int) -> None:
+        self.files.look(now)
+
+
+class Files:
+    """The staging of one channel.
+
+    opened   what the client may stage, in order; receiving: what it is staging
+    opens    deliveries whose `file.open` is not answered
+    pending  published in a transaction that is not committed
+    full     queues over their limits, because of which the client was asked to pause
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.opened: deque[Staged] = deque()
+        self.receiving: Staged | None = None
+        self.opens: deque[Open] = deque()
+        self.pending: list[Staged] = []
+        self.full: list[Queue] = []
+        self.overflow = _Overflow(self)
+
+    # From the client
+
+    def begin(self, method: ContentMethod) -> Incoming:
+        """The content of a `file.stage` is about to come."""
+        if not self.opened:
+            raise CommandInvalid("file.stage without a file.open before it")
+        staged = self.opened[0]
+        if staged.announced is not None and staged.size + method.size > staged.announced:
+            raise ContentTooLarge(f"staged content '{staged.key[3]}' was announced with {staged.announced} octets and has"
+                                  f" {staged.size}: another {method.size} are too many")
+        self.opened.popleft()
+        self.receiving = staged
+        return Incoming(staged)
+
+    def stage(self, method: ContentMethod) -> None:
+        """A `file.stage` has come as a whole."""
+        if not method.spooled:
+            self.begin(method)  # it is empty
+        staged = self.receiving
+        assert staged is not None
+        self.receiving = None
+        staged.describe(with_size(method.header, staged.announced or 0))
+        staged.release()
+
+    def transaction_ended(self, committed: bool) -> None:
+        for staged in self.pending:
+            if committed:
+                staged.published()
+            else:
+                staged.taken = False
+        self.pending = []
+
+    # To the client
+
+    def open(self, consumer: FileConsumer, entry: Entry) -> None:
+        """Ask the client to have a delivery staged."""
+        channel = self.channel
+        queue = entry.queue
+        opened = Open(consumer, entry, f"{channel.broker.identity}.{queue.id}.{entry.seq}")
+        if channel.sized:
+            channel.unacked_size += entry.message.size
+            consumer.unacked_size += entry.message.size
+        self.opens.append(opened)
+        channel.connection.engine.send(channel.number, "file.open", {
+            "identifier": opened.identifier, "content_size": opened.message.size})
+        channel.connection.mark()
+
+    def open_ok(self, staged_size: int) -> None:
+        """Stage what the client has not got yet, and deliver."""
+        if not self.opens:
+            raise CommandInvalid("file.open-ok without a file.open before it")
+        opened = self.opens[0]
+        message = opened.message
+        if staged_size > message.size:
+            raise NotAllowed(f"file.open-ok: {staged_size} octets of '{opened.identifier}' are staged already, but it has"
+                             f" {message.size}")
+        self.opens.popleft()
+        channel = self.channel
+        entry = opened.entry
+        rest = message.size - staged_size
+        header = with_size(message.header, rest)
+        channel.send_content("file.stage", {}, header, Message(message.address, header, tail(message.body, staged_size),
+                                                               rest, True))
+        tag = channel.next_tag
+        channel.next_tag = tag + 1
+        address = message.address
+        overlay = entry.overlay
+        if overlay is not None and overlay.address is not None:
+            address = overlay.address
+        exchange, routing_key = split_address(address)
+        channel.connection.engine.send(channel.number, "file.deliver", {
+            "consumer_tag": opened.consumer.tag, "delivery_tag": tag, "redelivered": entry.acquired_count > 1,
+            "exchange": exchange, "routing_key": routing_key, "identifier": opened.identifier})
+        if opened.consumer.automatic:
+            channel.uncount(tag, entry)
+            entry.queue.settle(entry)
+        else:
+            channel.unacked[tag] = entry
+            if channel.times is not None:
+                channel.times[tag] = channel.broker.timers.now()
+        channel.wake()
+
+    def give_back(self) -> None:
+        """The channel closes: what was not delivered goes back."""
+        opens = self.opens
+        self.opens = deque()
+        for opened in reversed(opens):
+            self.channel.uncount(0, opened.entry)
+            opened.entry.queue.requeue(opened.entry)
+
+    # Overflow
+
+    def check_pause(self) -> None:
+        """Raise PreconditionFailed where the client publishes although it was asked to pause, and should know."""
+        channel = self.channel
+        if self.full and (channel.pause_known or channel.broker.timers.now() > channel.pause_until):
+            raise PreconditionFailed(f"queue '{self.full[0].name}' is full and the channel was asked to pause by"
+                                     " channel.flow: the content stays staged")
+
+    def slow_down(self, queues: list[Queue]) -> None:
+        """Ask the client to pause where a queue holds more than its limits allow, for its files are not discarded."""
+        full = [queue for queue in queues if queue.guarded and limits.is_over(queue)]
+        if full:
+            self.full.extend(queue for queue in full if queue not in self.full)
+            self.channel.ask_to_pause()
+            timers = self.channel.broker.timers
+            timers.at(timers.now() + OVERFLOW_LOOK, self.overflow)
+
+    def look(self, now: int) -> None:
+        self.full = [queue for queue in self.full if not queue.deleted and limits.is_over(queue)]
+        channel = self.channel
+        if channel.closing:
+            return
+        if self.full:
+            channel.broker.timers.at(now + OVERFLOW_LOOK, self.overflow)
+        elif not channel.connection.services.alarm:
+            channel.ask_to_go_on()
+            channel.connection.mark()
+
+    def close(self) -> None:
+        """The channel is gone: uploads wait for another one."""
+        for staged in (*self.opened, *([self.receiving] if self.receiving is not None else ())):
+            staged.detach()
+        self.opened.clear()
+        self.receiving = None
+        self.transaction_ended(False)
+        self.channel.broker.timers.cancel(self.overflow)
