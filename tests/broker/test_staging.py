@@ -63,6 +63,19 @@ def test_an_upload_has_one_sender(world: World, owner: object) -> None:
         begin(world, owner=owner)
 
 
+def test_another_sender_may_take_it_over(world: World) -> None:
+    staged = begin(world)
+    turn = staged.turn
+    staging = world.broker.staging
+    with pytest.raises(ResourceLocked):
+        staging.open("/", "alice", "file", "one", 6, ALICE, take_over=True)
+    assert staging.open("/", "alice", "file", "one", 6, BOB, take_over=True) is staged
+    assert staged.turn != turn
+    staged.taken = True
+    with pytest.raises(ResourceLocked):
+        staging.open("/", "alice", "file", "one", 6, ALICE, take_over=True)
+
+
 def test_another_size_is_another_content(world: World) -> None:
     staged = begin(world)
     staged.append(b"abc")

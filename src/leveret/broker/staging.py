@@ -103,7 +103,8 @@ class Staged:
     announced    octets that it will have, None where the sender did not say
     header       the properties of its content, as its class encodes them; b"" until `describe`
     checkpoints  octets at each, by name
-    owner        who is sending it, None while nobody is; taken: a transaction is about to publish it
+    owner        who is sending it, None while nobody is; turn: counts those who began to
+    taken        a transaction is about to publish it
     """
 
     def __init__(self, staging: Staging, key: Key, name: str, announced: int | None, body: StagedBody) -> None:
@@ -115,6 +116,7 @@ class Staged:
         self.header = b""
         self.checkpoints: dict[str, int] = {}
         self.owner: object | None = None
+        self.turn = 0
         self.taken = False
         self.idle_since = staging.broker.timers.now()
 
@@ -240,18 +242,22 @@ class Staging:
     def find(self, vhost: str, user: str, kind: str, identifier: str) -> Staged | None:
         return self.uploads.get((vhost, user, kind, identifier))
 
-    def open(self, vhost: str, user: str, kind: str, identifier: str, size: int | None, owner: object) -> Staged:
+    def open(self, vhost: str, user: str, kind: str, identifier: str, size: int | None, owner: object,
+             take_over: bool = False) -> Staged:
         """Begin an upload for its sender, `owner`, or go on with one: `Staged.size` says where. One that was announced with
-        another size begins anew. ResourceLocked while somebody is sending or publishing it, ResourceError and
-        ContentTooLarge for limits."""
+        another size begins anew. ResourceLocked while somebody is sending or publishing it; with `take_over` nobody but
+        the owner itself keeps others from it, for it may be a connection that is lost already: who was sending it finds
+        another `turn`. ResourceError and ContentTooLarge for limits."""
         key = (vhost, user, kind, identifier)
         staged = self.uploads.get(key)
         if staged is not None:
-            if staged.owner is not None or staged.taken:
+            if staged.taken or (staged.owner is not None and not (take_over and staged.owner is not owner)):
                 raise ResourceLocked(f"staged content '{identifier}' is open already")
             if staged.announced == size:
                 staged.owner = owner
+                staged.turn += 1
                 return staged
+            staged.turn += 1
             self.forget(staged)
         if size is not None:
             self.check_size(size)

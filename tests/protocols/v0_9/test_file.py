@@ -175,13 +175,36 @@ def test_more_than_was_announced_is_refused_and_what_there_was_stays(site: Site,
     assert again.call("file.open", "file.open-ok", identifier="one", content_size=5) == {"staged_size": 3}
 
 
-def test_an_identifier_is_opened_once_at_a_time(site: Site, channel: Channel) -> None:
+def test_an_identifier_is_opened_once_on_a_connection(channel: Channel) -> None:
     channel.call("file.open", "file.open-ok", identifier="one", content_size=5)
-    other = connect(site).channel()
+    other = channel.client.channel()
     other.send("file.open", identifier="one", content_size=5)
     assert other.refused() == 405
     channel.send("file.open", identifier="one", content_size=5)
     assert channel.refused() == 405
+
+
+@pytest.mark.parametrize("size", [10, 11])
+def test_another_connection_goes_on_and_the_first_one_is_told(site: Site, channel: Channel, size: int) -> None:
+    channel.declare()
+    channel.call("file.open", "file.open-ok", identifier="one", content_size=10)
+    other = connect(site).channel()
+    other.call("file.open", "file.open-ok", identifier="one", content_size=size)
+    stage(channel, BODY)
+    assert channel.refused() == 405
+    stage(other, b"x" * size)
+    publish(other)
+    consume(other)
+    assert got(other).body == b"x" * size
+
+
+def test_what_a_transaction_publishes_is_not_staged_anew(site: Site, channel: Channel) -> None:
+    upload(channel)
+    channel.call("tx.select", "tx.select-ok")
+    publish(channel)
+    other = connect(site).channel()
+    other.send("file.open", identifier="one", content_size=len(BODY))
+    assert other.refused() == 405
 
 
 def test_a_stage_without_an_open_is_out_of_order(channel: Channel) -> None:

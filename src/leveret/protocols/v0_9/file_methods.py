@@ -11,7 +11,7 @@ from leveret.broker.leases.reading import LEASE
 from leveret.broker.message import FORMAT_CLASS_0_9, Message, make_address
 from leveret.protocols.v0_9.channel import Channel
 from leveret.protocols.v0_9.consumers import mix
-from leveret.protocols.v0_9.files import KIND, FileConsumer
+from leveret.protocols.v0_9.files import KIND, FileConsumer, Incoming
 from leveret.protocols.v0_9.queue_methods import name_of
 from leveret.protocols.v0_9.realms import READ, WRITE
 from leveret.protocols.v0_9_1 import basic_methods
@@ -59,8 +59,9 @@ def cancel(channel: Channel, consumer_tag: str, nowait: bool) -> None:
 def open_staging(channel: Channel, identifier: str, content_size: int) -> None:
     """file.open: answered once the upload is known to the log, with how much of it is here."""
     connection = channel.connection
-    staged = channel.broker.staging.open(channel.vhost.name, connection.user, KIND, identifier, content_size, channel)
-    channel.files.opened.append(staged)
+    staged = channel.broker.staging.open(channel.vhost.name, connection.user, KIND, identifier, content_size, connection,
+                                         take_over=True)
+    channel.files.opened.append(Incoming(staged))
     reply_when_kept(channel, "file.open-ok", {"staged_size": staged.size}, True, False)
 
 

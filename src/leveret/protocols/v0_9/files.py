@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.bodies import Body, StoredBody
 from leveret.broker.dead_letter import split_address
-from leveret.broker.errors import CommandInvalid, ContentTooLarge, NotAllowed, PreconditionFailed
+from leveret.broker.errors import CommandInvalid, ContentTooLarge, NotAllowed, PreconditionFailed, ResourceLocked
 from leveret.broker.message import FORMAT_CLASS_0_9, Entry, Message
 from leveret.broker.queues import limits
 from leveret.broker.queues.base import Queue
@@ -42,14 +42,21 @@ _SIZE_END: Final = 12
 class Incoming(StoredBody):
     """Where a client's octets go while they come in."""
 
-    __slots__ = ("staged",)
+    __slots__ = ("staged", "turn")
 
     def __init__(self, staged: Staged) -> None:
         super().__init__()
         self.staged = staged
+        self.turn = staged.turn
 
     def append(self, data: bytes) -> None:
+        self.check()
         self.staged.append(data)
+
+    def check(self) -> None:
+        """Raise ResourceLocked where another connection has gone on with it."""
+        if self.turn != self.staged.turn:
+            raise ResourceLocked(f"staged content '{self.staged.key[3]}' was opened by another connection meanwhile")
 
 
 class Tail(StoredBody):
@@ -155,8 +162,8 @@ class Files:
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
-        self.opened: deque[Staged] = deque()
-        self.receiving: Staged | None = None
+        self.opened: deque[Incoming] = deque()
+        self.receiving: Incoming | None = None
         self.opens: deque[Open] = deque()
         self.pending: list[Staged] = []
         self.full: list[Queue] = []
@@ -168,21 +175,24 @@ class Files:
         """The content of a `file.stage` is about to come."""
         if not self.opened:
             raise CommandInvalid("file.stage without a file.open before it")
-        staged = self.opened[0]
+        incoming = self.opened[0]
+        incoming.check()
+        staged = incoming.staged
         if staged.announced is not None and staged.size + method.size > staged.announced:
             raise ContentTooLarge(f"staged content '{staged.key[3]}' was announced with {staged.announced} octets and has"
                                   f" {staged.size}: another {method.size} are too many")
-        self.opened.popleft()
-        self.receiving = staged
-        return Incoming(staged)
+        self.receiving = self.opened.popleft()
+        return incoming
 
     def stage(self, method: ContentMethod) -> None:
         """A `file.stage` has come as a whole."""
         if not method.spooled:
             self.begin(method)  # it is empty
-        staged = self.receiving
-        assert staged is not None
+        incoming = self.receiving
+        assert incoming is not None
+        incoming.check()
         self.receiving = None
+        staged = incoming.staged
         staged.describe(with_size(method.header, staged.announced or 0))
         staged.release()
 
@@ -283,8 +293,11 @@ class Files:
 
     def close(self) -> None:
         """The channel is gone: uploads wait for another one."""
-        for staged in (*self.opened, *([self.receiving] if self.receiving is not None else ())):
-            staged.detach()
+        if self.receiving is not None:
+            self.opened.append(self.receiving)
+        for incoming in self.opened:
+            if incoming.turn == incoming.staged.turn:
+                incoming.staged.detach()
         self.opened.clear()
         self.receiving = None
         self.transaction_ended(False)

@@ -1,0 +1,125 @@
+"""kill -9 of a broker in the middle of staging: what was staged is there, the rest follows, nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from leveret.wire.amqp0.commands import ContentPart, ContentStart, Method
+from tests.support.amqp09 import Client
+from tests.support.broker import LeveretProcess, free_port, leveret_only
+
+MIB = 1 << 20
+SIZE = 24 * MIB + 4321
+PIECE = 128 << 10
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[LeveretProcess]:
+    leveret_only("it is killed and started")
+    process = LeveretProcess(tmp_path)
+    process.port = free_port()
+    process.start()
+    yield process
+    process.kill()
+    process.check_log()
+
+
+@pytest.fixture(scope="module")
+def body() -> bytes:
+    return random.Random(1).randbytes(SIZE)
+
+
+def stage(client: Client, body: bytes, at: int, until: int) -> None:
+    """Stage from an octet on, as far as `until`: the content says that all of the rest follows."""
+    client.begin_stage(len(body) - at)
+    for begin in range(at, until, PIECE):
+        client.stage_octets(body[begin : min(begin + PIECE, until)])
+
+
+def receive(client: Client, have: bytes = b"") -> bytes:
+    """The next file, of which there is something already; not acknowledged."""
+    opened = client.expect("file.open").arguments
+    client.send("file.open-ok", staged_size=len(have))
+    pieces = [have]
+    while True:
+        command = client.next()
+        if isinstance(command, ContentPart):
+            pieces.append(command.data)
+        elif isinstance(command, Method) and command.name == "file.deliver":
+            assert command.arguments["identifier"] == opened["identifier"]
+            return b"".join(pieces)
+        else:
+            assert isinstance(command, ContentStart) or (isinstance(command, Method) and command.name == "file.stage")
+
+
+def staged_files(process: LeveretProcess) -> list[Path]:
+    return list((process.data_dir / "staged").iterdir())
+
+
+def test_staging_goes_on_after_each_kill(process: LeveretProcess, body: bytes) -> None:
+    client = Client(process)
+    client.call("queue.declare", "queue.declare-ok", queue="files", durable=True)
+    confirmed = 0
+    chance = random.Random(2)
+    for _ in range(4):
+        there = client.open_file("one", SIZE)
+        assert there >= confirmed, "what an open-ok has confirmed is gone"
+        confirmed = there
+        with contextlib.suppress(ConnectionError):
+            stage(client, body, there, min(there + chance.randrange(2, 6) * MIB, SIZE - 1))
+        # The answer says how much there is, on another connection: the first one is in the middle of its content.
+        client.close()
+        client = Client(process)
+        confirmed = client.open_file("one", SIZE)
+        assert confirmed >= there
+        stage(client, body, confirmed, min(confirmed + MIB, SIZE - 1))
+        process.kill()
+        process.start()
+        client = Client(process)
+    there = client.open_file("one", SIZE)
+    assert confirmed <= there < SIZE
+    stage(client, body, there, SIZE)
+    client.call("tx.select", "tx.select-ok")
+    client.send("file.publish", routing_key="files", identifier="one")
+    client.call("tx.commit", "tx.commit-ok")
+    process.kill()
+    process.start()
+    assert staged_files(process) == []
+    client = Client(process)
+    client.call("file.consume", "file.consume-ok", queue="files")
+    received = receive(client)
+    assert hashlib.sha256(received).digest() == hashlib.sha256(body).digest()
+    # What was not acknowledged comes again after a crash, under the same identifier: the client has it, and says so.
+    process.kill()
+    process.start()
+    client = Client(process)
+    client.call("file.consume", "file.consume-ok", queue="files")
+    assert receive(client, body[: SIZE - 100])[-100:] == body[-100:]
+    client.send("file.ack", delivery_tag=1)
+    client.call("channel.close", "channel.close-ok", reply_code=200)
+    client.call("channel.open", "channel.open-ok")
+    assert client.call("queue.delete", "queue.delete-ok", queue="files")["message_count"] == 0
+
+
+def test_what_is_staged_waits_for_its_publish(process: LeveretProcess, body: bytes) -> None:
+    client = Client(process)
+    client.call("queue.declare", "queue.declare-ok", queue="files", durable=True)
+    client.open_file("one", MIB)
+    stage(client, body[:MIB], 0, MIB)
+    client.call("tx.select", "tx.select-ok")
+    client.send("file.publish", routing_key="files", identifier="one")
+    client.call("tx.rollback", "tx.rollback-ok")
+    process.kill()
+    process.start()
+    client = Client(process)
+    client.call("tx.select", "tx.select-ok")
+    client.send("file.publish", routing_key="files", identifier="one")
+    client.call("tx.commit", "tx.commit-ok")
+    client.call("file.consume", "file.consume-ok", queue="files")
+    assert receive(client) == body[:MIB]

@@ -1,0 +1,77 @@
+"""A client of AMQP 0-9 on a socket, method by method, over the project's own engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from leveret.wire.amqp0.commands import Command, Error, Method
+from leveret.wire.amqp0.dialects import QPID
+from leveret.wire.amqp0.engine import CLIENT, Engine
+from leveret.wire.amqp0.properties import encode_header
+from leveret.wire.amqp0.specs import V0_9
+from tests.support.broker import Broker
+
+HEADER = b"AMQP\x01\x01\x00\x09"
+FILE = 70
+
+
+class Client:
+    """A connection with channel 1."""
+
+    def __init__(self, broker: Broker, timeout: float = 60.0) -> None:
+        self.socket = broker.connect(timeout)
+        self.engine = Engine(CLIENT, V0_9)
+        self.engine.max_staged_size = 1 << 40
+        self.engine.spools_stages = True
+        self.received: list[Command] = []
+        self.socket.sendall(HEADER)
+        self.expect("connection.start")
+        self.send("connection.start-ok", 0, mechanism="PLAIN", response=f"\0{broker.user}\0{broker.password}",
+                  locale="en_US")
+        self.expect("connection.tune")
+        self.send("connection.tune-ok", 0, channel_max=self.engine.channel_max, frame_max=self.engine.frame_max)
+        self.call("connection.open", "connection.open-ok", 0, virtual_host=broker.vhost)
+        self.call("channel.open", "channel.open-ok")
+
+    def flush(self) -> None:
+        self.socket.sendall(self.engine.to_send())
+
+    def send(self, name: str, channel: int = 1, **arguments: Any) -> None:
+        self.engine.send(channel, name, arguments)
+        self.flush()
+
+    def next(self) -> Command:
+        """The next command that arrives. ConnectionError where there is none any more."""
+        while not self.received:
+            data = self.socket.recv(1 << 18)
+            if not data:
+                raise ConnectionError("the broker closed the socket")
+            self.received += self.engine.receive(data)
+        return self.received.pop(0)
+
+    def expect(self, name: str) -> Method:
+        command = self.next()
+        assert isinstance(command, Method) and command.name == name, (name, getattr(command, "name", command), (
+            command.text if isinstance(command, Error) else getattr(command, "arguments", "")))
+        return command
+
+    def call(self, name: str, answer: str, channel: int = 1, **arguments: Any) -> dict[str, Any]:
+        self.send(name, channel, **arguments)
+        return self.expect(answer).arguments
+
+    def open_file(self, identifier: str, size: int) -> int:
+        """How much of a file is staged."""
+        there: int = self.call("file.open", "file.open-ok", identifier=identifier, content_size=size)["staged_size"]
+        return there
+
+    def begin_stage(self, size: int) -> None:
+        """Send a `file.stage` of `size` octets, which follow by `stage_octets`."""
+        self.engine.send_content(1, "file.stage", {}, encode_header(FILE, size, {"filename": "f"}, QPID, V0_9), b"")
+        self.flush()
+
+    def stage_octets(self, data: bytes) -> None:
+        self.engine.send_body(1, data)
+        self.flush()
+
+    def close(self) -> None:
+        self.socket.close()
