@@ -22,17 +22,18 @@ from leveret.broker.arguments import QueueSettings, parse_consumer_arguments
 from leveret.broker.consumer import Consumer
 from leveret.broker.errors import NotImplementedByBroker, PreconditionFailed
 from leveret.broker.log import CommitWaiter, Loaded
-from leveret.broker.message import ACQUIRED, ARCHIVED, ENTRY_OVERHEAD, ONLY_OFFSET, Entry, Message, Overlay, with_offset
+from leveret.broker.message import ARCHIVED, ENTRY_OVERHEAD, Entry, Message, Overlay
 from leveret.broker.queues import removal, rings
 from leveret.broker.queues.base import ACCEPTED, REJECTED, RELEASED, Queue, protocol_of
-from leveret.broker.queues.packing import PACKED, UNTIL, Pack
+from leveret.broker.queues.packing import PACKED, UNTIL
 from leveret.broker.queues.stream_chunks import CHUNK_TIME, SEALED_CHUNK_TIME, StreamChunk
 from leveret.broker.queues.stream_erasing import Erasing
 from leveret.broker.queues.stream_filters import StreamFilter
 from leveret.broker.queues.stream_offsets import FIRST, LAST, StartingPoint, starting_point
+from leveret.broker.queues.stream_reading import Reader, serve
 from leveret.broker.queues.stream_sealed import SealedPart
 from leveret.broker.queues.stream_sealing import Sealing, trim_chunk
-from leveret.broker.queues.stream_tracking import PUBLISHER_OCTETS, Progress, Tracking, name_of
+from leveret.broker.queues.stream_tracking import PUBLISHER_OCTETS, Tracking, name_of
 from leveret.broker.timers import Timed
 
 if TYPE_CHECKING:
@@ -41,31 +42,6 @@ if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost
 
 OFFSET: Final = "x-stream-offset"
-
-
-class Reader:
-    """A consumer's place in a stream.
-
-    next    sequence number of the next message
-    chunk   where that is, None while it has to be found
-    filter  what it wants
-    name, progress  what it is called, and how far it has come; None where nobody keeps that
-    packed  it gets packs of messages; `until` a sequence number, -1 for no end, and everything before `covered` was in
-            those it has got
-    """
-
-    __slots__ = ("chunk", "consumer", "covered", "filter", "name", "next", "packed", "progress", "until")
-
-    def __init__(self, consumer: Consumer, filter: StreamFilter) -> None:
-        self.consumer = consumer
-        self.next = 0
-        self.chunk: StreamChunk | None = None
-        self.filter = filter
-        self.name = ""
-        self.progress: Progress | None = None
-        self.packed = False
-        self.until = -1
-        self.covered = -1
 
 
 class _Appended(CommitWaiter):
@@ -475,149 +451,12 @@ class StreamQueue(Queue):
         for _, ring in list(self.rings):
             for consumer in list(ring):
                 reader = self.readers.get(consumer)
-                if reader is not None and not self._serve(reader):
+                if reader is not None and not serve(self, reader):
                     consumer.parked = True
                     if consumer in ring:
                         ring.remove(consumer)
 
-    def _serve(self, reader: Reader) -> bool:
-        """Deliver to one reader; False where it has no credit left."""
-        if reader.packed:
-            return self._serve_packs(reader)
-        consumer = reader.consumer
-        while True:
-            chunk = self._chunk_of(reader)
-            if chunk is None:
-                return True
-            if chunk.messages is None:
-                if not consumer.can_take(0):
-                    return False
-                self._load(chunk)
-                return True
-            if not self._serve_from(reader, chunk, chunk.messages):
-                return False
-
-    def _serve_from(self, reader: Reader, chunk: StreamChunk, messages: list[Message | None]) -> bool:
-        """Deliver what a chunk has in memory for a reader; False where it has no credit left."""
-        consumer = reader.consumer
-        progress = reader.progress
-        picks = consumer.selective or not reader.filter.any
-        overlays = chunk.overlays
-        watch = self.watch
-        first = chunk.first
-        delivered = 0
-        seq = reader.next
-        try:
-            while seq - first < len(messages):
-                message = messages[seq - first]
-                if message is None:
-                    seq += 1  # erased
-                    continue
-                overlay = overlays.get(seq) if overlays else None
-                if picks and self._skips(reader, message, overlay):
-                    seq += 1
-                    continue
-                if not consumer.can_take(message.size):
-                    return False
-                entry = Entry(self, message, seq)
-                entry.overlay = ONLY_OFFSET if overlay is None else with_offset(overlay)
-                entry.state = ACQUIRED
-                entry.acquired_count = 1
-                seq += 1
-                delivered += 1
-                if progress is not None:
-                    progress.handed.append(seq - 2)
-                if watch is not None:
-                    watch.delivered(entry, consumer.protocol())
-                if consumer.no_ack:
-                    consumer.deliver(entry)
-                    entry.state = ARCHIVED
-                    if watch is not None:
-                        watch.settled(entry, ACCEPTED, consumer.protocol())
-                    self._acknowledged(reader, seq - 2)
-                else:
-                    entry.holder = consumer
-                    consumer.unacked += 1
-                    self.unacked += 1
-                    consumer.deliver(entry)
-        finally:
-            reader.next = seq
-            self.delivered += delivered
-        return True
-
-    def _serve_packs(self, reader: Reader) -> bool:
-        """The same for a reader of packs. One has messages of one chunk."""
-        consumer = reader.consumer
-        watch = self.watch
-        while True:
-            before = reader.next
-            if 0 <= reader.until <= before:
-                if reader.covered < 0 or reader.covered == before:
-                    return True
-                messages: list[Message | None] | None = []
-                chunk = None
-            else:
-                chunk = self._chunk_of(reader)
-                if chunk is None:
-                    return True
-                messages = chunk.messages
-            if not consumer.can_take(0):
-                return False
-            if messages is None:
-                assert chunk is not None
-                self._load(chunk)
-                return True
-            first = reader.next
-            if reader.covered < 0 or first != before:
-                reader.covered = first  # what retention has taken is not covered
-            pack = Pack()
-            if chunk is not None:
-                end = chunk.end if reader.until < 0 else min(chunk.end, reader.until)
-                seq = first
-                while seq < end:
-                    index = seq - chunk.first
-                    message = messages[index]
-                    overlay = chunk.overlays.get(seq)
-                    if message is not None and not self._skips(reader, message, overlay):
-                        if not pack.has_room(message.size):
-                            break
-                        pack.add(message, seq - 1, chunk.time_of(index), overlay)
-                        if watch is not None:
-                            watch.delivered(Entry(self, message, seq), consumer.protocol(), True)
-                    seq += 1
-                reader.next = seq
-                if not pack.count and not 0 <= reader.until <= seq:
-                    continue
-            entry = Entry(self, pack.message(self.name, reader.covered - 1, reader.next - 1), reader.next)
-            entry.state = ACQUIRED
-            entry.acquired_count = 1
-            entry.holder = consumer
-            reader.covered = reader.next
-            consumer.unacked += 1
-            self.unacked += 1
-            self.delivered += pack.count
-            consumer.deliver(entry)
-
-    def _chunk_of(self, reader: Reader) -> StreamChunk | None:
-        """The chunk with the reader's next message, None where that has not come yet."""
-        chunk = reader.chunk
-        while chunk is not None and not chunk.dropped and reader.next >= chunk.end:
-            following = chunk.following
-            if following is None and chunk.segment is None:
-                return None
-            chunk = following
-            if chunk is not None:
-                reader.next = max(reader.next, chunk.first)
-        if chunk is None or chunk.dropped or (chunk.segment is not None and chunk.messages is None):
-            chunk = self._find(reader.next)
-            reader.chunk = chunk
-            if chunk is None:
-                return None
-            reader.next = max(reader.next, chunk.first)
-        reader.chunk = chunk
-        return chunk
-
-    def _find(self, seq: int) -> StreamChunk | None:
+    def find_chunk(self, seq: int) -> StreamChunk | None:
         """The first chunk that ends behind a sequence number."""
         sealed = self.sealed.find(seq)
         if sealed is not None:
@@ -633,15 +472,7 @@ class StreamQueue(Queue):
                 high = middle
         return chunks[low] if low < len(chunks) else None
 
-    def _skips(self, reader: Reader, message: Message, overlay: Overlay | None) -> bool:
-        """Whether a message is not for this reader."""
-        filter = reader.filter
-        if not filter.any and not filter.wants(self.broker, message, overlay):
-            return True
-        consumer = reader.consumer
-        return consumer.selective and not consumer.wants(message, None)
-
-    def _load(self, chunk: StreamChunk) -> None:
+    def load_chunk(self, chunk: StreamChunk) -> None:
         if not chunk.loading:
             chunk.loading = True
             if chunk.segment is None:
@@ -704,10 +535,10 @@ class StreamQueue(Queue):
         if holder is not None and self.named:
             reader = self.readers.get(holder)
             if reader is not None:
-                self._acknowledged(reader, entry.seq - 1)
+                self.acknowledged(reader, entry.seq - 1)
         self._given_back(entry, outcome)
 
-    def _acknowledged(self, reader: Reader, offset: int) -> None:
+    def acknowledged(self, reader: Reader, offset: int) -> None:
         progress = reader.progress
         if progress is not None and progress.acknowledge(offset):
             self.tracking.keep(reader.name, progress)

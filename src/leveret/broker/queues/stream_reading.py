@@ -1,0 +1,196 @@
+"""How readers go through a stream: their places, and what they are given.
+
+A reader has a chunk and a sequence number in it. Where the messages of the chunk are not in memory, they are read back
+once for all readers that wait for them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leveret.broker.consumer import Consumer
+from leveret.broker.message import ACQUIRED, ARCHIVED, ONLY_OFFSET, Entry, Message, Overlay, with_offset
+from leveret.broker.queues.base import ACCEPTED
+from leveret.broker.queues.packing import Pack
+from leveret.broker.queues.stream_chunks import StreamChunk
+from leveret.broker.queues.stream_filters import StreamFilter
+from leveret.broker.queues.stream_tracking import Progress
+
+if TYPE_CHECKING:
+    from leveret.broker.queues.stream import StreamQueue
+
+
+class Reader:
+    """A consumer's place in a stream.
+
+    next    sequence number of the next message
+    chunk   where that is, None while it has to be found
+    filter  what it wants
+    name, progress  what it is called, and how far it has come; None where nobody keeps that
+    packed  it gets packs of messages; `until` a sequence number, -1 for no end, and everything before `covered` was in
+            those it has got
+    """
+
+    __slots__ = ("chunk", "consumer", "covered", "filter", "name", "next", "packed", "progress", "until")
+
+    def __init__(self, consumer: Consumer, filter: StreamFilter) -> None:
+        self.consumer = consumer
+        self.next = 0
+        self.chunk: StreamChunk | None = None
+        self.filter = filter
+        self.name = ""
+        self.progress: Progress | None = None
+        self.packed = False
+        self.until = -1
+        self.covered = -1
+
+
+def serve(stream: StreamQueue, reader: Reader) -> bool:
+    """Deliver to one reader; False where it has no credit left."""
+    if reader.packed:
+        return _serve_packs(stream, reader)
+    consumer = reader.consumer
+    while True:
+        chunk = _chunk_of(stream, reader)
+        if chunk is None:
+            return True
+        if chunk.messages is None:
+            if not consumer.can_take(0):
+                return False
+            stream.load_chunk(chunk)
+            return True
+        if not _serve_from(stream, reader, chunk, chunk.messages):
+            return False
+
+
+def _serve_from(stream: StreamQueue, reader: Reader, chunk: StreamChunk,
+                messages: list[Message | None]) -> bool:
+    """Deliver what a chunk has in memory for a reader; False where it has no credit left."""
+    consumer = reader.consumer
+    progress = reader.progress
+    picks = consumer.selective or not reader.filter.any
+    overlays = chunk.overlays
+    watch = stream.watch
+    first = chunk.first
+    delivered = 0
+    seq = reader.next
+    try:
+        while seq - first < len(messages):
+            message = messages[seq - first]
+            if message is None:
+                seq += 1  # erased
+                continue
+            overlay = overlays.get(seq) if overlays else None
+            if picks and _skips(stream, reader, message, overlay):
+                seq += 1
+                continue
+            if not consumer.can_take(message.size):
+                return False
+            entry = Entry(stream, message, seq)
+            entry.overlay = ONLY_OFFSET if overlay is None else with_offset(overlay)
+            entry.state = ACQUIRED
+            entry.acquired_count = 1
+            seq += 1
+            delivered += 1
+            if progress is not None:
+                progress.handed.append(seq - 2)
+            if watch is not None:
+                watch.delivered(entry, consumer.protocol())
+            if consumer.no_ack:
+                consumer.deliver(entry)
+                entry.state = ARCHIVED
+                if watch is not None:
+                    watch.settled(entry, ACCEPTED, consumer.protocol())
+                stream.acknowledged(reader, seq - 2)
+            else:
+                entry.holder = consumer
+                consumer.unacked += 1
+                stream.unacked += 1
+                consumer.deliver(entry)
+    finally:
+        reader.next = seq
+        stream.delivered += delivered
+    return True
+
+
+def _serve_packs(stream: StreamQueue, reader: Reader) -> bool:
+    """The same for a reader of packs. One has messages of one chunk."""
+    consumer = reader.consumer
+    watch = stream.watch
+    while True:
+        before = reader.next
+        if 0 <= reader.until <= before:
+            if reader.covered < 0 or reader.covered == before:
+                return True
+            messages: list[Message | None] | None = []
+            chunk = None
+        else:
+            chunk = _chunk_of(stream, reader)
+            if chunk is None:
+                return True
+            messages = chunk.messages
+        if not consumer.can_take(0):
+            return False
+        if messages is None:
+            assert chunk is not None
+            stream.load_chunk(chunk)
+            return True
+        first = reader.next
+        if reader.covered < 0 or first != before:
+            reader.covered = first  # what retention has taken is not covered
+        pack = Pack()
+        if chunk is not None:
+            end = chunk.end if reader.until < 0 else min(chunk.end, reader.until)
+            seq = first
+            while seq < end:
+                index = seq - chunk.first
+                message = messages[index]
+                overlay = chunk.overlays.get(seq)
+                if message is not None and not _skips(stream, reader, message, overlay):
+                    if not pack.has_room(message.size):
+                        break
+                    pack.add(message, seq - 1, chunk.time_of(index), overlay)
+                    if watch is not None:
+                        watch.delivered(Entry(stream, message, seq), consumer.protocol(), True)
+                seq += 1
+            reader.next = seq
+            if not pack.count and not 0 <= reader.until <= seq:
+                continue
+        entry = Entry(stream, pack.message(stream.name, reader.covered - 1, reader.next - 1), reader.next)
+        entry.state = ACQUIRED
+        entry.acquired_count = 1
+        entry.holder = consumer
+        reader.covered = reader.next
+        consumer.unacked += 1
+        stream.unacked += 1
+        stream.delivered += pack.count
+        consumer.deliver(entry)
+
+
+def _chunk_of(stream: StreamQueue, reader: Reader) -> StreamChunk | None:
+    """The chunk with the reader's next message, None where that has not come yet."""
+    chunk = reader.chunk
+    while chunk is not None and not chunk.dropped and reader.next >= chunk.end:
+        following = chunk.following
+        if following is None and chunk.segment is None:
+            return None
+        chunk = following
+        if chunk is not None:
+            reader.next = max(reader.next, chunk.first)
+    if chunk is None or chunk.dropped or (chunk.segment is not None and chunk.messages is None):
+        chunk = stream.find_chunk(reader.next)
+        reader.chunk = chunk
+        if chunk is None:
+            return None
+        reader.next = max(reader.next, chunk.first)
+    reader.chunk = chunk
+    return chunk
+
+
+def _skips(stream: StreamQueue, reader: Reader, message: Message, overlay: Overlay | None) -> bool:
+    """Whether a message is not for this reader."""
+    filter = reader.filter
+    if not filter.any and not filter.wants(stream.broker, message, overlay):
+        return True
+    consumer = reader.consumer
+    return consumer.selective and not consumer.wants(message, None)
