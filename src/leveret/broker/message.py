@@ -26,6 +26,10 @@ NOT_BASIC: Final = 1
 # By format.
 PROTOCOLS: Final = ("0-9-1", "1.0", "0-9", "0-9")
 
+# The parts of `Message.publisher`.
+KIND_SHIFT: Final = 48
+CONNECTION: Final = (1 << KIND_SHIFT) - 1
+
 DEFAULT_PRIORITY: Final = 4
 # What an entry costs in memory beside its body: objects, header, address. Octets.
 ENTRY_OVERHEAD: Final = 700
@@ -48,7 +52,8 @@ class Message:
     priority    -1 where the publisher gave none
     expires_at  milliseconds of the broker's clock (Unix time), 0 for never, AT_ONCE for a TTL of 0
     headers_at  a hint for whoever decodes `header`: offset of the headers (AMQP 1.0: of the footer), -1 for none
-    publisher   the number of the connection that published it (for no-local), 0 for none of this process's life
+    publisher   the number of the connection that published it (for no-local), 0 for none of this process's life; from
+                KIND_SHIFT on the content class of what came over 0-9: all that is known of it when it is paged out
     row, slot   where the log holds the message record; None while it is in memory only. A slot of -1: nowhere, but it
                 counts as kept once the row is on disk
     """

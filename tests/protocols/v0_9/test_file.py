@@ -6,8 +6,13 @@ from typing import Any
 
 import pytest
 
+from leveret.broker.broker import Broker
+from leveret.broker.log import Recovery
+from leveret.broker.metadata import VHOST, make_key
 from leveret.broker.staging import IN_MEMORY, StagingSettings
+from leveret.broker.vhost import MIXED
 from leveret.protocols.v0_9.files import MOST_OPEN
+from leveret.storage.memory import MemoryLog
 from leveret.wire.amqp0.commands import ContentMethod
 from leveret.wire.amqp0.dialects import QPID
 from leveret.wire.amqp0.properties import decode_header, encode_header
@@ -596,3 +601,48 @@ def test_nothing_is_left_behind(site: Site) -> None:
     channel.call("file.open", "file.open-ok", identifier="one", content_size=5)
     channel.close()
     assert [staged.owner for staged in site.broker.staging.uploads.values()] == [None]
+
+
+def test_what_a_consumer_does_not_want_stays_on_disk() -> None:
+    site = Site(overflow=MemoryLog())
+    site.broker.page_above = 20_000
+    channel = connect(site).channel()
+    channel.declare(durable=True)
+    for number in range(200):
+        send(channel, b"%d" % number)
+    queue = site.vhost.queues["q"]
+    before = queue.memory
+    basic = connect(site).channel()
+    basic.consume("q", no_ack=True)
+    basic.run()
+    assert queue.memory <= before and queue.backlog.chunks
+    channel.publish(body=b"basic")
+    channel.run()
+    assert basic.delivered() == [b"basic"]
+    consume(channel, no_ack=True)
+    assert [got(channel).body for _ in range(200)] == [b"%d" % number for number in range(200)]
+
+
+def test_no_local(site: Site, channel: Channel) -> None:
+    channel.declare()
+    consume(channel, no_local=True)
+    send(channel)
+    assert take(channel) is None and count(site) == 1
+    send(connect(site).channel(), b"of another")
+    assert got(channel).body == b"of another"
+    other = channel.client.channel()
+    other.declare("basic")
+    other.consume("basic", no_local=True)
+    other.publish("basic")
+    assert other.delivered() == []
+
+
+def test_a_vhost_remembers_that_it_is_mixed(site: Site, channel: Channel) -> None:
+    channel.declare()
+    assert not site.vhost.mixed
+    send(channel)
+    recovery = Recovery()
+    recovery.metadata[VHOST, make_key("/")] = MIXED
+    after = Broker(MemoryLog())
+    after.recover(recovery)
+    assert site.vhost.mixed and after.vhosts["/"].mixed

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import mypyc_attr
 
 from leveret.broker.log import Loaded, RecoveredQueue
-from leveret.broker.message import ENTRY_OVERHEAD, Entry, Overlay
+from leveret.broker.message import ENTRY_OVERHEAD, FORMAT_BASIC_0_9, KIND_SHIFT, Entry, Overlay
 from leveret.broker.queues import delayed, expiry, limits, remains
 from leveret.broker.queues.backlog import Backlog
 
@@ -211,7 +211,10 @@ def chunk_loaded(queue: Queue, backlog: Backlog, loaded: list[Loaded]) -> None:
 def entry_of(queue: Queue, item: Loaded, publisher: int, handed_out_until: int) -> Entry:
     """The entry that was read back; `publisher` is who published it. Up to a sequence number all entries count as handed
     out before."""
-    item.message.publisher = publisher
+    message = item.message
+    if not publisher and message.format >= FORMAT_BASIC_0_9:
+        publisher = message.header[1] << KIND_SHIFT
+    message.publisher = publisher
     entry = Entry(queue, item.message, item.seq)
     entry.row = item.row
     entry.slot = item.slot

@@ -10,7 +10,7 @@ import msgspec
 
 from leveret.broker.errors import BrokerError, CommandInvalid, ContentTooLarge, NotImplementedByBroker, ResourceError
 from leveret.broker.log import CommitWaiter
-from leveret.broker.message import Message
+from leveret.broker.message import CONNECTION, Message
 from leveret.broker.queues.requests import RequestHandler
 from leveret.management.requests import leases, queues, stages, streams
 from leveret.management.requests.operation import Asked, AskingSession, Fields, Later, Operation
@@ -63,7 +63,7 @@ class Requests(RequestHandler):
         self._waiting: dict[int, int] = {}
 
     def handle(self, vhost: Vhost, message: Message) -> None:
-        session = self._session(message.publisher)
+        session = self._session(message.publisher & CONNECTION)
         if session is None:
             return  # nobody knows any more who asked
         try:
@@ -113,7 +113,7 @@ class Requests(RequestHandler):
         self._broker.log.wait(reply)
 
     def send(self, message: Message, queue: Queue, body: bytes) -> None:
-        number = message.publisher
+        number = message.publisher & CONNECTION
         waiting = self._waiting.pop(number) - 1
         if waiting:
             self._waiting[number] = waiting

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.message import FORMAT_BASIC_0_9, FORMAT_CLASS_0_9, Entry, Message
 from leveret.broker.queues.base import Queue
+from leveret.protocols.v0_9.consumers import publisher_of
 from leveret.protocols.v0_9.files import Files
 from leveret.protocols.v0_9.realms import WRITE, Tickets
 from leveret.protocols.v0_9_1.channel import Channel as Channel091
-from leveret.wire.amqp0.classes import FILE, STREAM, class_of
+from leveret.wire.amqp0.classes import BASIC, FILE, STREAM, class_of
 from leveret.wire.amqp0.commands import TICKET_SHIFT, ContentMethod, Publish
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class Channel(Channel091):
     def __init__(self, connection: Connection, number: int, id: str) -> None:
         super().__init__(connection, number)
         self.format = FORMAT_BASIC_0_9
+        self.publisher = publisher_of(connection, BASIC)
         self.id = id
         self.opened_on = connection
         self.files = Files(self)

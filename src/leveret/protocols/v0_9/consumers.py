@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leveret.broker.message import FORMAT_BASIC_0_9, FORMAT_CLASS_0_9, Entry, Message
+from leveret.broker.message import CONNECTION, FORMAT_BASIC_0_9, FORMAT_CLASS_0_9, KIND_SHIFT, Entry, Message
 from leveret.broker.queues import rings
 from leveret.broker.queues.base import Queue
 from leveret.broker.vhost import Vhost
@@ -17,6 +17,7 @@ from leveret.wire.amqp0.classes import BASIC, class_of
 
 if TYPE_CHECKING:
     from leveret.protocols.v0_9_1.channel import Channel
+    from leveret.protocols.v0_9_1.connection import Connection
 
 
 def is_of_class(message: Message, kind: int) -> bool:
@@ -24,6 +25,11 @@ def is_of_class(message: Message, kind: int) -> bool:
     if message.format == FORMAT_CLASS_0_9:
         return class_of(message.header) == kind
     return message.format != FORMAT_BASIC_0_9 or kind == BASIC
+
+
+def publisher_of(connection: Connection, kind: int) -> int:
+    """`Message.publisher` of a content of this class: by it consumers know what they need not read back."""
+    return kind << KIND_SHIFT | connection.number
 
 
 class ClassConsumer(ChannelConsumer):
@@ -37,7 +43,14 @@ class ClassConsumer(ChannelConsumer):
         self.selective = no_local or self.kind != BASIC or channel.vhost.mixed
 
     def wants(self, message: Message, entry: Entry | None) -> bool:
-        return is_of_class(message, self.kind) and super().wants(message, entry)
+        return is_of_class(message, self.kind) and self._wants_from(message.publisher)
+
+    def wants_of(self, publisher: int) -> bool:
+        kind = publisher >> KIND_SHIFT
+        return kind in (0, self.kind) and self._wants_from(publisher)
+
+    def _wants_from(self, publisher: int) -> bool:
+        return not (self.no_local and publisher & CONNECTION == self.on_channel.connection.number)
 
 
 class BasicConsumer(ClassConsumer):

@@ -10,13 +10,14 @@ from leveret.broker.errors import NotAllowed, NotFound, PreconditionFailed, Reso
 from leveret.broker.leases.reading import LEASE
 from leveret.broker.message import FORMAT_CLASS_0_9, Message, make_address
 from leveret.protocols.v0_9.channel import Channel
-from leveret.protocols.v0_9.consumers import mix
+from leveret.protocols.v0_9.consumers import mix, publisher_of
 from leveret.protocols.v0_9.files import KIND, FileConsumer, Incoming
 from leveret.protocols.v0_9.queue_methods import name_of
 from leveret.protocols.v0_9.realms import READ, WRITE
 from leveret.protocols.v0_9_1 import basic_methods
 from leveret.protocols.v0_9_1.channel import PendingPublish
 from leveret.protocols.v0_9_1.replies import reply_when_kept
+from leveret.wire.amqp0.classes import FILE
 from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY, ContentMethod
 from leveret.wire.amqp0.dialects import QPID
 from leveret.wire.amqp0.properties import decode_header
@@ -95,7 +96,7 @@ def publish(channel: Channel, ticket: int, exchange: str, routing_key: str, mand
     header = staged.header
     properties = decode_header(header, QPID, V0_9)[2]
     message = Message(address, header, staged.finish(), staged.size, True, properties.get("priority", -1), 0, -1,
-                      connection.number, FORMAT_CLASS_0_9)
+                      publisher_of(connection, FILE), FORMAT_CLASS_0_9)
     flags = MANDATORY * mandatory | IMMEDIATE * immediate
     mix(channel.vhost)
     channel.publish_count += 1

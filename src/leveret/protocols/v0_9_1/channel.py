@@ -148,7 +148,7 @@ class ChannelConsumer(Consumer):
 class Channel(Holder):
     """One channel of a connection.
 
-    format      of what is published on it
+    format      of what is published on it; publisher: as messages name it
     unacked     entries by delivery tag; `low_tag`: no lower tag is in it
     active      the client lets deliveries flow (channel.flow); paused: we have asked it to stop publishing
     stalled     a reply is waiting for a commit or a page; commands of this channel queue up in `backlog`
@@ -164,6 +164,7 @@ class Channel(Holder):
         self.number = number
         self.scope = object()
         self.format = FORMAT_AMQP0
+        self.publisher: int = connection.number
         self.active = True
         self.paused = False
         self.pause_known = False
@@ -236,7 +237,7 @@ class Channel(Holder):
             body = self.incoming
             self.incoming = []
         message = Message(address, header, body, command.size, command.delivery_mode == 2, command.priority, expires_at,
-                          command.headers_at, connection.number, self.format)
+                          command.headers_at, self.publisher, self.format)
         if route.request:
             self.requested = True
         else:
