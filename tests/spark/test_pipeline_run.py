@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from leveret import blocking
 from leveret.cli.app import leveret
-from leveret.spark.pipeline.state import FlowState, lag_of
+from leveret.spark.pipeline.state import FlowState
 from tests.spark.pipelines import orders, publish
 from tests.spark.test_pipeline_flows import plain_files
 from tests.support.broker import ROOT, LeveretProcess
@@ -143,21 +143,13 @@ def test_a_flow_that_cannot_run_ends_the_application(connection: blocking.Connec
     assert result.stderr.strip().endswith("Error: a flow has failed too often")
 
 
-def test_lag_is_what_streams_have_beyond_the_offsets() -> None:
-    def offsets(**streams: int) -> dict[str, Any]:
-        return {"version": 1, "streams": {name: {"id": "x", "next": at} for name, at in streams.items()}, "began": {"a": 1}}
-
-    assert lag_of([offsets(a=3, b=5)], [offsets(a=10, b=5)]) == 7
-    assert lag_of([offsets(a=3)], [offsets(a=3, new=4)]) == 0
-    assert lag_of("what", "ever") is None
-    assert lag_of(None, {"a": 3}) is None
-
-
 def test_a_batch_that_is_told_twice_is_counted_once() -> None:
     progress = {"batchId": 4, "numInputRows": 10, "processedRowsPerSecond": 5.0, "batchDuration": 3, "durationMs": {},
                 "eventTime": {}, "sources": [{"endOffset": '{"streams": {"s": {"next": 10}}}',
-                                               "latestOffset": '{"streams": {"s": {"next": 12}}}'}]}
+                                               "latestOffset": '{"streams": {"s": 12}, "lag": 2}'}]}
     state = FlowState()
     state.take(progress)
     state.take(progress)
     assert (state.rows, state.batch, state.lag) == (10, 4, 2)
+    state.take({**progress, "numInputRows": 0, "sources": [{"endOffset": None, "latestOffset": None}]})
+    assert (state.rows, state.lag) == (10, 0)

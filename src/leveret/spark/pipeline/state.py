@@ -47,7 +47,10 @@ class FlowState:
         self.watermark = dict(progress["eventTime"] or {}).get("watermark")
         self.offsets = [_json(source["endOffset"]) for source in sources]
         self.latest = [_json(source["latestOffset"]) for source in sources]
-        self.lag = lag_of(self.offsets, self.latest)
+        self.lag = lag_of(self.latest)
+        if self.lag is None and not progress["numInputRows"]:
+            # A trigger without rows: Spark tells no offsets, for there was nothing beyond those that it has.
+            self.lag = 0
         self.updated = time.time()
 
 
@@ -58,25 +61,10 @@ def _json(text: Any) -> Any:
         return text
 
 
-def lag_of(offsets: Any, latest: Any) -> int | None:
-    """Messages between two offsets of the data source; None where they are no such ones.
-
-    Both are those of `leveret.spark.offsets`, or lists of them: of each stream the next offset is subtracted.
-    """
-    if isinstance(latest, bool) or isinstance(offsets, bool):
-        return None
-    if isinstance(latest, int):
-        return max(latest - offsets, 0) if isinstance(offsets, int) else None
-    if isinstance(latest, Mapping) and isinstance(offsets, Mapping):
-        if "streams" in latest:
-            return lag_of(offsets.get("streams"), latest["streams"])
-        found = [lag_of(offsets.get(key), value) for key, value in latest.items()]
-    elif isinstance(latest, list) and isinstance(offsets, list):
-        found = [lag_of(one, other) for one, other in zip(offsets, latest, strict=False)]
-    else:
-        return None
-    known = [lag for lag in found if lag is not None]
-    return sum(known) if known else None
+def lag_of(latest: list[Any]) -> int | None:
+    """Messages that sources have beyond what was read, as the data source tells them; None where it does not."""
+    lags = [source["lag"] for source in latest if isinstance(source, Mapping) and isinstance(source.get("lag"), int)]
+    return sum(lags) if lags else None
 
 
 class StateFile:
