@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from leveret.broker.bodies import whole
-from leveret.broker.broker import Broker, HeaderReader, Holder, VhostSettings
-from leveret.broker.consumer import Consumer
+from leveret.broker.broker import Broker, HeaderReader, VhostSettings
+from leveret.broker.consumer import Consumer, Holder
 from leveret.broker.log import CommitWaiter, Loaded, Located, RecoveredQueue, Recovery
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, Entry, Message, make_address
 from leveret.broker.queues.base import Queue

@@ -15,13 +15,14 @@ from typing import Any, Final
 
 from mypy_extensions import mypyc_attr
 
-from leveret.broker import metadata
+from leveret.broker import branch_recovery, metadata
 from leveret.broker.bodies import Body
-from leveret.broker.consumer import Output
+from leveret.broker.branches import BranchSettings
+from leveret.broker.consumer import Holder, Output
 from leveret.broker.errors import NotFound, PreconditionFailed, ResourceError
 from leveret.broker.jobs import Jobs
 from leveret.broker.leases import recovery as lease_recovery
-from leveret.broker.log import CommitWaiter, Log, Recovery
+from leveret.broker.log import Log, Recovery
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, Entry, Message
 from leveret.broker.queues import paging, remains, shares
 from leveret.broker.queues.base import Queue
@@ -39,14 +40,6 @@ DEFAULT_PAGE_ABOVE: Final = 64 << 20
 ID_BLOCK: Final = 1000
 LAZY: Final = 0.01
 LAZY_OCTETS: Final = 1 << 20
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Holder(CommitWaiter):
-    """Something that publishes and holds acquired entries: a channel, a session."""
-
-    def held(self, queue: Queue) -> list[Entry]:
-        raise NotImplementedError
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -136,6 +129,7 @@ class Broker:
         self.request_handler: RequestHandler | None = None
         self.jobs = Jobs(self)
         self.stage_settings = StageSettings()
+        self.branch_settings = BranchSettings()
         self.staging = Staging(self)
         # Tells this store from all others; made at its first start.
         self.identity = ""
@@ -297,6 +291,7 @@ class Broker:
         counter = stored.get((metadata.COUNTER, "lease-epoch"))
         if counter is not None:
             self.next_lease_epoch = int(metadata.unpack(counter)["next"])
+        taken = branch_recovery.take(recovery)
         leases = lease_recovery.Restoring(recovery)
         for (kind, key), octets in stored.items():
             if kind == metadata.VHOST:
@@ -313,6 +308,12 @@ class Broker:
                 vhost = self.vhosts.get(names[0])
                 if vhost is not None:
                     vhost.restore(kind, names[1:], metadata.unpack(value), recovery, leases)
+        for (kind, key), value in stored.items():
+            if kind == metadata.BRANCH:
+                name, branch = metadata.split_key(key)
+                vhost = self.vhosts.get(name)
+                if vhost is not None:
+                    vhost.branches.restore(branch, metadata.unpack(value), taken.get(key))
         leases.finish(self.log)
         self.staging.recover(recovery)
 
@@ -329,6 +330,7 @@ class Broker:
             for queue in list(vhost.remains.values()):
                 remains.move(queue)
             vhost.stages.start()
+            vhost.branches.start()
         if self.segments is not None and streams:
             known = set()
             for stream in streams:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from mypy_extensions import mypyc_attr
 
+from leveret.broker.log import CommitWaiter
+
 if TYPE_CHECKING:
     from leveret.broker.message import Entry, Message
     from leveret.broker.queues.base import Queue
@@ -21,6 +23,14 @@ class Output:
     """A connection with something to write at the end of the turn."""
 
     def flush(self) -> None:
+        raise NotImplementedError
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Holder(CommitWaiter):
+    """Something that publishes and holds acquired entries: a channel, a session, the branches of a vhost."""
+
+    def held(self, queue: Queue) -> list[Entry]:
         raise NotImplementedError
 
 

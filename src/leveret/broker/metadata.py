@@ -27,6 +27,7 @@ LEASE_BATCH: Final = "lease-batch"  # a planned batch: the sequence numbers of i
 STREAM_CHUNK: Final = "stream-chunk"  # when a chunk of a stream began
 STREAM_OFFSET: Final = "stream-offset"  # how far a named consumer of a stream has come
 STAGE: Final = "stage"
+BRANCH: Final = "branch"  # of a distributed transaction: prepared, or decided by hand
 STAGE_APP: Final = "stage-app"  # a sink's last batch, and what is left to do of it
 STAGED: Final = "staged"  # a content that is being staged, or waits to be published
 STREAM_PUBLISHER: Final = "stream-publisher"  # what a named publisher has sent to a stream

@@ -25,6 +25,7 @@ class Transaction(CommitWaiter):
 
     publish   a message to the queues it was routed to, where it becomes visible at `due` (0: with the commit)
     settle    an acquired entry, with one of ACCEPT, REQUEUE, REJECT
+    forced    full queues take it, too: that was promised
     """
 
     def __init__(self, log: Log) -> None:
@@ -32,6 +33,7 @@ class Transaction(CommitWaiter):
         self.publishes: list[tuple[Message, list[Queue], int]] = []
         self.settlements: list[tuple[Entry, int]] = []
         self.prepared: list[Entry] = []
+        self.forced = False
         self.done: Callable[[], None] | None = None
 
     def publish(self, message: Message, queues: list[Queue], due: int = 0) -> None:
@@ -46,7 +48,7 @@ class Transaction(CommitWaiter):
         self.done = done
         for message, queues, due in self.publishes:
             for queue in queues:
-                if queue.deleted or limits.turns_away(queue, message):
+                if queue.deleted or (not self.forced and limits.turns_away(queue, message)):
                     continue
                 overlay: Overlay | None = None
                 if due:

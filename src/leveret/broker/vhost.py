@@ -21,6 +21,7 @@ from leveret.broker.arguments import (
     parse_exchange_arguments,
     parse_queue_arguments,
 )
+from leveret.broker.branches import Branches
 from leveret.broker.dead_letter import DeadLetters, split_address
 from leveret.broker.errors import (
     AccessRefused,
@@ -98,6 +99,7 @@ class Vhost:
             self.exchanges[exchange_name] = make_exchange(type_name, exchange_name, durable=True)
         self.exchanges[CONTROL] = ControlExchange(RequestQueue(self))
         self.stages = Stages(self)
+        self.branches = Branches(self)
         told = EventsExchange()
         self.exchanges[told.name] = told
         self.events = Events(self, told)
@@ -131,6 +133,7 @@ class Vhost:
     def clear(self) -> None:
         """Delete everything."""
         self.removed = True
+        self.branches.clear()
         for queue in list(self.queues.values()):
             self.remove_queue(queue)
         for queue in list(self.remains.values()):

@@ -15,6 +15,7 @@ COMMANDS = {
     "streams": ("leveret.cli.streams:streams", "List, inspect and partition streams."),
     "leases": ("leveret.cli.leases:leases", "List and release leases of queues."),
     "stages": ("leveret.cli.stages:stages", "List and give up the stages of sinks."),
+    "dtx": ("leveret.cli.dtx:dtx", "List and decide branches of distributed transactions."),
     "exchanges": ("leveret.cli.exchanges:exchanges", "List, add and delete exchanges."),
     "bindings": ("leveret.cli.bindings:bindings", "List, add and delete bindings."),
     "connections": ("leveret.cli.connections:connections", "List and close connections."),

@@ -286,6 +286,17 @@ class StagingConfig(Section, frozen=True, kw_only=True):
     ] = 86400.0
 
 
+class DtxConfig(Section, frozen=True, kw_only=True):
+    """Branches of distributed transactions."""
+
+    timeout: Annotated[
+        Seconds,
+        about("Time after which a branch is rolled back that is not prepared, unless its coordinator sets another one; "
+              "0: never. A prepared branch waits for its coordinator, or for `leveret dtx`.", ge=0),
+    ] = 300.0
+    count: Annotated[int, about("Branches of one vhost.", ge=1)] = 10_000
+
+
 class AuthConfig(Section, frozen=True, kw_only=True):
     """How clients say who they are."""
 
@@ -415,6 +426,7 @@ class Config(Section, frozen=True, kw_only=True):
     streams: StreamsConfig = field(default_factory=StreamsConfig)
     stages: StagesConfig = field(default_factory=StagesConfig)
     staging: StagingConfig = field(default_factory=StagingConfig)
+    dtx: DtxConfig = field(default_factory=DtxConfig)
     auth: AuthConfig = field(default_factory=AuthConfig)
     users: dict[str, UserConfig] = field(default_factory=dict)
     vhosts: dict[str, VhostConfig] = field(default_factory=dict)

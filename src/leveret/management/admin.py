@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ from leveret.broker.vhost import Vhost
 from leveret.config import Config, VhostConfig
 from leveret.management import (
     bindings,
+    branches,
     connections,
     exchanges,
     leases,
@@ -42,6 +43,7 @@ CALLS: dict[str, Call] = {
     **segments.CALLS,
     **leases.CALLS,
     **stages.CALLS,
+    **branches.CALLS,
     **exchanges.CALLS,
     **bindings.CALLS,
     **connections.CALLS,
@@ -119,7 +121,7 @@ class Admin:
             self.broker.log.wait(committed)
             self.broker.end_turn()
         await self._on_disk(committed)
-        return result
+        return await result if isinstance(result, Awaitable) else result
 
     async def _on_disk(self, committed: _Committed) -> None:
         log = self.broker.log

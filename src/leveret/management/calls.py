@@ -1,12 +1,12 @@
 """What a management call is: a name, the shape of its arguments, a function over `Admin`.
 
 A call returns a value of JSON's types, or an iterator of objects for a list, which may be long and is made piece by
-piece.
+piece; one that changes something may also return what it is answered with later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from leveret.management.admin import Admin
 
 Item = dict[str, Any]
-Result = Iterator[Item] | Item | None
+Result = Iterator[Item] | Item | Awaitable[Item] | None
 
 
 class Arguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

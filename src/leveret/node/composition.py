@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from leveret import __version__, build_info
+from leveret.broker.branches import BranchSettings
 from leveret.broker.broker import Broker, VhostSettings
 from leveret.broker.errors import PreconditionFailed, StorageFailed
 from leveret.broker.log import Log, Recovery
@@ -107,6 +108,7 @@ class Composition:
         if self.on_disk:
             self.staged_files = StagedFiles(config.server.data_path, config.limits.disk_free)
             self.broker.staging.place = self.staged_files
+        self.broker.branch_settings = BranchSettings(round(config.dtx.timeout * 1000), config.dtx.count)
         self.broker.header_readers.update(header_readers())
         self.services = Services(
             self.broker, users, _session_settings(config), mechanisms=list(config.auth.mechanisms),

@@ -72,7 +72,7 @@ class Restoring:
             leases.count += batch.count
             leases.octets += batch.octets
         if taken:
-            self.recovery.queues[queue.id] = _without(recovered, taken)
+            self.recovery.queues[queue.id] = without(recovered, taken)
 
     def finish(self, log: Log) -> None:
         """All queues are there: forget the leases of those that are not."""
@@ -136,7 +136,7 @@ def _take(queue: Queue, batch: Batch, recovered: RecoveredQueue, at: int, end: i
         at = until
 
 
-def _without(recovered: RecoveredQueue, taken: list[tuple[int, int]]) -> RecoveredQueue:
+def without(recovered: RecoveredQueue, taken: list[tuple[int, int]]) -> RecoveredQueue:
     """What is recovered of a queue but the spans of positions that are taken."""
     left = RecoveredQueue()
     at = 0

@@ -15,6 +15,7 @@ from leveret.wire.amqp0.commands import TICKET_SHIFT, ContentMethod, Publish
 
 if TYPE_CHECKING:
     from leveret.protocols.v0_9.connection import Connection
+    from leveret.protocols.v0_9.dtx import DtxSession
 
 _FLAGS: Final = (1 << TICKET_SHIFT) - 1
 # By class; messages of class message are returned by its own means.
@@ -31,6 +32,7 @@ class Channel(Channel091):
         self.id = id
         self.opened_on = connection
         self.files = Files(self)
+        self.dtx: DtxSession | None = None
         self.tickets = Tickets(connection.realms, connection.user, self, connection.tickets)
 
     def publish(self, command: Publish) -> None:
@@ -76,4 +78,6 @@ class Channel(Channel091):
         if not self.closing:
             self.tickets.close()
             self.files.close()
+            if self.dtx is not None:
+                self.dtx.close()
         Channel091.close(self)

@@ -6,14 +6,21 @@ from collections.abc import Callable
 from typing import Final
 
 from leveret.broker.errors import NotImplementedByBroker
-from leveret.protocols.v0_9 import basic_methods, channel_methods, exchange_methods, file_methods, queue_methods
+from leveret.protocols.v0_9 import (
+    basic_methods,
+    channel_methods,
+    dtx_methods,
+    exchange_methods,
+    file_methods,
+    queue_methods,
+)
 from leveret.protocols.v0_9_1 import tx_methods
 from leveret.protocols.v0_9_1.channel import Channel
 from leveret.wire.amqp0.commands import ContentMethod, Method
 
 HANDLERS: Final[dict[str, Callable[..., None]]] = {
     **channel_methods.HANDLERS, **exchange_methods.HANDLERS, **queue_methods.HANDLERS, **basic_methods.HANDLERS,
-    **tx_methods.HANDLERS, **file_methods.HANDLERS,
+    **tx_methods.HANDLERS, **dtx_methods.HANDLERS, **file_methods.HANDLERS,
 }
 # Those with a content get the whole command.
 CONTENT_HANDLERS: Final[dict[str, Callable[..., None]]] = {**file_methods.CONTENT_HANDLERS}

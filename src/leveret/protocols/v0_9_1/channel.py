@@ -9,8 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.bodies import Body, StoredBody, whole
-from leveret.broker.broker import Holder
-from leveret.broker.consumer import Consumer
+from leveret.broker.consumer import Consumer, Holder
 from leveret.broker.errors import ContentTooLarge, NotImplementedByBroker, PreconditionFailed
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, NOT_BASIC, Entry, Message
 from leveret.broker.queues.base import Queue

@@ -7,9 +7,9 @@ from typing import Final
 
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.message import AT_ONCE
+from leveret.broker.queues.base import Queue
 from leveret.broker.transactions import REQUEUE, Transaction
-from leveret.protocols.v0_9_1.channel import NO_CONSUMERS, NO_ROUTE, Channel
-from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY
+from leveret.protocols.v0_9_1.channel import Channel, PendingPublish
 
 
 def select(channel: Channel) -> None:
@@ -25,30 +25,27 @@ def commit(channel: Channel) -> None:
     _check(channel, "commit")
     transaction = Transaction(channel.log)
     for pending in channel.tx_publishes:
-        message = pending.message
-        if message.expires_at > AT_ONCE:
-            message.expires_at += channel.broker.timers.now() - pending.sent_at  # its time starts with the commit
-        route = pending.route
-        queues = [queue for queue in channel.route_message(route, message) if not queue.deleted]
-        if not queues and pending.flags & (MANDATORY | IMMEDIATE):
-            mandatory = pending.flags & MANDATORY
-            channel.send_return(message, NO_ROUTE if mandatory else NO_CONSUMERS,
-                                "NO_ROUTE" if mandatory else "NO_CONSUMERS")
-        elif pending.flags & IMMEDIATE:
-            ready = [queue for queue in queues if queue.can_deliver_now(message)]
-            if not ready:
-                channel.send_return(message, NO_CONSUMERS, "NO_CONSUMERS")
-            queues = ready
-        transaction.publish(message, queues)
+        transaction.publish(pending.message, queues_of(channel, pending))
     for tag, entry, outcome in channel.tx_settlements:
         channel.uncount(tag, entry)
         if outcome == REQUEUE and channel.vhost.strict:
             entry.queue.refuse(entry, channel.scope)
         transaction.settle(entry, outcome)
-    _begin_again(channel)
+    begin_again(channel)
     channel.transaction_ended(True)
     channel.stall()
     transaction.commit(_Commit(channel).done)
+
+
+def queues_of(channel: Channel, pending: PendingPublish) -> list[Queue]:
+    """The queues that a publish goes to which was held back until now; it is returned where it asked for that."""
+    message = pending.message
+    if message.expires_at > AT_ONCE:
+        message.expires_at += channel.broker.timers.now() - pending.sent_at  # its time starts with the commit
+    queues = [queue for queue in channel.route_message(pending.route, message) if not queue.deleted]
+    if pending.flags or not queues:
+        return channel.flagged(message, queues, pending.flags)
+    return queues
 
 
 class _Commit:
@@ -73,7 +70,7 @@ def rollback(channel: Channel) -> None:
     for tag, entry, _ in channel.tx_settlements:
         channel.unacked[tag] = entry
         channel.low_tag = min(channel.low_tag, tag)
-    _begin_again(channel)
+    begin_again(channel)
     channel.transaction_ended(False)
     channel.connection.engine.send(channel.number, "tx.rollback-ok", {})
 
@@ -83,7 +80,8 @@ def _check(channel: Channel, what: str) -> None:
         raise PreconditionFailed(f"tx.{what}: the channel is not transacted, tx.select comes first")
 
 
-def _begin_again(channel: Channel) -> None:
+def begin_again(channel: Channel) -> None:
+    """The channel has collected nothing."""
     channel.tx_publishes = []
     channel.tx_settlements = []
     channel.tx_size = 0

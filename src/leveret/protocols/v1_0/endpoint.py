@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.bodies import Body
-from leveret.broker.broker import Holder
+from leveret.broker.consumer import Holder
 from leveret.broker.errors import BrokerError
 from leveret.broker.message import Entry
 from leveret.broker.queues.base import Queue

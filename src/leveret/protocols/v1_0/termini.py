@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.broker.broker import Holder
+from leveret.broker.consumer import Holder
 from leveret.broker.errors import NotFound, PreconditionFailed, ResourceError
 from leveret.broker.message import Entry
 from leveret.broker.queues.base import Queue

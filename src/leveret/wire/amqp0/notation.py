@@ -9,7 +9,8 @@ A line begins with what it declares; one that is indented by six blanks or more 
                                                a method: index, name, `sync` and `content`, who receives it, the
                                                responses, and the fields by type
 
-Fields are groups of a type and names. `(name)` is reserved. `+` before anything marks an extension by RabbitMQ;
+Fields are groups of a type and names. `(name)` is reserved. `+` before anything marks an extension by RabbitMQ, or by Qpid
+where it is of 0-9;
 `+internal=reserved-3` is a field that the specification reserves under another name.
 """
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from leveret.wire.amqp0.model import Version
 from leveret.wire.amqp0.notation import parse
+from leveret.wire.amqp0.table_0_9_qpid import TEXT as QPID
 
 TEXT: Final = """
 constant frame-method 1
@@ -182,4 +183,4 @@ class message 120 server client
   530 offset server client | longlong value
 """
 
-V0_9: Final[Version] = parse("0-9", TEXT)
+V0_9: Final[Version] = parse("0-9", TEXT + QPID)

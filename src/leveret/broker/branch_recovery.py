@@ -1,0 +1,60 @@
+"""Branches after a start: what they hold leaves what is recovered of the queues before these see it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Any
+
+from leveret.broker import metadata
+from leveret.broker.leases.recovery import without
+from leveret.broker.log import RecoveredQueue, Recovery
+
+
+class Taken:
+    """What the log holds of one prepared branch.
+
+    store        number of the queue of its publishes, 0 where there are none
+    targets      how many of them, one after the other, go to which queues
+    settlements  queue, outcome, and where the entries stand
+    """
+
+    def __init__(self, value: dict[str, Any], recovery: Recovery) -> None:
+        self.store: int = value["store"]
+        self.targets: list[Any] = value["publishes"]
+        self.publishes = recovery.queues.pop(self.store, RecoveredQueue())
+        self.settlements: list[tuple[int, int, RecoveredQueue]] = []
+        for queue_id, outcome, runs in value["settlements"]:
+            self.settlements.append((queue_id, outcome, _take(queue_id, runs, recovery)))
+
+
+def _take(queue_id: int, runs: list[int], recovery: Recovery) -> RecoveredQueue:
+    """The entries of a queue at these sequence numbers, of which nobody else will know."""
+    taken = RecoveredQueue()
+    recovered = recovery.queues.get(queue_id)
+    if recovered is None:
+        return taken
+    spans: list[tuple[int, int]] = []
+    for first, count in zip(runs[::2], runs[1::2], strict=True):
+        at = bisect_left(recovered.seqs, first)
+        end = bisect_left(recovered.seqs, first + count)
+        if end > at:
+            spans.append((at, end))
+            taken.seqs.extend(recovered.seqs[at:end])
+            taken.rows.extend(recovered.rows[at:end])
+            taken.slots.extend(recovered.slots[at:end])
+            taken.priorities.extend(recovered.priorities[at:end])
+            taken.sizes.extend(recovered.sizes[at:end])
+    if spans:
+        recovery.queues[queue_id] = without(recovered, spans)
+    return taken
+
+
+def take(recovery: Recovery) -> dict[str, Taken]:
+    """What prepared branches hold, by the keys of their records."""
+    found: dict[str, Taken] = {}
+    for (kind, key), octets in recovery.metadata.items():
+        if kind == metadata.BRANCH:
+            value = metadata.unpack(octets)
+            if "store" in value:
+                found[key] = Taken(value, recovery)
+    return found

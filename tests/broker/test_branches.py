@@ -1,0 +1,420 @@
+"""Branches of distributed transactions: nothing is seen before the decision, and what is prepared survives."""
+
+from __future__ import annotations
+
+import pytest
+
+from leveret.broker.branches import (
+    COMMITTED,
+    DONE,
+    ENDED,
+    HAS_TIMED_OUT,
+    PREPARED,
+    ROLLBACK_ONLY,
+    WAS_ROLLED_BACK,
+    Branch,
+    BranchSettings,
+    meant,
+    shown,
+)
+from leveret.broker.errors import BrokerError, NotFound, PreconditionFailed, ResourceError, ResourceLocked
+from leveret.broker.message import Entry
+from leveret.broker.queues.base import Queue
+from leveret.broker.transactions import ACCEPT, REJECT, REQUEUE
+from tests.broker.support import Taker, World, figures
+
+
+class Hand:
+    """Works in a branch by hand."""
+
+    def __init__(self, demarcated: bool = False) -> None:
+        self.demarcated = demarcated
+        self.is_through = False
+        self.reasons: list[str] = []
+
+    def hand_over(self, branch: Branch) -> None:
+        pass
+
+    def through(self) -> None:
+        self.is_through = True
+
+    def lost(self, branch: Branch, reason: str) -> None:
+        self.reasons.append(reason)
+
+
+class Told(list[int]):
+    def __call__(self, outcome: int) -> None:
+        self.append(outcome)
+
+
+def begin(world: World, name: str = "x", worker: Hand | None = None) -> Branch:
+    return world.vhost.branches.begin(name, "user", worker or Hand())
+
+
+def publish(world: World, branch: Branch, queues: list[Queue], body: str, **options: bool) -> None:
+    branch.publish(world.message(body, key=queues[0].name, **options), queues)
+
+
+def take(queue: Queue) -> Entry:
+    entry = queue.get(False)
+    assert entry is not None
+    return entry
+
+
+def prepared(world: World, branch: Branch) -> None:
+    told = Told()
+    world.vhost.branches.prepare(branch, told)
+    world.run()
+    assert told == [DONE] and branch.state == PREPARED
+
+
+def commit(world: World, name: str = "x", one_phase: bool = False) -> list[int]:
+    told = Told()
+    world.vhost.branches.commit(world.vhost.branches.find(name, None), one_phase, told)
+    world.run()
+    return told
+
+
+def rollback(world: World, name: str = "x") -> list[int]:
+    told = Told()
+    world.vhost.branches.rollback(world.vhost.branches.find(name, None), told)
+    world.run()
+    return told
+
+
+def again(world: World, clean: bool = False) -> World:
+    """The world after a start that finds what was committed."""
+    world.run()
+    log, recovery = world.held_log.recovery(clean)
+    new = World(log=log, recovery=recovery, time=world.clock.time)
+    new.run()
+    return new
+
+
+def left(world: World) -> list[str]:
+    """What the log would find of branches, and of what belongs to no queue."""
+    known = {queue.id for queue in world.vhost.queues.values()}
+    return [key for kind, key in world.held_log.metadata if kind == "branch"] + [
+        str(place) for place in world.held_log.kept if place[0] not in known]
+
+
+def test_a_prepare_is_told_when_it_is_on_disk_and_so_is_a_commit(world: World) -> None:
+    queue = world.queue(durable=True)
+    consumer = Taker(queue)
+    branch = begin(world)
+    publish(world, branch, [queue], "a", persistent=True)
+    log = world.held_log
+    log.release_all() if log.flying else None
+    log.held = True
+    told = Told()
+    world.vhost.branches.prepare(branch, told)
+    world.run()
+    assert told == []
+    log.release_all()
+    assert told == [DONE]
+    world.vhost.branches.commit(branch, False, told)
+    world.run()
+    assert told == [DONE] and consumer.history == []
+    log.release_all()
+    world.run()
+    assert told == [DONE, DONE] and consumer.history == ["a"]
+    assert left(world) == []
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("restarts", [0, 1, 2])
+def test_a_commit_after_starts(world: World, clean: bool, restarts: int) -> None:
+    one, two = world.queue("one", durable=True), world.queue("two", durable=True)
+    world.push(one, *"abcdef", persistent=True)
+    branch = begin(world)
+    for _ in range(2):
+        branch.settle(take(one), ACCEPT)
+    kept = take(one)
+    branch.settle(take(one), REQUEUE)
+    one.requeue(kept)
+    publish(world, branch, [two], "1", persistent=True)
+    publish(world, branch, [two], "2", persistent=True)
+    publish(world, branch, [one, two], "3", persistent=True)
+    prepared(world, branch)
+    for _ in range(restarts):
+        world = again(world, clean)
+        one, two = world.vhost.queues["one"], world.vhost.queues["two"]
+        assert (one.ready_count, one.unacked, two.ready_count, one.hidden) == (3, 3, 0, {})
+        assert one.next_seq == 7
+    assert commit(world) == [DONE]
+    assert one.unacked == 0
+    assert world.contents(one) == ["c", "d", "e", "f", "3"]
+    assert world.contents(two) == ["1", "2", "3"]
+    world = again(world)
+    assert left(world) == []
+    assert [world.contents(queue) for queue in world.vhost.queues.values()] == [[], []]
+
+
+@pytest.mark.parametrize("restarts", [0, 1, 2])
+def test_a_rollback_after_starts(world: World, restarts: int) -> None:
+    queue = world.queue(durable=True)
+    world.push(queue, *"abc", persistent=True)
+    branch = begin(world)
+    branch.settle(take(queue), ACCEPT)
+    branch.settle(take(queue), REJECT)
+    publish(world, branch, [queue], "new", persistent=True)
+    prepared(world, branch)
+    for _ in range(restarts):
+        world = again(world)
+        queue = world.vhost.queues["q"]
+    assert rollback(world) == [DONE]
+    consumer = Taker(queue)
+    world.run()
+    assert consumer.bodies() == ["a", "b", "c"]
+    assert [entry.acquired_count > 1 for entry in consumer.taken[:2]] == [True, True]
+    world = again(world)
+    assert left(world) == []
+    assert world.contents(world.vhost.queues["q"]) == ["a", "b", "c"]
+
+
+def test_a_decision_that_comes_while_the_log_is_read(world: World) -> None:
+    queue = world.queue(durable=True)
+    world.push(queue, "a", persistent=True)
+    branch = begin(world)
+    branch.settle(take(queue), ACCEPT)
+    publish(world, branch, [queue], "b", persistent=True)
+    prepared(world, branch)
+    log, recovery = world.held_log.recovery()
+    new = World(log=log, recovery=recovery)
+    told = Told()
+    branches = new.vhost.branches
+    branches.commit(branches.find("x", None), False, told)
+    assert told == [] and not log.changes
+    with pytest.raises(PreconditionFailed, match="being decided"):
+        branches.rollback(branches.find("x", None), told)
+    assert new.vhost.queues["q"].purge() == 0
+    new.run()
+    assert told == [DONE]
+    assert new.vhost.queues["q"].ready_count == 1
+    new = again(new)
+    assert new.contents(new.vhost.queues["q"]) == ["b"]
+
+
+def test_what_is_not_durable_does_not_survive(world: World) -> None:
+    durable, transient = world.queue("durable", durable=True), world.queue("transient")
+    world.push(durable, "a")
+    branch = begin(world)
+    branch.settle(take(durable), ACCEPT)
+    publish(world, branch, [durable], "gone")
+    publish(world, branch, [transient, durable], "kept", persistent=True)
+    prepared(world, branch)
+    world = again(world)
+    durable = world.vhost.queues["durable"]
+    assert figures(durable) == (0, 0, 0)
+    assert commit(world) == [DONE]
+    assert world.contents(durable) == ["kept"]
+
+
+def test_a_branch_with_nothing_in_it_is_in_doubt_all_the_same(world: World) -> None:
+    prepared(world, begin(world))
+    world = again(world)
+    assert [branch.name for branch in world.vhost.branches.in_doubt("user")] == ["x"]
+    assert world.vhost.branches.in_doubt("other") == []
+    assert commit(world) == [DONE]
+    assert left(again(world)) == []
+
+
+def test_one_phase_writes_no_branch(world: World) -> None:
+    queue = world.queue(durable=True)
+    branch = begin(world)
+    publish(world, branch, [queue], "a", persistent=True)
+    assert commit(world, one_phase=True) == [DONE]
+    assert not any(change[1] == "branch" for change in world.held_log.changes)
+    assert world.contents(queue) == ["a"]
+
+
+def test_what_is_not_prepared_is_gone_after_a_start(world: World) -> None:
+    queue = world.queue(durable=True)
+    world.push(queue, "a", persistent=True)
+    branch = begin(world)
+    branch.settle(take(queue), ACCEPT)
+    publish(world, branch, [queue], "b", persistent=True)
+    world.run()
+    world = again(world)
+    assert not world.vhost.branches.by_name
+    assert world.contents(world.vhost.queues["q"]) == ["a"]
+
+
+def test_a_purge_leaves_what_a_branch_holds(world: World) -> None:
+    queue = world.queue(durable=True)
+    world.push(queue, "a", "b", persistent=True)
+    branch = begin(world)
+    branch.settle(take(queue), ACCEPT)
+    prepared(world, branch)
+    assert queue.purge() == 1
+    world.run()
+    world = again(world)
+    assert rollback(world) == [DONE]
+    assert world.contents(world.vhost.queues["q"]) == ["a"]
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_queue_that_is_deleted_under_a_branch(world: World, restart: bool) -> None:
+    queue, other = world.queue(durable=True), world.queue("other", durable=True)
+    world.push(queue, "a", persistent=True)
+    branch = begin(world)
+    branch.settle(take(queue), ACCEPT)
+    publish(world, branch, [queue], "lost", persistent=True)
+    publish(world, branch, [queue, other], "b", persistent=True)
+    prepared(world, branch)
+    if restart:
+        world = again(world)
+    world.vhost.remove_queue(world.vhost.queues["q"])
+    world.run()
+    if restart:
+        world = again(world)
+    assert commit(world) == [DONE]
+    assert world.contents(world.vhost.queues["other"]) == ["b"]
+    assert left(again(world)) == []
+
+
+def test_a_deleted_vhost_leaves_nothing(world: World) -> None:
+    queue = world.queue(durable=True)
+    world.push(queue, "a", persistent=True)
+    branch = begin(world)
+    branch.settle(take(queue), ACCEPT)
+    publish(world, branch, [queue], "b", persistent=True)
+    prepared(world, branch)
+    world.broker.remove_vhost("/")
+    world.run()
+    assert not world.held_log.kept
+    assert not any(kind == "branch" for kind, _ in world.held_log.metadata)
+    assert not world.broker.holders
+
+
+def test_a_full_queue_refuses_the_prepare_and_no_commit(world: World) -> None:
+    queue = world.queue(durable=True, max_length=1, overflow="reject-publish")
+    branch = begin(world)
+    publish(world, branch, [queue], "a", persistent=True)
+    late = begin(world, "late")
+    publish(world, late, [queue], "b", persistent=True)
+    prepared(world, late)
+    world.push(queue, "full", persistent=True)
+    told = Told()
+    world.vhost.branches.prepare(branch, told)
+    assert told == [WAS_ROLLED_BACK] and branch.state == ROLLBACK_ONLY
+    assert commit(world, "late") == [DONE]
+    assert world.contents(queue) == ["full", "b"]
+
+
+def test_a_branch_times_out_unless_it_is_prepared(world: World) -> None:
+    world.broker.branch_settings = BranchSettings(timeout=1000)
+    queue = world.queue(durable=True)
+    world.push(queue, "a", persistent=True)
+    worker = Hand(demarcated=True)
+    lost = begin(world, "lost", worker)
+    lost.settle(take(queue), ACCEPT)
+    safe = begin(world, "safe")
+    prepared(world, safe)
+    world.sleep(1001)
+    assert lost.timed_out and len(worker.reasons) == 1
+    assert queue.ready_count == 1
+    assert safe.state == PREPARED
+    with pytest.raises(PreconditionFailed):
+        lost.join(Hand())
+    assert commit(world, "lost", one_phase=True) == [HAS_TIMED_OUT]
+    with pytest.raises(NotFound):
+        world.vhost.branches.find("lost", None)
+
+
+def test_joined_work_ends_when_all_have_ended(world: World) -> None:
+    one, two = Hand(demarcated=True), Hand(demarcated=True)
+    branch = begin(world, worker=one)
+    branch.join(two)
+    branch.end(one, False)
+    with pytest.raises(PreconditionFailed, match="has not been ended"):
+        commit(world, one_phase=True)
+    branch.end(two, False)
+    assert branch.state == ENDED
+    branch.join(one)
+    branch.end(one, True)
+    assert branch.state == ROLLBACK_ONLY
+    assert commit(world, one_phase=True) == [WAS_ROLLED_BACK]
+    assert rollback(world) == [DONE]
+
+
+def test_who_does_not_demarcate_ends_with_the_decision(world: World) -> None:
+    worker = Hand()
+    begin(world, worker=worker)
+    assert commit(world, one_phase=True) == [DONE]
+    assert worker.is_through
+
+
+def test_an_outcome_is_remembered_until_it_is_forgotten(world: World) -> None:
+    queue = world.queue(durable=True)
+    branch = begin(world)
+    publish(world, branch, [queue], "a", persistent=True)
+    prepared(world, branch)
+    with pytest.raises(PreconditionFailed, match="is prepared"):
+        world.vhost.branches.forget(branch)
+    told = Told()
+    world.vhost.branches.commit(branch, False, told, remember=True)
+    world.run()
+    assert told == [DONE]
+    world = again(world)
+    assert world.contents(world.vhost.queues["q"]) == ["a"]
+    branch = world.vhost.branches.find("x", None)
+    assert branch.state == COMMITTED
+    assert commit(world) == [DONE]
+    with pytest.raises(PreconditionFailed, match="forget it"):
+        rollback(world)
+    world.vhost.branches.forget(branch)
+    world.run()
+    assert left(again(world)) == []
+
+
+def test_refused_beginnings(world: World) -> None:
+    world.broker.branch_settings = BranchSettings(count=1)
+    for name in ("", "x" * 256):
+        with pytest.raises(PreconditionFailed):
+            begin(world, name)
+    begin(world)
+    with pytest.raises(ResourceLocked):
+        begin(world)
+    with pytest.raises(ResourceError, match=r"dtx\.count"):
+        begin(world, "y")
+
+
+@pytest.mark.parametrize("name", ["x1", "hex:00", "\udcff\x00", "ä"])
+def test_names_can_be_shown(name: str) -> None:
+    text = shown(name)
+    assert text.isascii() and text.isprintable()
+    assert meant(text) == name
+
+
+def test_a_dead_letter_is_part_of_the_commit(world: World) -> None:
+    dead = world.queue("dead", durable=True)
+    queue = world.queue(durable=True, dead_letter_exchange="", dead_letter_routing_key="dead")
+    world.push(queue, "a", persistent=True)
+    branch = begin(world)
+    branch.settle(take(queue), REJECT)
+    prepared(world, branch)
+    world = again(world)
+    dead = world.vhost.queues["dead"]
+    assert dead.ready_count == 0
+    assert commit(world) == [DONE]
+    assert world.contents(dead) == ["a"]
+
+
+def test_streams_and_stages_take_what_is_committed(world: World) -> None:
+    stream = world.vhost.declare_queue("s", None, durable=True, arguments={"x-queue-type": "stream"})
+    world.vhost.stages.open("stage", "app", "user")
+    stage = world.vhost.stages.by_uuid["stage"]
+    branch = begin(world)
+    publish(world, branch, [stream], "a", persistent=True)
+    branch.publish(world.message("b", exchange="leveret.stage:stage:", key="q", persistent=True), [stage])
+    prepared(world, branch)
+    assert (stream.ready_count, stage.count) == (0, 0)
+    world = again(world)
+    assert commit(world) == [DONE]
+    assert (world.vhost.queues["s"].ready_count, world.vhost.stages.by_uuid["stage"].count) == (1, 1)
+
+
+def test_a_refusal_is_one_of_the_brokers(world: World) -> None:
+    with pytest.raises(BrokerError, match="no branch 'y'"):
+        world.vhost.branches.find("y", None)
