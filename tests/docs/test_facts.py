@@ -12,6 +12,7 @@ from leveret.broker.arguments import CONSUMER_ARGUMENTS, EXCHANGE_ARGUMENTS, QUE
 from leveret.broker.exchanges.registry import TYPES
 from leveret.broker.queues import stream_filters, stream_tracking
 from leveret.config import Config
+from leveret.management.admin import CALLS
 from leveret.management.requests.dispatch import OPERATIONS
 from leveret.protocols.convert import to_amqp1
 from leveret.wire.amqp0.specs import V0_9, V0_9_1
@@ -36,11 +37,12 @@ def test_the_table_of_keys_is_found() -> None:
 def test_settings_exist(page: Path) -> None:
     keys = known_keys()
     groups = {key[: at.start()] for key in keys for at in re.finditer(r"\.", key)}
+    others = {*V0_9.by_name, *CALLS}  # of a class, and of calls, that are called as a section is
     for text in code(page):
         for name in re.findall(r"^(?:--set )?([a-z]+(?:\.(?:[a-z_]+|NAME|VHOST|REALM))+)(?: *=.*)?$", text):
             section = name.split(".")[0]
             if section in SECTIONS and not re.search(r"\.(py|md|toml|list|sqlite)$", name):
-                assert name in keys | groups, f"`{text}`: there is no such setting"
+                assert name in keys | groups | others, f"`{text}`: there is no such setting"
 
 
 @pages
