@@ -131,11 +131,12 @@ class StagedFile(StagedBody):
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def sync(self) -> None:
-        file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(file)
-        finally:
-            os.close(file)
+        for path in (self._path, self._path.parent):
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(file)
+            finally:
+                os.close(file)
 
     def close(self) -> None:
         if self._file >= 0:

@@ -192,6 +192,7 @@ class Files:
         assert incoming is not None
         incoming.check()
         self.receiving = None
+        self.channel.incoming = []  # or the upload would live as long as the channel
         staged = incoming.staged
         staged.describe(with_size(method.header, staged.announced or 0))
         staged.release()
