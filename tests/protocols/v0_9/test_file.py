@@ -12,6 +12,7 @@ from leveret.broker.metadata import VHOST, make_key
 from leveret.broker.staging import IN_MEMORY, StagingSettings
 from leveret.broker.vhost import MIXED
 from leveret.protocols.v0_9.files import MOST_OPEN
+from leveret.protocols.v0_9.realms import Realm, Realms
 from leveret.storage.memory import MemoryLog
 from leveret.wire.amqp0.commands import ContentMethod
 from leveret.wire.amqp0.dialects import QPID
@@ -646,3 +647,69 @@ def test_a_vhost_remembers_that_it_is_mixed(site: Site, channel: Channel) -> Non
     after = Broker(MemoryLog())
     after.recover(recovery)
     assert site.vhost.mixed and after.vhosts["/"].mixed
+
+
+def test_files_need_tickets_where_there_are_realms(site: Site) -> None:
+    site.vhost.declare_queue("data.q", None)
+    site.services.realms["/"] = Realms({"/data": Realm("/data", r"data\..*|", {"user": frozenset(("write", "read"))})})
+    channel = connect(site).channel()
+    upload(channel)
+    write = channel.call("access.request", "access.request-ok", realm="/data", write=True)["ticket"]
+    publish(channel, key="data.q", ticket=write)
+    assert count(site, "data.q") == 1
+    channel.send("file.consume", queue="data.q", ticket=write)
+    assert channel.refused() == 403
+    channel = connect(site).channel()
+    read = channel.call("access.request", "access.request-ok", realm="/data", read=True)["ticket"]
+    consume(channel, "data.q", ticket=read)
+    assert got(channel).body == BODY
+    upload(channel)
+    publish(channel, key="data.q", ticket=read)
+    assert channel.refused() == 403
+
+
+def test_a_dead_file_is_a_file(channel: Channel) -> None:
+    channel.declare("dead")
+    channel.declare(arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+    send(channel, filename="name")
+    consume(channel)
+    channel.send("file.reject", delivery_tag=got(channel).tag, requeue=False)
+    consume(channel, "dead")
+    delivery = got(channel)
+    assert delivery.body == BODY and delivery.properties["filename"] == "name"
+    assert delivery.properties["headers"]["x-death"][0]["reason"] == "rejected"
+    assert delivery.delivered["routing_key"] == "dead"
+
+
+def test_a_file_goes_to_every_queue(channel: Channel) -> None:
+    body = b"x" * (IN_MEMORY + 1)
+    for name in ("a", "b"):
+        channel.declare(name)
+        channel.call("queue.bind", "queue.bind-ok", queue=name, exchange="amq.fanout")
+    upload(channel, body=body)
+    publish(channel, exchange="amq.fanout")
+    for name in ("a", "b"):
+        consume(channel, name, no_ack=True)
+        assert got(channel).body == body
+
+
+def test_in_a_transaction_publishers_are_slowed_down_too(site: Site, channel: Channel) -> None:
+    channel.declare(arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    channel.call("tx.select", "tx.select-ok")
+    for identifier in ("one", "two", "three"):
+        upload(channel, identifier)
+        publish(channel, identifier)
+        channel.call("tx.commit", "tx.commit-ok")
+    assert count(site) == 3
+    assert channel.client.take("channel.flow", 1) is not None
+
+
+def test_what_was_recovered_goes_in_and_out(site: Site, channel: Channel) -> None:
+    channel.declare()
+    send(channel)
+    consume(channel)
+    got(channel)
+    channel.call("channel.ping", "channel.ok")
+    channel.send("basic.recover", requeue=True)
+    delivery = got(channel)
+    assert delivery.body == BODY and delivery.delivered["redelivered"]

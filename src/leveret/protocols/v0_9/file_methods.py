@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from leveret.broker.arguments import BROWSE
+from leveret.broker.bodies import StoredBody
 from leveret.broker.errors import NotAllowed, NotFound, PreconditionFailed, ResourceLocked
 from leveret.broker.leases.reading import LEASE
 from leveret.broker.message import FORMAT_CLASS_0_9, Message, make_address
@@ -15,7 +16,7 @@ from leveret.protocols.v0_9.files import KIND, FileConsumer, Incoming
 from leveret.protocols.v0_9.queue_methods import name_of
 from leveret.protocols.v0_9.realms import READ, WRITE
 from leveret.protocols.v0_9_1 import basic_methods
-from leveret.protocols.v0_9_1.channel import PendingPublish
+from leveret.protocols.v0_9_1.channel import WIDE, PendingPublish
 from leveret.protocols.v0_9_1.replies import reply_when_kept
 from leveret.wire.amqp0.classes import FILE
 from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY, ContentMethod
@@ -112,6 +113,10 @@ def publish(channel: Channel, ticket: int, exchange: str, routing_key: str, mand
         queues = channel.flagged(message, queues, flags)
     for queue in queues:
         queue.push(message)
+    if len(queues) > WIDE:
+        connection.services.work += len(queues)
+    if isinstance(message.body, StoredBody):
+        connection.spools = True
     staged.published()
     files.slow_down(queues)
     connection.published(channel)
