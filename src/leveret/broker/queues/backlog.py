@@ -17,11 +17,12 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Callable
 from operator import attrgetter
 from typing import Final
 
 from leveret.broker.log import Log, RecoveredQueue
-from leveret.broker.message import Entry
+from leveret.broker.message import Entry, Message
 
 CHUNK_ENTRIES: Final = 4096
 CHUNK_BYTES: Final = 1 << 20
@@ -146,6 +147,13 @@ class Backlog:
                 head.append(entry)
             return
         head.insert(bisect_left(head, seq, key=SEQ), entry)
+
+    def first_chosen(self, chosen: Callable[[Message], bool]) -> Entry | None:
+        """The first entry of the head whose message is wanted."""
+        for entry in self.head:
+            if chosen(entry.message):
+                return entry
+        return None
 
     def page(self, row_id: int, slot: int, seq: int, size: int, overflow: bool, publisher: int) -> None:
         """Add a position at the end of the chunks."""

@@ -451,7 +451,7 @@ class Queue:
                     backlog.head.popleft()
                 else:
                     backlog.settle_young()
-                    found = next((other for other in backlog.head if chosen(other.message)), None)
+                    found = backlog.first_chosen(chosen)
                     if found is None:
                         if backlog.chunks and not backlog.loading:
                             paging.load(self, backlog)

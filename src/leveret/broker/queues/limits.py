@@ -82,7 +82,7 @@ def shorten(queue: Queue) -> None:
                 return
         entry = backlog.head[0]
         if is_file(entry.message):
-            found = next((other for other in backlog.head if not is_file(other.message)), None)
+            found = _first_that_may_go(backlog)
             if found is None:
                 return
             entry = found
@@ -91,6 +91,13 @@ def shorten(queue: Queue) -> None:
             backlog.head.popleft()
         queue.memory -= entry.message.size + ENTRY_OVERHEAD
         queue.dead_letter(entry, MAXLEN)
+
+
+def _first_that_may_go(backlog: Backlog) -> Entry | None:
+    for entry in backlog.head:
+        if not is_file(entry.message):
+            return entry
+    return None
 
 
 def _next_level(queue: Queue) -> Backlog:
