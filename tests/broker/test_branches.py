@@ -317,9 +317,22 @@ def test_a_branch_times_out_unless_it_is_prepared(world: World) -> None:
     assert safe.state == PREPARED
     with pytest.raises(PreconditionFailed):
         lost.join(Hand())
+    assert lost.workers
+    world.sleep(4_000_000)
     assert commit(world, "lost", one_phase=True) == [HAS_TIMED_OUT]
     with pytest.raises(NotFound):
         world.vhost.branches.find("lost", None)
+
+
+def test_that_a_branch_has_timed_out_is_forgotten_in_the_end(world: World) -> None:
+    world.broker.branch_settings = BranchSettings(timeout=1000)
+    worker = Hand(demarcated=True)
+    branch = begin(world, worker=worker)
+    branch.end(worker, False)
+    world.sleep(1001)
+    assert branch.timed_out and world.vhost.branches.by_name
+    world.sleep(4_000_000)
+    assert not world.vhost.branches.by_name and not world.broker.holders
 
 
 def test_joined_work_ends_when_all_have_ended(world: World) -> None:

@@ -19,7 +19,7 @@ from tests.support.amqp09 import Client
 from tests.support.broker import LeveretProcess, free_port, leveret_only
 
 MESSAGES = 200
-ROUNDS = 6
+ROUNDS = 10
 GONE = (OSError, ConnectionError)
 
 
@@ -35,7 +35,7 @@ def process(tmp_path: Path) -> Iterator[LeveretProcess]:
 
 def body_of(number: int) -> bytes:
     """One of them is too large for memory."""
-    return b"%d:" % number + b"x" * (2 << 20 if number == 7 else number * 11 % 3000)
+    return b"%d:" % number + b"x" * (2 << 20 if number == 25 else number * 11 % 3000)
 
 
 def fill(process: LeveretProcess) -> None:
@@ -101,19 +101,29 @@ class Coordinator:
         self.rolled_back: set[str] = set()
         self.unclear: set[str] = set()
         self.in_doubt = 0
+        self.kill: threading.Timer | None = None
 
     def flags(self, client: Client, what: str, xid: str, **more: bool) -> int:
-        flags: int = client.call(f"dtx-{what}", f"dtx-{what}-ok", xid=xid, **more)["flags"]
+        """The answer to one step; now and then the broker dies of it."""
+        client.send(f"dtx-{what}", xid=xid, **more)
+        if self.kill is not None and "coordination" in what and self.chance.random() < 0.1 and self.kill.ident is None:
+            self.kill.start()
+        flags: int = client.expect(f"dtx-{what}-ok").arguments["flags"]
         return flags
 
-    def run(self) -> None:
+    def run(self, when_prepared: bool) -> None:
+        """Go on until the broker dies: in the middle of some step, or right after a branch was prepared."""
+        self.when_prepared = when_prepared
+        self.kill = None if when_prepared else threading.Timer(self.chance.uniform(0, 0.005), self.process.kill)
         try:
             client = Client(self.process)
             client.call("dtx-demarcation.select", "dtx-demarcation.select-ok")
             while True:
                 self._branch(client)
         except GONE:
-            pass
+            if self.kill is not None:
+                self.kill.join()
+            self.kill = None
 
     def _branch(self, client: Client) -> None:
         xid = f"branch-{len(self.work)}"
@@ -129,8 +139,10 @@ class Coordinator:
             self.committed.add(xid)
         else:
             assert self.flags(client, "coordination.prepare", xid) == 8
+            if self.when_prepared and len(self.work) % 3 == 0:
+                self.process.kill()
             # A rollback keeps the messages for the next one, so that there are enough of them.
-            if kind < 0.9:
+            if kind < 0.6:
                 self.rolled_back.add(xid)
                 assert self.flags(client, "coordination.rollback", xid) == 8
             else:
@@ -166,15 +178,13 @@ def test_every_message_is_where_the_coordinator_wants_it(process: LeveretProcess
     coordinator = Coordinator(process, chance)
     process.start()
     fill(process)
-    for _ in range(ROUNDS):
-        kill = threading.Timer(chance.uniform(0.05, 0.4), process.kill)
-        kill.start()
-        coordinator.run()
-        kill.join()
+    for number in range(ROUNDS):
+        coordinator.run(number % 3 == 0)
         process.start()
         coordinator.recover()
         assert sum(counts(process)) == MESSAGES
         assert counts(process)[0], "nothing is left to move"
+    assert coordinator.in_doubt
     left, moved = contents(process, "from"), contents(process, "to")
     assert sorted(left + moved) == list(range(MESSAGES))
     for xid in coordinator.committed:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from leveret.broker import metadata
 from leveret.broker.arguments import QueueSettings
 from leveret.broker.consumer import Holder
-from leveret.broker.errors import NotFound, PreconditionFailed, ResourceError, ResourceLocked
+from leveret.broker.errors import ContentTooLarge, NotFound, PreconditionFailed, ResourceError, ResourceLocked
 from leveret.broker.log import CommitWaiter, Loaded, RecoveredQueue
 from leveret.broker.message import ACQUIRED, Entry, Message
 from leveret.broker.queues import limits, paging
@@ -47,6 +47,8 @@ HAS_TIMED_OUT: Final = 2
 Done = Callable[[int], None]
 
 LONGEST_NAME: Final = 255
+# Milliseconds for which a coordinator can find out that a branch has timed out.
+KNOWN_AS_LATE: Final = 3_600_000
 
 
 class BranchSettings:
@@ -54,11 +56,13 @@ class BranchSettings:
 
     timeout  milliseconds after which a branch is rolled back that is not prepared, 0 for never
     count    the most branches of a vhost
+    size     octets that the publishes in all branches of a vhost may hold
     """
 
-    def __init__(self, timeout: int = 300_000, count: int = 10_000) -> None:
+    def __init__(self, timeout: int = 300_000, count: int = 10_000, size: int = 1 << 30) -> None:
         self.timeout = timeout
         self.count = count
+        self.size = size
 
 
 class Worker(Protocol):
@@ -123,6 +127,7 @@ class Branch:
     def publish(self, message: Message, queues: list[Queue]) -> None:
         self.publishes.append((message, queues))
         self.octets += message.size
+        self.branches.octets += message.size
 
     def settle(self, entry: Entry, outcome: int) -> None:
         """Hold an entry, in the place of the consumer that had it."""
@@ -159,11 +164,16 @@ class Branch:
     def release(self) -> None:
         """Forget the publishes, and give the entries back."""
         settlements = self.settlements
-        self.settlements = []
-        self.publishes = []
-        self.octets = 0
+        self.empty()
         for entry, _ in reversed(settlements):
             entry.queue.requeue(entry)
+
+    def empty(self) -> None:
+        """Nothing of it is in memory any more."""
+        self.publishes = []
+        self.settlements = []
+        self.branches.octets -= self.octets
+        self.octets = 0
 
     def lose_workers(self, reason: str) -> None:
         for worker in list(self.workers):
@@ -342,12 +352,13 @@ class _Told(CommitWaiter):
 
 
 class Branches(Holder):
-    """Those of one vhost, by name."""
+    """Those of one vhost, by name. `octets` are those of the publishes in them."""
 
     def __init__(self, vhost: Vhost) -> None:
         self.vhost = vhost
         self.broker = vhost.broker
         self.by_name: dict[str, Branch] = {}
+        self.octets = 0
 
     def committed(self, batch: int) -> None:
         """Nobody here waits."""
@@ -375,6 +386,13 @@ class Branches(Holder):
         branch.workers[worker] = None
         branch.start_timer()
         return branch
+
+    def check_room(self, octets: int) -> None:
+        """ContentTooLarge where the publishes of so many more octets are too much."""
+        size = self.broker.branch_settings.size
+        if self.octets + octets > size:
+            raise ContentTooLarge(f"branches of distributed transactions in vhost '{self.vhost.name}' hold more than {size}"
+                                  " octets; the setting is dtx.size")
 
     def _add(self, name: str, user: str) -> Branch:
         branch = self.by_name[name] = Branch(self, name, user)
@@ -433,9 +451,7 @@ class Branches(Holder):
             transaction.publish(message, queues)
         for entry, outcome in branch.settlements:
             transaction.settle(entry, outcome)
-        branch.publishes = []
-        branch.settlements = []
-        branch.octets = 0
+        branch.empty()
         self._decided(branch, COMMITTED, remember)
         transaction.commit(partial(done, DONE), durable)
         branch.forget_stored()  # after its queues have the publishes, so that the log keeps their bodies
@@ -473,7 +489,14 @@ class Branches(Holder):
         self._drop(branch)
 
     def time_out(self, branch: Branch) -> None:
-        """Roll a branch back that nobody has prepared or decided in time."""
+        """Roll a branch back that nobody has prepared or decided in time; after a while nobody knows of it any more."""
+        if branch.timed_out and not branch.workers:
+            self._drop(branch)
+            return
+        timers = self.broker.timers
+        timers.at(timers.now() + KNOWN_AS_LATE, branch.timer)
+        if branch.timed_out:
+            return
         logger.warning("%s is rolled back: nobody has prepared or decided it in time (dtx.timeout)", branch)
         branch.state = ROLLED_BACK
         branch.timed_out = True

@@ -295,6 +295,9 @@ class DtxConfig(Section, frozen=True, kw_only=True):
               "0: never. A prepared branch waits for its coordinator, or for `leveret dtx`.", ge=0),
     ] = 300.0
     count: Annotated[int, about("Branches of one vhost.", ge=1)] = 10_000
+    size: Annotated[
+        Size, about("Octets that the publishes in all branches of one vhost may hold, which are in memory.", ge=1)
+    ] = 1073741824
 
 
 class AuthConfig(Section, frozen=True, kw_only=True):

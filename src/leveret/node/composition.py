@@ -108,7 +108,8 @@ class Composition:
         if self.on_disk:
             self.staged_files = StagedFiles(config.server.data_path, config.limits.disk_free)
             self.broker.staging.place = self.staged_files
-        self.broker.branch_settings = BranchSettings(round(config.dtx.timeout * 1000), config.dtx.count)
+        self.broker.branch_settings = BranchSettings(round(config.dtx.timeout * 1000), config.dtx.count,
+                                                     config.dtx.size)
         self.broker.header_readers.update(header_readers())
         self.services = Services(
             self.broker, users, _session_settings(config), mechanisms=list(config.auth.mechanisms),

@@ -206,6 +206,22 @@ def test_too_many_branches(site: Site) -> None:
     assert other.refused() == 506
 
 
+def test_too_much_in_branches(site: Site, channel: Channel) -> None:
+    site.broker.branch_settings = BranchSettings(size=3500)
+    first = dtx_channel(site)
+    first.publish(body=b"x" * 1000)
+    first.client.run()
+    decide(site, "prepare")
+    second = dtx_channel(site, "x2")
+    second.publish(body=b"x" * 1000)
+    second.client.run()
+    assert second.client.is_open and site.vhost.branches.octets == 1000
+    second.publish(body=b"x" * 1000)
+    assert second.refused() == 311
+    assert decide(site, "commit", one_phase=False) == 0
+    assert site.vhost.branches.octets == 0
+
+
 def test_what_has_no_queue_is_returned_when_the_branch_is_prepared(site: Site, channel: Channel) -> None:
     worker = dtx_channel(site)
     worker.publish("nowhere", mandatory=True)

@@ -61,6 +61,11 @@ class Channel(Channel091):
     def begin_stage(self, method: ContentMethod) -> None:
         self.incoming = self.files.begin(method)
 
+    def grow_transaction(self, octets: int) -> None:
+        Channel091.grow_transaction(self, octets)
+        if self.dtx is not None:
+            self.vhost.branches.check_room(self.tx_size)
+
     def transaction_ended(self, committed: bool) -> None:
         self.files.transaction_ended(committed)
 
