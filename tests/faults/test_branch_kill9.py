@@ -34,8 +34,8 @@ def process(tmp_path: Path) -> Iterator[LeveretProcess]:
 
 
 def body_of(number: int) -> bytes:
-    """One of them is too large for memory."""
-    return b"%d:" % number + b"x" * (2 << 20 if number == 25 else number * 11 % 3000)
+    """Two of them are too large for memory."""
+    return b"%d:" % number + b"x" * (2 << 20 if number in (5, 30) else number * 11 % 3000)
 
 
 def fill(process: LeveretProcess) -> None:
