@@ -30,6 +30,13 @@ PROTOCOLS: Final = ("0-9-1", "1.0", "0-9", "0-9")
 KIND_SHIFT: Final = 48
 CONNECTION: Final = (1 << KIND_SHIFT) - 1
 
+
+def is_for(publisher: int, kind: int) -> bool:
+    """Whether a message of this publisher is for who takes a content class of 0-9: it is of that class, or of none."""
+    its = publisher >> KIND_SHIFT
+    return its == 0 or its == kind
+
+
 DEFAULT_PRIORITY: Final = 4
 # What an entry costs in memory beside its body: objects, header, address. Octets.
 ENTRY_OVERHEAD: Final = 700

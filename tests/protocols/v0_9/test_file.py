@@ -624,6 +624,34 @@ def test_what_a_consumer_does_not_want_stays_on_disk() -> None:
     assert [got(channel).body for _ in range(200)] == [b"%d" % number for number in range(200)]
 
 
+def test_what_is_behind_files_on_disk_is_found(site: Site) -> None:
+    site = Site(overflow=MemoryLog())
+    site.broker.page_above = 20_000
+    channel = connect(site).channel()
+    channel.declare(durable=True)
+    for number in range(100):
+        send(channel, b"%d" % number)
+        if number % 40 == 30:
+            channel.publish(body=b"basic %d" % number, delivery_mode=2)
+            channel.run()
+    assert site.vhost.queues["q"].backlog.chunks
+    assert channel.bodies() == [b"basic 30", b"basic 70"]
+    assert count(site) == 100
+
+
+def test_limits_hold_for_what_is_behind_files_on_disk(site: Site) -> None:
+    site = Site(overflow=MemoryLog())
+    site.broker.page_above = 20_000
+    channel = connect(site).channel()
+    channel.declare(durable=True, arguments={"x-max-length": 10})
+    for number in range(100):
+        send(channel, b"%d" % number)
+    channel.publish(body=b"basic")
+    channel.run()
+    assert channel.client.refusal() == (0, "") and count(site) == 100
+    assert channel.bodies() == []
+
+
 def test_no_local(site: Site, channel: Channel) -> None:
     channel.declare()
     consume(channel, no_local=True)

@@ -17,12 +17,11 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
 from operator import attrgetter
 from typing import Final
 
 from leveret.broker.log import Log, RecoveredQueue
-from leveret.broker.message import Entry, Message
+from leveret.broker.message import Entry, is_for
 
 CHUNK_ENTRIES: Final = 4096
 CHUNK_BYTES: Final = 1 << 20
@@ -148,12 +147,31 @@ class Backlog:
             return
         head.insert(bisect_left(head, seq, key=SEQ), entry)
 
-    def first_chosen(self, chosen: Callable[[Message], bool]) -> Entry | None:
-        """The first entry of the head whose message is wanted."""
+    def take_of(self, kind: int) -> Entry | None:
+        """Take the first entry whose message is for a content class of 0-9, None where it is not in memory: then it is the
+        next to be read, if there is one."""
         for entry in self.head:
-            if chosen(entry.message):
+            if is_for(entry.message.publisher, kind):
+                self.head.remove(entry)
                 return entry
+        if self.loading:
+            return None
+        for index, chunk in enumerate(self.chunks):
+            wanted = [position for position in range(len(chunk.seqs)) if is_for(chunk.publisher_of(position), kind)]
+            if wanted:
+                self.take_out(index, wanted)
+                return None
+        young = self.young
+        if young is not None:
+            for entry in young:
+                if is_for(entry.message.publisher, kind):
+                    young.remove(entry)
+                    return entry
         return None
+
+    def next_is_for(self, kind: int) -> bool:
+        """Whether the next chunk begins with a message for a content class."""
+        return bool(self.chunks) and is_for(self.chunks[0].publisher_of(0), kind)
 
     def page(self, row_id: int, slot: int, seq: int, size: int, overflow: bool, publisher: int) -> None:
         """Add a position at the end of the chunks."""

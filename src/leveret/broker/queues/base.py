@@ -13,7 +13,6 @@ An entry is AVAILABLE (in a backlog), ACQUIRED (held by a consumer or a `get`) o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.arguments import DROP_HEAD, QUORUM, QueueSettings
@@ -29,6 +28,7 @@ from leveret.broker.message import (
     Entry,
     Message,
     Overlay,
+    is_for,
     own_overlay,
 )
 from leveret.broker.queues import browsing, delayed, expiry, limits, paging, removal, rings, selective
@@ -432,8 +432,9 @@ class Queue:
             self.unacked += 1
             consumer.deliver(entry)
 
-    def get(self, no_ack: bool, chosen: Callable[[Message], bool] | None = None) -> Entry | None:
-        """Acquire the next entry for `basic.get`, None where there is none in memory: the first that is `chosen`."""
+    def get(self, no_ack: bool, kind: int = 0) -> Entry | None:
+        """Acquire the next entry for `basic.get`, None where there is none in memory. With a `kind` it is the next that is
+        for this content class of 0-9."""
         if self.active and self.expiring:
             self.drain()  # what expires at once is for consumers only
         else:
@@ -447,17 +448,15 @@ class Queue:
                 entry = backlog.head[0]
                 if (entry.message.expires_at or entry.overlay is not None) and expiry.drop_expired(self, backlog, entry):
                     continue
-                if chosen is None or chosen(entry.message):
-                    backlog.head.popleft()
-                else:
-                    backlog.settle_young()
-                    found = backlog.first_chosen(chosen)
+                if kind and not is_for(entry.message.publisher, kind):
+                    found = backlog.take_of(kind)
                     if found is None:
-                        if backlog.chunks and not backlog.loading:
+                        if not backlog.loading and backlog.next_is_for(kind):
                             paging.load(self, backlog)
                         break
                     entry = found
-                    backlog.head.remove(found)
+                else:
+                    backlog.head.popleft()
                 if backlog.chunks and not backlog.loading:
                     paging.load_more(self, backlog)
                 self.memory -= entry.message.size + ENTRY_OVERHEAD
@@ -485,11 +484,13 @@ class Queue:
                 return None
         return None
 
-    def needs_loading(self) -> bool:
-        """Whether the next entry exists but is not in memory: `wait_loaded`, then ask again."""
+    def needs_loading(self, kind: int = 0) -> bool:
+        """Whether the next entry (of a `kind` as in `get`) exists but is not in memory: `wait_loaded`, then ask again."""
         if self.deleted:
             return False
         for backlog in self.all_levels():
+            if kind and backlog.loading:
+                return True
             if backlog.head:
                 return False
             if backlog.chunks:

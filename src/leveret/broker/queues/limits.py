@@ -82,21 +82,28 @@ def shorten(queue: Queue) -> None:
                 return
         entry = backlog.head[0]
         if is_file(entry.message):
-            found = _first_that_may_go(backlog)
+            found = _take_what_may_go(backlog)
             if found is None:
                 return
             entry = found
-            backlog.head.remove(found)
         else:
             backlog.head.popleft()
         queue.memory -= entry.message.size + ENTRY_OVERHEAD
         queue.dead_letter(entry, MAXLEN)
 
 
-def _first_that_may_go(backlog: Backlog) -> Entry | None:
+def _take_what_may_go(backlog: Backlog) -> Entry | None:
+    """Take the first entry in memory that is no file."""
     for entry in backlog.head:
         if not is_file(entry.message):
+            backlog.head.remove(entry)
             return entry
+    young = backlog.young
+    if young is not None:
+        for entry in young:
+            if not is_file(entry.message):
+                young.remove(entry)
+                return entry
     return None
 
 

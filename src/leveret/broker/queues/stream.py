@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker import metadata
@@ -515,11 +514,11 @@ class StreamQueue(Queue):
         self.activate()
         self.broker.end_turn()
 
-    def get(self, no_ack: bool, chosen: Callable[[Message], bool] | None = None) -> Entry | None:
+    def get(self, no_ack: bool, kind: int = 0) -> Entry | None:
         raise NotImplementedByBroker(f"queue '{self.name}' in vhost '{self.vhost.name}' is a stream, which is not read by"
                                      " basic.get: consume from it", closes_connection=True)
 
-    def needs_loading(self) -> bool:
+    def needs_loading(self, kind: int = 0) -> bool:
         return False
 
     def can_deliver_now(self, message: Message) -> bool:

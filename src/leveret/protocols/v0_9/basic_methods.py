@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from leveret.broker.errors import NotAllowed, PreconditionFailed
-from leveret.broker.message import Message
 from leveret.protocols.v0_9.channel import Channel
-from leveret.protocols.v0_9.consumers import BasicConsumer, is_of_class
+from leveret.protocols.v0_9.consumers import BasicConsumer
 from leveret.protocols.v0_9.queue_methods import name_of
 from leveret.protocols.v0_9.realms import READ
 from leveret.protocols.v0_9_1 import basic_methods
@@ -38,11 +37,7 @@ def get(channel: Channel, ticket: int, queue: str, no_ack: bool) -> None:
     """basic.get"""
     name = name_of(channel, queue)
     channel.tickets.check(ticket, READ, name)
-    basic_methods.get(channel, name, no_ack, _is_basic if channel.vhost.mixed else None)
-
-
-def _is_basic(message: Message) -> bool:
-    return is_of_class(message, BASIC)
+    basic_methods.get(channel, name, no_ack, BASIC if channel.vhost.mixed else 0)
 
 
 def recover(channel: Channel, requeue: bool) -> None:

@@ -12,7 +12,7 @@ from leveret.broker.dead_letter import split_address
 from leveret.broker.errors import AccessRefused, NotAllowed, NotImplementedByBroker, PreconditionFailed, ResourceError
 from leveret.broker.leases import reading
 from leveret.broker.leases.reading import LEASE
-from leveret.broker.message import NOT_BASIC, Entry, Message
+from leveret.broker.message import NOT_BASIC, Entry
 from leveret.broker.queues.base import Queue
 from leveret.broker.queues.paging import Waiting
 from leveret.protocols import direct_reply
@@ -143,41 +143,41 @@ def cancel_ok(channel: Channel, consumer_tag: str) -> None:
 class _Get(Waiting):
     """A basic.get whose message is being read from disk."""
 
-    def __init__(self, channel: Channel, queue: Queue, no_ack: bool, chosen: Callable[[Message], bool] | None) -> None:
+    def __init__(self, channel: Channel, queue: Queue, no_ack: bool, kind: int) -> None:
         self.channel = channel
         self.queue = queue
         self.no_ack = no_ack
-        self.chosen = chosen
+        self.kind = kind
 
     def loaded(self) -> None:
         channel = self.channel
         if channel.closing:
             return
-        if _answer_get(channel, self.queue, self.no_ack, self.chosen):
+        if _answer_get(channel, self.queue, self.no_ack, self.kind):
             channel.resume()
         else:
             self.queue.wait_loaded(self)
 
 
-def get(channel: Channel, queue: str, no_ack: bool, chosen: Callable[[Message], bool] | None = None) -> None:
-    """basic.get, of the first message that is `chosen` where not every one is for it (0-9)."""
+def get(channel: Channel, queue: str, no_ack: bool, kind: int = 0) -> None:
+    """basic.get, with a `kind` of the first message for that content class (0-9)."""
     name = name_of(channel, queue)
     channel.connection.check("read", name)
     found = channel.vhost.queue(name, channel.connection)
     if channel.vhost.strict and found.consumers and found.consumers[0].exclusive:
         raise AccessRefused(f"queue '{name}' in vhost '{channel.connection.vhost_name}' in exclusive use")
     found.touch()
-    if not _answer_get(channel, found, no_ack, chosen):
+    if not _answer_get(channel, found, no_ack, kind):
         channel.stall()
-        found.wait_loaded(_Get(channel, found, no_ack, chosen))
+        found.wait_loaded(_Get(channel, found, no_ack, kind))
 
 
-def _answer_get(channel: Channel, queue: Queue, no_ack: bool, chosen: Callable[[Message], bool] | None) -> bool:
+def _answer_get(channel: Channel, queue: Queue, no_ack: bool, kind: int) -> bool:
     """Send get-ok or get-empty; False where the message must be read from disk first."""
-    entry = queue.get(no_ack, chosen)
+    entry = queue.get(no_ack, kind)
     connection = channel.connection
     if entry is None:
-        if not queue.deleted and queue.needs_loading():
+        if not queue.deleted and queue.needs_loading(kind):
             return False
         connection.engine.send(channel.number, "basic.get-empty", {})
         connection.mark()
