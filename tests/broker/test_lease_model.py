@@ -34,7 +34,7 @@ class LeaseMachine(QueueMachine):
     @initialize(max_priority=st.sampled_from((None, None, 2)), max_length=st.sampled_from((None, None, 12)),
                 overflow=st.booleans(), chunk=st.sampled_from((3, 50)))
     def begin(self, max_priority: int | None, max_length: int | None, overflow: bool, chunk: int) -> None:
-        QueueMachine.begin(self, max_priority, max_length, overflow, chunk)
+        QueueMachine.begin(self, max_priority, max_length, overflow, chunk, False)
         self.planned: dict[str, dict[int, Planned]] = {"a": {}, "b": {}}
         self.committed = {"a": 0, "b": 0}
         self.back: dict[int, Expected] = {}

@@ -143,7 +143,7 @@ def test_exchanges_and_bindings(commands: Commands, connection: pika.BlockingCon
     for name in ("logs", "copy"):
         commands.ok("exchanges", "delete", name)
     assert names(commands.json("exchanges")) == [
-        "", "amq.direct", "amq.fanout", "amq.headers", "amq.match", "amq.topic", "leveret.control"]
+        "", "amq.direct", "amq.fanout", "amq.headers", "amq.leveret.events", "amq.match", "amq.topic", "leveret.control"]
 
 
 @pytest.mark.parametrize("argument", ["novalue", "=1"])

@@ -35,6 +35,8 @@ def test_the_table_of_keys_is_found() -> None:
 
 @pages
 def test_settings_exist(page: Path) -> None:
+    if page.name == "pipelines.md":
+        return  # it has keys of a pipeline's file, which are compared with theirs beside the command
     keys = known_keys()
     groups = {key[: at.start()] for key in keys for at in re.finditer(r"\.", key)}
     others = {*V0_9.by_name, *CALLS}  # of a class, and of calls, that are called as a section is
