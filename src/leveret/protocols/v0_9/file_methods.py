@@ -10,9 +10,10 @@ from leveret.broker.bodies import StoredBody
 from leveret.broker.errors import NotAllowed, NotFound, PreconditionFailed, ResourceLocked
 from leveret.broker.leases.reading import LEASE
 from leveret.broker.message import FORMAT_CLASS_0_9, Message, make_address
+from leveret.protocols.v0_9.bodies import Incoming
 from leveret.protocols.v0_9.channel import Channel
 from leveret.protocols.v0_9.consumers import mix, publisher_of
-from leveret.protocols.v0_9.files import KIND, FileConsumer, Incoming
+from leveret.protocols.v0_9.files import KIND, FileConsumer
 from leveret.protocols.v0_9.queue_methods import name_of
 from leveret.protocols.v0_9.realms import READ, WRITE
 from leveret.protocols.v0_9_1 import basic_methods

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.bodies import Body, StoredBody
 from leveret.broker.dead_letter import split_address
-from leveret.broker.errors import CommandInvalid, ContentTooLarge, NotAllowed, PreconditionFailed, ResourceLocked
+from leveret.broker.errors import CommandInvalid, ContentTooLarge, NotAllowed, PreconditionFailed
 from leveret.broker.message import FORMAT_CLASS_0_9, Entry, Message
 from leveret.broker.queues import limits
 from leveret.broker.queues.base import Queue
 from leveret.broker.staging import Staged
 from leveret.broker.timers import Timed
 from leveret.protocols.convert import to_amqp0
+from leveret.protocols.v0_9.bodies import Incoming, Tail
 from leveret.protocols.v0_9.consumers import ClassConsumer
 from leveret.protocols.v0_9_1 import content
 from leveret.wire.amqp0.classes import FILE, class_of, from_basic
@@ -37,41 +38,6 @@ OVERFLOW_LOOK: Final = 50
 _SIZE: Final = struct.Struct(">Q").pack
 _SIZE_AT: Final = 4
 _SIZE_END: Final = 12
-
-
-class Incoming(StoredBody):
-    """Where a client's octets go while they come in."""
-
-    __slots__ = ("staged", "turn")
-
-    def __init__(self, staged: Staged) -> None:
-        super().__init__()
-        self.staged = staged
-        self.turn = staged.turn
-
-    def append(self, data: bytes) -> None:
-        self.check()
-        self.staged.append(data)
-
-    def check(self) -> None:
-        """Raise ResourceLocked where another connection has gone on with it."""
-        if self.turn != self.staged.turn:
-            raise ResourceLocked(f"staged content '{self.staged.key[3]}' was opened by another connection meanwhile")
-
-
-class Tail(StoredBody):
-    """A body from some octet on."""
-
-    __slots__ = ("_at", "_body")
-
-    def __init__(self, body: StoredBody, at: int) -> None:
-        super().__init__()
-        self._body = body
-        self._at = at
-        self.size = body.size - at
-
-    def read(self, at: int, length: int) -> bytes:
-        return self._body.read(self._at + at, length)
 
 
 def tail(body: Body, at: int) -> Body:

@@ -1,0 +1,42 @@
+"""Bodies of class file: where octets go that come in, and what is left of one to send."""
+
+from __future__ import annotations
+
+from leveret.broker.bodies import StoredBody
+from leveret.broker.errors import ResourceLocked
+from leveret.broker.staging import Staged
+
+
+class Incoming(StoredBody):
+    """Where a client's octets go while they come in."""
+
+    __slots__ = ("staged", "turn")
+
+    def __init__(self, staged: Staged) -> None:
+        super().__init__()
+        self.staged = staged
+        self.turn = staged.turn
+
+    def append(self, data: bytes) -> None:
+        self.check()
+        self.staged.append(data)
+
+    def check(self) -> None:
+        """Raise ResourceLocked where another connection has gone on with it."""
+        if self.turn != self.staged.turn:
+            raise ResourceLocked(f"staged content '{self.staged.key[3]}' was opened by another connection meanwhile")
+
+
+class Tail(StoredBody):
+    """A body from some octet on."""
+
+    __slots__ = ("_at", "_body")
+
+    def __init__(self, body: StoredBody, at: int) -> None:
+        super().__init__()
+        self._body = body
+        self._at = at
+        self.size = body.size - at
+
+    def read(self, at: int, length: int) -> bytes:
+        return self._body.read(self._at + at, length)
