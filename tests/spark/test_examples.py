@@ -43,8 +43,8 @@ def test_the_demo_accounts_for_every_message(tmp_path: Path) -> None:
     assert "<svg" in page and "Messages a second" in page
 
 
-def test_the_declarative_pipeline(broker: LeveretProcess, connection: blocking.Connection, tmp_path: Path) -> None:
-    with connection.channel() as channel:
+def test_the_declarative_pipeline(own_broker: LeveretProcess, tmp_path: Path) -> None:
+    with blocking.connect(own_broker.url()) as connection, connection.channel() as channel:
         channel.declare_queue("orders", durable=True, arguments={"x-queue-type": "stream"})
         for number in range(20):
             body = json.dumps({"id": number, "country": "de" if number % 2 else "fr", "amount": number}).encode()
@@ -54,7 +54,7 @@ def test_the_declarative_pipeline(broker: LeveretProcess, connection: blocking.C
     file = project / "spark-pipeline.yml"
     file.write_text(file.read_text().replace("/tmp/leveret-declarative-pipeline", str(tmp_path / "storage")))
     result = subprocess.run([str(BIN / "spark-pipelines"), "run"], cwd=project, timeout=390,
-                            env=environment(LEVERET_URL=broker.url()), capture_output=True, text=True,
+                            env=environment(LEVERET_URL=own_broker.url()), capture_output=True, text=True,
                             check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "Run is COMPLETED" in result.stdout

@@ -157,8 +157,13 @@ def _headers(values: tuple[Any, ...]) -> dict[str, Any]:
         raise ValueError(f"{'headers' if values[13] is None else 'headers_json'}: {error}") from None
 
 
+# The fields of the section. A compiled class does not tell them.
+_PROPERTIES: Final = ("absolute_expiry_time", "content_encoding", "content_type", "correlation_id", "creation_time",
+                      "group_id", "group_sequence", "message_id", "reply_to", "reply_to_group_id", "subject", "to", "user_id")
+
+
 def _properties(fields: Fields) -> bytes:
-    if all(getattr(fields, name) is None for name in Fields.__slots__):
+    if all(getattr(fields, name) is None for name in _PROPERTIES):
         return b""
     return message.encode_properties(fields)
 
