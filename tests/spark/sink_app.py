@@ -2,9 +2,10 @@
 
     python -m tests.spark.sink_app JSON
 
-The JSON has `master`, `checkpoint`, `source` and `sink` (options), and `marker`: a directory. In it a task makes the file
-`reading` once it has read rows, and waits there while the file `hold` exists. The first attempt of every task
-fails half-way where there is a file `fail`. The query ends when everything was read (AvailableNow), and the process
+The JSON has `master`, `conf`, `checkpoint`, `source` and `sink` (options), and `marker`: a directory. In it a task makes
+the file `reading` once it has read rows, and waits there while the file `hold` exists. The first attempt of every task
+fails half-way where there is a file `fail`, and that of the first task waits there for ever where there is a file `slow`;
+a later one of it makes the file `overtaken`. The query ends when everything was read (AvailableNow), and the process
 with it.
 """
 
@@ -25,13 +26,16 @@ from pyspark.taskcontext import TaskContext
 def main(argument: str) -> None:
     given = json.loads(argument)
     directory = Path(given["marker"])
-    session = (
+    builder = (
         SparkSession.builder.master(given["master"]).appName("sink test").config("spark.ui.enabled", "false")
         .config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "512m").config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC").config("spark.local.dir", str(directory / "local"))
         .config("spark.sql.warehouse.dir", str(directory / "warehouse")).config("spark.log.level", "ERROR")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1").getOrCreate())
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1"))
+    for name, value in given["conf"].items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
     rows = session.readStream.format("amqp").options(**given["source"]).load().select("message_id", "body")
     watched = rows.mapInArrow(_watched(str(directory)), rows.schema)
     query = (watched.writeStream.format("amqp").options(**given["sink"])
@@ -54,6 +58,12 @@ def _watched(directory: str) -> Any:
                     time.sleep(0.02)
                 if context.attemptNumber() == 0 and os.path.exists(os.path.join(directory, "fail")):
                     raise RuntimeError("the first attempt fails")
+                if context.partitionId() == 0 and os.path.exists(os.path.join(directory, "slow")):
+                    if context.attemptNumber():
+                        with open(os.path.join(directory, "overtaken"), "w"):
+                            pass
+                    while not context.attemptNumber():
+                        time.sleep(0.02)
             yield batch.slice(half)
     return watch
 

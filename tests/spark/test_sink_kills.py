@@ -22,12 +22,13 @@ ROWS = [f"{number}" for number in range(400)]
 class App:
     """The process of `tests.spark.sink_app`."""
 
-    def __init__(self, broker: LeveretProcess, directory: Path, name: str) -> None:
+    def __init__(self, broker: LeveretProcess, directory: Path, name: str, master: str = "local[2,3]",
+                 conf: dict[str, str] | None = None) -> None:
         self.marker = directory / "marker"
         self.marker.mkdir(exist_ok=True)
         self.log = directory / "app.log"
         self.argument = json.dumps({
-            "master": "local[2,3]", "checkpoint": str(directory / "checkpoint"), "marker": str(self.marker),
+            "master": master, "conf": conf or {}, "checkpoint": str(directory / "checkpoint"), "marker": str(self.marker),
             "source": {"url": broker.url(), "queue": f"{name}-in", "lease": "test", "minPartitions": "2",
                        "maxMessagesPerTrigger": "150"},
             "sink": {"url": broker.url(), "routingKey": f"{name}-out", "guarantee": "exactly-once"}})

@@ -1,0 +1,84 @@
+"""A standalone cluster of Spark on loopback: a master, and two workers on addresses of their own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyspark
+
+from tests.support.broker import ROOT
+
+HOSTS = ("127.0.0.1", "127.0.0.2")
+PATIENCE = 90.0
+
+
+class Cluster:
+    """Starts with the `with` statement. `url` is that of the master."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.url = ""
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Cluster:
+        try:
+            master = self._start("master", "org.apache.spark.deploy.master.Master", "--host", HOSTS[0], "--port", "0",
+                                 "--webui-port", "0")
+            self.url = self._said(master, r"Starting Spark master at (spark://\S+)")
+            for host in HOSTS:
+                worker = self._start(f"worker-{host}", "org.apache.spark.deploy.worker.Worker", "--host", host, "--port",
+                                     "0", "--webui-port", "0", "--cores", "1", "--memory", "700m", "--work-dir",
+                                     str(self.directory / f"work-{host}"), self.url)
+                self._said(worker, r"Successfully registered (with master)")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in reversed(self._processes):
+            # A session of its own: the executors of a worker end with it.
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(30)
+
+    def executors(self) -> list[int]:
+        """The processes of the executors that run."""
+        return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and self._is_executor(entry)]
+
+    def _is_executor(self, entry: Path) -> bool:
+        try:
+            command = (entry / "cmdline").read_bytes()
+            place = os.readlink(entry / "cwd")
+        except OSError:
+            return False
+        return b"CoarseGrainedExecutorBackend" in command and place.startswith(str(self.directory))
+
+    def _start(self, name: str, main: str, *arguments: str) -> Path:
+        home = Path(pyspark.__file__).parent
+        log = self.directory / f"{name}.log"
+        environment = {
+            **os.environ, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": HOSTS[0], "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_LOCAL_DIRS": str(self.directory / "local"), "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
+        }
+        with open(log, "wb") as output:
+            self._processes.append(subprocess.Popen(
+                [str(home / "bin" / "spark-class"), main, *arguments], cwd=self.directory, env=environment, stdout=output,
+                stderr=output, start_new_session=True))
+        return log
+
+    def _said(self, log: Path, pattern: str) -> str:
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            text = log.read_text(errors="replace")
+            found = re.search(pattern, text)
+            if found:
+                return found[1]
+            assert time.monotonic() < deadline and self._processes[-1].poll() is None, text[-2000:]
+            time.sleep(0.05)
