@@ -159,7 +159,8 @@ def _headers(values: tuple[Any, ...]) -> dict[str, Any]:
 
 # The fields of the section. A compiled class does not tell them.
 _PROPERTIES: Final = ("absolute_expiry_time", "content_encoding", "content_type", "correlation_id", "creation_time",
-                      "group_id", "group_sequence", "message_id", "reply_to", "reply_to_group_id", "subject", "to", "user_id")
+                      "group_id", "group_sequence", "message_id", "reply_to", "reply_to_group_id", "subject", "to",
+                      "user_id")
 
 
 def _properties(fields: Fields) -> bytes:
