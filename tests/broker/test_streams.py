@@ -455,3 +455,26 @@ class TestNamedPublishers:
         tracking.is_duplicate({"x-stream-publisher": "one more", "x-stream-sequence": 7})
         assert tracking.is_duplicate({"x-stream-publisher": "0", "x-stream-sequence": 7})
         assert not tracking.is_duplicate({"x-stream-publisher": "1", "x-stream-sequence": 7})
+
+
+def test_a_start_looks_at_the_records_of_streams_as_often_however_many_there_are() -> None:
+    class Counted(dict[tuple[str, str], bytes]):
+        looks = 0
+
+        def items(self) -> Any:
+            self.looks += 1
+            return super().items()
+
+    def looks(streams: int) -> int:
+        world = World(log=HeldLog())
+        for number in range(streams):
+            append(world, stream(world, f"s{number}"), "a", "b")
+        log, recovery = world.held_log.recovery()
+        recovery.metadata = counted = Counted(recovery.metadata)
+        again = World(log=log, recovery=recovery)
+        for number in range(streams):
+            found = again.vhost.queues[f"s{number}"]
+            assert isinstance(found, StreamQueue) and found.ready_count == 2 and found.visible_until == 3
+        return counted.looks
+
+    assert looks(20) == looks(1)

@@ -28,6 +28,7 @@ from leveret.broker.queues import paging, remains, shares
 from leveret.broker.queues.base import Queue
 from leveret.broker.queues.requests import RequestHandler
 from leveret.broker.queues.stream import StreamQueue
+from leveret.broker.queues.stream_recovery import StreamRecords
 from leveret.broker.segments import Segments, SegmentSettings, SegmentStore
 from leveret.broker.stages import StageSettings
 from leveret.broker.staging import Staging
@@ -293,6 +294,7 @@ class Broker:
             self.next_lease_epoch = int(metadata.unpack(counter)["next"])
         taken = branch_recovery.take(recovery)
         leases = lease_recovery.Restoring(recovery)
+        streams = StreamRecords(recovery)
         for (kind, key), octets in stored.items():
             if kind == metadata.VHOST:
                 name = metadata.split_key(key)[0]
@@ -307,7 +309,7 @@ class Broker:
                 names = metadata.split_key(key)
                 vhost = self.vhosts.get(names[0])
                 if vhost is not None:
-                    vhost.restore(kind, names[1:], metadata.unpack(value), recovery, leases)
+                    vhost.restore(kind, names[1:], metadata.unpack(value), recovery, leases, streams)
         for (kind, key), value in stored.items():
             if kind == metadata.BRANCH:
                 name, branch = metadata.split_key(key)

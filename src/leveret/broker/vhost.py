@@ -41,15 +41,14 @@ from leveret.broker.queues.base import Queue
 from leveret.broker.queues.registry import make_queue
 from leveret.broker.queues.requests import RequestQueue
 from leveret.broker.queues.stream import StreamQueue
-from leveret.broker.queues.stream_tracking import Progress
 from leveret.broker.routing import Route, depends_on_message, resolve
-from leveret.broker.segments import Segment
 from leveret.broker.stages import Stages
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker, VhostSettings
     from leveret.broker.leases.recovery import Restoring
     from leveret.broker.log import Recovery
+    from leveret.broker.queues.stream_recovery import StreamRecords
 
 log = logging.getLogger("leveret.broker")
 
@@ -482,7 +481,8 @@ class Vhost:
 
     # Recovery
 
-    def restore(self, kind: str, names: list[str], value: dict[str, Any], recovery: Recovery, leases: Restoring) -> None:
+    def restore(self, kind: str, names: list[str], value: dict[str, Any], recovery: Recovery, leases: Restoring,
+                streams: StreamRecords) -> None:
         """Rebuild one definition from the log."""
         if kind == metadata.EXCHANGE:
             exchange = make_exchange(value["type"], names[0], durable=True, auto_delete=value["auto_delete"],
@@ -500,7 +500,7 @@ class Vhost:
             leases.restore(queue)
             if isinstance(queue, StreamQueue):
                 queue.begin_sealing()
-            self._restore_entries(queue, recovery)
+            self._restore_entries(queue, recovery, streams)
             if queue.handed_out_until != value.get("handed_out_until", 0):
                 self.keep_queue(queue)  # the next stop may be a clean one, and these still be there
             self.queues[names[0]] = queue
@@ -511,7 +511,7 @@ class Vhost:
             settings.dead_letter_routing_key = value["routing_key"]
             queue = Queue(self, value["id"], value["name"], True, None, False, value["arguments"], settings)
             queue.stored = queue.deleted = True
-            self._restore_entries(queue, recovery)
+            self._restore_entries(queue, recovery, streams)
             self.remains[queue.id] = queue
         elif kind == metadata.STAGE:
             self.stages.restore_stage(names[0], value, recovery)
@@ -529,19 +529,13 @@ class Vhost:
                 source.bind(destination, routing_key, value["arguments"])
                 self._note_binding(source, destination)
 
-    def _restore_entries(self, queue: Queue, recovery: Recovery) -> None:
+    def _restore_entries(self, queue: Queue, recovery: Recovery, streams: StreamRecords) -> None:
         queue.next_seq = recovery.last_seq.get(queue.id, 0) + 1
-        recovered = recovery.queues.get(queue.id)
         if isinstance(queue, StreamQueue):
-            queue.recover_segments(_recovered_segments(queue.id, recovery))
-            times = _recovered_of(queue.id, metadata.STREAM_CHUNK, "time", recovery)
-            if recovered is not None:
-                queue.recover_chunks(recovered, {int(first): time for first, time in times.items()})
-            starts = _recovered_of(queue.id, metadata.STREAM_OFFSET, "start", recovery)
-            for name, offset in _recovered_of(queue.id, metadata.STREAM_OFFSET, "next", recovery).items():
-                queue.tracking.progress[name] = Progress(offset, starts[name])
-            queue.tracking.sequences = _recovered_of(queue.id, metadata.STREAM_PUBLISHER, "sequence", recovery)
-        elif recovered is not None:
+            streams.restore(queue)
+            return
+        recovered = recovery.queues.get(queue.id)
+        if recovered is not None:
             paging.recover(queue, recovered, not recovery.clean)
 
     # Checks
@@ -576,31 +570,6 @@ class Vhost:
         difference = equivalent(declared, current, received, f"{kind} '{name}' in vhost '{self.name}'")
         if difference is not None:
             raise PreconditionFailed(difference)
-
-
-def _recovered_of(stream_id: int, wanted: str, field: str, recovery: Recovery) -> dict[str, int]:
-    """One field of what the metadata has of a stream, by the other part of its key."""
-    found: dict[str, int] = {}
-    for (kind, key), value in recovery.metadata.items():
-        if kind == wanted:
-            stream, name = metadata.split_key(key)
-            if int(stream) == stream_id:
-                found[name] = metadata.unpack(value).get(field, -1)
-    return found
-
-
-def _recovered_segments(stream_id: int, recovery: Recovery) -> list[Segment]:
-    """The segments of a stream, by their offsets."""
-    found: list[Segment] = []
-    for (kind, key), value in recovery.metadata.items():
-        if kind == metadata.STREAM_SEGMENT and int(metadata.split_key(key)[0]) == stream_id:
-            found.append(Segment.unpack(value))
-    found.sort(key=_first_offset)
-    return found
-
-
-def _first_offset(segment: Segment) -> int:
-    return segment.first
 
 
 def _is_kept(destination: Any) -> bool:
