@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from leveret.cli.output import show_json, show_table
 from leveret.cli.remote import (
     argument_option,
     current,
@@ -47,13 +46,7 @@ def bindings(context: click.Context, /, vhost: str | None, **_: Any) -> None:
 
 
 def _list(vhost: str | None) -> None:
-    broker = current()
-    found = broker.call("bindings.list", vhost=vhost)
-    found.sort(key=lambda item: (item["vhost"], item["source"], item["destination"], item["routing_key"]))
-    if broker.as_json:
-        show_json(found)
-    else:
-        show_table(found, COLUMNS)
+    current().show_list("bindings.list", COLUMNS, ("vhost", "source", "destination", "routing_key"), vhost=vhost)
 
 
 @bindings.command("list")

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from leveret.cli.failed import Failed
-from leveret.cli.output import Columns, octets, show_json, show_table
+from leveret.cli.output import Columns, octets
 from leveret.cli.remote import current, remote_options, vhost_option
 
 CONNECTIONS: Columns = (
@@ -28,12 +28,7 @@ CONSUMERS: Columns = (
 
 
 def _list(call: str, columns: Columns, vhost: str | None) -> None:
-    broker = current()
-    found = broker.call(call, vhost=vhost)
-    if broker.as_json:
-        show_json(found)
-    else:
-        show_table(found, columns)
+    current().show_list(call, columns, vhost=vhost)
 
 
 @click.group(invoke_without_command=True)

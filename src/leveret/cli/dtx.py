@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from leveret.cli.output import Columns, show_json, show_table
+from leveret.cli.output import Columns
 from leveret.cli.remote import current, in_vhost_option, remote_options, vhost_option
 
 COLUMNS: Columns = (
@@ -30,13 +30,7 @@ def dtx(context: click.Context, /, vhost: str | None, **_: Any) -> None:
 
 
 def _list(vhost: str | None) -> None:
-    broker = current()
-    found = broker.call("dtx.list", vhost=vhost)
-    found.sort(key=lambda item: (item["vhost"], item["branch"]))
-    if broker.as_json:
-        show_json(found)
-    else:
-        show_table(found, COLUMNS)
+    current().show_list("dtx.list", COLUMNS, ("vhost", "branch"), vhost=vhost)
 
 
 @dtx.command("list")

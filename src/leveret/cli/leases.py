@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from leveret.cli.output import octets, show_json, show_table
+from leveret.cli.output import octets
 from leveret.cli.remote import current, in_vhost_option, remote_options, vhost_option
 
 
@@ -37,13 +37,7 @@ def leases(context: click.Context, /, vhost: str | None, **_: Any) -> None:
 
 
 def _list(vhost: str | None) -> None:
-    broker = current()
-    found = broker.call("leases.list", vhost=vhost)
-    found.sort(key=lambda item: (item["vhost"], item["queue"], item["lease"]))
-    if broker.as_json:
-        show_json(found)
-    else:
-        show_table(found, COLUMNS)
+    current().show_list("leases.list", COLUMNS, ("vhost", "queue", "lease"), vhost=vhost)
 
 
 @leases.command("list")

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from leveret.cli.output import Columns, show_json, show_table
+from leveret.cli.output import Columns
 from leveret.cli.remote import current, in_vhost_option, remote_options, vhost_option
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -41,13 +41,7 @@ def links(context: click.Context, /, vhost: str | None, **_: Any) -> None:
 
 
 def _list(vhost: str | None) -> None:
-    broker = current()
-    found = broker.call("links.list", vhost=vhost)
-    found.sort(key=lambda item: (item["vhost"], item["user"], item["container"], item["name"], item["role"]))
-    if broker.as_json:
-        show_json(found)
-    else:
-        show_table(found, COLUMNS)
+    current().show_list("links.list", COLUMNS, ("vhost", "user", "container", "name", "role"), vhost=vhost)
 
 
 @links.command("list")

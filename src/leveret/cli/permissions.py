@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from leveret.cli.output import show_json, show_table
 from leveret.cli.remote import current, in_vhost_option, remote_options, vhost_option
 
 COLUMNS = (
@@ -27,12 +26,7 @@ def permissions(context: click.Context, /, vhost: str | None, user: str | None, 
 
 
 def _list(vhost: str | None, user: str | None) -> None:
-    broker = current()
-    found = broker.call("permissions.list", vhost=vhost, user=user)
-    if broker.as_json:
-        show_json(found)
-    else:
-        show_table(found, COLUMNS)
+    current().show_list("permissions.list", COLUMNS, vhost=vhost, user=user)
 
 
 @permissions.command("list")

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from leveret.cli.output import octets, show_json, show_table
+from leveret.cli.output import octets
 from leveret.cli.remote import (
     argument_option,
     current,
@@ -34,13 +34,7 @@ def queues(context: click.Context, /, vhost: str | None, **_: Any) -> None:
 
 
 def _list(vhost: str | None) -> None:
-    broker = current()
-    found = broker.call("queues.list", vhost=vhost)
-    found.sort(key=lambda item: (item["vhost"], item["name"]))
-    if broker.as_json:
-        show_json(found)
-    else:
-        show_table(found, COLUMNS)
+    current().show_list("queues.list", COLUMNS, ("vhost", "name"), vhost=vhost)
 
 
 @queues.command("list")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,6 +11,7 @@ import click
 
 from leveret.cli import control_client
 from leveret.cli.failed import NO_BROKER, Failed
+from leveret.cli.output import Columns, show_json, show_table
 from leveret.cli.tables import read_table
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -62,6 +64,16 @@ class Remote:
             raise Failed(str(error), NO_BROKER) from None
         except control_client.CallFailed as error:
             raise Failed(str(error)) from None
+
+    def show_list(self, call: str, columns: Columns, order: Sequence[str] = (), **arguments: Any) -> None:
+        """Print the items that a call lists, in the order of these keys: as a table, or as JSON where that is asked for."""
+        found: list[dict[str, Any]] = self.call(call, **arguments)
+        if order:
+            found.sort(key=itemgetter(*order))
+        if self.as_json:
+            show_json(found)
+        else:
+            show_table(found, columns)
 
 
 def current() -> Remote:

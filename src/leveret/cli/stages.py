@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from leveret.cli.output import Columns, show_json, show_table
+from leveret.cli.output import Columns
 from leveret.cli.remote import current, in_vhost_option, remote_options, vhost_option
 
 COLUMNS: Columns = (
@@ -30,13 +30,7 @@ def stages(context: click.Context, /, vhost: str | None, **_: Any) -> None:
 
 
 def _list(vhost: str | None) -> None:
-    broker = current()
-    found = broker.call("stages.list", vhost=vhost)
-    found.sort(key=lambda item: (item["vhost"], item["app"], item["stage"]))
-    if broker.as_json:
-        show_json(found)
-    else:
-        show_table(found, COLUMNS)
+    current().show_list("stages.list", COLUMNS, ("vhost", "app", "stage"), vhost=vhost)
 
 
 @stages.command("list")
@@ -52,13 +46,7 @@ def list_stages(vhost: str | None, **_: Any) -> None:
 @remote_options
 def apps(vhost: str | None, **_: Any) -> None:
     """List sinks with the last batch of each, and how far a promotion under way has come."""
-    broker = current()
-    found = broker.call("stages.apps", vhost=vhost)
-    found.sort(key=lambda item: (item["vhost"], item["app"]))
-    if broker.as_json:
-        show_json(found)
-    else:
-        show_table(found, APP_COLUMNS)
+    current().show_list("stages.apps", APP_COLUMNS, ("vhost", "app"), vhost=vhost)
 
 
 @stages.command()

@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from leveret.cli.failed import Failed
-from leveret.cli.output import octets, show_json, show_table
+from leveret.cli.output import octets, show_json
 from leveret.cli.remote import Remote, current, in_vhost_option, remote_options
 
 # Seconds between two questions of how far it is.
@@ -36,12 +36,7 @@ SEGMENTS: Final = (
 @remote_options
 def segments(name: str, vhost: str, **_: Any) -> None:
     """List the sealed segments of a stream, oldest first."""
-    broker = current()
-    found = broker.call("streams.segments", name=name, vhost=vhost)
-    if broker.as_json:
-        show_json(found)
-    else:
-        show_table(found, SEGMENTS)
+    current().show_list("streams.segments", SEGMENTS, name=name, vhost=vhost)
 
 
 def streams_of(broker: Remote, name: str, vhost: str) -> list[str]:

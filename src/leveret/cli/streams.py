@@ -82,12 +82,7 @@ def show(name: str, vhost: str, **_: Any) -> None:
 @remote_options
 def consumers(name: str, vhost: str, **_: Any) -> None:
     """List the named consumers of a stream, or of all partitions of one, and how far they lag behind."""
-    broker = current()
-    found = broker.call("streams.consumers", name=name, vhost=vhost)
-    if broker.as_json:
-        show_json(found)
-    else:
-        show_table(found, CONSUMERS)
+    current().show_list("streams.consumers", CONSUMERS, name=name, vhost=vhost)
 
 
 @streams.command()
@@ -118,13 +113,7 @@ def forget(name: str, consumer: str, vhost: str, **_: Any) -> None:
 @remote_options
 def supers(vhost: str | None, **_: Any) -> None:
     """List streams in partitions with the figures of all partitions together."""
-    broker = current()
-    found = broker.call("streams.list_supers", vhost=vhost)
-    found.sort(key=lambda item: (item["vhost"], item["name"]))
-    if broker.as_json:
-        show_json(found)
-    else:
-        show_table(found, SUPERS)
+    current().show_list("streams.list_supers", SUPERS, ("vhost", "name"), vhost=vhost)
 
 
 @streams.command("add-super")

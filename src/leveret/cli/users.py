@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from leveret.cli.output import limit, show_json, show_table
+from leveret.cli.output import limit
 from leveret.cli.passwords import get_password, password_file_option
 from leveret.cli.remote import current, remote_options
 
@@ -28,12 +28,7 @@ def users(context: click.Context, /, **_: Any) -> None:
 
 
 def _list() -> None:
-    broker = current()
-    found = broker.call("users.list")
-    if broker.as_json:
-        show_json(found)
-    else:
-        show_table(found, COLUMNS)
+    current().show_list("users.list", COLUMNS)
 
 
 @users.command("list")

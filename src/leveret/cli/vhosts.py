@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from leveret.cli.output import limit, show_json, show_table
+from leveret.cli.output import limit
 from leveret.cli.remote import current, remote_options
 
 COLUMNS = (
@@ -39,12 +39,7 @@ def vhosts(context: click.Context, /, **_: Any) -> None:
 
 
 def _list() -> None:
-    broker = current()
-    found = broker.call("vhosts.list")
-    if broker.as_json:
-        show_json(found)
-    else:
-        show_table(found, COLUMNS)
+    current().show_list("vhosts.list", COLUMNS)
 
 
 @vhosts.command("list")
