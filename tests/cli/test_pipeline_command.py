@@ -134,8 +134,10 @@ def test_a_package_has_what_it_needs_and_nothing_relative(tmp_path: Path) -> Non
     path.write_text(text)
     result = CliRunner().invoke(leveret, command)
     assert result.exit_code == 0, result.output
-    assert result.output.startswith("spark-submit --master spark://host:7077 --deploy-mode client --name shop --conf "
-                                    "spark.executor.memory=1g --py-files ")
+    assert result.output == f"{tmp_path / 'out' / 'submit.sh'}\n"
+    script = (tmp_path / "out" / "submit.sh").read_text()
+    assert ("\nexec spark-submit --master spark://host:7077 --deploy-mode client --name shop "
+            '--conf spark.executor.memory=1g --py-files "$here/packages.zip"') in script
     with ZipFile(tmp_path / "out" / "packages.zip") as packed:
         names = set(packed.namelist())
     assert {"functions.py", "pyspark_amqp/__init__.py", "leveret/spark/pipeline/run.py"} <= names

@@ -1,4 +1,5 @@
-"""A standalone cluster of Spark on loopback: a master, and two workers on addresses of their own."""
+"""A standalone cluster of Spark on loopback: a master, and two workers on addresses of their own that know nothing of this
+checkout."""
 
 from __future__ import annotations
 
@@ -11,8 +12,6 @@ import time
 from pathlib import Path
 
 import pyspark
-
-from tests.support.broker import ROOT
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
 PATIENCE = 90.0
@@ -65,8 +64,9 @@ class Cluster:
         environment = {
             **os.environ, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": HOSTS[0], "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_LOCAL_DIRS": str(self.directory / "local"), "PYSPARK_PYTHON": sys.executable,
-            "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
         }
+        # What an application needs of this checkout it has to bring.
+        environment.pop("PYTHONPATH", None)
         with open(log, "wb") as output:
             self._processes.append(subprocess.Popen(
                 [str(home / "bin" / "spark-class"), main, *arguments], cwd=self.directory, env=environment, stdout=output,

@@ -1,21 +1,27 @@
-"""A query on a cluster of two workers: executors that are lost, tasks that run twice at a time."""
+"""Queries on a cluster of two workers: a lost executor, a task that runs twice at a time, a pipeline that was packed."""
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+import pyspark
 import pytest
+from click.testing import CliRunner
 
 from leveret import blocking
+from leveret.cli.app import leveret
 from tests.spark.cluster import Cluster
 from tests.spark.sinks import bodies, drain, eventually
-from tests.spark.support import publish
+from tests.spark.support import declare_stream, publish
 from tests.spark.test_sink_kills import ROWS, App
-from tests.support.broker import LeveretProcess
+from tests.support.broker import ROOT, LeveretProcess
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +38,7 @@ def app(cluster: Cluster, broker: LeveretProcess, connection: blocking.Connectio
         channel.declare_queue(f"{name}-out", durable=True)
     publish(connection, f"{name}-in", ROWS, persistent=True)
     made = App(broker, tmp_path, name, cluster.url, {
+        "spark.executorEnv.PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
         "spark.executor.memory": "450m", "spark.executor.cores": "1", "spark.speculation": "true",
         "spark.speculation.interval": "100ms", "spark.speculation.quantile": "0.5",
         "spark.speculation.minTaskRuntime": "100ms"})
@@ -60,3 +67,44 @@ def test_rows_arrive_once_although_a_slow_task_is_run_twice(app: App, name: str,
     app.start().finish()
     assert (app.marker / "overtaken").exists(), "no task was run a second time beside the first"
     assert sorted(bodies(drain(connection, f"{name}-out"))) == sorted(row.encode() for row in ROWS)
+
+
+PIPELINE = """name = "packed"
+directory = "{directory}/state"
+[broker]
+url = "{url}"
+[spark.conf]
+"spark.executor.memory" = "450m"
+"spark.driver.host" = "127.0.0.1"
+"spark.driver.bindAddress" = "127.0.0.1"
+"spark.driver.memory" = "512m"
+"spark.ui.enabled" = false
+[flows.orders]
+capture = {{ stream = "{name}" }}
+decode = {{ format = "json", schema = "id BIGINT", on_error = "fail" }}
+transform = {{ function = "doubling:double" }}
+tables = [{{ path = "{directory}/table", partition = [] }}]
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_packed_pipeline_runs_where_nothing_of_it_is_installed(
+        cluster: Cluster, broker: LeveretProcess, connection: blocking.Connection, name: str, tmp_path: Path) -> None:
+    declare_stream(connection, name)
+    publish(connection, name, [f'{{"id": {number}}}' for number in range(50)])
+    (tmp_path / "doubling.py").write_text(
+        "def double(messages):\n    return messages.selectExpr('offset', 'data.id * 2 AS twice')\n")
+    (tmp_path / "pipeline.toml").write_text(PIPELINE.format(directory=tmp_path, url=broker.url(), name=name))
+    packed = CliRunner().invoke(leveret, ["pipeline", "package", str(tmp_path / "pipeline.toml"), "--to",
+                                          str(tmp_path / "out"), "--master", cluster.url])
+    assert packed.exit_code == 0, packed.output
+    environment = {**os.environ, "PATH": f"{Path(pyspark.__file__).parent / 'bin'}{os.pathsep}{os.environ['PATH']}",
+                   "SPARK_HOME": str(Path(pyspark.__file__).parent), "PYSPARK_PYTHON": sys.executable,
+                   "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment.pop("PYTHONPATH", None)
+    (tmp_path / "out").rename(tmp_path / "elsewhere")
+    result = subprocess.run([str(tmp_path / "elsewhere" / "submit.sh"), "--once"], cwd=tmp_path, env=environment,
+                            capture_output=True, text=True, timeout=150, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr[-4000:]
+    rows = [row for file in (tmp_path / "table").rglob("*.parquet") for row in pq.ParquetFile(file).read().to_pylist()]
+    assert sorted((row["offset"], row["twice"]) for row in rows) == [(number, 2 * number) for number in range(50)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -148,13 +147,13 @@ def _show(state: dict[str, Any]) -> None:
 @click.option("--to", "target", type=click.Path(file_okay=False), default="package", show_default=True,
               help="The directory that is written.")
 def package(file: str, master: str | None, target: str) -> None:
-    """Write what spark-submit needs to run FILE on a cluster, and show its command."""
-    def call() -> list[str]:
+    """Write what spark-submit needs to run FILE on a cluster, and show the script that calls it."""
+    def call() -> str:
         from leveret.spark.pipeline.package import package_pipeline
 
         return package_pipeline(file, target, master)
 
-    click.echo(shlex.join(_refused(call)))
+    click.echo(_refused(call))
 
 
 # The ready pipelines

@@ -31,12 +31,20 @@ if __name__ == "__main__":
     sys.exit(0 if good else 1)
 '''
 
+# Spark sends the archive to its workers; the processes that plan run beside the driver, and are not among them.
+SUBMIT = '''#!/bin/sh
+# Needs what requirements.txt lists in the Python of the driver and of the workers.
+here=$(cd "$(dirname "$0")" && pwd)
+export PYTHONPATH="$here/packages.zip${{PYTHONPATH:+:$PYTHONPATH}}"
+exec spark-submit {options} --py-files "$here/packages.zip" "$here/main.py" "$@"
+'''
+
 # Of the distribution, what it needs where pipelines run.
 REQUIREMENTS = ("msgspec>=0.19", "mypy-extensions>=1.0", "pyarrow>=18", "fsspec>=2024.6", "pyspark>=4.2")
 
 
-def package_pipeline(path: str, target: str, master: str | None = None) -> list[str]:
-    """Write the directory, and return the command that runs it. `PipelineError`.
+def package_pipeline(path: str, target: str, master: str | None = None) -> str:
+    """Write the directory, and return the path of the script in it that runs it. `PipelineError`.
 
     Files that the pipeline names by relative paths are copied beside it; tables and the pipeline's directory have to be
     named by URLs or absolute paths, which every machine of the cluster sees.
@@ -62,15 +70,18 @@ def package_pipeline(path: str, target: str, master: str | None = None) -> list[
     (directory / "pipeline.toml").write_text(text, "utf-8")
     (directory / "main.py").write_text(ENTRY, "utf-8")
     (directory / "requirements.txt").write_text("".join(f"{line}\n" for line in _requirements(pipeline)), "utf-8")
-    command = ["spark-submit", "--master", pipeline.spark.master, "--deploy-mode", "client", "--name", pipeline.name]
-    for key, value in pipeline.spark.conf.items():
-        command += ["--conf", f"{key}={str(value).lower() if isinstance(value, bool) else value}"]
-    command += ["--py-files", str(archive), str(directory / "main.py")]
     submit = directory / "submit.sh"
-    submit.write_text("#!/bin/sh\n# Needs what requirements.txt lists in the Python of the driver and of the workers.\n"
-                      f"exec {shlex.join(command)} \"$@\"\n", "utf-8")
+    submit.write_text(SUBMIT.format(options=shlex.join(_options(pipeline))), "utf-8")
     submit.chmod(0o755)
-    return command
+    return str(submit)
+
+
+def _options(pipeline: model.Pipeline) -> list[str]:
+    """What spark-submit is told by the pipeline's file."""
+    options = ["--master", pipeline.spark.master, "--deploy-mode", "client", "--name", pipeline.name]
+    for key, value in pipeline.spark.conf.items():
+        options += ["--conf", f"{key}={str(value).lower() if isinstance(value, bool) else value}"]
+    return options
 
 
 def _sources(modules: dict[str, Path]) -> Iterator[tuple[Path, str]]:
