@@ -50,6 +50,7 @@ class Proxy(Broker):
     delay       seconds that every piece is held up
     rate        octets a second that pass in each direction of each connection, 0 for no limit
     cut_after   octets after which the next connections are cut, wherever that is within a frame; None for never
+    cut_at      octets that a client sends: its connection is cut instead of passing them on, once; b"" for none
     to_server, to_client   octets that were passed on
     accepted    connections that were made
     """
@@ -66,6 +67,7 @@ class Proxy(Broker):
         self.delay = 0.0
         self.rate = 0
         self.cut_after: int | None = None
+        self.cut_at = b""
         self.to_server = 0
         self.to_client = 0
         self.accepted = 0
@@ -108,6 +110,9 @@ class Proxy(Broker):
                     time.sleep(len(data) / self.rate)
                 if cut_after is not None and passed + len(data) > cut_after:
                     target.sendall(data[: cut_after - passed])
+                    break
+                if to_server and self.cut_at and self.cut_at in data:
+                    self.cut_at = b""
                     break
                 passed += len(data)
                 with self._lock:

@@ -154,7 +154,7 @@ async def test_pending_calls_fail_at_once(dial: Connect, proxy: Proxy, name: str
     proxy.flowing.clear()
     calls = [asyncio.ensure_future(call) for call in (
         channel.declare_queue(name), channel.get(name), other.purge_queue(name), channel.consume(name).start(),
-        connection.channel()._open(), connection.update_secret("guest"), channel.qos(5),
+        connection.update_secret("guest"), channel.qos(5),
         channel.request(b"x", name), other.declare_exchange(name))]
     await asyncio.sleep(0.05)
     begun = time.monotonic()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
+import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -36,7 +37,7 @@ from leveret.client.errors import (
     TlsFailed,
 )
 from leveret.client.events import Closed, Connected, Event, Reconnecting
-from leveret.client.limit import DEFAULT, Default, Limit
+from leveret.client.limit import DEFAULT, Default, Limit, Patience
 from leveret.client.message import Message
 from leveret.client.parameters import Parameters
 from leveret.client.url import parse_urls
@@ -117,7 +118,8 @@ class Connection(Host):
         return self.core.server_properties
 
     def channel(self, *, confirms: bool = True, prefetch: int = 0, transactional: bool = False) -> Opening[Channel]:
-        """A new channel, to be awaited or entered.
+        """A new channel, to be awaited or entered. While the connection is lost it waits for the next one, within the
+        connection's timeout.
 
         confirms       publishes wait for the server's confirm; not on a transactional channel
         prefetch       messages that all of its consumers together may hold (`basic.qos` with global); 0: each its own
@@ -125,20 +127,34 @@ class Connection(Host):
         """
 
         async def open() -> Channel:
-            await self.until_open()
-            core = self.core.new_channel(confirms and not transactional, transactional)
-            channel = Channel(self, core)
-            try:
-                if prefetch:
-                    core.qos = {"prefetch_count": prefetch, "prefetch_size": 0, "global": True}
-                await self.run(core.open(), DEFAULT, "channel.open")
-            except BaseException:
-                # Whatever comes of it, the number is free again once the server has closed it.
-                core.abandon()
-                raise
-            return channel
+            patience = Patience(self.parameters.timeout, None, DEFAULT)
+            while True:
+                seconds, left = patience.begin(False, time.monotonic())
+                await self.until_open(seconds, left)
+                generation = self.core.generation
+                try:
+                    return await self._open_channel(confirms, prefetch, transactional)
+                except ConnectionClosed:
+                    # Nobody has noticed before that it was lost. A channel that the server may have opened went with it.
+                    lost = not self.core.opened or self.core.generation > generation
+                    late = seconds is not None and patience.begin(False, time.monotonic())[1] <= 0
+                    if self.is_closed or late or not lost:
+                        raise
 
         return Opening(open)
+
+    async def _open_channel(self, confirms: bool, prefetch: int, transactional: bool) -> Channel:
+        core = self.core.new_channel(confirms and not transactional, transactional)
+        channel = Channel(self, core)
+        try:
+            if prefetch:
+                core.qos = {"prefetch_count": prefetch, "prefetch_size": 0, "global": True}
+            await self.run(core.open(), DEFAULT, "channel.open")
+        except BaseException:
+            # Whatever comes of it, the number is free again once the server has closed it.
+            core.abandon()
+            raise
+        return channel
 
     def sender(self, address: str | None, *, name: str = "", window: int = 200, settled: bool = False, second: bool = False,
                durable: bool = False, dynamic: bool = False, properties: Mapping[str, Any] | None = None,
@@ -384,10 +400,11 @@ class Connection(Host):
             if handle is not None:
                 handle.cancel()
 
-    async def until_open(self, limit: Limit = DEFAULT) -> None:
-        """Until there is a connection. Raises the error of one that is closed for good, and `Timeout`."""
+    async def until_open(self, limit: Limit = DEFAULT, left: float | None = None) -> None:
+        """Until there is a connection, `limit` and `left` as of `wait`. Raises the error of one that is closed for good,
+        and `Timeout`."""
         while not self.core.opened:
-            await self.wait(self.core.until_ready(), limit, f"a connection ({self.core.last_error})")
+            await self.wait(self.core.until_ready(), limit, f"a connection ({self.core.last_error})", left)
 
     # Host
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,9 +20,9 @@ from leveret.client.core.amqp1.links import check_protocol, session_of
 from leveret.client.core.amqp1.transactions import TransactionCore
 from leveret.client.core.base import describe
 from leveret.client.core.kinds import AnyCore
-from leveret.client.errors import Error, Timeout, anew
+from leveret.client.errors import ConnectionClosed, Error, Timeout, anew
 from leveret.client.events import Closed, Event
-from leveret.client.limit import DEFAULT
+from leveret.client.limit import DEFAULT, Patience
 from leveret.client.parameters import Parameters
 from leveret.client.url import parse_urls
 
@@ -82,14 +83,28 @@ class Connection:
         return self._core.server_properties
 
     def channel(self, *, confirms: bool = True, prefetch: int = 0, transactional: bool = False) -> Channel:
-        """A new channel.
+        """A new channel. While the connection is lost it waits for the next one, within the connection's timeout.
 
         confirms       publishes wait for the server's confirm; not on a transactional channel
         prefetch       messages that all of its consumers together may hold (`basic.qos` with global); 0: each its own
         transactional  publishes and acknowledgements count when they are committed
         """
+        patience = Patience(self.parameters.timeout, None, DEFAULT)
+        while True:
+            seconds, left = patience.begin(False, time.monotonic())
+            self.driver.until_open(seconds, left)
+            generation = self._core.generation
+            try:
+                return self._open_channel(confirms, prefetch, transactional)
+            except ConnectionClosed:
+                # Nobody has noticed before that it was lost. A channel that the server may have opened went with it.
+                lost = not self._core.opened or self._core.generation > generation
+                late = seconds is not None and patience.begin(False, time.monotonic())[1] <= 0
+                if self.is_closed or late or not lost:
+                    raise
+
+    def _open_channel(self, confirms: bool, prefetch: int, transactional: bool) -> Channel:
         driver = self.driver
-        driver.until_open(DEFAULT)
         with driver.lock:
             core = self._core.new_channel(confirms and not transactional, transactional)
         channel = Channel(self, core)

@@ -303,12 +303,13 @@ class Driver(Host):
             self._broken = ConnectionLost(f"the connection is lost: it was interrupted by {type(error).__name__}")
             self._wake.set()
 
-    def until_open(self, limit: Limit) -> None:
-        """Until there is a connection. Raises the error of one that is closed for good, and `Timeout`."""
+    def until_open(self, limit: Limit, left: float | None = None) -> None:
+        """Until there is a connection, `limit` and `left` as of `wait`. Raises the error of one that is closed for good,
+        and `Timeout`."""
         while not self.core.opened:
             with self.lock:
                 waiter = self.core.until_ready()
-            self.wait(waiter, limit, f"a connection ({self.core.last_error})")
+            self.wait(waiter, limit, f"a connection ({self.core.last_error})", left)
 
     # Host; the lock is held.
 
