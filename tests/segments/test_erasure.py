@@ -10,6 +10,7 @@ import pytest
 
 from leveret.broker.message import Overlay, make_address
 from leveret.segments.columns import Rows, make_batch
+from leveret.segments.content_encodings import MAX_OCTETS, compress, decompress
 from leveret.segments.erasure import Counts, Rule, compile_rules, decode_rules
 from leveret.segments.errors import SegmentDamaged, SegmentMissing
 from leveret.segments.json_paths import JsonPath
@@ -18,7 +19,10 @@ from leveret.segments.reader import Stored, open_segment
 from leveret.segments.rewriting import merge, rewrite
 from leveret.segments.writer import SegmentWriter
 from leveret.storage.records import encode_overlay
-from leveret.wire.amqp0.properties import encode_header
+from leveret.wire.amqp0.classes import decode_transfer, encode_transfer
+from leveret.wire.amqp0.dialects import QPID
+from leveret.wire.amqp0.properties import decode_header, encode_header
+from leveret.wire.amqp0.table_0_9 import V0_9
 from leveret.wire.amqp1 import message as amqp1
 from leveret.wire.amqp1.messaging import Properties
 from leveret.wire.amqp1.values import UInt, ULong
@@ -127,6 +131,58 @@ def test_values_in_bodies_are_masked(tmp_path: Path) -> None:
     assert json.loads(left[11].body[5:]) == masked
     assert left[12].body[:4] == b"\x00\x53\x77\xa1" and json.loads(left[12].body[5:]) == masked
     assert left[13].body == MESSAGES[3][4] and left[14].body == MESSAGES[4][4]
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd", "br", "bzip2", "lz4"])
+def test_compressed_bodies_are_looked_into_and_stay_compressed(tmp_path: Path, encoding: str) -> None:
+    octets = compress(BODY, encoding)
+    header1 = amqp1.encode_properties(Properties(content_encoding=encoding))
+    source = written(tmp_path, [
+        (1, 0, "k", encode_header(60, len(octets), {"content_encoding": encoding}), octets),
+        (2, 1, "k", header1, amqp1.encode_data(octets)),
+        (3, 0, "k", encode_header(60, 4, {"content_encoding": encoding}), b"none"),
+        (4, 0, "k", encode_header(60, len(octets), {"content_encoding": "unheard-of"}), octets)])
+    rule = Rule(action="mask", body={"$.customer.id": "4711"}, mask=("$.customer.email",))
+    with open_segment(str(tmp_path / source.path), expected=source) as reader:
+        target, counts = rewrite(reader, compile_rules([rule]), SegmentWriter(str(tmp_path), "events"))
+    assert (counts.matched, counts.masked, counts.unread) == (2, 2, 2)
+    assert target is not None
+    with open_segment(str(tmp_path / target.path), expected=target) as reader:
+        left = {item.offset: item for part in reader.messages() for item in part}
+    content = decompress(left[1].body, encoding)
+    assert content is not None and json.loads(content)["customer"] == {"id": 4711, "email": "***"}
+    assert left[1].header[4:12] == len(left[1].body).to_bytes(8, "big")
+    assert left[2].body == amqp1.encode_data(left[1].body)
+    assert (left[3].body, left[4].body) == (b"none", octets)
+
+
+def test_what_grows_too_large_is_not_looked_into() -> None:
+    assert decompress(compress(bytes(MAX_OCTETS), "gzip"), "gzip") == bytes(MAX_OCTETS)
+    for encoding in ("gzip", "deflate"):
+        assert decompress(compress(bytes(MAX_OCTETS + 1), encoding), encoding) is None
+
+
+def test_contents_of_other_classes_are_masked(tmp_path: Path) -> None:
+    file = encode_header(70, len(BODY), {"filename": "alice.json", "message_id": "m",
+                                         "headers": {"customer": "4711", "n": 5}}, QPID, V0_9)
+    stream = encode_header(80, len(BODY), {"headers": {"customer": "4711"}, "priority": 3}, QPID, V0_9)
+    message = encode_transfer(len(BODY), {"message_id": "m", "user_id": "alice", "app_id": "shop", "priority": 3,
+                                          "application_headers": {"customer": "4711"}})
+    source = written(tmp_path, [(at, 3, "k", header, BODY) for at, header in enumerate((file, stream, message), 1)])
+    rule = Rule(action="mask", headers={"customer": "4711"}, mask=(
+        "header:customer", "header:x-filename", "property:message_id", "property:user_id", "$.customer.email"))
+    with open_segment(str(tmp_path / source.path), expected=source) as reader:
+        target, counts = rewrite(reader, compile_rules([rule]), SegmentWriter(str(tmp_path), "events"))
+    assert target is not None and counts.masked == 3
+    with open_segment(str(tmp_path / target.path), expected=target) as reader:
+        left = {item.offset: item for part in reader.messages() for item in part}
+    assert decode_header(left[1].header, QPID, V0_9) == (70, len(left[1].body), {
+        "filename": "***", "message_id": "***", "headers": {"customer": "***", "n": 5}})
+    assert decode_header(left[2].header, QPID, V0_9)[2] == {"headers": {"customer": "***"}, "priority": 3}
+    found = decode_transfer(left[3].header)
+    assert (found["message_id"], found["user_id"], found["app_id"]) == ("***", "***", "shop")
+    assert found["application_headers"] == {"customer": "***"}
+    assert all(b"a@example.org" not in item.body and item.format == 3 for item in left.values())
 
 
 def test_headers_and_properties_are_masked(tmp_path: Path) -> None:

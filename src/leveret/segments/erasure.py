@@ -9,6 +9,7 @@ import msgspec
 import pyarrow as pa
 
 from leveret.segments import row_view
+from leveret.segments.content_encodings import decompress
 from leveret.segments.json_paths import JsonPath
 from leveret.selectors import SelectorError, sql_filter
 
@@ -54,7 +55,8 @@ class Counts(msgspec.Struct, kw_only=True):
     rows     that were looked at
     matched  that met a rule
     removed, emptied, masked  by what was done; a row that had nothing to mask is matched only
-    unread   rows whose body a rule wanted to look into and that is no JSON: they were left as they are
+    unread   rows whose body a rule wanted to look into and that is no JSON, or compressed in a way that is not known: they
+             were left as they are
     """
 
     rows: int = 0
@@ -216,9 +218,11 @@ class _Body:
 
     def rows(self, batch: pa.RecordBatch, counts: Counts) -> list[int]:
         found: list[int] = []
+        encodings = batch.column("content_encoding").to_pylist()
         for row, octets in enumerate(batch.column("body").to_pylist()):
+            content = decompress(octets, encodings[row])
             try:
-                document = msgspec.json.decode(octets)
+                document = msgspec.json.decode(b"" if content is None else content)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 counts.unread += 1
                 continue

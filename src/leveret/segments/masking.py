@@ -6,7 +6,9 @@ from typing import Any
 
 import msgspec
 
-from leveret.broker.message import FORMAT_AMQP1
+from leveret.broker.message import FORMAT_AMQP1, FORMAT_CLASS_0_9
+from leveret.segments.class_masking import with_values
+from leveret.segments.content_encodings import compress, decompress
 from leveret.segments.erasure import DROP_BODY, MASK, CompiledRule, Counts
 from leveret.segments.reader import Stored
 from leveret.storage.records import decode_overlay, encode_overlay
@@ -25,25 +27,29 @@ _FIELDS = {"content_type": "content_type", "correlation_id": "correlation_id", "
            "message_id": "message_id", "type": "subject", "user_id": "user_id"}
 
 
-def applied(rule: CompiledRule, stored: Stored, counts: Counts) -> Stored | None:
-    """The message as the rule leaves it, None where it removes it. ValueError (WireError, DecodeError) for a header that
-    cannot be read."""
+def applied(rule: CompiledRule, stored: Stored, encoding: str | None, counts: Counts) -> Stored | None:
+    """The message as the rule leaves it, None where it removes it; `encoding` is the content encoding of its body.
+    ValueError (WireError, DecodeError) for a header that cannot be read."""
     counts.matched += 1
     if rule.rule.action == DROP_BODY:
         counts.emptied += 1
         return _with_body(stored, b"")
     if rule.rule.action == MASK:
-        changed = _masked(rule, stored, counts)
+        changed = _masked(rule, stored, encoding, counts)
         counts.masked += changed is not stored
         return changed
     counts.removed += 1
     return None
 
 
-def _masked(rule: CompiledRule, stored: Stored, counts: Counts) -> Stored:
+def _masked(rule: CompiledRule, stored: Stored, encoding: str | None, counts: Counts) -> Stored:
     mask = rule.rule.mask_with
     if rule.mask_paths:
-        stored = _masked_body(rule, stored, counts)
+        stored = _masked_body(rule, stored, encoding, counts)
+    if stored.format == FORMAT_CLASS_0_9:
+        header = with_values(stored.header, rule.mask_headers, rule.mask_properties, mask)
+        masked = _masked_overlay(rule.mask_headers, mask, stored)
+        return masked._replace(header=header) if header != stored.header else masked
     if rule.mask_headers:
         stored = _masked_headers(rule.mask_headers, mask, stored)
     if rule.mask_properties:
@@ -55,8 +61,9 @@ def _masked(rule: CompiledRule, stored: Stored, counts: Counts) -> Stored:
 # Bodies
 
 
-def _masked_body(rule: CompiledRule, stored: Stored, counts: Counts) -> Stored:
+def _masked_body(rule: CompiledRule, stored: Stored, encoding: str | None, counts: Counts) -> Stored:
     content = stored.body if stored.format != FORMAT_AMQP1 else _content(stored.body)
+    content = None if content is None else decompress(content, encoding)
     document: Any = None
     if content is not None:
         try:
@@ -70,7 +77,7 @@ def _masked_body(rule: CompiledRule, stored: Stored, counts: Counts) -> Stored:
     for path in rule.mask_paths:
         document, count = path.replace(document, rule.rule.mask_with)
         places += count
-    return _with_body(stored, msgspec.json.encode(document)) if places else stored
+    return _with_body(stored, compress(msgspec.json.encode(document), encoding)) if places else stored
 
 
 def _content(body: bytes) -> bytes | None:
@@ -105,13 +112,19 @@ def _with_body(stored: Stored, content: bytes) -> Stored:
 # Headers
 
 
+def _masked_overlay(names: list[str], mask: str, stored: Stored) -> Stored:
+    """With what the broker has added."""
+    if stored.overlay is None:
+        return stored
+    overlay = decode_overlay(stored.overlay)
+    if not any(name in overlay.headers for name in names):
+        return stored
+    overlay.headers.update({name: mask for name in names if overlay.headers.get(name) is not None})
+    return stored._replace(overlay=encode_overlay(overlay))
+
+
 def _masked_headers(names: list[str], mask: str, stored: Stored) -> Stored:
-    """Also what the broker has added."""
-    if stored.overlay is not None:
-        overlay = decode_overlay(stored.overlay)
-        if any(name in overlay.headers for name in names):
-            overlay.headers.update({name: mask for name in names if overlay.headers.get(name) is not None})
-            stored = stored._replace(overlay=encode_overlay(overlay))
+    stored = _masked_overlay(names, mask, stored)
     if stored.format != FORMAT_AMQP1:
         present = decode_header(stored.header)[2].get("headers") or {}
         found = {name: mask for name in names if name in present}

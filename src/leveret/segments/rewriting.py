@@ -77,11 +77,13 @@ def _applied(batch: pa.RecordBatch, rules: Sequence[CompiledRule], counts: Count
             by_row.setdefault(row, rule)
     if not by_row:
         return None
+    encodings = batch.column("content_encoding")
     found: list[Stored] = []
     try:
         for number, stored in enumerate(rebuild(batch)):
             rule_of_row = by_row.get(number)
-            kept = stored if rule_of_row is None else applied(rule_of_row, stored, counts)
+            kept = stored if rule_of_row is None else applied(
+                    rule_of_row, stored, encodings[number].as_py(), counts)
             if kept is not None:
                 found.append(kept)
     except (WireError, DecodeError, EncodeError, EncodeError1, ValueError, IndexError) as error:

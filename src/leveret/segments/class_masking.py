@@ -1,0 +1,32 @@
+"""Masks over headers and properties of contents of the classes that only 0-9 has: file, stream and message."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from leveret.wire.amqp0.classes import FILENAME, MESSAGE, class_of, decode_transfer, encode_transfer
+from leveret.wire.amqp0.dialects import QPID
+from leveret.wire.amqp0.properties import decode_header, encode_header
+from leveret.wire.amqp0.table_0_9 import V0_9
+
+_SIZE: Final = slice(4, 12)
+
+
+def with_values(header: bytes, headers: list[str], properties: list[str], mask: str) -> bytes:
+    """The header with the mask in the place of these of its headers and properties; the same one where it has none of them.
+    WireError for a header that cannot be read, EncodeError for a mask that does not fit."""
+    kind = class_of(header)
+    message = kind == MESSAGE
+    found = decode_transfer(header) if message else decode_header(header, QPID, V0_9)[2]
+    table: dict[str, Any] = found.get("application_headers" if message else "headers") or {}
+    changed = {name: mask[:255] for name in properties if found.get(name)}
+    if FILENAME in headers and found.get("filename"):
+        changed["filename"] = mask[:255]
+    masked = {name: mask for name in headers if name in table}
+    if not changed and not masked:
+        return header
+    found.update(changed)
+    if masked:
+        found["application_headers" if message else "headers"] = {**table, **masked}
+    size = int.from_bytes(header[_SIZE], "big")
+    return encode_transfer(size, found) if message else encode_header(kind, size, found, QPID, V0_9)
