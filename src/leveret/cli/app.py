@@ -16,6 +16,7 @@ COMMANDS = {
     "leases": ("leveret.cli.leases:leases", "List and release leases of queues."),
     "stages": ("leveret.cli.stages:stages", "List and give up the stages of sinks."),
     "dtx": ("leveret.cli.dtx:dtx", "List and decide branches of distributed transactions."),
+    "staged": ("leveret.cli.staged:staged", "List and give up staged contents of AMQP 0-9."),
     "exchanges": ("leveret.cli.exchanges:exchanges", "List, add and delete exchanges."),
     "bindings": ("leveret.cli.bindings:bindings", "List, add and delete bindings."),
     "connections": ("leveret.cli.connections:connections", "List and close connections."),

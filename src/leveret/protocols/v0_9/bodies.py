@@ -24,7 +24,8 @@ class Incoming(StoredBody):
     def check(self) -> None:
         """Raise ResourceLocked where another connection has gone on with it."""
         if self.turn != self.staged.turn:
-            raise ResourceLocked(f"staged content '{self.staged.key[3]}' was opened by another connection meanwhile")
+            raise ResourceLocked(f"staged content '{self.staged.key[3]}' was opened by another connection or discarded"
+                                 " meanwhile")
 
 
 class Tail(StoredBody):

@@ -1,0 +1,80 @@
+"""`leveret staged` against a running broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.runner import Commands
+from tests.support.amqp09 import Client
+from tests.support.broker import LeveretProcess, leveret_only
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[LeveretProcess]:
+    leveret_only("commands talk to its control socket")
+    with LeveretProcess(tmp_path).start() as process:
+        yield process
+        process.check_log()
+
+
+def upload(client: Client, identifier: str, size: int, sent: bytes) -> None:
+    client.open_file(identifier, size)
+    client.begin_stage(len(sent))
+    client.stage_octets(sent)
+    # Behind it the octets are there.
+    client.call("channel.ping", "channel.ok")
+    client.expect("channel.pong")
+
+
+def test_uploads(broker: LeveretProcess) -> None:
+    commands = Commands(broker.data_dir)
+    assert commands.json("staged") == []
+    client = Client(broker)
+    upload(client, "part", 100, b"x" * 40)
+    upload(client, "whole", 30, b"y" * 30)
+    found = {item["identifier"]: item for item in commands.json("staged", "list")}
+    assert {name: (item["state"], item["octets"], item["announced"], item["kind"], item["user"])
+            for name, item in found.items()} == {
+        "part": ("incomplete", 40, 100, "file", "guest"), "whole": ("complete", 30, 30, "file", "guest")}
+    assert 86000 < found["part"]["timeout"] <= 86400
+    assert 86000 < found["whole"]["timeout"] <= 86400
+    shown = commands.ok("staged", "show", "whole", "--user", "guest", "--kind", "file")
+    assert "complete" in shown
+    assert commands.json("staged", "show", "part")["checkpoints"] == {}
+    assert "no staged content 'none'" in commands.refused("staged", "show", "none")
+    assert "no staged content 'part'" in commands.refused("staged", "discard", "part", "--user", "somebody")
+    assert "discarded, 30 B" in commands.ok("staged", "discard", "whole")
+    assert [item["identifier"] for item in commands.json("staged")] == ["part"]
+    client.send("file.publish", routing_key="q", identifier="whole")
+    assert client.expect("channel.close").arguments["reply_code"] == 404
+
+
+def test_who_is_sending_what_is_discarded_is_refused(broker: LeveretProcess) -> None:
+    commands = Commands(broker.data_dir)
+    client = Client(broker)
+    upload(client, "\x00\xe9", 100, b"x" * 40)
+    assert [item["identifier"] for item in commands.json("staged")] == ["hex:00c3a9"]
+    assert client.open_file("\x00\xe9", 100) == 40
+    client.begin_stage(60)
+    [item] = commands.json("staged")
+    assert (item["state"], item["timeout"]) == ("open", None)
+    commands.ok("staged", "discard", "hex:00c3a9")
+    assert commands.json("staged") == []
+    client.stage_octets(b"z" * 60)
+    assert client.expect("channel.close").arguments["reply_code"] == 405
+    assert "no identifier" in commands.refused("staged", "discard", "hex:0g")
+
+
+def test_an_interrupted_upload_is_listed_after_a_restart(broker: LeveretProcess) -> None:
+    client = Client(broker)
+    upload(client, "later", 100, b"x" * 40)
+    client.close()
+    broker.stop()
+    broker.start()
+    [item] = Commands(broker.data_dir).json("staged", "--vhost", "/")
+    assert (item["identifier"], item["state"], item["announced"]) == ("later", "incomplete", 100)
+    Commands(broker.data_dir).ok("staged", "discard", "later")
+    assert Client(broker).open_file("later", 100) == 0
