@@ -23,13 +23,23 @@ _RETURNS: Final = {FILE: "file.return", STREAM: "stream.return"}
 
 
 class Channel(Channel091):
-    """One channel. `id` is what channel.open-ok says, for channel.resume; `opened_on` is its connection."""
+    """One channel. `id` is what channel.open-ok says, for channel.resume; `opened_on` is its connection.
+
+    With methods in requests and responses, of the method that is being carried out, and 0 otherwise:
+    request     the id of the request that it came in: what answers it later than the next one names it
+    answers_from, answers_to
+                the first and the last of the broker's requests that it answers; as a client may name millions at once,
+                look for what is awaited among them, not the other way round
+    """
 
     def __init__(self, connection: Connection, number: int, id: str) -> None:
         super().__init__(connection, number)
         self.format = FORMAT_BASIC_0_9
         self.publisher = publisher_of(connection, BASIC)
         self.id = id
+        self.request = 0
+        self.answers_from = 0
+        self.answers_to = 0
         self.opened_on = connection
         self.files = Files(self)
         self.dtx: DtxSession | None = None

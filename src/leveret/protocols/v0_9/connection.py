@@ -5,8 +5,9 @@ from __future__ import annotations
 from leveret.protocols.peer import Peer
 from leveret.protocols.services import Services
 from leveret.protocols.v0_9 import channel_methods, handshake, methods
+from leveret.protocols.v0_9.channel import Channel
 from leveret.protocols.v0_9.realms import Realms, Tickets
-from leveret.protocols.v0_9_1.channel import Channel
+from leveret.protocols.v0_9_1.channel import Channel as Channel091
 from leveret.protocols.v0_9_1.connection import Connection as Connection091
 from leveret.wire.amqp0.commands import Method
 from leveret.wire.amqp0.specs import V0_9
@@ -35,15 +36,19 @@ class Connection(Connection091):
     def open_channel(self, command: Method) -> None:
         channel_methods.open_channel(self, command)
 
-    def perform_method(self, channel: Channel, command: Method) -> None:
+    def perform_method(self, channel: Channel091, command: Method) -> None:
+        if isinstance(channel, Channel):
+            channel.request = command.request
+            channel.answers_from = command.answers_from
+            channel.answers_to = command.answers_to
         methods.perform(channel, command)
 
-    def published(self, channel: Channel) -> None:
+    def published(self, channel: Channel091) -> None:
         """A content of another class than basic was published: alarms concern its publisher, too."""
         if not self.published_any:
             self._first_publish(channel)
 
-    def tag_owner(self, tag: str) -> Channel | None:
+    def tag_owner(self, tag: str) -> Channel091 | None:
         """The channel that has the consumer of this tag: tags are local to the connection here."""
         for channel in self.channels.values():
             if tag in channel.consumers:

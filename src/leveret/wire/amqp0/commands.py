@@ -126,9 +126,15 @@ class Nack(Command):
 
 class Method(Command):
     """Any other method without content. `name` is "queue.declare"; `arguments` has every field by its Python name
-    (hyphens become underscores), reserved fields left out."""
+    (hyphens become underscores), reserved fields left out.
 
-    __slots__ = ("arguments", "class_id", "method_id", "name")
+    With methods in requests and responses (see `requests`), and 0 otherwise:
+    request      the id of the request that it came in
+    answers_from, answers_to
+                 the first and the last of our requests that it answers
+    """
+
+    __slots__ = ("answers_from", "answers_to", "arguments", "class_id", "method_id", "name", "request")
 
     def __init__(self, kind: int, channel: int, name: str, class_id: int, method_id: int,
                  arguments: dict[str, Any]) -> None:
@@ -138,6 +144,9 @@ class Method(Command):
         self.class_id = class_id
         self.method_id = method_id
         self.arguments = arguments
+        self.request = 0
+        self.answers_from = 0
+        self.answers_to = 0
 
 
 class ContentMethod(Method):

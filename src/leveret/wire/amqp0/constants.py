@@ -14,6 +14,9 @@ FRAME_METHOD: Final = 1
 FRAME_HEADER: Final = 2
 FRAME_BODY: Final = 3
 FRAME_HEARTBEAT: Final = 8
+# Around methods, with Qpid's peers of 2007 (0-9 only): see `requests`.
+FRAME_REQUEST: Final = 9
+FRAME_RESPONSE: Final = 10
 FRAME_END: Final = 206
 
 FRAME_MIN_SIZE: Final = 4096

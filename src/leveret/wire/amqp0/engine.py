@@ -31,6 +31,7 @@ from leveret.wire.amqp0.commands import (
 from leveret.wire.amqp0.constants import (
     CHANNEL_ERROR,
     CLIENT,
+    COMMAND_INVALID,
     CONTENT_TOO_LARGE,
     FRAME_BODY,
     FRAME_END,
@@ -39,6 +40,8 @@ from leveret.wire.amqp0.constants import (
     FRAME_HEARTBEAT,
     FRAME_METHOD,
     FRAME_OVERHEAD,
+    FRAME_REQUEST,
+    FRAME_RESPONSE,
     SERVER,
     SYNTAX_ERROR,
 )
@@ -46,6 +49,7 @@ from leveret.wire.amqp0.dialects import Dialect
 from leveret.wire.amqp0.machine import Machine
 from leveret.wire.amqp0.model import Version
 from leveret.wire.amqp0.properties import HEADER_MIN_SIZE, check_header, scan
+from leveret.wire.amqp0.requests import NUMBERS_SIZE
 
 __all__ = ["CLIENT", "SERVER", "Engine"]
 
@@ -56,8 +60,10 @@ _FRAME_AND_KEY: Final = struct.Struct(">BHII").unpack_from
 _HEADER_FRAME: Final = struct.Struct(">BHIHHQH").unpack_from
 _CONTENT_HEADER: Final = struct.Struct(">HHQ").unpack_from
 _TAG_AND_BITS: Final = struct.Struct(">QB").unpack_from
+_KEY: Final = struct.Struct(">I").unpack_from
 
 _FRAME_TYPES: Final = (FRAME_METHOD, FRAME_HEADER, FRAME_BODY, FRAME_HEARTBEAT)
+_NUMBERED_TYPES: Final = (FRAME_REQUEST, FRAME_RESPONSE)
 _BASIC: Final = 60
 _PUBLISH_KEY: Final = 60 << 16 | 40
 _DELIVER_KEY: Final = 60 << 16 | 60
@@ -186,7 +192,7 @@ class Engine(Machine):
         limit = self._limit
         is_server = self._is_server
         content_key = self._content_key
-        channels = self._channels
+        channels = self._hot
         memo = self._memo
         if memo.patience <= 0:
             memo.patience = 1
@@ -231,8 +237,9 @@ class Engine(Machine):
                 channel = channels.get(number)
                 if channel is None or frame_type != FRAME_METHOD or channel.stage != assembly.METHOD or size < 9:
                     pos = end + 1
-                    self._frame_received(frame_type, number, channel, data, start, end, out)
+                    self._frame_received(frame_type, number, self._channels.get(number), data, start, end, out)
                     limit = self._limit
+                    channels = self._hot
                     continue
                 if key != content_key:
                     pos = end + 1
@@ -377,8 +384,10 @@ class Engine(Machine):
     def _frame_received(self, type: int, number: int, channel: WireChannel | None, data: bytes, start: int, end: int,
                         out: list[Command]) -> None:
         """Any frame but those of the hot path; its payload is between `start` and `end`."""
-        if type == FRAME_METHOD:
+        if type == FRAME_METHOD and self._numbers is None:
             self._method_received(number, channel, data, start, end, out)
+        elif type == FRAME_METHOD or (type in _NUMBERED_TYPES and self.version.name == "0-9"):
+            self._numbered_received(type, number, channel, data, start, end, out)
         elif self.state >= states.FAILED:
             pass
         elif type in (FRAME_BODY, FRAME_HEADER):
@@ -403,8 +412,80 @@ class Engine(Machine):
             self._check_type(out, number, type)
 
     def _check_type(self, out: list[Command], number: int, type: int) -> None:
+        if type in _NUMBERED_TYPES and self.version.name == "0-9":
+            return
         if type not in _FRAME_TYPES and self.state < states.FAILED:
             self._fail(out, number, FRAME_ERROR, f"there are no frames of type {type}")
+
+    def _numbered_received(self, type: int, number: int, channel: WireChannel | None, data: bytes, start: int, end: int,
+                           out: list[Command]) -> None:
+        """A request or a response, or a method frame in their place."""
+        if self._numbers is None and type == FRAME_REQUEST and self._is_server and self.state == states.OPEN \
+                and number == 0 and self.version.requests is not None:
+            # Whatever is wrong with it, the client has chosen its frames.
+            self._begin_requests(self.version.requests)
+        numbers = self._numbers
+        if numbers is None or type == FRAME_METHOD:
+            if self.state < states.FAILED:
+                self._fail(out, number, FRAME_ERROR, f"a frame of type {type}: methods of this connection have frames of"
+                           f" type {'1' if numbers is None else '9 and 10'}, as connection.open settles")
+            return
+        kind = "request" if type == FRAME_REQUEST else "response"
+        at = start + NUMBERS_SIZE
+        if end - at < 4:
+            if self.state < states.FAILED:
+                self._fail(out, number, FRAME_ERROR, f"a {kind} of {end - start} octets is too short for its numbers and"
+                           " its method")
+            return
+        key: int = _KEY(data, at)[0]
+        spec = self.version.methods.get(key)
+        name = f"method {key >> 16}.{key & 0xFFFF}" if spec is None else spec.name
+        request = answers_from = answers_to = 0
+        problem: str
+        if type == FRAME_REQUEST:
+            request, problem = numbers.request_received(
+                number, data, start, channel is None and name in ("channel.open", "channel.resume"))
+        else:
+            answers_from, answers_to, problem = numbers.response_received(number, data, start)
+        if not problem and spec is not None and (name in self.version.responses) != (type == FRAME_RESPONSE):
+            problem = f"{name} in a {kind}"
+        if problem and self.state < states.FAILED:
+            self._fail(out, number, COMMAND_INVALID, problem, key >> 16, key & 0xFFFF)
+        elif channel is None or channel.stage != assembly.METHOD or not self._hot_method_received(
+                channel, key, data, at, end, out):
+            self._method_received(number, channel, data, at, end, out, request, answers_from, answers_to)
+
+    def _hot_method_received(self, channel: WireChannel, key: int, data: bytes, start: int, end: int,
+                             out: list[Command]) -> bool:
+        """One of the methods that have commands of their own, from a request. False for any other, and for what is
+        malformed."""
+        number = channel.number
+        tag: int
+        bits: int
+        if key == self._content_key:
+            at = start + (6 if self._is_server else 14 + data[start + 4])
+            stop = end - 1 if self._is_server else end
+            middle = at + 1 + data[at] if at < stop else stop
+            if middle >= stop or middle + 1 + data[middle] != stop:
+                return False
+            channel.stage = assembly.HEADER
+            channel.spec = None
+            channel.address = data[at:stop]
+            if self._is_server:
+                channel.flags = data[stop] & 3 | (data[start + 4] << 8 | data[start + 5]) << TICKET_SHIFT
+            else:
+                channel.consumer_tag = data[start + 5 : at - 9]
+                channel.delivery_tag, tag = _TAG_AND_BITS(data, at - 9)
+                channel.redelivered = tag & 1 == 1
+            return True
+        if end - start != 13 or key not in (self._ack_key, self._reject_key):
+            return False
+        tag, bits = _TAG_AND_BITS(data, start + 4)
+        if key == self._ack_key:
+            out.append(Ack(number, tag, bits & 1 == 1))
+        else:
+            out.append(Nack(number, tag, False, bits & 1 == 1, True))
+        return True
 
     def _header_received(self, channel: WireChannel, header: bytes, out: list[Command]) -> None:
         """The content header of the method that came before it (0-9-1 section 4.2.6.1)."""

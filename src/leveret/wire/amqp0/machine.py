@@ -17,9 +17,9 @@ from leveret.wire.amqp0.constants import (
     COMMAND_INVALID,
     FRAME_ERROR,
     FRAME_HEADER,
-    FRAME_METHOD,
     FRAME_MIN_SIZE,
     FRAME_OVERHEAD,
+    FRAME_RESPONSE,
     FRAME_SIZE_BEFORE_OPEN,
     FRAME_SLACK,
     NOT_ALLOWED,
@@ -32,6 +32,7 @@ from leveret.wire.amqp0.errors import EncodeError, WireError
 from leveret.wire.amqp0.methods import decode_arguments, encode_arguments
 from leveret.wire.amqp0.model import MethodSpec, Version
 from leveret.wire.amqp0.output import Output
+from leveret.wire.amqp0.requests import NUMBERS_SIZE, Numbers
 
 _U32: Final = struct.Struct(">I").unpack_from
 
@@ -39,14 +40,13 @@ _CONNECTION: Final = 10
 _CHANNEL: Final = 20
 _CONNECTION_CLOSE: Final = ("connection.close", "connection.close-ok")
 _CHANNEL_CLOSE: Final = ("channel.close", "channel.close-ok")
-_CONNECTION_CLOSE_OK: Final = struct.pack(">HH", 10, 51)
-_CHANNEL_CLOSE_OK: Final = struct.pack(">HH", 20, 41)
+_OPENS_CHANNEL: Final = ("channel.open", "channel.resume")
 
 
 class Machine(Output):
     """One connection; see `engine.Engine` for its arguments and attributes."""
 
-    __slots__ = ("_can_close", "_channels", "_close_oks_owed", "_fused_size", "_is_server", "_limit",
+    __slots__ = ("_can_close", "_channels", "_close_oks_owed", "_fused_size", "_hot", "_is_server", "_limit",
                  "_proposed_channel_max", "_proposed_frame_max", "_unexpected", "channel_max", "dialect", "heartbeat",
                  "lost", "max_body_size", "max_staged_size", "role", "spool_threshold", "spools_stages", "state", "version")
 
@@ -75,6 +75,8 @@ class Machine(Output):
         self._is_server = role == SERVER
         self._can_close = False
         self._channels: dict[int, WireChannel] = {}
+        # Those whose frames the hot path takes: the same, but with methods in requests none.
+        self._hot = self._channels
         # How many closes of a channel have come that the caller is to answer: each is answered once, whoever tries.
         self._close_oks_owed: dict[int, int] = {}
         self._proposed_frame_max = frame_max
@@ -87,6 +89,24 @@ class Machine(Output):
 
     def _receives(self, spec: MethodSpec) -> bool:
         return spec.server_receives if self._is_server else spec.client_receives
+
+    @property
+    def uses_requests(self) -> bool:
+        """Whether methods travel in requests and responses (see `requests`)."""
+        return self._numbers is not None
+
+    def use_requests(self) -> None:
+        """Put methods into requests and responses, from `connection.open` on. A client calls it before it sends that; a
+        server finds out by itself. ValueError at any other time, and where the version has no such frames."""
+        if self.state != states.OPEN or self.version.requests is None:
+            raise ValueError("requests and responses begin with connection.open, in AMQP 0-9")
+        self._begin_requests(self.version.requests)
+
+    def _begin_requests(self, version: Version) -> None:
+        self._numbers = Numbers()
+        self.version = version
+        self._hot = {}
+        self._channel = -1  # no delivery goes out as others do
 
     def is_open(self, channel: int) -> bool:
         """Whether the channel is open on the wire: it was opened, and neither peer has closed it."""
@@ -103,8 +123,8 @@ class Machine(Output):
         return state is not None and state.state == states.CHANNEL_CLOSING
 
     def _method_received(self, number: int, channel: WireChannel | None, data: bytes, start: int, end: int,
-                         out: list[Command]) -> None:
-        """A method frame that the hot path left: decode it and move the states."""
+                         out: list[Command], request: int = 0, answers_from: int = 0, answers_to: int = 0) -> None:
+        """A method that the hot path left: decode it and move the states. The last three are as in `Method`."""
         if end - start < 4:
             if self.state < states.FAILED:
                 self._fail(out, number, FRAME_ERROR, "a method frame is too short for its class and method")
@@ -144,6 +164,8 @@ class Machine(Output):
             except WireError as error:
                 self._fail(out, number, error.code, error.text, class_id, method_id)
                 return
+            if request and spec.responses and not arguments.get("nowait") and self._numbers is not None:
+                self._numbers.await_answer(number, request, spec)
             if class_id == _CONNECTION:
                 self._connection_method(spec, arguments, out)
             elif class_id == _CHANNEL:
@@ -154,6 +176,13 @@ class Machine(Output):
                 channel.stage = assembly.HEADER
                 channel.spec = spec
                 channel.arguments = arguments
+                return
+            if self._numbers is not None:
+                method = out[-1]
+                if isinstance(method, Method):
+                    method.request = request
+                    method.answers_from = answers_from
+                    method.answers_to = answers_to
 
     def _connection_method(self, spec: MethodSpec, arguments: dict[str, Any], out: list[Command]) -> None:
         name = spec.name
@@ -174,7 +203,7 @@ class Machine(Output):
         elif name == "connection.open-ok":
             self._open()
         elif name == "connection.close" and self.state == states.CLOSING:
-            self._frame(FRAME_METHOD, 0, _CONNECTION_CLOSE_OK)
+            self._send_method(0, self.version.by_name["connection.close-ok"], {}, 0)
         self.state = following
         if following >= states.CLOSE_RECEIVED:
             self._forget_channels()
@@ -227,7 +256,7 @@ class Machine(Output):
                 self._close_oks_owed[number] = self._close_oks_owed.get(number, 0) + 1
         elif name == "channel.close":
             if state == states.CHANNEL_CLOSING:
-                self._frame(FRAME_METHOD, number, _CHANNEL_CLOSE_OK)
+                self._send_method(number, self.version.by_name["channel.close-ok"], {}, 0)
             else:
                 channel.owes_close_ok = True
         out.append(Method(METHOD, number, name, spec.class_id, spec.method_id, arguments))
@@ -253,8 +282,11 @@ class Machine(Output):
         """Whether `connection.close` can be sent: not before the server has begun, nor twice."""
         return self.state in states.CLOSABLE or (self.state == states.FAILED and self._can_close)
 
-    def send(self, channel: int, name: str, arguments: dict[str, Any] | None = None) -> None:
+    def send(self, channel: int, name: str, arguments: dict[str, Any] | None = None, request: int = 0) -> int:
         """Any method without content. Arguments that are missing become 0, empty or false.
+
+        The result is the id of the request that it went out in, 0 where it did not. What answers a request goes out in
+        a response to the one of the id `request`, or with 0 to the oldest that it can answer.
 
         What is sent after the connection or the channel was closed is dropped: the peer could not tell what it belongs
         to. So is a close-ok that no close asks for, or that the engine has sent itself. ValueError for a method that
@@ -267,11 +299,11 @@ class Machine(Output):
             following = states.CONNECTION.get((self.state, states.SENT, name))
             if following is None:
                 if self.state >= states.FAILED:
-                    return
+                    return 0
                 raise ValueError(f"{name} cannot be sent in state {states.STATE_NAMES[self.state]}")
             if channel:
                 raise ValueError(f"{name} is sent on channel 0")
-            self._send_method(0, spec, arguments)
+            id = self._send_method(0, spec, arguments, request)
             self.state = following
             if name == "connection.tune":
                 self._proposed_frame_max = arguments.get("frame_max", 0)
@@ -282,12 +314,14 @@ class Machine(Output):
                 self._open()
             elif following >= states.CLOSING:
                 self._forget_channels()
-        elif self.state >= states.FAILED:
-            return
-        elif spec.class_id == _CHANNEL:
+            return id
+        if self.state >= states.FAILED:
+            return 0
+        if spec.class_id == _CHANNEL:
             self._send_channel_method(channel, spec, arguments)
         elif self.is_open(channel):
-            self._send_method(channel, spec, arguments)
+            return self._send_method(channel, spec, arguments, request)
+        return 0
 
     def _send_channel_method(self, number: int, spec: MethodSpec, arguments: dict[str, Any]) -> None:
         name = spec.name
@@ -306,7 +340,9 @@ class Machine(Output):
                 self._close_oks_owed[number] = owed - 1
         if channel is None and following == states.CHANNEL_OPEN and not 1 <= number <= self.channel_max:
             raise ValueError(f"channels have numbers from 1 to {self.channel_max}")
-        self._send_method(number, spec, arguments)
+        if self._numbers is not None and name in _OPENS_CHANNEL:
+            self._numbers.renew(number)
+        self._send_method(number, spec, arguments, 0)
         if channel is None:
             if following == states.CHANNEL_OPEN:
                 self._channels[number] = WireChannel(number)
@@ -314,7 +350,7 @@ class Machine(Output):
             channel.close(following)
             if channel.owes_close_ok:
                 channel.owes_close_ok = False
-                self._frame(FRAME_METHOD, number, _CHANNEL_CLOSE_OK)
+                self._send_method(number, self.version.by_name["channel.close-ok"], {}, 0)
 
     def send_content(self, channel: int, name: str, arguments: dict[str, Any], header: bytes, body: Body) -> None:
         """Any method with content. `header` is the payload of its header frame, and must state the body's size. Dropped
@@ -322,7 +358,7 @@ class Machine(Output):
         spec = self._sendable(name, True)
         if self.state >= states.FAILED or not self.is_open(channel):
             return
-        self._send_method(channel, spec, arguments)
+        self._send_method(channel, spec, arguments, 0)
         self._frame(FRAME_HEADER, channel, header)
         self._body(channel, body)
 
@@ -336,8 +372,15 @@ class Machine(Output):
             raise ValueError(f"{name} has {'' if spec.content else 'no '}content")
         return spec
 
-    def _send_method(self, channel: int, spec: MethodSpec, arguments: dict[str, Any]) -> None:
+    def _send_method(self, channel: int, spec: MethodSpec, arguments: dict[str, Any], request: int) -> int:
         payload = encode_arguments(spec, arguments, self.dialect)
-        if len(payload) > self.payload_max:
+        numbers = self._numbers
+        if len(payload) + (0 if numbers is None else NUMBERS_SIZE) > self.payload_max:
             raise EncodeError(f"{spec.name} has {len(payload)} octets, more than a frame may have")
-        self._frame(FRAME_METHOD, channel, payload)
+        if numbers is not None and spec.name in self.version.responses:
+            answered: bytes = numbers.response(channel, spec.name, request)
+            if not answered:
+                raise ValueError(f"{spec.name} on channel {channel} answers no request")
+            self._frame(FRAME_RESPONSE, channel, answered + payload)
+            return 0
+        return self._request(channel, payload)

@@ -93,9 +93,14 @@ class Constant:
 
 
 class Version:
-    """One version of the protocol. `methods` is keyed by `MethodSpec.key`, `by_name` by name, `classes` by index."""
+    """One version of the protocol. `methods` is keyed by `MethodSpec.key`, `by_name` by name, `classes` by index.
 
-    __slots__ = ("by_name", "classes", "constants", "methods", "name")
+    responses   names of the methods that only ever answer another one
+    requests    the version that this one becomes once methods come in requests and responses (see `requests`), None for
+                none
+    """
+
+    __slots__ = ("by_name", "classes", "constants", "methods", "name", "requests", "responses")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -103,3 +108,15 @@ class Version:
         self.methods: dict[int, MethodSpec] = {}
         self.by_name: dict[str, MethodSpec] = {}
         self.constants: dict[str, Constant] = {}
+        self.responses: frozenset[str] = frozenset()
+        self.requests: Version | None = None
+
+    def copy(self) -> Version:
+        """Another version, with the same specifications."""
+        other = Version(self.name)
+        other.classes = dict(self.classes)
+        other.methods = dict(self.methods)
+        other.by_name = dict(self.by_name)
+        other.constants = self.constants
+        other.responses = self.responses
+        return other

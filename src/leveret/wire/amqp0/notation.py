@@ -46,7 +46,14 @@ def parse(name: str, text: str) -> Version:
                 version.by_name[method.name] = method
         except (ValueError, IndexError) as error:
             raise ValueError(f"{name}: {error}: {line}") from error
+    version.responses = _responses(version)
     return version
+
+
+def _responses(version: Version) -> frozenset[str]:
+    """What answers a method that is no answer itself: `file.stage` follows `file.open-ok`, but is none."""
+    answers = {name for spec in version.methods.values() for name in spec.responses}
+    return frozenset(name for spec in version.methods.values() if spec.name not in answers for name in spec.responses)
 
 
 def _logical_lines(text: str) -> list[str]:

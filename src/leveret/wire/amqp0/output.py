@@ -13,7 +13,9 @@ from leveret.wire.amqp0.constants import (
     FRAME_HEARTBEAT,
     FRAME_METHOD,
     FRAME_OVERHEAD,
+    FRAME_REQUEST,
 )
+from leveret.wire.amqp0.requests import Numbers
 
 _PACK_FRAME: Final = struct.Struct(">BHI").pack
 _PACK_NEXT: Final = struct.Struct(">BBHI").pack
@@ -22,6 +24,10 @@ _PACK_PUBLISH: Final = struct.Struct(">BHIHHH").pack
 _PACK_FLAGS: Final = struct.Struct(">BB").pack
 _PACK_TAG: Final = struct.Struct(">QB").pack
 _PACK_SETTLE: Final = struct.Struct(">BHIHHQBB").pack
+# The same of those that go into a request.
+_PACK_DELIVER_PAYLOAD: Final = struct.Struct(">HHB").pack
+_PACK_PUBLISH_PAYLOAD: Final = struct.Struct(">HHH").pack
+_PACK_SETTLE_PAYLOAD: Final = struct.Struct(">HHQB").pack
 _END: Final = b"\xce"
 _HEARTBEAT: Final = struct.pack(">BHIB", FRAME_HEARTBEAT, 0, 0, FRAME_END)
 
@@ -44,7 +50,7 @@ class Output:
     """
 
     __slots__ = ("_address_size", "_body_size", "_body_start", "_channel", "_consumer_tag", "_header_size",
-                 "_header_start", "_pieces", "_start", "frame_max", "payload_max", "pending")
+                 "_header_start", "_numbers", "_pieces", "_start", "frame_max", "payload_max", "pending")
 
     def __init__(self, frame_max: int) -> None:
         self._pieces: list[Any] = []
@@ -59,6 +65,8 @@ class Output:
         self._start = b""
         self._header_start = b""
         self._body_start = b""
+        # Of requests and responses, None where methods have frames of their own.
+        self._numbers: Numbers | None = None
 
     def to_send(self) -> bytes:
         """Everything that is pending, once."""
@@ -71,6 +79,9 @@ class Output:
                      header: bytes, body: Body, size: int) -> None:
         """`basic.deliver` with its content; `address`, `header`, `size` as in `Publish`. The channel must be open."""
         if channel != self._channel:
+            if self._numbers is not None:  # looked at here, where all deliveries of such a connection come by
+                self._deliver_in_request(channel, consumer_tag, delivery_tag, redelivered, address, header, body)
+                return
             self._channel = channel
             self._address_size = self._header_size = self._body_size = -1
         if len(address) != self._address_size or consumer_tag != self._consumer_tag:
@@ -101,11 +112,35 @@ class Output:
             pieces.append(_END)
             self._body(channel, body)
 
+    def _deliver_in_request(self, channel: int, consumer_tag: bytes, delivery_tag: int, redelivered: bool,
+                            address: bytes, header: bytes, body: Body) -> None:
+        start: bytes = _PACK_DELIVER_PAYLOAD(_BASIC, _DELIVER, len(consumer_tag))
+        tags: bytes = _PACK_TAG(delivery_tag, 1 if redelivered else 0)
+        self._request(channel, start + consumer_tag + tags + address)
+        self._frame(FRAME_HEADER, channel, header)
+        self._body(channel, body)
+
+    def _request(self, channel: int, method: bytes) -> int:
+        """A method in a frame of its own, or in a request, whose id is the result."""
+        if self._numbers is None:
+            self._frame(FRAME_METHOD, channel, method)
+            return 0
+        request: int
+        numbers: bytes
+        request, numbers = self._numbers.request(channel)
+        self._frame(FRAME_REQUEST, channel, numbers + method)
+        return request
+
     def send_publish(self, channel: int, address: bytes, flags: int, header: bytes, body: Body, size: int) -> None:
         """`basic.publish` with its content, all as in `Publish`. The channel must be open."""
-        method = _PACK_PUBLISH(FRAME_METHOD, channel, 7 + len(address), _BASIC, _PUBLISH, flags >> TICKET_SHIFT) + address
-        self._pieces.append(method + _PACK_FLAGS(flags & 3, FRAME_END))
-        self.pending += len(method) + 2
+        if self._numbers is not None:
+            start: bytes = _PACK_PUBLISH_PAYLOAD(_BASIC, _PUBLISH, flags >> TICKET_SHIFT)
+            self._request(channel, start + address + bytes((flags & 3,)))
+        else:
+            method = _PACK_PUBLISH(FRAME_METHOD, channel, 7 + len(address), _BASIC, _PUBLISH,
+                                   flags >> TICKET_SHIFT) + address
+            self._pieces.append(method + _PACK_FLAGS(flags & 3, FRAME_END))
+            self.pending += len(method) + 2
         self._frame(FRAME_HEADER, channel, header)
         self._body(channel, body)
 
@@ -116,20 +151,21 @@ class Output:
 
     def send_ack(self, channel: int, delivery_tag: int, multiple: bool) -> None:
         """`basic.ack`: of a delivery, or the confirm of a publish."""
-        self._pieces.append(
-            _PACK_SETTLE(FRAME_METHOD, channel, 13, _BASIC, _ACK, delivery_tag, 1 if multiple else 0, FRAME_END))
-        self.pending += 21
+        self._settle(channel, _ACK, delivery_tag, 1 if multiple else 0)
 
     def send_nack(self, channel: int, delivery_tag: int, multiple: bool, requeue: bool) -> None:
         """`basic.nack`, RabbitMQ's: of deliveries, or of publishes (which cannot be requeued)."""
-        bits = (1 if multiple else 0) | (2 if requeue else 0)
-        self._pieces.append(_PACK_SETTLE(FRAME_METHOD, channel, 13, _BASIC, _NACK, delivery_tag, bits, FRAME_END))
-        self.pending += 21
+        self._settle(channel, _NACK, delivery_tag, (1 if multiple else 0) | (2 if requeue else 0))
 
     def send_reject(self, channel: int, delivery_tag: int, requeue: bool) -> None:
         """`basic.reject`."""
-        self._pieces.append(
-            _PACK_SETTLE(FRAME_METHOD, channel, 13, _BASIC, _REJECT, delivery_tag, 1 if requeue else 0, FRAME_END))
+        self._settle(channel, _REJECT, delivery_tag, 1 if requeue else 0)
+
+    def _settle(self, channel: int, method: int, delivery_tag: int, bits: int) -> None:
+        if self._numbers is not None:
+            self._request(channel, _PACK_SETTLE_PAYLOAD(_BASIC, method, delivery_tag, bits))
+            return
+        self._pieces.append(_PACK_SETTLE(FRAME_METHOD, channel, 13, _BASIC, method, delivery_tag, bits, FRAME_END))
         self.pending += 21
 
     def send_heartbeat(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from leveret.wire.amqp0.model import Version
+from leveret.wire.amqp0.model import BIT, FieldSpec, MethodSpec, Version
 from leveret.wire.amqp0.notation import parse
 from leveret.wire.amqp0.table_0_9_qpid import TEXT as QPID
 
@@ -183,4 +183,18 @@ class message 120 server client
   530 offset server client | longlong value
 """
 
+
+def _with_requests(version: Version) -> Version:
+    """What the version is in requests and responses: Qpid's errata have one more bit in `message.transfer`."""
+    other = version.copy()
+    spec = version.by_name["message.transfer"]
+    mandatory = FieldSpec("mandatory", "mandatory", BIT, False, True)
+    transfer = MethodSpec(spec.name, spec.class_id, spec.method_id, spec.sync, spec.content, spec.server_receives,
+                          spec.client_receives, [*spec.fields, mandatory], spec.responses, spec.spec_receivers, True)
+    other.methods[transfer.key] = transfer
+    other.by_name[transfer.name] = transfer
+    return other
+
+
 V0_9: Final[Version] = parse("0-9", TEXT + QPID)
+V0_9.requests = _with_requests(V0_9)
