@@ -47,7 +47,13 @@ def recover(channel: Channel, requeue: bool) -> None:
     basic_methods.recover_async(channel, requeue)
 
 
+def recover_sync(channel: Channel, requeue: bool) -> None:
+    """basic.recover-sync: the same with an answer, which later XML of Qpid's has."""
+    recover(channel, requeue)
+    channel.connection.engine.send(channel.number, "basic.recover-sync-ok", {})
+
+
 HANDLERS: Final[dict[str, Callable[..., None]]] = {
     "basic.qos": basic_methods.qos, "basic.consume": consume, "basic.cancel": cancel, "basic.get": get,
-    "basic.recover": recover,
+    "basic.recover": recover, "basic.recover-sync": recover_sync,
 }

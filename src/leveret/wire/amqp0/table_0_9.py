@@ -75,6 +75,10 @@ class exchange 40 server client
   11 declare-ok sync client
   20 delete sync server -> delete-ok | short ticket, shortstr exchange, bit if-unused nowait
   21 delete-ok sync client
+  +22 bound sync server -> bound-ok | shortstr exchange routing-key queue
+  +23 bound-ok sync client | short reply-code, shortstr reply-text
+  +30 query sync server -> query-ok | short ticket, shortstr exchange
+  +31 query-ok sync client | shortstr type, bit durable not-found, table arguments
 
 class queue 50 server client
   10 declare sync server -> declare-ok | short ticket, shortstr queue, bit passive durable exclusive auto-delete
@@ -110,6 +114,8 @@ class basic 60 server client
   80 ack server | longlong delivery-tag, bit multiple
   90 reject server | longlong delivery-tag, bit requeue
   100 recover server | bit requeue
+  +101 recover-sync-ok sync client
+  +102 recover-sync sync server -> recover-sync-ok | bit requeue
 
 class file 70 server client
   properties shortstr content-type content-encoding, table headers, octet priority, shortstr reply-to message-id

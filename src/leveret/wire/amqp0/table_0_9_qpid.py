@@ -1,4 +1,5 @@
-"""What Qpid's peers of 2006 to 2009 know of 0-9 beside its XML, in the notation of `notation.py`."""
+"""Classes that Qpid's peers of 2006 to 2009 know of 0-9 beside its XML, in the notation of `notation.py`. Their methods of
+the other classes stand there."""
 
 from __future__ import annotations
 
@@ -28,4 +29,12 @@ TEXT: Final = """
   +61 rollback-ok sync client | short flags
   +70 set-timeout sync server -> set-timeout-ok | short ticket, longstr xid, long timeout
   +71 set-timeout-ok sync client
+
++class binding 130 server client
+  +10 query sync server -> query-ok | short ticket, shortstr exchange queue routing-key, table arguments
+  +11 query-ok sync client | bit exchange-not-found queue-not-found queue-not-matched key-not-matched args-not-matched
+
++class execution 140 server client
+  +10 flush server client
+  +20 complete server client | long mark
 """
