@@ -38,6 +38,7 @@ from leveret.broker.vhost import MIXED, Vhost
 logger = logging.getLogger("leveret.broker")
 
 DEFAULT_PAGE_ABOVE: Final = 64 << 20
+DEFAULT_STREAM_BACKLOG: Final = 64 << 20
 ID_BLOCK: Final = 1000
 LAZY: Final = 0.01
 LAZY_OCTETS: Final = 1 << 20
@@ -97,6 +98,7 @@ class Broker:
     overflow     keeps what a deep queue pages out and nobody asked to keep; None: such messages stay in memory
     page_above   octets that a queue may hold in memory before it pages out; `share_memory` moves it
     event_sample  of so many events of one kind one is made
+    stream_backlog  octets that a queue with messages of class stream of 0-9 may hold before it drops such messages
     segments     where streams are sealed, None where they stay in the log
     unsealed     why, where nobody can seal them here
     active       queues to drain at the end of the turn; outputs: connections to flush
@@ -118,6 +120,7 @@ class Broker:
         self.header_readers: dict[int, HeaderReader] = {}
         self.page_above = DEFAULT_PAGE_ABOVE
         self.event_sample = 1
+        self.stream_backlog = DEFAULT_STREAM_BACKLOG
         self.next_queue_id = 1
         self.reserved_queue_ids = 1
         self.next_lease_epoch = 1

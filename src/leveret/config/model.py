@@ -120,6 +120,14 @@ class Amqp09Config(Section, frozen=True, kw_only=True):
         str,
         about("`host:port` that clients are sent to by `connection.redirect`, unless they insist; an empty text for none."),
     ] = ""
+    stream_backlog: Annotated[
+        Size,
+        about(
+            "Octets that a queue with messages of class `stream` may hold; beyond that it drops such messages, those of "
+            "the lowest priority first.",
+            ge=0,
+        ),
+    ] = 67108864
 
 
 class Amqp10Config(Section, frozen=True, kw_only=True):

@@ -95,6 +95,7 @@ class Composition:
         users.load(recovery.metadata)
         self.broker = Broker(self.log, self.overflow)
         self.broker.event_sample = config.events.sample
+        self.broker.stream_backlog = config.amqp09.stream_backlog
         store = make_store(config, self.log)
         if isinstance(store, str):
             self.broker.unsealed = store

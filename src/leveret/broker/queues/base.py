@@ -25,6 +25,7 @@ from leveret.broker.message import (
     AVAILABLE,
     DEFAULT_PRIORITY,
     ENTRY_OVERHEAD,
+    FORMAT_CLASS_0_9,
     Entry,
     Message,
     Overlay,
@@ -84,6 +85,8 @@ class Queue:
         self.has_expiring = False
         # The same for messages that become visible later.
         self.has_delayed = False
+        # Whether there may be messages of class stream of 0-9 in memory, which overflow drops first.
+        self.streams = False
         self.had_consumer = False
         self.epoch = 0
         self.handed_out_until = 0
@@ -272,6 +275,8 @@ class Queue:
         self.offered_until = min(self.offered_until, entry.seq)
         if message.expires_at or entry.overlay is not None:
             self.expiring = True
+        if message.format == FORMAT_CLASS_0_9 and limits.is_stream(message):
+            self.streams = True
         if self.browsers:
             browsing.came_late(self, entry)
         if self.max_length >= 0 or self.max_bytes >= 0:
@@ -329,6 +334,8 @@ class Queue:
         else:
             self._drain_backlog(self.backlog)
         self.offered_until = self.next_seq
+        if self.streams:
+            limits.drop_streams(self)
         if self.expiring:
             expiry.schedule(self)
 
@@ -567,6 +574,8 @@ class Queue:
         self.memory += message.size + ENTRY_OVERHEAD
         if message.expires_at or entry.overlay is not None:
             self.expiring = True
+        if message.format == FORMAT_CLASS_0_9 and limits.is_stream(message):
+            self.streams = True
         if self.max_length >= 0 or self.max_bytes >= 0:
             limits.shorten(self)
         self.activate()

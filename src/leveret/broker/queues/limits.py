@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from leveret.broker.queues.base import Queue
 
 MAXLEN: Final = "maxlen"
-# The class of such a content, in the second octet of its header.
+# The classes of contents of 0-9, in the second octet of their headers.
 FILE: Final = 70
+STREAM: Final = 80
+# Higher than any level of priority.
+ANY_LEVEL: Final = 256
 
 
 def turns_away(queue: Queue, message: Message) -> bool:
@@ -23,6 +26,11 @@ def turns_away(queue: Queue, message: Message) -> bool:
         return False
     if not refuses_publish(queue, message.size):
         return False
+    if queue.streams:
+        below = queue.priority_of(message.priority) if is_stream(message) else ANY_LEVEL
+        while drop_stream(queue, below):
+            if not refuses_publish(queue, message.size):
+                return False
     if queue.settings.overflow == REJECT_PUBLISH_DLX:
         queue.vhost.dead_letters.publish(Entry(queue, message, 0), MAXLEN)
     return True
@@ -31,6 +39,35 @@ def turns_away(queue: Queue, message: Message) -> bool:
 def is_file(message: Message) -> bool:
     """Whether it is a content of class file of 0-9, which overflow never discards: its publishers are slowed down."""
     return message.format == FORMAT_CLASS_0_9 and message.header[1] == FILE
+
+
+def is_stream(message: Message) -> bool:
+    """Whether it is a content of class stream of 0-9, which is the first to go, by its priority."""
+    return message.format == FORMAT_CLASS_0_9 and message.header[1] == STREAM
+
+
+def drop_stream(queue: Queue, below: int = ANY_LEVEL) -> bool:
+    """Drop the message of class stream that is worth least: of the lowest level of priority, if that is lower than `below`,
+    the oldest in memory. False where there is none."""
+    for backlog in reversed(queue.all_levels()):
+        if below != ANY_LEVEL and queue.priority_of(backlog.priority) >= below:
+            return False
+        entry = _take_first(backlog, True)
+        if entry is not None:
+            queue.memory -= entry.message.size + ENTRY_OVERHEAD
+            queue.dead_letter(entry, MAXLEN)
+            return True
+    if below == ANY_LEVEL:
+        queue.streams = False
+    return False
+
+
+def drop_streams(queue: Queue) -> None:
+    """Drop messages of class stream while the queue holds more than one with such messages may."""
+    most = queue.broker.stream_backlog
+    while queue.streams and queue.ready_bytes > most:
+        if not drop_stream(queue):
+            return
 
 
 def is_over(queue: Queue) -> bool:
@@ -71,6 +108,8 @@ def shorten(queue: Queue) -> None:
             if queue.ring:
                 queue.drain()
                 continue
+        if queue.streams and drop_stream(queue):
+            continue
         backlog = _next_level(queue)
         if not backlog.head:
             if backlog.chunks:
@@ -82,7 +121,7 @@ def shorten(queue: Queue) -> None:
                 return
         entry = backlog.head[0]
         if is_file(entry.message):
-            found = _take_what_may_go(backlog)
+            found = _take_first(backlog, False)
             if found is None:
                 return
             entry = found
@@ -92,16 +131,16 @@ def shorten(queue: Queue) -> None:
         queue.dead_letter(entry, MAXLEN)
 
 
-def _take_what_may_go(backlog: Backlog) -> Entry | None:
-    """Take the first entry in memory that is no file."""
+def _take_first(backlog: Backlog, stream: bool) -> Entry | None:
+    """Take the first entry in memory that is of class stream, or else that is no file."""
     for entry in backlog.head:
-        if not is_file(entry.message):
+        if is_stream(entry.message) if stream else not is_file(entry.message):
             backlog.head.remove(entry)
             return entry
     young = backlog.young
     if young is not None:
         for entry in young:
-            if not is_file(entry.message):
+            if is_stream(entry.message) if stream else not is_file(entry.message):
                 young.remove(entry)
                 return entry
     return None

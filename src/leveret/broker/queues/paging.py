@@ -195,6 +195,8 @@ def chunk_loaded(queue: Queue, backlog: Backlog, loaded: list[Loaded]) -> None:
         entries.append(entry)
     backlog.add_loaded(entries)
     queue.memory += memory
+    if queue.vhost.mixed:
+        queue.streams = True
     if queue.deleted:
         remains.move(queue)
         queue.broker.end_turn()

@@ -9,6 +9,7 @@ from leveret.broker.queues.base import Queue
 from leveret.protocols.v0_9.consumers import publisher_of
 from leveret.protocols.v0_9.files import Files
 from leveret.protocols.v0_9.realms import WRITE, Tickets
+from leveret.protocols.v0_9.streams import Pace
 from leveret.protocols.v0_9_1.channel import Channel as Channel091
 from leveret.wire.amqp0.classes import BASIC, FILE, STREAM, class_of
 from leveret.wire.amqp0.commands import TICKET_SHIFT, ContentMethod, Publish
@@ -23,7 +24,8 @@ _RETURNS: Final = {FILE: "file.return", STREAM: "stream.return"}
 
 
 class Channel(Channel091):
-    """One channel. `id` is what channel.open-ok says, for channel.resume; `opened_on` is its connection.
+    """One channel. `id` is what channel.open-ok says, for channel.resume; `opened_on` is its connection; `pace` what
+    stream.qos asked for.
 
     With methods in requests and responses, of the method that is being carried out, and 0 otherwise:
     request     the id of the request that it came in: what answers it later than the next one names it
@@ -42,6 +44,7 @@ class Channel(Channel091):
         self.answers_to = 0
         self.opened_on = connection
         self.files = Files(self)
+        self.pace: Pace | None = None
         self.dtx: DtxSession | None = None
         self.tickets = Tickets(connection.realms, connection.user, self, connection.tickets)
 
@@ -65,6 +68,11 @@ class Channel(Channel091):
         self.send_content(name, {
             "reply_code": code, "reply_text": text, "exchange": message.exchange, "routing_key": message.routing_key},
             message.header, message)
+
+    def check_pause(self) -> None:
+        """Who publishes although it was asked to pause, and should know, is not read any more."""
+        if self.paused and (self.pause_known or self.broker.timers.now() > self.pause_until):
+            self.connection.hold_back("alarm")
 
     # Class file
 
@@ -93,6 +101,8 @@ class Channel(Channel091):
         if not self.closing:
             self.tickets.close()
             self.files.close()
+            if self.pace is not None:
+                self.pace.close(self.broker.timers)
             if self.dtx is not None:
                 self.dtx.close()
         Channel091.close(self)

@@ -7,6 +7,7 @@ from leveret.protocols.services import Services
 from leveret.protocols.v0_9 import channel_methods, handshake, methods
 from leveret.protocols.v0_9.channel import Channel
 from leveret.protocols.v0_9.realms import Realms, Tickets
+from leveret.protocols.v0_9.streams import Pace
 from leveret.protocols.v0_9_1.channel import Channel as Channel091
 from leveret.protocols.v0_9_1.connection import Connection as Connection091
 from leveret.wire.amqp0.commands import Method
@@ -18,6 +19,7 @@ class Connection(Connection091):
 
     realms   those of its vhost
     tickets  of each of its channels
+    pace     what stream.qos asked for, for all of them together
     """
 
     def __init__(self, peer: Peer, services: Services) -> None:
@@ -26,6 +28,7 @@ class Connection(Connection091):
         self.engine.max_staged_size = self.broker.staging.settings.max_octets
         self.realms = Realms({})
         self.tickets: list[Tickets] = []
+        self.pace: Pace | None = None
 
     def start(self) -> None:
         handshake.start(self)
@@ -47,6 +50,11 @@ class Connection(Connection091):
         """A content of another class than basic was published: alarms concern its publisher, too."""
         if not self.published_any:
             self._first_publish(channel)
+
+    def _release(self) -> None:
+        Connection091._release(self)
+        if self.pace is not None:
+            self.pace.close(self.broker.timers)
 
     def tag_owner(self, tag: str) -> Channel091 | None:
         """The channel that has the consumer of this tag: tags are local to the connection here."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from leveret.broker.broker import HeaderReader
-from leveret.broker.message import Message
-from leveret.wire.amqp0.classes import to_basic
+from leveret.broker.message import FORMAT_CLASS_0_9, Entry, Message
+from leveret.protocols.convert import to_amqp0
+from leveret.protocols.v0_9_1 import content
+from leveret.wire.amqp0.classes import class_of, from_basic, to_basic
 from leveret.wire.amqp0.properties import decode_header
 
 
@@ -24,6 +26,28 @@ class ClassHeaderReader(HeaderReader):
     def expiration(self, message: Message) -> str | None:
         value: str | None = _properties(message).get("expiration")
         return value
+
+
+def as_class(entry: Entry, kind: int) -> Message:
+    """The message of an entry as a content of a class, with what the broker adds to it."""
+    message = entry.message
+    if message.format == FORMAT_CLASS_0_9 and class_of(message.header) == kind and entry.overlay is None:
+        return message
+    if message.format & 1:
+        message = to_amqp0.convert(entry)
+        header = message.header
+    else:
+        header = content.header_of(entry)
+    return Message(message.address, from_basic(header, kind, message.size), message.body, message.size,
+                   message.persistent, message.priority, message.expires_at, -1, message.publisher, FORMAT_CLASS_0_9)
+
+
+def address_of(entry: Entry) -> bytes:
+    """Where the message of an entry was published to, as its consumers see it."""
+    overlay = entry.overlay
+    if overlay is not None and overlay.address is not None:
+        return overlay.address
+    return entry.message.address
 
 
 def _properties(message: Message) -> dict[str, Any]:

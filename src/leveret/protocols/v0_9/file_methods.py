@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from leveret.broker.arguments import BROWSE
 from leveret.broker.bodies import StoredBody
-from leveret.broker.errors import NotAllowed, NotFound, PreconditionFailed, ResourceLocked
-from leveret.broker.leases.reading import LEASE
+from leveret.broker.errors import NotFound, ResourceLocked
 from leveret.broker.message import FORMAT_CLASS_0_9, Message, make_address
+from leveret.protocols.v0_9 import class_methods
 from leveret.protocols.v0_9.bodies import Incoming
 from leveret.protocols.v0_9.channel import Channel
 from leveret.protocols.v0_9.consumers import mix, publisher_of
 from leveret.protocols.v0_9.files import KIND, FileConsumer
-from leveret.protocols.v0_9.queue_methods import name_of
-from leveret.protocols.v0_9.realms import READ, WRITE
+from leveret.protocols.v0_9.realms import WRITE
 from leveret.protocols.v0_9_1 import basic_methods
-from leveret.protocols.v0_9_1.channel import WIDE, PendingPublish
+from leveret.protocols.v0_9_1.channel import PendingPublish
 from leveret.protocols.v0_9_1.replies import reply_when_kept
 from leveret.wire.amqp0.classes import FILE
 from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY, ContentMethod
@@ -37,26 +35,13 @@ def qos(channel: Channel, prefetch_size: int, prefetch_count: int, **flags: bool
 def consume(channel: Channel, ticket: int, queue: str, consumer_tag: str, no_local: bool, no_ack: bool, exclusive: bool,
             nowait: bool, filter: dict[str, Any]) -> None:
     """file.consume"""
-    name = name_of(channel, queue)
-    channel.tickets.check(ticket, READ, name)
-    if consumer_tag and channel.opened_on.tag_owner(consumer_tag) is not None:
-        raise NotAllowed(f"attempt to reuse consumer tag '{consumer_tag}': tags are unique in the connection")
-    found = channel.vhost.queues.get(name)
-    if found is not None and found.consumers and (exclusive or found.consumers[0].exclusive):
-        raise ResourceLocked(f"queue '{name}' in vhost '{channel.vhost.name}' in exclusive use")
-    if LEASE in filter or filter.get(BROWSE) is True:
-        raise PreconditionFailed("file.consume: browsing and leases are for class basic")
-    basic_methods.consume(channel, name, consumer_tag, no_local, no_ack, exclusive, nowait, filter, FileConsumer,
-                          "file.consume-ok")
+    class_methods.consume(channel, ticket, queue, consumer_tag, no_local, no_ack, exclusive, nowait, filter, FileConsumer,
+                          KIND)
 
 
 def cancel(channel: Channel, consumer_tag: str, nowait: bool) -> None:
-    """file.cancel, also of another channel's consumer. What is being staged is still delivered."""
-    owner = channel.opened_on.tag_owner(consumer_tag)
-    if owner is not None:
-        owner.cancel(consumer_tag)
-    if not nowait:
-        channel.connection.engine.send(channel.number, "file.cancel-ok", {"consumer_tag": consumer_tag})
+    """file.cancel. What is being staged is still delivered."""
+    class_methods.cancel(channel, consumer_tag, nowait, "file.cancel-ok")
 
 
 def open_staging(channel: Channel, identifier: str, content_size: int) -> None:
@@ -101,21 +86,15 @@ def publish(channel: Channel, ticket: int, exchange: str, routing_key: str, mand
                       publisher_of(connection, FILE), FORMAT_CLASS_0_9)
     flags = MANDATORY * mandatory | IMMEDIATE * immediate
     mix(channel.vhost)
-    channel.publish_count += 1
     if channel.transacted:
+        channel.publish_count += 1
         channel.grow_transaction(PENDING_OCTETS)
         channel.tx_publishes.append(PendingPublish(message, route, flags, channel.broker.timers.now()))
         staged.taken = True
         files.pending.append(staged)
         files.slow_down(route.queues)
         return
-    queues = channel.route_message(route, message)
-    if flags or not queues:
-        queues = channel.flagged(message, queues, flags)
-    for queue in queues:
-        queue.push(message)
-    if len(queues) > WIDE:
-        connection.services.work += len(queues)
+    queues = class_methods.publish(channel, route, message, flags)
     if isinstance(message.body, StoredBody):
         connection.spools = True
     staged.published()

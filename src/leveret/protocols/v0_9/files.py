@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker.bodies import Body, StoredBody
 from leveret.broker.dead_letter import split_address
 from leveret.broker.errors import CommandInvalid, ContentTooLarge, NotAllowed, PreconditionFailed
-from leveret.broker.message import FORMAT_CLASS_0_9, Entry, Message
+from leveret.broker.message import Entry, Message
 from leveret.broker.queues import limits
 from leveret.broker.queues.base import Queue
 from leveret.broker.staging import Staged
 from leveret.broker.timers import Timed
-from leveret.protocols.convert import to_amqp0
 from leveret.protocols.v0_9.bodies import Incoming, Tail
 from leveret.protocols.v0_9.consumers import ClassConsumer
-from leveret.protocols.v0_9_1 import content
-from leveret.wire.amqp0.classes import FILE, class_of, from_basic
+from leveret.protocols.v0_9.content import address_of, as_class
+from leveret.wire.amqp0.classes import FILE
 from leveret.wire.amqp0.commands import ContentMethod
 
 if TYPE_CHECKING:
@@ -89,21 +88,7 @@ class Open:
         self.consumer = consumer
         self.entry = entry
         self.identifier = identifier
-        self.message = as_file(entry)
-
-
-def as_file(entry: Entry) -> Message:
-    """The message of an entry as a content of class file, with what the broker adds to it."""
-    message = entry.message
-    if message.format == FORMAT_CLASS_0_9 and class_of(message.header) == FILE and entry.overlay is None:
-        return message
-    if message.format & 1:
-        message = to_amqp0.convert(entry)
-        header = message.header
-    else:
-        header = content.header_of(entry)
-    return Message(message.address, from_basic(header, FILE, message.size), message.body, message.size,
-                   message.persistent, message.priority, message.expires_at, -1, message.publisher, FORMAT_CLASS_0_9)
+        self.message = as_class(entry, FILE)
 
 
 class _Overflow(Timed):
@@ -204,11 +189,7 @@ class Files:
                                                                rest, True))
         tag = channel.next_tag
         channel.next_tag = tag + 1
-        address = message.address
-        overlay = entry.overlay
-        if overlay is not None and overlay.address is not None:
-            address = overlay.address
-        exchange, routing_key = split_address(address)
+        exchange, routing_key = split_address(address_of(entry))
         channel.connection.engine.send(channel.number, "file.deliver", {
             "consumer_tag": opened.consumer.tag, "delivery_tag": tag, "redelivered": entry.acquired_count > 1,
             "exchange": exchange, "routing_key": routing_key, "identifier": opened.identifier})

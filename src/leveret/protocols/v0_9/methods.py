@@ -14,6 +14,7 @@ from leveret.protocols.v0_9 import (
     file_methods,
     qpid_methods,
     queue_methods,
+    stream_methods,
 )
 from leveret.protocols.v0_9_1 import tx_methods
 from leveret.protocols.v0_9_1.channel import Channel
@@ -22,9 +23,12 @@ from leveret.wire.amqp0.commands import ContentMethod, Method
 HANDLERS: Final[dict[str, Callable[..., None]]] = {
     **channel_methods.HANDLERS, **exchange_methods.HANDLERS, **queue_methods.HANDLERS, **basic_methods.HANDLERS,
     **tx_methods.HANDLERS, **dtx_methods.HANDLERS, **file_methods.HANDLERS, **qpid_methods.HANDLERS,
+    **stream_methods.HANDLERS,
 }
 # Those with a content get the whole command.
-CONTENT_HANDLERS: Final[dict[str, Callable[..., None]]] = {**file_methods.CONTENT_HANDLERS}
+CONTENT_HANDLERS: Final[dict[str, Callable[..., None]]] = {
+    **file_methods.CONTENT_HANDLERS, **stream_methods.CONTENT_HANDLERS,
+}
 
 
 def perform(channel: Channel, command: Method) -> None:
