@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -11,57 +12,74 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from leveret.spark.connection import ControlClient
 from leveret.spark.errors import OffsetError, OptionError
+from leveret.spark.holding import HOLD, Held, Holding, hold
 from leveret.spark.options import OPTIONS, Settings
 from leveret.spark.planning import Slice, StreamPartition, plan
 from leveret.spark.reading import reading_of
 from leveret.spark.starting import check_names, ending_offset, starting_offset
-from leveret.spark.stream_reader import hold
 from leveret.spark.target import Target, streams_of
-from leveret.spark.topology import describe
+from leveret.spark.topology import check_same, describe
 
 _OF_TRIGGERS: Final = ("maxMessagesPerTrigger", "maxBytesPerTrigger", "minMessagesPerTrigger", "maxTriggerDelay")
 
 
-class StreamBatchReader(DataSourceReader):
-    """`read` of a stream, a super stream, or streams by pattern. The range is fixed when the query is planned."""
+def refuse_triggers(settings: Settings) -> None:
+    """`OptionError` for options that are for `readStream` alone."""
+    triggered = [option.name for option in OPTIONS if option.name in settings.given and option.name in _OF_TRIGGERS]
+    if triggered:
+        raise OptionError(f"option {triggered[0]}: not taken by read; it is for readStream")
 
-    def __init__(self, settings: Settings, target: Target) -> None:
-        triggered = [option.name for option in OPTIONS if option.name in settings.given and option.name in _OF_TRIGGERS]
-        if triggered:
-            raise OptionError(f"option {triggered[0]}: not taken by read; it is for readStream")
-        self.settings = settings
-        self.target = target
-        self.reading = reading_of(settings)
 
-    def partitions(self) -> Sequence[InputPartition]:
-        settings = self.settings
-        control = ControlClient(self.reading.endpoint)
-        try:
-            names = streams_of(self.target, control)
-            check_names("startingOffsets", settings.starting_offsets, list(names))
-            check_names("endingOffsets", settings.ending_offsets, list(names))
-            holder = uuid.uuid4().hex
-            slices = [self._slice(control, name, number, holder) for name, number in names.items()]
-        finally:
-            control.close()
-        planned = plan(slices, settings.min_partitions)
-        # Without any Spark would make up one whose value is None.
-        return planned or [StreamPartition(())]
-
-    def _slice(self, control: ControlClient, name: str, number: int, holder: str) -> Slice:
+def ranges_of(settings: Settings, target: Target, control: ControlClient) -> list[Slice]:
+    """What the options say is to be read, as it is now; without segments. `OptionError`, `OffsetError`."""
+    names = streams_of(target, control)
+    check_names("startingOffsets", settings.starting_offsets, list(names))
+    check_names("endingOffsets", settings.ending_offsets, list(names))
+    ranges = []
+    for name, number in names.items():
         info = describe(control, name)
-        first = starting_offset(self.settings, control, info, "earliest")
-        stop = ending_offset(self.settings, info)
+        first = starting_offset(settings, control, info, "earliest")
+        stop = ending_offset(settings, info)
         if stop < first:
             raise OffsetError(f"option endingOffsets: stream {name!r} would end at offset {stop}, before it begins at "
                               f"{first}")
-        if stop == first:
-            return Slice(name, number, info.id, first, stop)
-        segments = describe(control, name, first, stop - 1).segments
-        if segments and self.settings.history != "amqp":
-            segments = hold(control, name, holder, first, stop - 1)
-        return Slice(name, number, info.id, first, stop, segments)
+        ranges.append(Slice(name, number, info.id, first, stop))
+    return ranges
+
+
+def with_segments(part: Slice, control: ControlClient, holding: Holding) -> Slice:
+    """The same with the segments that have some of it, which are held. `OffsetError` where the stream is another one by
+    now."""
+    info = describe(control, part.stream, part.first, part.stop - 1)
+    check_same(info, part.id, part.stop)
+    if not info.segments:
+        return part
+    return replace(part, segments=hold(control, holding, Held(part.stream, part.first, part.stop - 1)))
+
+
+class StreamBatchReader(DataSourceReader):
+    """`read` of a stream, a super stream, or streams by pattern. The range is fixed when the query is planned, or before
+    that by `ranges`."""
+
+    def __init__(self, settings: Settings, target: Target, ranges: Sequence[Slice] | None = None) -> None:
+        refuse_triggers(settings)
+        self.settings = settings
+        self.target = target
+        self.ranges = ranges
+        self.reading = reading_of(settings)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        holding = Holding(uuid.uuid4().hex, HOLD)
+        control = ControlClient(self.reading.endpoint)
+        try:
+            slices = ranges_of(self.settings, self.target, control) if self.ranges is None else list(self.ranges)
+            if self.settings.history != "amqp":
+                slices = [with_segments(part, control, holding) if part.count else part for part in slices]
+        finally:
+            control.close()
+        # Without any Spark would make up one whose value is None.
+        return plan(slices, self.settings.min_partitions, holding) or [StreamPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, StreamPartition)
-        return self.reading.batches(partition.slices)
+        return self.reading.batches(partition)

@@ -15,6 +15,7 @@ from typing import Final
 from pyspark.sql.datasource import InputPartition
 
 from leveret.segments.manifest import Segment
+from leveret.spark.holding import Held, Holding
 
 # Messages for which another task is worth its while.
 WORTH_A_TASK: Final = 50_000
@@ -55,19 +56,20 @@ class Slice:
 
 
 class StreamPartition(InputPartition):
-    """What one task reads, in order."""
+    """What one task reads, in order. `holding` is that of the whole batch; None where it has no files."""
 
-    def __init__(self, slices: tuple[Slice, ...]) -> None:
+    def __init__(self, slices: tuple[Slice, ...], holding: Holding | None = None) -> None:
         super().__init__(None)
         self.slices = slices
+        self.holding = holding
 
     def __repr__(self) -> str:
         ranges = ", ".join(f"{part.stream}[{part.first}:{part.stop}]" for part in self.slices)
         return f"StreamPartition({ranges})"
 
 
-def plan(slices: Iterable[Slice], min_partitions: int | None) -> list[StreamPartition]:
-    """Tasks for the slices; none where they are empty."""
+def plan(slices: Iterable[Slice], min_partitions: int | None, holding: Holding | None = None) -> list[StreamPartition]:
+    """Tasks for the slices, of which those with segments are held; none where they are empty."""
     pieces = [part for part in slices if part.count > 0]
     total = sum(part.count for part in pieces)
     if not total:
@@ -92,7 +94,10 @@ def plan(slices: Iterable[Slice], min_partitions: int | None) -> list[StreamPart
         if room <= 0:
             tasks.append([])
             room = share
-    return [StreamPartition(tuple(task)) for task in tasks if task]
+    if holding is not None:
+        held = tuple(Held(part.stream, part.first, part.stop - 1) for part in pieces if part.segments)
+        holding = replace(holding, held=held) if held else None
+    return [StreamPartition(tuple(task), holding) for task in tasks if task]
 
 
 def _near_seam(part: Slice, cut: int, distance: int) -> int:

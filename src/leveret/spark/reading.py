@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,8 +25,9 @@ from leveret.segments.schema import COLUMNS
 from leveret.spark.connection import ControlClient, Endpoint, endpoint_of
 from leveret.spark.errors import ReadFailed
 from leveret.spark.fetch import StreamFetch
+from leveret.spark.holding import Renewal
 from leveret.spark.options import Settings
-from leveret.spark.planning import Slice
+from leveret.spark.planning import Slice, StreamPartition
 from leveret.spark.schema import arrow_schema
 from leveret.spark.topology import describe
 
@@ -47,10 +49,11 @@ class Reading:
     batch_rows: int = 16_384
     fail_on_data_loss: bool = True
 
-    def batches(self, slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
-        """All of them, with the schema that Spark wants."""
-        for part in slices:
-            yield from SliceReader(self, part).batches()
+    def batches(self, task: StreamPartition) -> Iterator[pa.RecordBatch]:
+        """All of its slices, with the schema that Spark wants. The files of the batch are held meanwhile."""
+        with nullcontext() if task.holding is None else Renewal(self.endpoint, task.holding):
+            for part in task.slices:
+                yield from SliceReader(self, part).batches()
 
 
 def reading_of(settings: Settings) -> Reading:

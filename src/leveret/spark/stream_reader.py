@@ -6,15 +6,15 @@ import logging
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
-from leveret.segments.manifest import Segment
 from leveret.spark.connection import ControlClient
 from leveret.spark.errors import DataLoss, OffsetError, OptionError, RequestRefused
+from leveret.spark.holding import HOLD, Held, Holding, hold
 from leveret.spark.limiting import limit_of
 from leveret.spark.limits import Backlog, share_out
 from leveret.spark.offsets import Offsets, Place, from_json, start_of
@@ -23,18 +23,9 @@ from leveret.spark.planning import Slice, StreamPartition, plan
 from leveret.spark.reading import reading_of
 from leveret.spark.starting import check_names, starting_offset
 from leveret.spark.target import Target, streams_of
-from leveret.spark.topology import StreamInfo, check_same, describe, segments_of
+from leveret.spark.topology import StreamInfo, check_same, describe
 
 log = logging.getLogger("leveret.spark")
-
-# Seconds for which segment files stay once a batch with them is planned. A task that is later than that reads over AMQP.
-HOLD: Final = 900
-
-
-def hold(control: ControlClient, stream: str, holder: str, first: int, last: int) -> tuple[Segment, ...]:
-    """The segments with these offsets, kept from retention until they are read."""
-    reply = control.request("stream.hold", stream=stream, holder=holder, first=first, last=last, seconds=HOLD)
-    return segments_of(reply)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -50,7 +41,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.target = target
         self.reading = reading_of(settings)
         self.control = ControlClient(self.reading.endpoint, f"leveret-spark {settings.consumer_name or ''}".strip())
-        self.holder = uuid.uuid4().hex
+        self.holding = Holding(uuid.uuid4().hex, HOLD)
         self._held: set[str] = set()
         self._target_offsets: dict[str, int] | None = None
         self._latest: dict[str, StreamInfo] = {}
@@ -176,10 +167,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 first = self._lose(name, first, min(info.first, place.next))
             segments = info.segments
             if segments and self.settings.history != "amqp":
-                segments = hold(self.control, name, self.holder, first, place.next - 1)
+                segments = hold(self.control, self.holding, Held(name, first, place.next - 1))
                 self._held.add(name)
             slices.append(Slice(name, numbers.get(name, 0), info.id, first, place.next, segments))
-        return plan(slices, self.settings.min_partitions)
+        return plan(slices, self.settings.min_partitions, self.holding)
 
     def _lose(self, name: str, first: int, stop: int) -> int:
         count = stop - first
@@ -194,11 +185,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _release(self) -> None:
         held, self._held = self._held, set()
         for name in held:
-            self.control.request("stream.release", stream=name, holder=self.holder)
+            self.control.request("stream.release", stream=name, holder=self.holding.holder)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, StreamPartition)
-        return self.reading.batches(partition.slices)
+        return self.reading.batches(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         consumer = self.settings.consumer_name
@@ -211,5 +202,5 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._held:
                 self._release()
         except Exception as error:
-            log.warning("segments stay held for up to %d s: %s", HOLD, error)
+            log.warning("segments stay held for up to %g s: %s", HOLD, error)
         self.control.close()

@@ -1,0 +1,83 @@
+"""Files of a batch stay for as long as it is read, however long that takes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from leveret import blocking
+from leveret.spark import batch_reader, stream_reader
+from leveret.spark.batch_reader import StreamBatchReader
+from leveret.spark.options import read_options
+from leveret.spark.planning import StreamPartition
+from leveret.spark.stream_reader import StreamReader
+from leveret.spark.target import Target
+from tests.spark.support import declare_stream, publish, until
+from tests.spark.test_history import OverAmqp, over_amqp, run_command, segments
+from tests.support.broker import LeveretProcess, leveret_only
+from tests.support.requests import ask
+
+__all__ = ["over_amqp"]
+
+SIZE = 200 << 10
+
+
+@pytest.fixture(scope="module")
+def hasty_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeveretProcess]:
+    """It removes files as soon as it may, and merges none."""
+    leveret_only("it has settings of its own")
+    broker = LeveretProcess(tmp_path_factory.mktemp("hasty"))
+    broker.config += "\n[streams]\ngrace = 0\nmerge_below = 0\n"
+    with broker.start():
+        yield broker
+
+
+@pytest.fixture
+def planned(hasty_broker: LeveretProcess, name: str, request: pytest.FixtureRequest,
+            monkeypatch: pytest.MonkeyPatch) -> tuple[StreamBatchReader | StreamReader, StreamPartition]:
+    """A reader, and its task over offsets 0 to 9, which are in two files; a third one has 10 to 14."""
+    with blocking.connect(hasty_broker.url()) as connection, connection.channel() as channel:
+        declare_stream(connection, name, x_max_length_bytes=20 * SIZE)
+        for stop in (5, 10, 15):
+            publish(connection, name, [os.urandom(SIZE) for _ in range(5)])
+            run_command(hasty_broker, "streams", "seal", name)
+            until(lambda stop=stop: segments(channel, name) and segments(channel, name)[-1]["last"] == stop - 1)
+    options = {"url": hasty_broker.url(), "stream": name, "startingOffsets": "earliest", "arrowBatchRows": "5"}
+    target = Target("stream", "stream", name)
+    made: StreamBatchReader | StreamReader
+    if request.param == "read":
+        monkeypatch.setattr(batch_reader, "HOLD", 1.5)
+        made = StreamBatchReader(read_options({**options, "endingOffsets": f'{{"{name}": 10}}'}), target)
+        part, = made.partitions()
+    else:
+        monkeypatch.setattr(stream_reader, "HOLD", 1.5)
+        made = StreamReader(read_options({**options, "maxMessagesPerTrigger": "10"}), target)
+        begin = made.initialOffset()
+        part, = made.partitions(begin, made.latestOffset(begin, made.getDefaultReadLimit()))
+    assert isinstance(part, StreamPartition)
+    return made, part
+
+
+@pytest.mark.parametrize("planned", ["read", "readStream"], indirect=True)
+def test_a_batch_that_is_read_for_longer_than_its_hold(
+        hasty_broker: LeveretProcess, planned: tuple[StreamBatchReader | StreamReader, StreamPartition], name: str,
+        over_amqp: OverAmqp) -> None:
+    made, part = planned
+    with blocking.connect(hasty_broker.url()) as connection, connection.channel() as channel:
+        files = [Path(urlsplit(str(segment["path"])).path) for segment in segments(channel, name)]
+        batches = made.read(part)
+        found = [next(batches).column("offset").to_pylist()]
+        # Held later than those of the batch, and not renewed: when this one is gone, the others would be.
+        ask(channel, "stream.hold", stream=name, holder="other", first=10, last=14, seconds=2)
+        publish(connection, name, [os.urandom(SIZE) for _ in range(22)])
+        until(lambda: ask(channel, "stream.describe", stream=name)["first_offset"] >= 15)
+        until(lambda: not files[2].exists())
+        assert files[0].exists() and files[1].exists()
+        found += [batch.column("offset").to_pylist() for batch in batches]
+        assert found == [list(range(5)), list(range(5, 10))]
+        assert not over_amqp.ranges
+        until(lambda: not files[1].exists())
