@@ -34,6 +34,10 @@ class NotAllowed(BrokerError):
     condition = "not-allowed"
 
 
+class SyntaxInvalid(BrokerError):
+    condition = "syntax-error"
+
+
 class CommandInvalid(BrokerError):
     condition = "command-invalid"
 

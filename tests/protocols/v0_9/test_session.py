@@ -179,3 +179,10 @@ def test_a_bind_that_fails_ends_the_connection(channel: Channel, arguments: dict
     channel.run()
     close = channel.client.take("connection.close")
     assert close is not None and close.arguments["reply_code"] == code
+
+
+def test_a_channel_is_not_opened_for_out_of_band_transfers(site: Site) -> None:
+    client = connect(site)
+    client.engine.send(1, "channel.open", {"out_of_band": "udp:1234"})
+    client.run()
+    assert client.refusal()[0] == 502

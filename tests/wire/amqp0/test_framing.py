@@ -228,3 +228,41 @@ def test_every_method_for_the_server_comes_through(version: Version) -> None:
                 assert names(commands)[0] in ("Ack", "Nack")
             else:
                 assert names(commands) == [spec.name]
+
+
+@pytest.mark.parametrize("kind", [4, 5, 6])
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_out_of_band_frames_are_for_channels_that_were_opened_so(kind: int, number: int) -> None:
+    engine = open_server(1, version=V0_9)
+    error = only_error(engine.receive(frame(kind, number, b"\0\x3c\0\x28")))
+    assert (error.scope, error.code) == (CONNECTION_SCOPE, 504)
+    assert f"channel {number}" in error.text
+
+
+def test_an_out_of_band_frame_is_refused_before_it_is_there_as_a_whole() -> None:
+    engine = open_server(1, version=V0_9)
+    assert only_error(engine.receive(struct.pack(">BHI", 6, 1, 60000) + b"x" * 20)).code == 504
+
+
+@pytest.mark.parametrize("payload", [b"", b"x" * 5000], ids=["empty", "long"])
+def test_trace_frames_are_discarded(payload: bytes) -> None:
+    engine = open_server(1, version=V0_9)
+    octets = frame(7, 0, payload) + CANCEL + frame(7, 0, payload)
+    assert names(engine.receive(octets[:12]) + engine.receive(octets[12:])) == ["basic.cancel"]
+    assert engine.receive(publish_method(1)) == []
+    # Within a content, too: they are no part of any channel.
+    assert engine.receive(frame(7, 0, payload)) == []
+    assert names(engine.receive(content_header(1, 0))) == ["Publish"]
+
+
+def test_a_trace_frame_is_on_channel_0() -> None:
+    assert only_error(open_server(1, version=V0_9).receive(frame(7, 1, b"x"))).code == 501
+
+
+def test_a_trace_frame_ends_as_frames_do() -> None:
+    assert only_error(open_server(1, version=V0_9).receive(frame(7, 0, b"x", end=0))).code == 501
+
+
+@pytest.mark.parametrize("kind", [4, 5, 6, 7])
+def test_0_9_1_has_no_such_frames(kind: int) -> None:
+    assert only_error(open_server(1).receive(frame(kind, 0, b""))).code == 501

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from leveret.broker.errors import NotFound
+from leveret.broker.errors import NotFound, SyntaxInvalid
 from leveret.protocols.v0_9.channel import Channel
 from leveret.protocols.v0_9.realms import ACTIVE, EXCLUSIVE, PASSIVE, READ, WRITE
 from leveret.protocols.v0_9_1 import channel_methods
@@ -22,6 +22,8 @@ def open_channel(connection: Connection, command: Method) -> None:
         return
     if command.name == "channel.resume":
         raise NotFound("there is no interrupted channel of this channel-id", closes_connection=True)
+    if command.arguments["out_of_band"]:
+        raise SyntaxInvalid("channel.open: out-of-band is to be empty, there are no such transfers")
     channel_methods.check_limit(connection)
     channel = Channel(connection, command.channel, secrets.token_urlsafe(18))
     channel_methods.add_channel(connection, channel)

@@ -13,6 +13,11 @@ CLIENT: Final = 2
 FRAME_METHOD: Final = 1
 FRAME_HEADER: Final = 2
 FRAME_BODY: Final = 3
+# Of methods and contents that go another way than the connection, and of what is for a peer's trace (0-9 only).
+FRAME_OOB_METHOD: Final = 4
+FRAME_OOB_HEADER: Final = 5
+FRAME_OOB_BODY: Final = 6
+FRAME_TRACE: Final = 7
 FRAME_HEARTBEAT: Final = 8
 # Around methods, with Qpid's peers of 2007 (0-9 only): see `requests`.
 FRAME_REQUEST: Final = 9

@@ -39,9 +39,13 @@ from leveret.wire.amqp0.constants import (
     FRAME_HEADER,
     FRAME_HEARTBEAT,
     FRAME_METHOD,
+    FRAME_OOB_BODY,
+    FRAME_OOB_HEADER,
+    FRAME_OOB_METHOD,
     FRAME_OVERHEAD,
     FRAME_REQUEST,
     FRAME_RESPONSE,
+    FRAME_TRACE,
     SERVER,
     SYNTAX_ERROR,
 )
@@ -63,6 +67,7 @@ _TAG_AND_BITS: Final = struct.Struct(">QB").unpack_from
 _KEY: Final = struct.Struct(">I").unpack_from
 
 _FRAME_TYPES: Final = (FRAME_METHOD, FRAME_HEADER, FRAME_BODY, FRAME_HEARTBEAT)
+_OUT_OF_BAND_TYPES: Final = (FRAME_OOB_METHOD, FRAME_OOB_HEADER, FRAME_OOB_BODY)
 _NUMBERED_TYPES: Final = (FRAME_REQUEST, FRAME_RESPONSE)
 _BASIC: Final = 60
 _PUBLISH_KEY: Final = 60 << 16 | 40
@@ -408,12 +413,21 @@ class Engine(Machine):
         elif type == FRAME_HEARTBEAT:
             if number or end != start:
                 self._fail(out, number, FRAME_ERROR, "a heartbeat is empty and on channel 0")
+        elif type == FRAME_TRACE and self.version.name == "0-9":
+            # For a trace handler. There is none here, so they are discarded, whatever is in them.
+            if number:
+                self._fail(out, number, FRAME_ERROR, "a trace frame is on channel 0")
         else:
             self._check_type(out, number, type)
 
     def _check_type(self, out: list[Command], number: int, type: int) -> None:
-        if type in _NUMBERED_TYPES and self.version.name == "0-9":
-            return
+        if self.version.name == "0-9":
+            if type in _NUMBERED_TYPES or type == FRAME_TRACE:
+                return
+            if type in _OUT_OF_BAND_TYPES and self.state < states.FAILED:
+                self._fail(out, number, CHANNEL_ERROR, f"an out-of-band frame on channel {number}, which was not opened for"
+                           " such transfers: there are none here")
+                return
         if type not in _FRAME_TYPES and self.state < states.FAILED:
             self._fail(out, number, FRAME_ERROR, f"there are no frames of type {type}")
 
