@@ -40,6 +40,7 @@ def field_values(field: FieldSpec) -> st.SearchStrategy[Any]:
         model.LONGSTR: octet_texts,
         model.TABLE: tables,
         model.CONTENT: st.tuples(st.integers(0, 1), st.binary(max_size=40)),
+        model.OCTETS: st.binary(max_size=40),
     }[field.type]
 
 

@@ -40,7 +40,8 @@ def decode(spec: MethodSpec, payload: bytes, dialect: Dialect = RABBITMQ) -> dic
 
 def all_defaults(spec: MethodSpec) -> dict[str, Any]:
     defaults: dict[int, Any] = {
-        model.BIT: False, model.SHORTSTR: "", model.LONGSTR: "", model.TABLE: {}, model.CONTENT: (0, b"")}
+        model.BIT: False, model.SHORTSTR: "", model.LONGSTR: "", model.TABLE: {}, model.CONTENT: (0, b""),
+        model.OCTETS: b""}
     return {field.name: defaults.get(field.type, 0) for field in spec.fields if not field.reserved}
 
 

@@ -36,7 +36,8 @@ def assert_fields(ours: list[FieldSpec], element: ElementTree.Element, types: di
     theirs = element.findall("field")
     assert [field.spec_name for field in ours] == [field.attrib["name"] for field in theirs]
     for field, expected in zip(ours, theirs, strict=True):
-        assert TYPE_NAMES[field.type] == wire_type(expected, types), field.spec_name
+        # A long string that is content is no text.
+        assert TYPE_NAMES[field.type].replace("octets", "longstr") == wire_type(expected, types), field.spec_name
         assert field.name == (field.name if field.extension else field.spec_name.replace("-", "_"))
         # RabbitMQ uses two fields of exchange.declare that 0-9-1 reserves.
         reserved_by_spec = expected.get("reserved") == "1"

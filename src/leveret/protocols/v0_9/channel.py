@@ -8,6 +8,7 @@ from leveret.broker.message import FORMAT_BASIC_0_9, FORMAT_CLASS_0_9, Entry, Me
 from leveret.broker.queues.base import Queue
 from leveret.protocols.v0_9.consumers import publisher_of
 from leveret.protocols.v0_9.files import Files
+from leveret.protocols.v0_9.messages import Messages
 from leveret.protocols.v0_9.realms import WRITE, Tickets
 from leveret.protocols.v0_9.streams import Pace
 from leveret.protocols.v0_9_1.channel import Channel as Channel091
@@ -45,6 +46,7 @@ class Channel(Channel091):
         self.opened_on = connection
         self.files = Files(self)
         self.pace: Pace | None = None
+        self.messages = Messages(self)
         self.dtx: DtxSession | None = None
         self.tickets = Tickets(connection.realms, connection.user, self, connection.tickets)
 
@@ -86,15 +88,18 @@ class Channel(Channel091):
 
     def transaction_ended(self, committed: bool) -> None:
         self.files.transaction_ended(committed)
+        self.messages.transaction_ended(committed)
 
     def outstanding(self) -> int:
-        return Channel091.outstanding(self) + len(self.files.opens)
+        return Channel091.outstanding(self) + len(self.files.opens) + self.messages.incomplete
 
     def held(self, queue: Queue) -> list[Entry]:
-        return Channel091.held(self, queue) + [opened.entry for opened in self.files.opens if opened.entry.queue is queue]
+        opens = [opened.entry for opened in self.files.opens if opened.entry.queue is queue]
+        return Channel091.held(self, queue) + opens + self.messages.held(queue)
 
     def requeue_all(self) -> None:
         self.files.give_back()
+        self.messages.give_back()
         Channel091.requeue_all(self)
 
     def close(self) -> None:
@@ -103,6 +108,7 @@ class Channel(Channel091):
             self.files.close()
             if self.pace is not None:
                 self.pace.close(self.broker.timers)
+            self.messages.close()
             if self.dtx is not None:
                 self.dtx.close()
         Channel091.close(self)

@@ -12,6 +12,7 @@ from leveret.protocols.v0_9 import (
     dtx_methods,
     exchange_methods,
     file_methods,
+    message_methods,
     qpid_methods,
     queue_methods,
     stream_methods,
@@ -23,7 +24,7 @@ from leveret.wire.amqp0.commands import ContentMethod, Method
 HANDLERS: Final[dict[str, Callable[..., None]]] = {
     **channel_methods.HANDLERS, **exchange_methods.HANDLERS, **queue_methods.HANDLERS, **basic_methods.HANDLERS,
     **tx_methods.HANDLERS, **dtx_methods.HANDLERS, **file_methods.HANDLERS, **qpid_methods.HANDLERS,
-    **stream_methods.HANDLERS,
+    **stream_methods.HANDLERS, **message_methods.HANDLERS,
 }
 # Those with a content get the whole command.
 CONTENT_HANDLERS: Final[dict[str, Callable[..., None]]] = {

@@ -31,8 +31,8 @@ def qos(channel: Channel, prefetch_size: int, prefetch_count: int, **flags: bool
 
 
 def set_qos(channel: Channel, prefetch_size: int, prefetch_count: int, everywhere: bool, answer: str) -> None:
-    """Set the windows. RabbitMQ's meaning of global: false for each new consumer, true for the channel; the spec's
-    (`amqp.qos_global`): false for the channel, true for the connection."""
+    """Set the windows, and send the `answer` if it has a name. RabbitMQ's meaning of global: false for each new consumer,
+    true for the channel; the spec's (`amqp.qos_global`): false for the channel, true for the connection."""
     connection = channel.connection
     if connection.qos_spec:
         if everywhere:
@@ -50,7 +50,8 @@ def set_qos(channel: Channel, prefetch_size: int, prefetch_count: int, everywher
         channel.default_prefetch = prefetch_count
         channel.default_prefetch_size = prefetch_size
     channel.set_counted()
-    connection.engine.send(channel.number, answer, {})
+    if answer:
+        connection.engine.send(channel.number, answer, {})
     channel.wake()
 
 

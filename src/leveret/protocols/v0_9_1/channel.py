@@ -228,7 +228,7 @@ class Channel(Holder):
         if command.expiration is not None:
             expires_at = self._expiry(command.expiration)
         if command.user_id is not None:
-            self._check_user(command.user_id)
+            self.check_user(command.user_id)
         if REPLY_TO in header:
             header = self._with_reply_address(header)
         body: Body = command.body
@@ -352,7 +352,8 @@ class Channel(Holder):
                                      f" decimal digits are expected, from 0 to {content.LONGEST_EXPIRATION}")
         return self.broker.timers.now() + milliseconds if milliseconds else AT_ONCE
 
-    def _check_user(self, user_id: bytes) -> None:
+    def check_user(self, user_id: bytes) -> None:
+        """Raise PreconditionFailed where a message says that somebody else has sent it."""
         if user_id != self.connection.user_octets and not self.connection.may_impersonate:
             raise PreconditionFailed(f"user_id property set to '{user_id.decode('utf-8', 'replace')}' but authenticated"
                                      f" user was '{self.connection.user}'")
@@ -361,10 +362,14 @@ class Channel(Holder):
         """Replace direct reply-to's pseudo-address with that of this channel's reply consumer."""
         if content.reply_to(header) != REPLY_TO.decode():
             return header
+        return content.with_reply_to(header, self.reply_address())
+
+    def reply_address(self) -> str:
+        """That of this channel's reply consumer."""
         if self.reply_queue is None:
             raise PreconditionFailed("fast reply consumer does not exist: consume from 'amq.rabbitmq.reply-to' on this"
                                      " channel first")
-        return content.with_reply_to(header, self.reply_queue.name)
+        return self.reply_queue.name
 
     def _publish_later(self, message: Message, route: Route, flags: int) -> None:
         if message.headers_at >= 0 and b"CC" in message.header:

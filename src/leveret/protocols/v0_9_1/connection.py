@@ -437,6 +437,10 @@ class Connection(VhostSession):
     def send_body(self, number: int, message: Message) -> None:
         """The header that the engine encoded last is that of a message too large to be encoded as a whole: its body
         follows as the socket takes it, then everything else."""
+        self.send_later(Sending(number, message.body, message.size))
+
+    def send_later(self, sending: Sending) -> None:
+        """Send a large content as the socket takes it, behind what is encoded, and before everything else."""
         outgoing = self.outgoing
         if outgoing is None:
             outgoing = Outgoing(self)
@@ -444,7 +448,7 @@ class Connection(VhostSession):
         data = self.engine.to_send()
         self.octets_out += len(data)
         outgoing.items.append(data)
-        outgoing.items.append(Sending(number, message.body, message.size))
+        outgoing.items.append(sending)
         self.paused = True
         self.mark()
 

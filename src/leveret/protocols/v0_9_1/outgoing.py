@@ -11,6 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.bodies import Body
+from leveret.wire.amqp0.engine import Engine
 
 if TYPE_CHECKING:
     from leveret.protocols.v0_9_1.connection import Connection
@@ -51,6 +52,10 @@ class Sending:
     def is_done(self) -> bool:
         return self.at >= self._end
 
+    def encode(self, engine: Engine, data: bytes) -> None:
+        """Have octets that `take` has returned sent."""
+        engine.send_body(self.number, data)
+
 
 class Outgoing:
     """What a connection sends from a large content on, in order. The connection drops it once everything is written."""
@@ -87,7 +92,7 @@ class Outgoing:
                 return
             if item.is_done():
                 items.popleft()
-            engine.send_body(item.number, data)
+            item.encode(engine, data)
             encoded = engine.to_send()
             room -= len(encoded)
             connection.octets_out += len(encoded)

@@ -93,7 +93,7 @@ def from_basic(header: bytes, kind: int, size: int) -> bytes:
     except WireError:
         properties = {}
     if kind == MESSAGE:
-        return encode_transfer(size, _to_transfer(properties))
+        return _encode_transfer(size, _to_transfer(properties))
     headers = properties.get("headers") or {}
     if kind == FILE and isinstance(headers.get(FILENAME), str):
         properties["filename"] = headers[FILENAME]
@@ -131,6 +131,28 @@ def _to_transfer(properties: dict[str, Any]) -> dict[str, Any]:
     if expiration.isascii() and expiration.isdigit() and len(expiration) < 20:
         arguments["ttl"] = min(int(expiration), 0xFFFFFFFFFFFFFFFF)
     return arguments
+
+
+def _encode_transfer(size: int, arguments: dict[str, Any]) -> bytes:
+    """The header. What does not fit its type is left out rather than the message."""
+    try:
+        return encode_transfer(size, arguments)
+    except EncodeError:
+        kept: dict[str, Any] = {}
+        for name, value in arguments.items():
+            if name == "application_headers":
+                value = {key: item for key, item in value.items() if _fits({name: {key: item}})}
+            if _fits({name: value}):
+                kept[name] = value
+        return encode_transfer(size, kept)
+
+
+def _fits(arguments: dict[str, Any]) -> bool:
+    try:
+        encode_transfer(0, arguments)
+    except EncodeError:
+        return False
+    return True
 
 
 def _encode(kind: int, size: int, properties: dict[str, Any]) -> bytes:

@@ -352,6 +352,18 @@ class Machine(Output):
                 channel.owes_close_ok = False
                 self._send_method(number, self.version.by_name["channel.close-ok"], {}, 0)
 
+    @property
+    def method_max(self) -> int:
+        """Octets of the largest method that may be sent."""
+        return self.payload_max - (0 if self._numbers is None else NUMBERS_SIZE)
+
+    def send_encoded_method(self, channel: int, payload: bytes) -> int:
+        """A method without content that is no response and was encoded elsewhere, in at most `method_max` octets. Dropped,
+        and the result, as of `send`."""
+        if self.state < states.FAILED and self.is_open(channel):
+            return self._request(channel, payload)
+        return 0
+
     def send_content(self, channel: int, name: str, arguments: dict[str, Any], header: bytes, body: Body) -> None:
         """Any method with content. `header` is the payload of its header frame, and must state the body's size. Dropped
         and refused as by `send`."""

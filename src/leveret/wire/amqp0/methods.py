@@ -29,8 +29,8 @@ _PACK_U64: Final = struct.Struct(">Q").pack
 def decode_arguments(spec: MethodSpec, data: bytes, pos: int, end: int, dialect: Dialect) -> dict[str, Any]:
     """Every field of the method but the reserved ones, by name, from the octets behind the two indices.
 
-    Strings are `str`, timestamps are seconds, `content` of 0-9 is (0 inline or 1 reference, bytes). WireError 502 when
-    the octets are too few or too many.
+    Strings are `str`, timestamps are seconds; of 0-9, `content` is (0 inline or 1 reference, bytes) and `octets` are
+    `bytes`. WireError 502 when the octets are too few or too many.
     """
     arguments: dict[str, Any] = {}
     bit = 8
@@ -94,6 +94,8 @@ def decode_field(type: int, data: bytes, pos: int, stop: int, dialect: Dialect) 
         return decode_table(data, pos + 4, stop, dialect)
     if type == model.LONGSTR:
         return data[pos + 4 : stop].decode("utf-8", "surrogateescape")
+    if type == model.OCTETS:
+        return data[pos + 4 : stop]
     return (data[pos], data[pos + 5 : stop])
 
 
@@ -156,7 +158,7 @@ def encode_field(field: FieldSpec, value: Any, dialect: Dialect) -> bytes:
         return _PACK_U64(encode_timestamp(value or 0))
     if type == model.TABLE:
         return encode_table(value or {}, dialect)
-    if type == model.LONGSTR:
+    if type == model.LONGSTR or type == model.OCTETS:
         return encode_long_string(value or b"")
     kind, data = value or (0, b"")
     return bytes((kind,)) + encode_long_string(data)

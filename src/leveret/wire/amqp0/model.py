@@ -15,9 +15,11 @@ TIMESTAMP: Final = 7
 TABLE: Final = 8
 # The domain of `message.transfer.body` in 0-9: an octet (0 inline, 1 reference) and a long string.
 CONTENT: Final = 9
+# A long string that is content: `bytes` where others are texts.
+OCTETS: Final = 10
 
 TYPE_NAMES: Final = ("bit", "octet", "short", "long", "longlong", "shortstr", "longstr", "timestamp", "table",
-                     "content")
+                     "content", "octets")
 
 
 class FieldSpec:

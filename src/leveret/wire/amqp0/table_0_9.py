@@ -179,7 +179,7 @@ class message 120 server client
   50 recover server -> ok | bit requeue
   60 open server client -> ok | longstr reference
   70 close server client -> ok | longstr reference
-  80 append server client -> ok | longstr reference bytes
+  80 append server client -> ok | longstr reference, octets bytes
   90 checkpoint server client -> ok | longstr reference, shortstr identifier
   100 resume server client -> offset | longstr reference, shortstr identifier
   110 qos server -> ok | long prefetch-size, short prefetch-count, bit global

@@ -1,0 +1,155 @@
+"""What a channel has to do with class message of 0-9, in both directions.
+
+To the client a message goes as `message.transfer`, where it is large between `message.open` and `message.append`s that
+end with `message.close`. From the client it comes the same way.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from leveret.broker.bodies import whole
+from leveret.broker.errors import CommandInvalid
+from leveret.broker.message import Entry
+from leveret.broker.queues.base import Queue
+from leveret.protocols.v0_9.answers import Answers
+from leveret.protocols.v0_9.transfers import (
+    BODY_OVERHEAD,
+    BY_REFERENCE,
+    INLINE,
+    Appending,
+    Transfer,
+    as_message,
+    body_field,
+    encode,
+    without_headers,
+)
+
+if TYPE_CHECKING:
+    from leveret.protocols.v0_9.channel import Channel
+
+
+class Messages:
+    """Class message on one channel.
+
+    answers     the broker's, in order
+    unanswered  transfers that the client has to answer, in the order in which they went out: not those of consumers and
+                gets without acknowledgement, which nobody answers
+    incomplete  how many of them have not gone out as a whole: they are not among the channel's unacknowledged
+    answered    those that it has answered in a transaction that is not committed
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.answers = Answers(channel)
+        self.unanswered: deque[Transfer] = deque()
+        self.incomplete = 0
+        self.answered: list[Transfer] = []
+
+    # To the client
+
+    def deliver(self, entry: Entry, destination: str, acknowledged: bool) -> None:
+        """Transfer a message to a destination of the client's. `acknowledged`: it has to answer."""
+        channel = self.channel
+        connection = channel.connection
+        engine = connection.engine
+        message = as_message(entry)
+        header = message.header
+        start = encode(entry, header, destination)
+        tag = channel.next_tag
+        channel.next_tag = tag + 1
+        reference = f"{channel.number}.{tag}"
+        # Behind the body Qpid's peers have one more octet: `mandatory`.
+        end = b"\0" if engine.uses_requests else b""
+        room = engine.method_max - len(start) - BODY_OVERHEAD - len(end)
+        if len(reference) > room:
+            start = encode(entry, without_headers(header, message.size), destination)
+            room = engine.method_max - len(start) - BODY_OVERHEAD - len(end)
+        transfer = Transfer(tag, entry, False) if acknowledged else None
+        if transfer is not None:
+            self.unanswered.append(transfer)
+            self.incomplete += 1
+        size = message.size
+        if size <= room and size <= connection.most_encoded:
+            request = engine.send_encoded_method(channel.number, start + body_field(INLINE, whole(message.body)) + end)
+            if transfer is not None:
+                transfer.request = request
+                self._complete(transfer)
+        else:
+            engine.send(channel.number, "message.open", {"reference": reference})
+            request = engine.send_encoded_method(channel.number, start + body_field(BY_REFERENCE, reference.encode()) + end)
+            if transfer is not None:
+                transfer.request = request
+            appending = Appending(channel, reference, message.body, size, transfer)
+            if size > connection.most_encoded:
+                connection.send_later(appending)
+            else:
+                appending.encode(engine, appending.take(size))
+        connection.mark()
+
+    def end(self, reference: str, transfer: Transfer | None) -> None:
+        """All of a message was appended to its reference."""
+        self.channel.connection.engine.send(self.channel.number, "message.close", {"reference": reference})
+        if transfer is not None:
+            self._complete(transfer)
+
+    def _complete(self, transfer: Transfer) -> None:
+        """The client may answer now."""
+        channel = self.channel
+        transfer.complete = True
+        self.incomplete -= 1
+        channel.unacked[transfer.tag] = transfer.entry
+        if channel.times is not None:
+            channel.times[transfer.tag] = channel.broker.timers.now()
+
+    def settled_by(self, answer: str) -> list[int]:
+        """The delivery tags of the transfers that the client settles by `message.ok` or `message.reject`. On plain frames
+        these name nothing and settle the oldest one; CommandInvalid where there is none. In responses they name requests,
+        of which those that are no transfers need nothing. CommandInvalid for a transfer by a reference that is open."""
+        channel = self.channel
+        unanswered = self.unanswered
+        unacked = channel.unacked
+        first = channel.answers_from
+        settled: list[Transfer] = []
+        passed: list[Transfer] = []
+        while unanswered and (unanswered[0].request <= channel.answers_to if first else not settled):
+            transfer = unanswered.popleft()
+            if transfer.request < first:
+                passed.append(transfer)
+            elif not transfer.complete:
+                unanswered.appendleft(transfer)
+                raise CommandInvalid(f"{answer}: the reference of the transfer that it answers is open")
+            elif transfer.tag in unacked:  # else it was recovered, or acknowledged by another class
+                settled.append(transfer)
+        unanswered.extendleft(reversed(passed))
+        if not settled and not first:
+            raise CommandInvalid(f"{answer}: there is no transfer that it could answer")
+        if channel.transacted:
+            self.answered.extend(settled)
+        return [transfer.tag for transfer in settled]
+
+    # The channel
+
+    def held(self, queue: Queue) -> list[Entry]:
+        """What is on its way to the client."""
+        return [transfer.entry for transfer in self.unanswered if not transfer.complete and transfer.entry.queue is queue]
+
+    def give_back(self) -> None:
+        """The channel closes: what has not gone out as a whole goes back."""
+        entries = [transfer.entry for transfer in self.unanswered if not transfer.complete]
+        self.unanswered.clear()
+        self.incomplete = 0
+        for entry in reversed(entries):
+            self.channel.uncount(0, entry)
+            entry.queue.requeue(entry)
+
+    def transaction_ended(self, committed: bool) -> None:
+        """The transaction is about to be committed, or was rolled back: then the client answers once more."""
+        if not committed:
+            self.unanswered.extendleft(reversed(self.answered))
+        self.answered = []
+
+    def close(self) -> None:
+        """The channel is gone."""
+        self.answers.close()

@@ -1,0 +1,139 @@
+"""Messages of class message on their way to the client: `message.transfer`, inline where one frame takes it, otherwise by
+a reference to which the body is appended.
+
+The octets of the fields from `ttl` on are what `Message.header` holds (`wire/amqp0/classes.py`), with the address in their
+midst: mostly nothing has to be decoded.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker.bodies import Body
+from leveret.broker.message import FORMAT_CLASS_0_9, Entry, Message
+from leveret.protocols.convert import to_amqp0
+from leveret.protocols.v0_9.consumers import ClassConsumer
+from leveret.protocols.v0_9_1 import content
+from leveret.protocols.v0_9_1.outgoing import Sending
+from leveret.wire.amqp0.classes import MESSAGE, class_of, decode_transfer, encode_transfer, from_basic
+from leveret.wire.amqp0.engine import Engine
+
+if TYPE_CHECKING:
+    from leveret.broker.queues.base import Queue
+    from leveret.protocols.v0_9.channel import Channel
+    from leveret.protocols.v0_9.messages import Messages
+    from leveret.protocols.v0_9_1.channel import Channel as Channel091
+
+INLINE: Final = b"\0"
+BY_REFERENCE: Final = b"\1"
+_SIZE: Final = struct.Struct(">I").pack
+# Class, method and ticket.
+_START: Final = struct.pack(">HHH", MESSAGE, 10, 0)
+_REDELIVERED: Final = 1
+# In the header: class, weight and size; then ttl, priority, timestamp, delivery mode and expiration, which come before the
+# address.
+_FIXED: Final = 12
+_BEFORE_ADDRESS: Final = _FIXED + 26
+# Of the body of a transfer, beside its octets.
+BODY_OVERHEAD: Final = 5
+# Of a `message.append`, beside the reference and the octets.
+APPEND_OVERHEAD: Final = 12
+
+
+class MessageConsumer(ClassConsumer):
+    """A consumer of class message. `destination` is its tag, or "": there may be any number that have no name."""
+
+    kind = MESSAGE
+
+    def __init__(self, channel: Channel091, queue: Queue, tag: str, no_ack: bool, exclusive: bool, no_local: bool,
+                 priority: int, arguments: dict[str, object]) -> None:
+        super().__init__(channel, queue, tag, no_ack, exclusive, no_local, priority, arguments)
+        self.destination = tag
+        self.messages: Messages = channel.messages  # type: ignore[attr-defined]  # a channel of 0-9
+
+    def deliver(self, entry: Entry) -> None:
+        channel = self.on_channel
+        if channel.sized and not self.no_ack:
+            channel.unacked_size += entry.message.size
+            self.unacked_size += entry.message.size
+        self.messages.deliver(entry, self.destination, not self.no_ack)
+
+
+class Transfer:
+    """A transfer that the client has to answer. It is `complete` once its reference is closed, if it has one: until then
+    it is not among what the channel holds unacknowledged. `request` is its id, 0 where methods have none."""
+
+    __slots__ = ("complete", "entry", "request", "tag")
+
+    def __init__(self, tag: int, entry: Entry, complete: bool) -> None:
+        self.tag = tag
+        self.entry = entry
+        self.complete = complete
+        self.request = 0
+
+
+def as_message(entry: Entry) -> Message:
+    """The message of an entry as one of class message, with what the broker adds to it."""
+    message = entry.message
+    if message.format == FORMAT_CLASS_0_9 and class_of(message.header) == MESSAGE and entry.overlay is None:
+        return message
+    if message.format & 1:
+        message = to_amqp0.convert(entry)
+        header = message.header
+    else:
+        header = content.header_of(entry)
+    return Message(message.address, from_basic(header, MESSAGE, message.size), message.body, message.size,
+                   message.persistent, message.priority, message.expires_at, -1, message.publisher, FORMAT_CLASS_0_9)
+
+
+def encode(entry: Entry, header: bytes, destination: str) -> bytes:
+    """The payload of a `message.transfer` up to its body."""
+    overlay = entry.overlay
+    address = entry.message.address
+    if overlay is not None and overlay.address is not None:
+        address = overlay.address
+    octets = destination.encode("utf-8", "surrogateescape")
+    bits = _REDELIVERED if entry.acquired_count > 1 else 0
+    return b"".join((_START, bytes((len(octets),)), octets, bytes((bits,)), header[_FIXED:_BEFORE_ADDRESS], address,
+                     header[_BEFORE_ADDRESS:]))
+
+
+def body_field(kind: bytes, octets: bytes) -> bytes:
+    """The body of a transfer: what it is, or the name of its reference."""
+    return kind + _SIZE(len(octets)) + octets
+
+
+def without_headers(header: bytes, size: int) -> bytes:
+    """The header of a message whose own one does not fit the frames of its consumer."""
+    arguments = decode_transfer(header)
+    arguments["application_headers"] = {}
+    arguments["security_token"] = b""
+    return encode_transfer(size, arguments)
+
+
+class Appending(Sending):
+    """A body that is appended to a reference as the socket takes it; then the reference is closed."""
+
+    __slots__ = ("channel", "reference", "room", "transfer")
+
+    def __init__(self, channel: Channel, reference: str, body: Body, size: int, transfer: Transfer | None) -> None:
+        super().__init__(channel.number, body, size)
+        self.channel = channel
+        self.reference = reference
+        self.transfer = transfer
+        self.room = channel.connection.engine.method_max - APPEND_OVERHEAD - len(reference)
+
+    def take(self, most: int) -> bytes:
+        if self.channel.closing:
+            self.at = self._end
+            return b""
+        return Sending.take(self, max(most // self.room, 1) * self.room)
+
+    def encode(self, engine: Engine, data: bytes) -> None:
+        if self.channel.closing:
+            return
+        for at in range(0, len(data), self.room):
+            engine.send(self.number, "message.append", {"reference": self.reference, "bytes": data[at : at + self.room]})
+        if self.is_done():
+            self.channel.messages.end(self.reference, self.transfer)
