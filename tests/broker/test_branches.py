@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.broker.branches import (
+from leveret.broker.branch import (
     COMMITTED,
-    DONE,
     ENDED,
-    HAS_TIMED_OUT,
     PREPARED,
     ROLLBACK_ONLY,
-    WAS_ROLLED_BACK,
     Branch,
     BranchSettings,
     meant,
     shown,
 )
+from leveret.broker.branches import DONE, HAS_TIMED_OUT, WAS_ROLLED_BACK
 from leveret.broker.errors import BrokerError, NotFound, PreconditionFailed, ResourceError, ResourceLocked
 from leveret.broker.message import Entry
 from leveret.broker.queues.base import Queue

@@ -1,28 +1,27 @@
-"""Branches of distributed transactions: what is published and settled in one takes effect when a coordinator says so.
-
-Channels work in a branch, and hand over to it what they have collected. Once it is prepared it survives whatever happens: a
-record of the log says what is in it, its durable publishes stand in the log under the number of a queue of their own, and
-the entries that it settles stay held, also after a start. The decision is one record, too; until it is there nobody sees
-the publishes, and nobody else gets the entries.
-"""
+"""The branches of distributed transactions of one vhost, and what is decided about them by those who coordinate."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
-from leveret.broker import metadata
-from leveret.broker.arguments import QueueSettings
+from leveret.broker.branch import (
+    COMMITTED,
+    PREPARED,
+    ROLLBACK_ONLY,
+    ROLLED_BACK,
+    Branch,
+    Worker,
+    shown,
+)
 from leveret.broker.consumer import Holder
 from leveret.broker.errors import ContentTooLarge, NotFound, PreconditionFailed, ResourceError, ResourceLocked
-from leveret.broker.log import CommitWaiter, Loaded, RecoveredQueue
-from leveret.broker.message import ACQUIRED, Entry, Message
-from leveret.broker.queues import limits, paging
+from leveret.broker.log import CommitWaiter
+from leveret.broker.message import Entry
+from leveret.broker.queues import limits
 from leveret.broker.queues.base import Queue
-from leveret.broker.queues.stream import StreamQueue
-from leveret.broker.timers import Timed
 from leveret.broker.transactions import Transaction
 
 if TYPE_CHECKING:
@@ -30,14 +29,6 @@ if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost
 
 logger = logging.getLogger("leveret.broker")
-
-# States.
-ACTIVE: Final = "active"
-ENDED: Final = "ended"
-PREPARED: Final = "prepared"
-ROLLBACK_ONLY: Final = "rollback-only"
-COMMITTED: Final = "committed"
-ROLLED_BACK: Final = "rolled back"
 
 # What has become of a branch that was to be prepared or decided.
 DONE: Final = 0
@@ -49,295 +40,6 @@ Done = Callable[[int], None]
 LONGEST_NAME: Final = 255
 # Milliseconds for which a coordinator can find out that a branch has timed out.
 KNOWN_AS_LATE: Final = 3_600_000
-
-
-class BranchSettings:
-    """What the configuration decides.
-
-    timeout  milliseconds after which a branch is rolled back that is not prepared, 0 for never
-    count    the most branches of a vhost
-    size     octets that the publishes in all branches of a vhost may hold
-    """
-
-    def __init__(self, timeout: int = 300_000, count: int = 10_000, size: int = 1 << 30) -> None:
-        self.timeout = timeout
-        self.count = count
-        self.size = size
-
-
-class Worker(Protocol):
-    """What a channel does in one branch. `demarcated`: the client says when its work ends; otherwise it ends when the
-    branch is prepared or decided."""
-
-    demarcated: bool
-
-    def hand_over(self, branch: Branch) -> None:
-        """Put into the branch what was collected since the last time."""
-
-    def through(self) -> None:
-        """The branch is prepared or decided: what the channel does from now on is not part of it."""
-
-    def lost(self, branch: Branch, reason: str) -> None:
-        """The branch is rolled back: whatever is collected goes back."""
-
-
-class Branch:
-    """One branch.
-
-    name         the transaction identifier: octets as text
-    workers      who works in it
-    publishes    messages with the queues that each goes to; settlements: entries with what becomes of each
-    octets       of the bodies of the publishes
-    since        when it began, or was prepared: milliseconds of Unix time
-    timeout      milliseconds; timed_out: it has passed, and the coordinator does not know yet
-    recorded     the log has a record of it
-    store        the queue under whose number the log has the durable publishes, which are the entries `stored`
-    loading      how many reads are under way, after a start; then, what waits for their end
-    deciding     a decision was made, and is carried out when that is possible
-    """
-
-    def __init__(self, branches: Branches, name: str, user: str) -> None:
-        self.branches = branches
-        self.name = name
-        self.user = user
-        self.state = ACTIVE
-        self.workers: dict[Worker, None] = {}
-        self.publishes: list[tuple[Message, list[Queue]]] = []
-        self.settlements: list[tuple[Entry, int]] = []
-        self.octets = 0
-        self.since = branches.broker.timers.now()
-        self.timeout = branches.broker.branch_settings.timeout
-        self.timed_out = False
-        self.timer = _TimeOut(self)
-        self.recorded = False
-        self.store: Queue | None = None
-        self.stored: list[Entry] = []
-        self.loading = 0
-        self.then: Callable[[], None] | None = None
-        self.deciding = False
-        # What is to be read back, and the queues by number.
-        self.taken: Taken | None = None
-        self.queues: dict[int, Queue] = {}
-
-    def __str__(self) -> str:
-        return f"branch '{shown(self.name)}' in vhost '{self.branches.vhost.name}'"
-
-    # For workers
-
-    def publish(self, message: Message, queues: list[Queue]) -> None:
-        self.publishes.append((message, queues))
-        self.octets += message.size
-        self.branches.octets += message.size
-
-    def settle(self, entry: Entry, outcome: int) -> None:
-        """Hold an entry, in the place of the consumer that had it."""
-        holder = entry.holder
-        if holder is not None:
-            holder.unacked -= 1
-            entry.holder = None
-        self.settlements.append((entry, outcome))
-
-    def join(self, worker: Worker) -> None:
-        """One more works in it. PreconditionFailed where its work is over."""
-        if self.state not in (ACTIVE, ENDED) or self.deciding:
-            raise PreconditionFailed(f"{self} is {self.state}: nobody can join it")
-        self.workers[worker] = None
-        self.state = ACTIVE
-
-    def end(self, worker: Worker, failed: bool) -> None:
-        """A worker is through, well or not."""
-        worker.hand_over(self)
-        del self.workers[worker]
-        if failed:
-            self.fail()
-        elif self.state == ACTIVE and not self.workers:
-            self.state = ENDED
-        elif self.state not in (ACTIVE, ENDED):
-            self.release()
-
-    def fail(self) -> None:
-        """It can only be rolled back; nothing is kept for that."""
-        if self.state in (ACTIVE, ENDED):
-            self.state = ROLLBACK_ONLY
-        self.release()
-
-    def release(self) -> None:
-        """Forget the publishes, and give the entries back."""
-        settlements = self.settlements
-        self.empty()
-        for entry, _ in reversed(settlements):
-            entry.queue.requeue(entry)
-
-    def empty(self) -> None:
-        """Nothing of it is in memory any more."""
-        self.publishes = []
-        self.settlements = []
-        self.branches.octets -= self.octets
-        self.octets = 0
-
-    def lose_workers(self, reason: str) -> None:
-        for worker in list(self.workers):
-            worker.lost(self, reason)
-
-    def start_timer(self) -> None:
-        timers = self.branches.broker.timers
-        if self.timeout and self.state in (ACTIVE, ENDED, ROLLBACK_ONLY):
-            timers.at(timers.now() + self.timeout, self.timer)
-        else:
-            timers.cancel(self.timer)
-
-    # The log
-
-    def write(self) -> None:
-        value: dict[str, Any] = {"user": self.user, "state": self.state, "since": self.since}
-        if self.state == PREPARED:
-            value.update(store=self._store_publishes(), publishes=self._targets(), settlements=self._held_places())
-        self.recorded = True
-        self.branches.broker.log.put(metadata.BRANCH, self._key(), metadata.pack(value))
-
-    def _key(self) -> str:
-        return metadata.make_key(self.branches.vhost.name, self.name)
-
-    def _store_publishes(self) -> int:
-        """Have the log keep what is durable; the number under which it does, 0 where nothing is."""
-        vhost = self.branches.vhost
-        for message, queues in self.publishes:
-            if is_kept(message, queues):
-                if self.store is None:
-                    self.store = make_store(vhost, self.name, vhost.broker.new_queue_id())
-                entry = Entry(self.store, message, len(self.stored) + 1)
-                vhost.broker.log.store(entry)
-                self.stored.append(entry)
-        return 0 if self.store is None else self.store.id
-
-    def _targets(self) -> list[Any]:
-        """How many durable publishes, one after the other, go to which queues."""
-        runs: list[Any] = []
-        for message, queues in self.publishes:
-            if is_kept(message, queues):
-                ids = [queue.id for queue in queues if queue.stored]
-                if runs and runs[-1][1] == ids:
-                    runs[-1][0] += 1
-                else:
-                    runs.append([1, ids])
-        return runs
-
-    def _held_places(self) -> list[Any]:
-        """The durable entries that are settled: queue, outcome, and runs of sequence numbers, of each the first one and how
-        many there are."""
-        seqs: dict[tuple[int, int], list[int]] = {}
-        for entry, outcome in self.settlements:
-            row = entry.row
-            # What has gone through a stream stays there.
-            if row is not None and row.log is entry.queue.log and not isinstance(entry.queue, StreamQueue):
-                seqs.setdefault((entry.queue.id, outcome), []).append(entry.seq)
-        return [[queue_id, outcome, _runs(sorted(found))] for (queue_id, outcome), found in seqs.items()]
-
-    def forget_stored(self) -> None:
-        """The publishes are in their queues, or not wanted."""
-        for entry in self.stored:
-            row = entry.row
-            if row is not None:
-                row.log.settle(entry)
-        self.stored = []
-        if self.store is not None:
-            self.store.log.forget(self.store.id)
-            self.store = None
-
-    def erase(self) -> None:
-        """There is no such branch any more, or will not be one with the commit that is being filled."""
-        self.branches.broker.timers.cancel(self.timer)
-        if self.recorded:
-            self.recorded = False
-            self.branches.broker.log.put(metadata.BRANCH, self._key(), None)
-
-    # After a start
-
-    def recover(self, state: str, since: int, taken: Taken | None, queues: dict[int, Queue]) -> None:
-        self.state = state
-        self.since = since
-        self.recorded = True
-        self.timeout = 0
-        if taken is not None:
-            self.store = None if not taken.store else make_store(self.branches.vhost, self.name, taken.store)
-            self.taken = taken
-            self.queues = queues
-            for queue_id, _, places in taken.settlements:
-                queue = queues.get(queue_id)
-                if queue is not None:
-                    for seq, size in zip(places.seqs, places.sizes, strict=True):
-                        queue.hidden[seq] = size  # until it is read, so that a purge knows
-
-    def load(self) -> None:
-        """Read back what is in it: once that is there it can be decided."""
-        taken = self.taken
-        if taken is None:
-            return
-        self.taken = None
-        log = self.branches.broker.log
-        wanted: list[tuple[RecoveredQueue, Callable[[list[Loaded]], None]]] = [
-            (places, partial(self._settlements_loaded, queue_id, outcome))
-            for queue_id, outcome, places in taken.settlements if places.seqs]
-        if taken.publishes.seqs:
-            wanted.append((taken.publishes, partial(self._publishes_loaded, taken.targets)))
-        self.loading = len(wanted)
-        for places, done in wanted:
-            log.load(places.rows, places.slots, done)
-
-    def _settlements_loaded(self, queue_id: int, outcome: int, loaded: list[Loaded]) -> None:
-        queue = self.queues.get(queue_id) or make_store(self.branches.vhost, "", queue_id)
-        for item in loaded:
-            entry = paging.entry_of(queue, item, 0, 0)
-            if queue.deleted or queue_id not in self.queues:
-                item.row.log.settle(entry)
-                continue
-            queue.hidden.pop(item.seq, None)
-            entry.state = ACQUIRED
-            entry.acquired_count = max(entry.acquired_count, 1)
-            queue.unacked += 1
-            self.settlements.append((entry, outcome))
-        self._loaded()
-
-    def _publishes_loaded(self, targets: list[Any], loaded: list[Loaded]) -> None:
-        store = self.store
-        assert store is not None
-        at = 0
-        for count, ids in targets:
-            queues = [queue for queue in (self.queues.get(number) for number in ids) if queue is not None]
-            for item in loaded[at : at + count]:
-                self.stored.append(paging.entry_of(store, item, 0, 0))
-                self.publish(item.message, queues)
-            at += count
-        self._loaded()
-
-    def _loaded(self) -> None:
-        self.loading -= 1
-        if not self.loading:
-            self.queues = {}
-            then = self.then
-            self.then = None
-            if then is not None:
-                then()
-                self.branches.broker.end_turn()
-
-    def when_loaded(self, then: Callable[[], None]) -> None:
-        """Carry out a decision as soon as everything is in memory, which it is but for the first moments after a start."""
-        self.deciding = True
-        if self.loading:
-            self.then = then
-        else:
-            then()
-
-
-class _TimeOut(Timed):
-    """Nobody has prepared or decided a branch for too long."""
-
-    def __init__(self, branch: Branch) -> None:
-        super().__init__()
-        self.branch = branch
-
-    def fire(self, now: int) -> None:
-        self.branch.branches.time_out(self.branch)
 
 
 class _Told(CommitWaiter):
@@ -565,38 +267,3 @@ class Branches(Holder):
         if in_doubt:
             logger.warning("vhost '%s' has %d branches of distributed transactions in doubt: leveret dtx lists them",
                            self.vhost.name, in_doubt)
-
-
-def make_store(vhost: Vhost, name: str, number: int) -> Queue:
-    """The queue under whose number the log keeps the publishes of a branch. It is nowhere to be seen."""
-    store = Queue(vhost, number, name, True, None, False, {}, QueueSettings({}, {}))
-    store.stored = True
-    return store
-
-
-def is_kept(message: Message, queues: list[Queue]) -> bool:
-    return message.persistent and any(queue.stored for queue in queues)
-
-
-def _runs(seqs: list[int]) -> list[int]:
-    runs: list[int] = []
-    for seq in seqs:
-        if runs and seq == runs[-2] + runs[-1]:
-            runs[-1] += 1
-        else:
-            runs.extend((seq, 1))
-    return runs
-
-
-def shown(name: str) -> str:
-    """A transaction identifier as text that can be typed: as it is, or in hexadecimal digits after `hex:`."""
-    if name.isascii() and name.isprintable() and not name.startswith("hex:"):
-        return name
-    return "hex:" + name.encode("utf-8", "surrogateescape").hex()
-
-
-def meant(text: str) -> str:
-    """The transaction identifier that `shown` was given. ValueError for digits that are none."""
-    if not text.startswith("hex:"):
-        return text
-    return bytes.fromhex(text.removeprefix("hex:")).decode("utf-8", "surrogateescape")

@@ -17,7 +17,7 @@ from mypy_extensions import mypyc_attr
 
 from leveret.broker import branch_recovery, metadata
 from leveret.broker.bodies import Body
-from leveret.broker.branches import BranchSettings
+from leveret.broker.branch import BranchSettings
 from leveret.broker.consumer import Holder, Output
 from leveret.broker.errors import NotFound, PreconditionFailed, ResourceError
 from leveret.broker.jobs import Jobs

@@ -21,6 +21,7 @@ from leveret.broker.consumer import Output
 from leveret.broker.exchanges.base import Binding
 from leveret.broker.exchanges.topic import TopicExchange
 from leveret.broker.message import PROTOCOLS, Entry, Message
+from leveret.broker.outcomes import ACCEPTED, REJECTED
 
 if TYPE_CHECKING:
     from leveret.broker.queues.base import Queue
@@ -37,10 +38,7 @@ DEAD_LETTERED: Final = "dead-lettered"
 DROPPED: Final = "dropped"
 OF_QUEUES: Final = (ROUTED, DELIVERED, SETTLED, EXPIRED, DEAD_LETTERED)
 
-# Outcomes of a settlement, and of a dead letter.
-ACCEPTED: Final = "accepted"
-RELEASED: Final = "released"
-REJECTED: Final = "rejected"
+# What becomes of a dead letter.
 GONE: Final = "dropped"
 NOWHERE: Final = "unroutable"
 COPY: Final = "copy"

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Iterator
 from typing import TYPE_CHECKING
 
-from leveret.broker.branches import DONE, HAS_TIMED_OUT, Branch, meant, shown
+from leveret.broker.branch import Branch, meant, shown
+from leveret.broker.branches import DONE, HAS_TIMED_OUT
 from leveret.broker.errors import NotFound
 from leveret.management.calls import Call, InVhost, Item, NamedInVhost, plain
 

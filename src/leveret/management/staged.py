@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from leveret.broker.branches import meant, shown
+from leveret.broker.branch import meant, shown
 from leveret.broker.errors import NotFound, PreconditionFailed
 from leveret.management.calls import Call, InVhost, Item, NamedInVhost, plain
 

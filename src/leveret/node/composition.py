@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from leveret import __version__, build_info
-from leveret.broker.branches import BranchSettings
+from leveret.broker.branch import BranchSettings
 from leveret.broker.broker import Broker, VhostSettings
 from leveret.broker.errors import PreconditionFailed, StorageFailed
 from leveret.broker.log import Log, Recovery

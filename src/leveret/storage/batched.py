@@ -12,13 +12,11 @@ from typing import Final
 
 from leveret.broker.bodies import StoredBody, whole
 from leveret.broker.log import FAILED, OK, CommitWaiter, Loaded, Located, Log, Recovery
-from leveret.broker.message import Entry, Message
+from leveret.broker.message import Entry
 from leveret.storage.batch import (
     CHUNK_OCTETS,
     ROW_OCTETS,
     SETTLED_WORDS,
-    BodyPart,
-    ChunkPart,
     Commit,
     CopyPlan,
     Draft,
@@ -45,6 +43,7 @@ from leveret.storage.records import (
 )
 from leveret.storage.recovery import Rebuilt
 from leveret.storage.rows import FILLING, GONE, NOTHING, SLOT_BITS, SLOT_MASK, STORED, StoredRow, element, pin, set_element
+from leveret.storage.spilling import Spills
 from leveret.storage.trimming import Trimmer
 from leveret.storage.worker import Worker
 
@@ -66,13 +65,12 @@ class BatchedLog(Log):
         self._started = False
         self._next_row = 1
         self._reserved_rows = 0
-        self._next_chunk = 1
         self._marks: dict[int, int] = {}
         self._last: dict[int, int] = {}
         self._waiters: list[CommitWaiter] = []
         self._puts: dict[tuple[str, str], bytes | None] = {}
         self._new_marks: dict[int, int] = {}
-        self._chunks: list[tuple[int, list[ChunkPart]]] = []
+        self._spills = Spills()
         self._full_drafts: list[Draft] = []
         self._flying: Commit | None = None
         self._flying_waiters: list[CommitWaiter] = []
@@ -335,7 +333,10 @@ class BatchedLog(Log):
         chunks: tuple[int, int] | None = None
         if len(first) + len(header) + message.size > CHUNK_OCTETS:
             flags |= SPILLED
-            chunks = self._spill(message)
+            chunks = self._spills.add(message)
+            self.pending_bytes += len(header) + message.size
+            if isinstance(body, StoredBody):
+                self.pending_spooled += message.size
             first += SPILL.pack(chunks[0], chunks[1] - chunks[0] + 1, len(header))
             header = b""
             body = b""
@@ -379,41 +380,6 @@ class BatchedLog(Log):
         entry.row = row
         entry.slot = new
         self._close_draft_if_full()
-
-    def _spill(self, message: Message) -> tuple[int, int]:
-        """Put header and body into chunks; returns the ids of the first and the last."""
-        body = message.body
-        sources: list[bytes | StoredBody] = [message.header]
-        if isinstance(body, list):
-            sources.extend(body)
-        else:
-            sources.append(body)
-        first = self._next_chunk
-        chunk: list[ChunkPart] = []
-        room = CHUNK_OCTETS
-        for source in sources:
-            size = len(source) if isinstance(source, bytes) else source.size
-            at = 0
-            while at < size:
-                length = min(room, size - at)
-                if isinstance(source, bytes):
-                    chunk.append(memoryview(source)[at : at + length])
-                else:
-                    chunk.append(BodyPart(source, at, length))
-                at += length
-                room -= length
-                if not room:
-                    self._chunks.append((self._next_chunk, chunk))
-                    self._next_chunk += 1
-                    chunk = []
-                    room = CHUNK_OCTETS
-        if chunk:
-            self._chunks.append((self._next_chunk, chunk))
-            self._next_chunk += 1
-        self.pending_bytes += len(message.header) + message.size
-        if isinstance(body, StoredBody):
-            self.pending_spooled += message.size
-        return first, self._next_chunk - 1
 
     def _settle_elsewhere(self, row: StoredRow, slot: int) -> None:
         """Settle an entry of a row that is being filled, was moved, or is gone."""
@@ -488,7 +454,8 @@ class BatchedLog(Log):
             trimmer.consider(target)
         commit.deletes = trimmer.deletes
         trimmer.deletes = []
-        self._take_chunks(commit)
+        self._spills.take(commit, trimmer.dead_chunks)
+        trimmer.dead_chunks = []
         commit.puts = self._puts
         self._puts = {}
         for queue_id in self._new_marks:
@@ -573,24 +540,6 @@ class BatchedLog(Log):
         commit.copies.append(plan)
         return target, plan
 
-    def _take_chunks(self, commit: Commit) -> None:
-        """New chunks are written, dead ones deleted; those that are both, neither."""
-        dead = self.trimmer.dead_chunks
-        self.trimmer.dead_chunks = []
-        chunks = self._chunks
-        self._chunks = []
-        if chunks and dead:
-            first_new = chunks[0][0]
-            unwritten: set[int] = set()
-            for first, last in dead:
-                if first >= first_new:
-                    unwritten.update(range(first, last + 1))
-            if unwritten:
-                chunks = [chunk for chunk in chunks if chunk[0] not in unwritten]
-                dead = [chunk for chunk in dead if chunk[0] < first_new]
-        commit.chunks = chunks
-        commit.dead_chunks = dead
-
     # The start and the end
 
     def adopt(self, rebuilt: Rebuilt) -> Recovery:
@@ -598,7 +547,7 @@ class BatchedLog(Log):
         trimmer = self.trimmer
         self.rows.update(rebuilt.rows)
         self._next_row = rebuilt.next_row
-        self._next_chunk = rebuilt.next_chunk
+        self._spills.next = rebuilt.next_chunk
         self._marks = rebuilt.recovery.last_seq.copy()
         self._last = rebuilt.recovery.last_seq.copy()
         trimmer.batch = self.filling

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from leveret.broker.branches import PREPARED, ROLLBACK_ONLY, BranchSettings
+from leveret.broker.branch import PREPARED, ROLLBACK_ONLY, BranchSettings
 from leveret.broker.errors import BrokerError
 from tests.protocols.support import Site
 from tests.protocols.v0_9.support import Channel, Client, connect

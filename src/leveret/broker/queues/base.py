@@ -13,7 +13,7 @@ An entry is AVAILABLE (in a backlog), ACQUIRED (held by a consumer or a `get`) o
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from leveret.broker.arguments import DROP_HEAD, QUORUM, QueueSettings
 from leveret.broker.consumer import Consumer
@@ -29,10 +29,10 @@ from leveret.broker.message import (
     Entry,
     Message,
     Overlay,
-    is_for,
     own_overlay,
 )
-from leveret.broker.queues import browsing, delayed, expiry, limits, paging, removal, rings, selective
+from leveret.broker.outcomes import ACCEPTED, DELIVERY_LIMIT, REJECTED, RELEASED, protocol_of
+from leveret.broker.queues import browsing, delayed, expiry, getting, limits, paging, removal, rings, selective
 from leveret.broker.queues.backlog import Backlog
 
 if TYPE_CHECKING:
@@ -40,13 +40,6 @@ if TYPE_CHECKING:
     from leveret.broker.leases.lease import Leases
     from leveret.broker.log import Log
     from leveret.broker.vhost import Vhost
-
-REJECTED: Final = "rejected"
-ACCEPTED: Final = "accepted"
-RELEASED: Final = "released"
-# Who takes messages without consuming is not known here.
-GET_PROTOCOL: Final = ""
-DELIVERY_LIMIT: Final = "delivery_limit"
 
 
 class Queue:
@@ -431,7 +424,7 @@ class Queue:
         if consumer.no_ack:
             consumer.deliver(entry)
             entry.holder = None
-            self._archive(entry)
+            self.archive(entry)
             if watch is not None:
                 watch.settled(entry, ACCEPTED, consumer.protocol())
         else:
@@ -442,67 +435,11 @@ class Queue:
     def get(self, no_ack: bool, kind: int = 0) -> Entry | None:
         """Acquire the next entry for `basic.get`, None where there is none in memory. With a `kind` it is the next that is
         for this content class of 0-9."""
-        if self.active and self.expiring:
-            self.drain()  # what expires at once is for consumers only
-        else:
-            self.catch_up()
-        for backlog in self.all_levels():
-            while True:
-                if not backlog.head:
-                    backlog.settle_young()
-                    if not backlog.head:
-                        break
-                entry = backlog.head[0]
-                if (entry.message.expires_at or entry.overlay is not None) and expiry.drop_expired(self, backlog, entry):
-                    continue
-                if kind and not is_for(entry.message.publisher, kind):
-                    found = backlog.take_of(kind)
-                    if found is None:
-                        if not backlog.loading and backlog.next_is_for(kind):
-                            paging.load(self, backlog)
-                        break
-                    entry = found
-                else:
-                    backlog.head.popleft()
-                if backlog.chunks and not backlog.loading:
-                    paging.load_more(self, backlog)
-                self.memory -= entry.message.size + ENTRY_OVERHEAD
-                self.delivered += 1
-                entry.state = ACQUIRED
-                entry.holder = None
-                entry.acquired_count += 1
-                watch = self.watch
-                if watch is not None:
-                    watch.delivered(entry, GET_PROTOCOL)
-                if self.expiring:
-                    while backlog.head and expiry.drop_expired(self, backlog, backlog.head[0]):
-                        pass  # so that it is not counted as left
-                    self.activate()  # the next one may expire sooner
-                if no_ack:
-                    self._archive(entry)
-                    if watch is not None:
-                        watch.settled(entry, ACCEPTED, GET_PROTOCOL)
-                else:
-                    self.unacked += 1
-                return entry
-            if backlog.chunks:
-                if not backlog.loading:
-                    paging.load(self, backlog)
-                return None
-        return None
+        return getting.get(self, no_ack, kind)
 
     def needs_loading(self, kind: int = 0) -> bool:
         """Whether the next entry (of a `kind` as in `get`) exists but is not in memory: `wait_loaded`, then ask again."""
-        if self.deleted:
-            return False
-        for backlog in self.all_levels():
-            if kind and backlog.loading:
-                return True
-            if backlog.head:
-                return False
-            if backlog.chunks:
-                return True
-        return False
+        return getting.needs_loading(self, kind)
 
     def wait_loaded(self, waiting: paging.Waiting) -> None:
         self.waiting.append(waiting)
@@ -533,7 +470,7 @@ class Queue:
             row.log.settle(entry)
         self.settled += 1
 
-    def _archive(self, entry: Entry) -> None:
+    def archive(self, entry: Entry) -> None:
         entry.state = ARCHIVED
         row = entry.row
         if row is not None:
@@ -616,7 +553,7 @@ class Queue:
             self.watch.left(entry, reason)
         if self.settings.dead_letter_exchange is not None:
             self.vhost.dead_letters.publish(entry, reason)
-        self._archive(entry)
+        self.archive(entry)
 
     def touch(self) -> None:
         """The queue was used: its `x-expires` starts again."""
@@ -685,8 +622,3 @@ class Queue:
         if self.watch is not None:
             self.watch.removed("deleted", held + count)
         return count
-
-
-def protocol_of(holder: Consumer | None) -> str:
-    """The protocol of who holds an entry, as far as that is known."""
-    return GET_PROTOCOL if holder is None else holder.protocol()

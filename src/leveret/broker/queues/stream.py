@@ -12,7 +12,6 @@ once for all readers that wait for them.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,8 +21,9 @@ from leveret.broker.consumer import Consumer
 from leveret.broker.errors import NotImplementedByBroker, PreconditionFailed
 from leveret.broker.log import CommitWaiter, Loaded
 from leveret.broker.message import ARCHIVED, ENTRY_OVERHEAD, Entry, Message, Overlay
+from leveret.broker.outcomes import ACCEPTED, REJECTED, RELEASED, protocol_of
 from leveret.broker.queues import removal, rings
-from leveret.broker.queues.base import ACCEPTED, REJECTED, RELEASED, Queue, protocol_of
+from leveret.broker.queues.base import Queue
 from leveret.broker.queues.packing import PACKED, UNTIL
 from leveret.broker.queues.stream_chunks import CHUNK_TIME, SEALED_CHUNK_TIME, StreamChunk
 from leveret.broker.queues.stream_erasing import Erasing
@@ -36,7 +36,6 @@ from leveret.broker.queues.stream_tracking import PUBLISHER_OCTETS, Tracking, na
 from leveret.broker.timers import Timed
 
 if TYPE_CHECKING:
-    from leveret.broker.log import RecoveredQueue
     from leveret.broker.segments import Segment
     from leveret.broker.vhost import Vhost
 
@@ -598,54 +597,3 @@ class StreamQueue(Queue):
         removal.detach(self)
         removal.forget(self)
         return count
-
-    # After a start
-
-    def recover_segments(self, segments: list[Segment]) -> None:
-        """Take over what the manifest has, oldest first."""
-        for segment in segments:
-            self.sealed.add(segment)
-            self.next_seq = segment.last + 2
-            self.newest_time = segment.last_time
-
-    def recover_chunks(self, recovered: RecoveredQueue, times: dict[int, int]) -> None:
-        """Take over what the log held, after the segments. `times`: when each chunk began, by the sequence number of its
-        first message. What is sealed already, and was about to be trimmed, is trimmed now."""
-        segments = self.sealed.segments
-        sealed = segments[len(segments) - 1].last + 1 if segments else 0
-        seqs = recovered.seqs
-        begin = bisect_right(seqs, sealed)
-        if begin:
-            self.log.settle_range(self.id, seqs[0], seqs[begin - 1], (), recovered.rows[:begin], recovered.slots[:begin])
-        for first in times:
-            if first <= sealed:
-                self.log.put(metadata.STREAM_CHUNK, metadata.make_key(str(self.id), str(first)), None)
-        if begin == len(seqs):
-            return
-        self.next_seq = seqs[len(seqs) - 1] + 1
-        now = self.broker.timers.now()
-        chunk: StreamChunk | None = None
-        for index in range(begin, len(seqs)):
-            seq = seqs[index]
-            begun = times.get(seq, -1)
-            if chunk is None or begun >= 0 or chunk.end != seq:
-                # A crash may come before the time of a new chunk is on disk: no message shall be older than it is.
-                following = StreamChunk(seq, begun if begun >= 0 else now if chunk is None else chunk.time)
-                # When the last one came is not known; a chunk takes no appends for longer than this.
-                following.last = max(min(following.time + CHUNK_TIME, now), following.time)
-                if chunk is not None:
-                    chunk.last = max(min(chunk.last, following.time), chunk.time)
-                    chunk.following = following
-                chunk = following
-                self.chunks.append(chunk)
-            size = recovered.sizes[index]
-            chunk.rows.append(recovered.rows[index])
-            chunk.slots.append(recovered.slots[index])
-            chunk.sizes.append(size)
-            chunk.count += 1
-            chunk.bytes += size
-            self.octets += size
-        self.count += len(seqs) - begin
-        if chunk is not None:
-            self.newest_time = max(self.newest_time, chunk.time)
-

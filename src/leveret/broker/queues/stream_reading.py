@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from leveret.broker.consumer import Consumer
 from leveret.broker.message import ACQUIRED, ARCHIVED, ONLY_OFFSET, Entry, Message, Overlay, with_offset
-from leveret.broker.queues.base import ACCEPTED
+from leveret.broker.outcomes import ACCEPTED
 from leveret.broker.queues.packing import Pack
 from leveret.broker.queues.stream_chunks import StreamChunk
 from leveret.broker.queues.stream_filters import StreamFilter

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker import metadata
+from leveret.broker.queues.stream_chunks import CHUNK_TIME, StreamChunk
 from leveret.broker.queues.stream_tracking import Progress
 from leveret.broker.segments import Segment
 
 if TYPE_CHECKING:
-    from leveret.broker.log import Recovery
+    from leveret.broker.log import RecoveredQueue, Recovery
     from leveret.broker.queues.stream import StreamQueue
 
 _KINDS: Final = frozenset((metadata.STREAM_CHUNK, metadata.STREAM_OFFSET, metadata.STREAM_PUBLISHER))
@@ -33,10 +35,10 @@ class StreamRecords:
     def restore(self, stream: StreamQueue) -> None:
         """Give a stream its segments, its chunks, and what it knows of consumers and publishers."""
         found = self._found.get(stream.id, {})
-        stream.recover_segments(sorted(self._segments.get(stream.id, []), key=_first_offset))
+        _recover_segments(stream, sorted(self._segments.get(stream.id, []), key=_first_offset))
         recovered = self._recovery.queues.get(stream.id)
         if recovered is not None:
-            stream.recover_chunks(recovered, {
+            _recover_chunks(stream, recovered, {
                 int(first): value["time"] for first, value in found.get(metadata.STREAM_CHUNK, {}).items()})
         tracking = stream.tracking
         for name, value in found.get(metadata.STREAM_OFFSET, {}).items():
@@ -47,3 +49,53 @@ class StreamRecords:
 
 def _first_offset(segment: Segment) -> int:
     return segment.first
+
+
+def _recover_segments(stream: StreamQueue, segments: list[Segment]) -> None:
+    """Take over what the manifest has, oldest first."""
+    for segment in segments:
+        stream.sealed.add(segment)
+        stream.next_seq = segment.last + 2
+        stream.newest_time = segment.last_time
+
+
+def _recover_chunks(stream: StreamQueue, recovered: RecoveredQueue, times: dict[int, int]) -> None:
+    """Take over what the log held, after the segments. `times`: when each chunk began, by the sequence number of its
+    first message. What is sealed already, and was about to be trimmed, is trimmed now."""
+    segments = stream.sealed.segments
+    sealed = segments[len(segments) - 1].last + 1 if segments else 0
+    seqs = recovered.seqs
+    begin = bisect_right(seqs, sealed)
+    if begin:
+        stream.log.settle_range(stream.id, seqs[0], seqs[begin - 1], (), recovered.rows[:begin], recovered.slots[:begin])
+    for first in times:
+        if first <= sealed:
+            stream.log.put(metadata.STREAM_CHUNK, metadata.make_key(str(stream.id), str(first)), None)
+    if begin == len(seqs):
+        return
+    stream.next_seq = seqs[len(seqs) - 1] + 1
+    now = stream.broker.timers.now()
+    chunk: StreamChunk | None = None
+    for index in range(begin, len(seqs)):
+        seq = seqs[index]
+        begun = times.get(seq, -1)
+        if chunk is None or begun >= 0 or chunk.end != seq:
+            # A crash may come before the time of a new chunk is on disk: no message shall be older than it is.
+            following = StreamChunk(seq, begun if begun >= 0 else now if chunk is None else chunk.time)
+            # When the last one came is not known; a chunk takes no appends for longer than this.
+            following.last = max(min(following.time + CHUNK_TIME, now), following.time)
+            if chunk is not None:
+                chunk.last = max(min(chunk.last, following.time), chunk.time)
+                chunk.following = following
+            chunk = following
+            stream.chunks.append(chunk)
+        size = recovered.sizes[index]
+        chunk.rows.append(recovered.rows[index])
+        chunk.slots.append(recovered.slots[index])
+        chunk.sizes.append(size)
+        chunk.count += 1
+        chunk.bytes += size
+        stream.octets += size
+    stream.count += len(seqs) - begin
+    if chunk is not None:
+        stream.newest_time = max(stream.newest_time, chunk.time)

@@ -12,7 +12,7 @@ from leveret.broker.message import CONNECTION, FORMAT_BASIC_0_9, FORMAT_CLASS_0_
 from leveret.broker.queues import rings
 from leveret.broker.queues.base import Queue
 from leveret.broker.vhost import Vhost
-from leveret.protocols.v0_9_1.channel import ChannelConsumer
+from leveret.protocols.v0_9_1.consumers import ChannelConsumer
 from leveret.wire.amqp0.classes import BASIC, class_of
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from leveret.broker.branches import Branch
+from leveret.broker.branch import Branch
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.transactions import REQUEUE
 from leveret.protocols.v0_9_1 import tx_methods

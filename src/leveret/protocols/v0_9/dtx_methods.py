@@ -10,7 +10,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, Final
 
-from leveret.broker.branches import DONE, HAS_TIMED_OUT, ROLLBACK_ONLY, ROLLED_BACK, WAS_ROLLED_BACK, Branch
+from leveret.broker.branch import ROLLBACK_ONLY, ROLLED_BACK, Branch
+from leveret.broker.branches import DONE, HAS_TIMED_OUT, WAS_ROLLED_BACK
 from leveret.broker.errors import BrokerError, CommandInvalid, PreconditionFailed, ResourceError
 from leveret.protocols.v0_9.channel import Channel
 from leveret.protocols.v0_9.dtx import DtxSession

@@ -18,7 +18,8 @@ from leveret.broker.queues.paging import Waiting
 from leveret.protocols import direct_reply
 from leveret.protocols.convert import to_amqp0
 from leveret.protocols.v0_9_1 import content
-from leveret.protocols.v0_9_1.channel import REPLY_TO, Channel, ChannelConsumer
+from leveret.protocols.v0_9_1.channel import REPLY_TO, Channel
+from leveret.protocols.v0_9_1.consumers import ChannelConsumer
 from leveret.protocols.v0_9_1.queue_methods import find, name_of
 from leveret.protocols.v0_9_1.timeouts import watch_timeout
 

@@ -16,7 +16,8 @@ from leveret.broker.vhost import Vhost
 from leveret.protocols.peer import Peer
 from leveret.protocols.services import Services
 from leveret.protocols.v0_9_1 import handshake, methods
-from leveret.protocols.v0_9_1.channel import QUANTUM, Channel
+from leveret.protocols.v0_9_1.channel import Channel
+from leveret.protocols.v0_9_1.consumers import QUANTUM
 from leveret.protocols.v0_9_1.heartbeat import Heartbeat
 from leveret.protocols.v0_9_1.login import Login
 from leveret.protocols.v0_9_1.outgoing import Outgoing, Sending

@@ -15,16 +15,16 @@ from leveret.broker.consumer import Holder
 from leveret.broker.errors import BrokerError
 from leveret.broker.message import Entry
 from leveret.broker.queues.base import Queue
-from leveret.protocols.v1_0 import acquisition, attaching, crossing, outcomes
+from leveret.protocols.v1_0 import acquisition, attaching, crossing, dispositions, outcomes
 from leveret.protocols.v1_0.acquisition import Acquired
 from leveret.protocols.v1_0.crossing import Detached
 from leveret.protocols.v1_0.errors import ConnectionRefused, LinkRefused, SessionRefused, condition_of, make_error
 from leveret.protocols.v1_0.incoming import IncomingLink
 from leveret.protocols.v1_0.link import Link
 from leveret.protocols.v1_0.outgoing import OutgoingLink, Sending
-from leveret.protocols.v1_0.recorded import RecordedConsumer, SettlingLater
+from leveret.protocols.v1_0.recorded import RecordedConsumer
 from leveret.protocols.v1_0.retirement import Retirement
-from leveret.protocols.v1_0.serial import HALF, MODULUS, WINDOW
+from leveret.protocols.v1_0.serial import MODULUS, WINDOW
 from leveret.wire.amqp1 import constants, descriptors
 from leveret.wire.amqp1.composite import Composite, Performative
 from leveret.wire.amqp1.descriptors import DISPOSITION, END, TRANSFER
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from leveret.protocols.v1_0.connection import Connection
     from leveret.protocols.v1_0.targets import IncomingDelivery
     from leveret.protocols.v1_0.terminus import Terminus
-    from leveret.protocols.v1_0.work import Work
 
 log = logging.getLogger("leveret.connection")
 
@@ -141,7 +140,7 @@ class SessionEndpoint(Holder):
             self._transfer(frame)
         elif kind == DISPOSITION:
             assert isinstance(frame, Disposition)
-            self._disposition(frame)
+            dispositions.receive(self, frame)
         elif kind == descriptors.FLOW:
             assert isinstance(frame, Flow)
             self._flow(frame)
@@ -371,90 +370,6 @@ class SessionEndpoint(Holder):
 
     # Outgoing deliveries
 
-    def _disposition(self, frame: Disposition) -> None:
-        first = frame.first
-        last = first if frame.last is None else frame.last
-        span = (last - first) % MODULUS
-        if span >= HALF:
-            raise SessionRefused(constants.INVALID_FIELD, f"a disposition from {first} to {last}")
-        if not frame.role:
-            if frame.settled and self.unsettled:
-                for number in _within(self.unsettled, first, span):
-                    delivery = self.unsettled.pop(number)
-                    if delivery is not None:
-                        delivery.terminus.forget(delivery)
-                self.alarm(bool(self.connection.services.alarm))
-            return
-        state = frame.state
-        if state is None:
-            if not frame.settled:
-                return
-        elif isinstance(state, TransactionalState):
-            self._retire(first, span, state, frame.settled)
-            return
-        elif not isinstance(state, Composite):
-            raise SessionRefused(constants.NOT_IMPLEMENTED, "a disposition with a state that is not known")
-        elif state.kind == descriptors.RECEIVED and not frame.settled:
-            return
-        if self.acquired and self._is_acquired_otherwise(first, span, None):
-            return
-        if self.retiring and frame.settled:
-            for number in _within(self.retiring, first, span):
-                self.retiring[number].settled = True
-        if self.copies:
-            self._dispose_of_copies(first, span, frame.settled, state)
-        numbers = _within(self.unacked, first, span)
-        if not numbers:
-            return
-        recorded = False
-        if self.recorded:
-            for number in numbers:
-                recorded = self.forget_record(number, self.unacked[number]) or recorded
-        outcomes.apply(self, numbers, state)
-        if not frame.settled:
-            if recorded:
-                # The client will forget them, so they must not come again after a crash.
-                self.log.wait(SettlingLater(self, numbers, state))
-            else:
-                self.settle_too(numbers, state)
-        if self.held_up:
-            self.held_up = False
-            self.wake()
-
-    def _retire(self, first: int, span: int, state: TransactionalState, settled: bool) -> None:
-        """Outcomes that take place when their transaction is discharged."""
-        work = self.connection.works.get(state.txn_id) if isinstance(state.txn_id, bytes) else None
-        if work is None:
-            raise SessionRefused(constants.TRANSACTION_UNKNOWN_ID, "a disposition under an unknown transaction")
-        if self.copies:
-            self._dispose_of_copies(first, span, settled, state)
-        if self.acquired and self._is_acquired_otherwise(first, span, work):
-            return
-        for number in _within(self.retiring, first, span):
-            retirement = self.retiring[number]
-            if retirement.work is not work:
-                work.failed = f"delivery {number} has an outcome under another transaction"
-                self.connection.end_work(work)
-                return
-            retirement.outcome = state.outcome
-            retirement.settled = retirement.settled or settled
-        for number in _within(self.unacked, first, span):
-            retirement = Retirement(self, number, self.unacked.pop(number), state.outcome, settled, work)
-            self.retiring[number] = retirement
-            work.retirements.append(retirement)
-
-    def _is_acquired_otherwise(self, first: int, span: int, work: Work | None) -> bool:
-        """Whether outcomes under a transaction, or none, are for deliveries that were acquired under another one. Neither
-        can be committed then."""
-        other = acquisition.is_wrong(self, _within(self.acquired, first, span), work)
-        if other is None:
-            return False
-        for wrong in (other, work):
-            if wrong is not None and not wrong.failed:
-                wrong.failed = "a delivery that was acquired under a transaction has an outcome outside of it"
-                self.connection.end_work(wrong)
-        return True
-
     def send_under(self, link: OutgoingLink, number: int, settled: bool, head: bytes, body: Body, tail: bytes,
                    state: Composite) -> None:
         """Send a delivery with a state."""
@@ -463,32 +378,9 @@ class SessionEndpoint(Holder):
         self.sending.append(sending)
         self.pump()
 
-    def _dispose_of_copies(self, first: int, span: int, settled: bool, state: Any) -> None:
-        """Outcomes of what was browsed have no effect, in a transaction neither, so they are settled at once."""
-        numbers = _within(self.copies, first, span)
-        if not numbers:
-            return
-        for number in numbers:
-            del self.copies[number]
-        if not settled:
-            self.settle_too(numbers, state)
-        if self.held_up:
-            self.held_up = False
-            self.wake()
-
     def forget_copies(self, link: OutgoingLink) -> None:
         """A link that browses is gone."""
         self.copies = {number: other for number, other in self.copies.items() if other is not link}
-
-    def settle_too(self, numbers: list[int], state: Any) -> None:
-        """Tell the client, who settles second, that its outcomes have taken place."""
-        begin = numbers[0]
-        before = begin
-        for number in [*numbers[1:], -1]:
-            if number != before + 1:
-                self.connection.send(Disposition(False, begin, before, True, state, channel=self.channel))
-                begin = number
-            before = number
 
     def forget_record(self, number: int, entry: Entry) -> bool:
         """A delivery is about to be settled: the log forgets it together with that, if it knows it."""
@@ -621,14 +513,3 @@ class SessionEndpoint(Holder):
             "prefetch": sum(link.credit for link in outgoing), "published": self.published,
             "unconfirmed": sum(run.last - run.first + 1 for run in self.runs), "mode": "", "state": "running",
         }
-
-
-def _within(numbers: dict[int, Any], first: int, span: int) -> list[int]:
-    """Those of the delivery-ids that are in the range, in its order. The range may be as large as clients like."""
-    if span == 0:
-        return [first] if first in numbers else []
-    if span >= len(numbers):
-        found = [number for number in numbers if (number - first) % MODULUS <= span]
-        found.sort(key=lambda number: (number - first) % MODULUS)
-        return found
-    return [number for offset in range(span + 1) if (number := (first + offset) % MODULUS) in numbers]

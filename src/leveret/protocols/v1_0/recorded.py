@@ -7,7 +7,7 @@ not durable have no such state; they leave in their order all the same.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker.log import CommitWaiter
 from leveret.broker.message import Entry
@@ -18,7 +18,6 @@ from leveret.protocols.v1_0.serial import MODULUS
 
 if TYPE_CHECKING:
     from leveret.broker.queues.base import Queue
-    from leveret.protocols.v1_0.endpoint import SessionEndpoint
     from leveret.protocols.v1_0.outgoing import OutgoingLink
 
 # Deliveries of a link that wait for the disk at a time.
@@ -115,19 +114,6 @@ class RecordedConsumer(LinkConsumer):
             return False
         keeping.forget_delivery(self.link.session.log, self.id, self.link.tag_of(number))
         return True
-
-
-class SettlingLater(CommitWaiter):
-    """Tells a client, who settles second, that its outcomes have taken place, once that is on disk."""
-
-    def __init__(self, session: SessionEndpoint, numbers: list[int], state: Any) -> None:
-        self.session = session
-        self.numbers = numbers
-        self.state = state
-
-    def committed(self, batch: int) -> None:
-        if not self.session.closing:
-            self.session.settle_too(self.numbers, self.state)
 
 
 class _Waiter(CommitWaiter):

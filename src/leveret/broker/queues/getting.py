@@ -1,0 +1,79 @@
+"""Taking a message from a queue without consuming (0-9-1 basic.get)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leveret.broker.message import ACQUIRED, ENTRY_OVERHEAD, Entry, is_for
+from leveret.broker.outcomes import ACCEPTED, GET_PROTOCOL
+from leveret.broker.queues import expiry, paging
+
+if TYPE_CHECKING:
+    from leveret.broker.queues.base import Queue
+
+
+def get(queue: Queue, no_ack: bool, kind: int) -> Entry | None:
+    """Acquire the next entry for `basic.get`, None where there is none in memory. With a `kind` it is the next that is
+    for this content class of 0-9."""
+    if queue.active and queue.expiring:
+        queue.drain()  # what expires at once is for consumers only
+    else:
+        queue.catch_up()
+    for backlog in queue.all_levels():
+        while True:
+            if not backlog.head:
+                backlog.settle_young()
+                if not backlog.head:
+                    break
+            entry = backlog.head[0]
+            if (entry.message.expires_at or entry.overlay is not None) and expiry.drop_expired(queue, backlog, entry):
+                continue
+            if kind and not is_for(entry.message.publisher, kind):
+                found = backlog.take_of(kind)
+                if found is None:
+                    if not backlog.loading and backlog.next_is_for(kind):
+                        paging.load(queue, backlog)
+                    break
+                entry = found
+            else:
+                backlog.head.popleft()
+            if backlog.chunks and not backlog.loading:
+                paging.load_more(queue, backlog)
+            queue.memory -= entry.message.size + ENTRY_OVERHEAD
+            queue.delivered += 1
+            entry.state = ACQUIRED
+            entry.holder = None
+            entry.acquired_count += 1
+            watch = queue.watch
+            if watch is not None:
+                watch.delivered(entry, GET_PROTOCOL)
+            if queue.expiring:
+                while backlog.head and expiry.drop_expired(queue, backlog, backlog.head[0]):
+                    pass  # so that it is not counted as left
+                queue.activate()  # the next one may expire sooner
+            if no_ack:
+                queue.archive(entry)
+                if watch is not None:
+                    watch.settled(entry, ACCEPTED, GET_PROTOCOL)
+            else:
+                queue.unacked += 1
+            return entry
+        if backlog.chunks:
+            if not backlog.loading:
+                paging.load(queue, backlog)
+            return None
+    return None
+
+
+def needs_loading(queue: Queue, kind: int) -> bool:
+    """Whether the next entry (of a `kind` as in `get`) exists but is not in memory: `wait_loaded`, then ask again."""
+    if queue.deleted:
+        return False
+    for backlog in queue.all_levels():
+        if kind and backlog.loading:
+            return True
+        if backlog.head:
+            return False
+        if backlog.chunks:
+            return True
+    return False
