@@ -1,6 +1,7 @@
 """Staged contents: uploads that outlive the connection they come on, and go on where they were interrupted.
 
-An upload belongs to a user of a vhost, under an identifier of the sender's choice. Its octets go to a file of the data
+An upload belongs to a user of a vhost, under an identifier of the sender's choice, or is found by its checkpoints: then it
+ends with its sender until it has one. Its octets go to a file of the data
 directory where the store has one (`StagingPlace`), else to memory. The log knows the upload, so that it is there after a
 kill -9, too; that entry goes with the very batch that holds the published message. The octets of an interrupted upload,
 and those before a checkpoint, are synced.
@@ -16,7 +17,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker import metadata
 from leveret.broker.bodies import Body, StoredBody
-from leveret.broker.errors import BrokerError, ContentTooLarge, ResourceError, ResourceLocked, StorageFailed
+from leveret.broker.errors import (
+    BrokerError,
+    ContentTooLarge,
+    PreconditionFailed,
+    ResourceError,
+    ResourceLocked,
+    StorageFailed,
+)
 from leveret.broker.log import CommitWaiter, Recovery
 from leveret.broker.timers import Timed
 
@@ -27,12 +35,14 @@ logger = logging.getLogger("leveret.broker")
 
 # Bodies up to this are given out in memory: who delivers expects larger ones only to be elsewhere.
 IN_MEMORY: Final = 512 << 10
+# Checkpoints of different names that one upload may have.
+MOST_CHECKPOINTS: Final = 64
 # Milliseconds between two looks at what is too old, at most.
 LONGEST_LOOK: Final = 3_600_000
 
 # What `Staged.checkpoint` calls: with None, or with what went wrong.
 Kept = Callable[[BrokerError | None], None]
-# Vhost, user, kind ("file", "message") and identifier.
+# Vhost, user, kind ("file", "message") and identifier; of a checkpoint likewise.
 Key = tuple[str, str, str, str]
 
 
@@ -40,6 +50,10 @@ class StagedBody(StoredBody):
     """The octets of an upload. They go when nothing refers to the object any more and `keep` was not called."""
 
     __slots__ = ()
+
+    def cut(self, size: int) -> None:
+        """Forget what is behind so many octets. Raises `OSError`."""
+        raise NotImplementedError
 
     def sync(self) -> None:
         """Have everything on disk. Blocking, for any thread. Raises `OSError`."""
@@ -82,6 +96,10 @@ class _InMemory(StagedBody):
         self.pieces.append(data)
         self.size += len(data)
 
+    def cut(self, size: int) -> None:
+        self.pieces = [b"".join(self.pieces)[:size]]
+        self.size = size
+
     def sync(self) -> None:
         """There is no disk."""
 
@@ -102,7 +120,8 @@ class Staged:
     key          vhost, user, kind, identifier
     announced    octets that it will have, None where the sender did not say
     header       the properties of its content, as its class encodes them; b"" until `describe`
-    checkpoints  octets at each, by name
+    checkpoints  octets at each, by name, the last one at the end
+    known        the log knows it: a crash does not end it
     owner        who is sending it, None while nobody is; turn: counts those who began to
     taken        a transaction is about to publish it
     """
@@ -115,6 +134,7 @@ class Staged:
         self.body = body
         self.header = b""
         self.checkpoints: dict[str, int] = {}
+        self.known = True
         self.owner: object | None = None
         self.turn = 0
         self.taken = False
@@ -124,6 +144,11 @@ class Staged:
     def size(self) -> int:
         """Octets so far."""
         return self.body.size
+
+    @property
+    def identifier(self) -> str:
+        """By what its sender knows it: the last checkpoint, where it has given it no other name."""
+        return next(reversed(self.checkpoints), self.key[3])
 
     @property
     def complete(self) -> bool:
@@ -146,13 +171,17 @@ class Staged:
             self.staging.write(self)
 
     def checkpoint(self, name: str, kept: Kept) -> None:
-        """Call `kept` when everything up to here is on disk, and the checkpoint with it."""
+        """Call `kept` when everything up to here is on disk, and the checkpoint with it, by which `resume` finds it.
+        Another upload that has one of this name loses it. PreconditionFailed where there are too many."""
+        if name not in self.checkpoints and len(self.checkpoints) >= MOST_CHECKPOINTS:
+            raise PreconditionFailed(f"the content has {MOST_CHECKPOINTS} checkpoints of different identifiers, which is"
+                                     " the most: use one of them again")
         size = self.body.size
+        turn = self.turn
 
         def synced(error: BrokerError | None) -> None:
-            if error is None and self.staging.uploads.get(self.key) is self:
-                self.checkpoints[name] = size
-                self.staging.write(self)
+            if error is None and self.turn == turn and self.staging.uploads.get(self.key) is self:
+                self.staging.add_checkpoint(self, name, size)
                 self.staging.when_committed(kept)
             else:
                 kept(error)
@@ -207,7 +236,7 @@ class _Sweep(Timed):
 class Staging:
     """The uploads of a broker.
 
-    uploads  by their keys
+    uploads  by their keys; checkpoints: the same by those
     place    None: in memory
     """
 
@@ -216,6 +245,7 @@ class Staging:
         self.place = place
         self.settings = settings if settings is not None else StagingSettings()
         self.uploads: dict[Key, Staged] = {}
+        self.checkpoints: dict[Key, Staged] = {}
         self.timer = _Sweep(self)
         self._counts: dict[tuple[str, str], int] = {}
         self._post: Callable[[Callable[[], None]], None] | None = None
@@ -235,7 +265,8 @@ class Staging:
             self._syncing = None
         for staged in self.uploads.values():
             staged.body.close()
-            staged.body.keep()
+            if staged.known:
+                staged.body.keep()
 
     # Uploads
 
@@ -261,18 +292,67 @@ class Staging:
             self.forget(staged)
         if size is not None:
             self.check_size(size)
+        staged = self._begin(key, secrets.token_hex(12), size, owner)
+        self.write(staged)
+        return staged
+
+    def begin(self, vhost: str, user: str, kind: str, owner: object) -> Staged:
+        """Begin an upload that has no identifier of the sender's, and is not known to the log before it has a checkpoint.
+        Its size is not announced. ResourceError and ContentTooLarge for limits."""
+        name = secrets.token_hex(12)
+        staged = self._begin((vhost, user, kind, name), name, None, owner)
+        staged.known = False
+        return staged
+
+    def _begin(self, key: Key, name: str, size: int | None, owner: object) -> Staged:
         most = self.settings.max_per_user
         if self._counts.get(key[:2], 0) >= most:
-            raise ResourceError(f"user '{user}' has the most staged contents in vhost '{vhost}', {most}; the setting is"
+            raise ResourceError(f"user '{key[1]}' has the most staged contents in vhost '{key[0]}', {most}; the setting is"
                                 " staging.max_per_user")
-        name = secrets.token_hex(12)
         body = _InMemory() if self.place is None else self.place.create(name, size)
         staged = Staged(self, key, name, size, body)
         staged.owner = owner
         self._add(staged)
-        self.write(staged)
         self._watch()
         return staged
+
+    def resume(self, vhost: str, user: str, kind: str, checkpoint: str, owner: object) -> Staged | None:
+        """Go on with an upload from a checkpoint on, None where there is none of that name: `Staged.size` is what it has,
+        and what came later is cut off. Whoever was sending it finds another `turn`. ResourceLocked where that is the
+        owner itself, or while it is published."""
+        staged = self.checkpoints.get((vhost, user, kind, checkpoint))
+        if staged is None:
+            return None
+        if staged.taken or staged.owner is owner:
+            raise ResourceLocked(f"the content of checkpoint '{checkpoint}' is open already")
+        staged.owner = owner
+        staged.turn += 1
+        size = staged.checkpoints[checkpoint]
+        try:
+            staged.body.cut(size)
+        except OSError as error:
+            raise StorageFailed(f"the staged content cannot be cut: {error.strerror}") from None
+        for name in [name for name, octets in staged.checkpoints.items() if octets > size]:
+            del staged.checkpoints[name]
+            del self.checkpoints[(*staged.key[:3], name)]
+        self.write(staged)
+        return staged
+
+    def add_checkpoint(self, staged: Staged, name: str, size: int) -> None:
+        """So many octets are on disk."""
+        staged.checkpoints.pop(name, None)
+        staged.checkpoints[name] = size
+        key = (*staged.key[:3], name)
+        other = self.checkpoints.get(key)
+        self.checkpoints[key] = staged
+        staged.known = True
+        self.write(staged)
+        if other is not None and other is not staged:
+            del other.checkpoints[name]
+            if other.checkpoints or other.owner is not None:
+                self.write(other)
+            else:
+                self.forget(other)
 
     def check_size(self, size: int) -> None:
         """Raise ContentTooLarge for more octets than one upload may have."""
@@ -288,7 +368,10 @@ class Staging:
             self._counts[pair] -= 1
             if not self._counts[pair]:
                 del self._counts[pair]
-            self.broker.log.put(metadata.STAGED, metadata.make_key(*staged.key), None)
+            for name in staged.checkpoints:
+                self.checkpoints.pop((*staged.key[:3], name), None)
+            if staged.known:
+                self.broker.log.put(metadata.STAGED, metadata.make_key(*staged.key), None)
 
     def forget_vhost(self, vhost: str) -> None:
         """A vhost was deleted."""
@@ -301,7 +384,9 @@ class Staging:
         self._counts[pair] = self._counts.get(pair, 0) + 1
 
     def write(self, staged: Staged) -> None:
-        """Have the log know what is known of an upload beside its octets."""
+        """Have the log know what is known of an upload beside its octets, if it is to know the upload."""
+        if not staged.known:
+            return
         value: dict[str, Any] = {"file": staged.name, "size": staged.announced, "header": staged.header,
                                  "checkpoints": dict(staged.checkpoints)}
         self.broker.log.put(metadata.STAGED, metadata.make_key(*staged.key), metadata.pack(value))
@@ -364,13 +449,18 @@ class Staging:
             value = metadata.unpack(octets)
             vhost, user, what, identifier = metadata.split_key(key)
             body = self.place.find(value["file"], value["size"]) if self.place is not None else None
-            if body is None or vhost not in self.broker.vhosts:
+            checkpoints = {} if body is None else {
+                name: octets for name, octets in value["checkpoints"].items() if octets <= body.size}
+            nameless = identifier == value["file"] and not checkpoints
+            if body is None or nameless or vhost not in self.broker.vhosts:
                 self.broker.log.put(metadata.STAGED, key, None)
                 continue
             staged = Staged(self, (vhost, user, what, identifier), value["file"], value["size"], body)
             staged.header = value["header"]
-            staged.checkpoints = value["checkpoints"]
+            staged.checkpoints = checkpoints
             self._add(staged)
+            for name in staged.checkpoints:
+                self.checkpoints[vhost, user, what, name] = staged
         if self.place is not None:
             self.place.keep_only([staged.name for staged in self.uploads.values()])
 

@@ -24,13 +24,13 @@ class OneUpload(NamedInVhost, kw_only=True):
 def describe(staged: Staged) -> Item:
     """`octets`: there so far; `announced`: how many it will have, None where nobody knows; `idle`: seconds since its sender
     has gone; `timeout`: seconds until it is given up, None while it is not going to be."""
-    vhost, user, kind, identifier = staged.key
+    vhost, user, kind, _ = staged.key
     staging = staged.staging
     state = "published in a transaction" if staged.taken else "open" if staged.owner is not None else (
         "complete" if staged.complete else "incomplete")
     idle = max(staging.broker.timers.now() - staged.idle_since, 0) if staged.owner is None else 0
     waits = staged.owner is None and not staged.taken and staging.settings.timeout > 0
-    return {"vhost": vhost, "identifier": shown(identifier), "kind": kind, "user": plain(user), "state": state,
+    return {"vhost": vhost, "identifier": shown(staged.identifier), "kind": kind, "user": plain(user), "state": state,
             "octets": staged.size, "announced": staged.announced, "checkpoints": len(staged.checkpoints),
             "idle": idle // 1000, "timeout": max(staging.settings.timeout - idle, 0) // 1000 if waits else None}
 
@@ -64,7 +64,7 @@ def _find(admin: Admin, arguments: OneUpload) -> Staged:
     except ValueError:
         raise NotFound(f"'{arguments.name}' is no identifier: hexadecimal digits are expected after 'hex:'") from None
     found = [staged for staged in admin.broker.staging.uploads.values()
-             if staged.key[0] == vhost and staged.key[3] == identifier
+             if staged.key[0] == vhost and identifier in (staged.identifier, *staged.checkpoints)
              and arguments.user in (None, staged.key[1]) and arguments.kind in (None, staged.key[2])]
     if not found:
         raise NotFound(f"no staged content '{arguments.name}' in vhost '{vhost}'")

@@ -130,6 +130,10 @@ class StagedFile(StagedBody):
             os.close(file)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
+    def cut(self, size: int) -> None:
+        os.truncate(self._path, size)
+        self.size = size
+
     def sync(self) -> None:
         for path in (self._path, self._path.parent):
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

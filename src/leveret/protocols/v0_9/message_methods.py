@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from leveret.broker.arguments import BROWSE
 from leveret.broker.bodies import Body, StoredBody
-from leveret.broker.errors import AccessRefused, CommandInvalid, NotAllowed, NotImplementedByBroker, PreconditionFailed
+from leveret.broker.errors import AccessRefused, CommandInvalid, NotAllowed, PreconditionFailed
 from leveret.broker.leases.reading import LEASE
 from leveret.broker.message import FORMAT_CLASS_0_9, Message, make_address
 from leveret.broker.queues.base import Queue
@@ -18,6 +18,7 @@ from leveret.protocols.v0_9.channel import Channel
 from leveret.protocols.v0_9.consumers import mix, publisher_of
 from leveret.protocols.v0_9.queue_methods import name_of
 from leveret.protocols.v0_9.realms import READ, WRITE
+from leveret.protocols.v0_9.references import find
 from leveret.protocols.v0_9.transfers import MessageConsumer
 from leveret.protocols.v0_9_1 import basic_methods
 from leveret.protocols.v0_9_1.basic_methods import REPLY_NAME
@@ -51,7 +52,9 @@ def transfer(channel: Channel, **arguments: Any) -> None:
     check(channel, arguments)
     kind, octets = arguments["body"]
     if kind != INLINE:
-        raise NotImplementedByBroker("message.transfer by reference is not implemented")
+        # It is published when everything is here.
+        find(channel, octets.decode("utf-8", "surrogateescape")).add(arguments, channel.request)
+        return
     answers = channel.messages.answers
     answers.add(publish(channel, arguments, octets, len(octets), channel.request))
 

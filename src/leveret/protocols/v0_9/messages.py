@@ -13,7 +13,9 @@ from leveret.broker.bodies import whole
 from leveret.broker.errors import CommandInvalid
 from leveret.broker.message import Entry
 from leveret.broker.queues.base import Queue
+from leveret.broker.staging import Staged
 from leveret.protocols.v0_9.answers import Answers
+from leveret.protocols.v0_9.references import Reference, leave
 from leveret.protocols.v0_9.transfers import (
     BODY_OVERHEAD,
     BY_REFERENCE,
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 class Messages:
     """Class message on one channel.
 
+    references  the client's that are open, by name
+    pending     contents of closed ones, published in a transaction that is not committed
     answers     the broker's, in order
     unanswered  transfers that the client has to answer, in the order in which they went out: not those of consumers and
                 gets without acknowledgement, which nobody answers
@@ -42,6 +46,8 @@ class Messages:
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
+        self.references: dict[str, Reference] = {}
+        self.pending: list[Staged] = []
         self.answers = Answers(channel)
         self.unanswered: deque[Transfer] = deque()
         self.incomplete = 0
@@ -85,7 +91,8 @@ class Messages:
             if size > connection.most_encoded:
                 connection.send_later(appending)
             else:
-                appending.encode(engine, appending.take(size))
+                while not appending.is_done():
+                    appending.encode(engine, appending.take(size))
         connection.mark()
 
     def end(self, reference: str, transfer: Transfer | None) -> None:
@@ -146,10 +153,23 @@ class Messages:
 
     def transaction_ended(self, committed: bool) -> None:
         """The transaction is about to be committed, or was rolled back: then the client answers once more."""
+        pending = self.pending
+        self.pending = []
+        for staged in pending:
+            if committed:
+                staged.published()
+            else:
+                staged.taken = False
+                leave(staged)
         if not committed:
             self.unanswered.extendleft(reversed(self.answered))
         self.answered = []
 
     def close(self) -> None:
-        """The channel is gone."""
+        """The channel is gone: what has a checkpoint waits for another one."""
         self.answers.close()
+        for reference in self.references.values():
+            if reference.turn == reference.staged.turn:
+                leave(reference.staged)
+        self.references.clear()
+        self.transaction_ended(False)

@@ -15,6 +15,7 @@ from leveret.protocols.v0_9 import (
     message_methods,
     qpid_methods,
     queue_methods,
+    reference_methods,
     stream_methods,
 )
 from leveret.protocols.v0_9_1 import tx_methods
@@ -24,7 +25,7 @@ from leveret.wire.amqp0.commands import ContentMethod, Method
 HANDLERS: Final[dict[str, Callable[..., None]]] = {
     **channel_methods.HANDLERS, **exchange_methods.HANDLERS, **queue_methods.HANDLERS, **basic_methods.HANDLERS,
     **tx_methods.HANDLERS, **dtx_methods.HANDLERS, **file_methods.HANDLERS, **qpid_methods.HANDLERS,
-    **stream_methods.HANDLERS, **message_methods.HANDLERS,
+    **stream_methods.HANDLERS, **message_methods.HANDLERS, **reference_methods.HANDLERS,
 }
 # Those with a content get the whole command.
 CONTENT_HANDLERS: Final[dict[str, Callable[..., None]]] = {

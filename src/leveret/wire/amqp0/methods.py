@@ -96,6 +96,8 @@ def decode_field(type: int, data: bytes, pos: int, stop: int, dialect: Dialect) 
         return data[pos + 4 : stop].decode("utf-8", "surrogateescape")
     if type == model.OCTETS:
         return data[pos + 4 : stop]
+    if data[pos] > 1:
+        raise WireError(SYNTAX_ERROR, f"a content is inline (0) or a reference (1), not {data[pos]}")
     return (data[pos], data[pos + 5 : stop])
 
 

@@ -1,0 +1,100 @@
+"""Class message of 0-9: bodies by reference, with checkpoints from which they are resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from leveret.broker.errors import BrokerError
+from leveret.protocols.v0_9.answers import Answer
+from leveret.protocols.v0_9.channel import Channel
+from leveret.protocols.v0_9.message_methods import publish
+from leveret.protocols.v0_9.references import KIND, Reference, check_new, find, leave
+from leveret.protocols.v0_9_1.reply_codes import CODES
+
+
+def open_reference(channel: Channel, reference: str) -> None:
+    """message.open"""
+    check_new(channel, reference)
+    connection = channel.opened_on
+    staged = channel.broker.staging.begin(channel.vhost.name, connection.user, KIND, connection)
+    channel.messages.references[reference] = Reference(reference, staged)
+    channel.messages.answers.ok()
+
+
+def append(channel: Channel, reference: str, bytes: bytes) -> None:
+    """message.append"""
+    found = find(channel, reference)
+    channel.opened_on.published(channel)
+    channel.check_pause()
+    found.staged.append(bytes)
+    channel.messages.answers.ok()
+
+
+class _Checkpoint:
+    """A checkpoint that is being made durable."""
+
+    def __init__(self, channel: Channel, answer: Answer) -> None:
+        self.channel = channel
+        self.answer = answer
+
+    def kept(self, error: BrokerError | None) -> None:
+        channel = self.channel
+        if channel.closing:
+            return
+        if error is not None:
+            channel.connection.close(CODES[error.condition], str(error))
+        else:
+            channel.messages.answers.release(self.answer)
+
+
+def checkpoint(channel: Channel, reference: str, identifier: str) -> None:
+    """message.checkpoint: answered when everything up to here is on disk."""
+    found = find(channel, reference)
+    answer = Answer("message.ok", {}, channel.request, held=True)
+    channel.messages.answers.add(answer)
+    found.staged.checkpoint(identifier, _Checkpoint(channel, answer).kept)
+
+
+def resume(channel: Channel, reference: str, identifier: str) -> None:
+    """message.resume: a reference is open again, from its checkpoint on. One that nobody knows begins at 0."""
+    check_new(channel, reference)
+    connection = channel.opened_on
+    staging = channel.broker.staging
+    vhost = channel.vhost.name
+    staged = staging.resume(vhost, connection.user, KIND, identifier, connection)
+    if staged is None:
+        staged = staging.begin(vhost, connection.user, KIND, connection)
+    channel.messages.references[reference] = Reference(reference, staged)
+    channel.messages.answers.add(Answer("message.offset", {"value": staged.size}, channel.request))
+
+
+def close(channel: Channel, reference: str) -> None:
+    """message.close: everything is here, and what refers to it is published."""
+    messages = channel.messages
+    found = find(channel, reference)
+    del messages.references[reference]
+    messages.answers.ok()
+    staged = found.staged
+    if not found.transfers:
+        staged.discard()
+        return
+    size = staged.size
+    body = staged.finish()
+    try:
+        for arguments, request in found.transfers:
+            messages.answers.add(publish(channel, arguments, body, size, request))
+    except BrokerError:
+        leave(staged)
+        raise
+    if channel.transacted:
+        staged.taken = True
+        messages.pending.append(staged)
+    else:
+        staged.published()
+
+
+HANDLERS: Final[dict[str, Callable[..., None]]] = {
+    "message.open": open_reference, "message.append": append, "message.checkpoint": checkpoint,
+    "message.resume": resume, "message.close": close,
+}

@@ -1,0 +1,64 @@
+"""References of class message that a client sends: bodies that come in appends, and whose messages are published when they
+are closed. They belong to their channel; what has a checkpoint outlives it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.broker.errors import NotFound, PreconditionFailed, ResourceLocked
+from leveret.broker.staging import Staged
+
+if TYPE_CHECKING:
+    from leveret.protocols.v0_9.channel import Channel
+
+KIND: Final = "message"
+# Transfers whose body is the same reference, and octets of its name.
+MOST_TRANSFERS: Final = 256
+LONGEST_NAME: Final = 1024
+
+
+class Reference:
+    """One that is open. transfers: the arguments of those that refer to it, with the ids of their requests."""
+
+    def __init__(self, name: str, staged: Staged) -> None:
+        self.name = name
+        self.staged = staged
+        self.turn = staged.turn
+        self.transfers: list[tuple[dict[str, Any], int]] = []
+
+    def check(self) -> None:
+        """Raise ResourceLocked where the content is not this channel's any more."""
+        if self.turn != self.staged.turn:
+            raise ResourceLocked(f"the content of reference '{self.name}' was resumed by another connection, or discarded")
+
+    def add(self, arguments: dict[str, Any], request: int) -> None:
+        """A message that has this body. PreconditionFailed where it is one too many."""
+        if len(self.transfers) >= MOST_TRANSFERS:
+            raise PreconditionFailed(f"reference '{self.name}' is the body of {MOST_TRANSFERS} messages, which is the most")
+        self.transfers.append((arguments, request))
+
+
+def find(channel: Channel, name: str) -> Reference:
+    """A reference that is open on the channel. NotFound where it is not."""
+    reference = channel.messages.references.get(name)
+    if reference is None:
+        raise NotFound(f"reference '{name}' is not open on this channel")
+    reference.check()
+    return reference
+
+
+def check_new(channel: Channel, name: str) -> None:
+    """Refuse to open a reference that is open, or has too long a name."""
+    if name in channel.messages.references:
+        raise ResourceLocked(f"reference '{name}' is open already")
+    if len(name) > LONGEST_NAME:
+        raise PreconditionFailed(f"the name of a reference has at most {LONGEST_NAME} octets, not {len(name)}")
+
+
+def leave(staged: Staged) -> None:
+    """The sender has gone: what has a checkpoint waits for it."""
+    if staged.checkpoints:
+        staged.detach()
+    else:
+        staged.discard()
