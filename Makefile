@@ -21,7 +21,7 @@ HAVE_CC := $(shell command -v $${CC:-cc} 2>/dev/null)
 
 export PYTHONPATH := src
 
-.PHONY: run compiled test test-pure test-compiled lint format docs bench bench-clients bench-scale demo demo-kill build lock clean
+.PHONY: run compiled test test-pure test-compiled lint format docs bench bench-clients bench-staged bench-scale demo demo-kill build lock clean
 
 run: $(STAMPS)/core $(STAMPS)/segments compiled
 	@exec $(PY) -m leveret serve $(ARGS)
@@ -105,6 +105,9 @@ bench: $(STAMPS)/dev compiled
 
 bench-clients: $(STAMPS)/dev compiled
 	@$(PY) -m bench.clients $(ARGS)
+
+bench-staged: $(STAMPS)/dev compiled
+	@$(PY) -m bench.staged $(ARGS)
 
 bench-scale: $(STAMPS)/dev compiled
 	@$(PY) -m bench.scale $(ARGS)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import brokers, clients, generator, report
+from bench import brokers, clients, generator, report, staged
 from bench.workloads import LATENCY, RATE, WORKLOADS, Workload
 
 
@@ -110,6 +110,7 @@ def main() -> int:
     console.print(f"Also in {chosen.output}: results.json, results.md, results.svg")
     if not chosen.only:
         clients.compare(console, chosen.rounds, chosen.seconds / 2, chosen.output)
+        staged.compare(console, chosen.rounds, chosen.output)
     return 0
 
 

@@ -10,9 +10,12 @@ from bench.brokers import ARTEMIS, COMPILED, PURE
 THROUGHPUT = "messages/s"
 APPENDED = "appended/s"
 LATENCY = "p99"
+OLD = ("--0-9",)
 AMQP1 = ("--publish-1.0", "--consume-1.0")
 BATCHED = ("--window", "200", "--prefetch", "500", "--ack-every", "50", "--size", "256")
 APPEND = ("--window", "200", "--size", "256", "--consumers", "0")
+# AMQP 0-9 has no confirms. What bounds a publisher instead is how many of its messages are not delivered yet.
+UNCONFIRMED = ("--window", "0", "--max-backlog", "1000", "--prefetch", "500", "--ack-every", "50", "--size", "256")
 RATE = 2000
 
 
@@ -119,6 +122,12 @@ WORKLOADS = [
     Workload("slow-disk", "persistent, 2 ms more a sync, 8 publishers",
              ("--durable", "--publishers", "8", "--consumers", "4", "--queues", "4", "--window", "1000"),
              targets(1.5, 1.5), slow=True),
+    Workload("unconfirmed", "256 B transient, no confirms, acks of 50", UNCONFIRMED, {}),
+    Workload("unconfirmed-persistent", "256 B persistent, no confirms, acks of 50", (*UNCONFIRMED, "--durable"), {}),
+    Workload("0-9-transient", "AMQP 0-9, 256 B transient, acks of 50", (*UNCONFIRMED, *OLD), {},
+             beside=(_own("unconfirmed", 0.9),)),
+    Workload("0-9-persistent", "AMQP 0-9, 256 B persistent, acks of 50", (*UNCONFIRMED, *OLD, "--durable"), {},
+             beside=(_own("unconfirmed-persistent", 0.9),)),
     Workload("amqp1-transient", "AMQP 1.0, 256 B transient, unsettled, settled in ranges of 50", (*BATCHED, *AMQP1),
              targets(3, 3), beside=(_own("transient", 0.5), Beside("Artemis", 1.5, broker=ARTEMIS))),
     Workload("amqp1-persistent", "AMQP 1.0, 256 B persistent, unsettled, settled in ranges of 50",

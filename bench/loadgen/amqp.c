@@ -146,7 +146,7 @@ void amqp_call(int fd, struct buf *out, uint32_t wanted, const uint8_t **payload
         uint32_t size = get32(frame + 3);
         unsigned type = frame[0];
         if (size + 1 > sizeof frame)
-            die("a frame of %u octets, or not AMQP 0-9-1 at all", size);
+            die("a frame of %u octets, or not AMQP 0-9-1 or 0-9 at all", size);
         read_exactly(fd, frame, size + 1);
         if (frame[size] != END)
             die("a frame without its end");
@@ -181,7 +181,7 @@ int amqp_open(const struct address *to)
     struct buf b = {0};
     const uint8_t *tune;
     char response[512];
-    put(&b, "AMQP\0\0\x09\x01", 8);
+    put(&b, to->old ? "AMQP\x01\x01\0\x09" : "AMQP\0\0\x09\x01", 8);
     amqp_call(fd, &b, METHOD(10, 10), NULL);
     size_t at = method_begin(&b, 0, 10, 11);
     put32(&b, 0); /* no client properties: no notifications that we would have to deal with */

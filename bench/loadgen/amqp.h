@@ -1,4 +1,4 @@
-/* As much of AMQP 0-9-1 as a load generator needs: frames into a buffer, a handshake, and calls that wait. */
+/* As much of AMQP 0-9-1 and 0-9 as a load generator needs: frames into a buffer, a handshake, and calls that wait. */
 #ifndef AMQP_H
 #define AMQP_H
 
@@ -41,6 +41,7 @@ static inline void set64(uint8_t *p, uint64_t v)
 struct address {
     const char *host, *user, *password, *vhost;
     int port;
+    int old; /* AMQP 0-9: another header, and what follows has the same encoding here */
 };
 
 /* Connect, with small writes sent at once. Ends the program where that fails. */

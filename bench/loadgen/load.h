@@ -25,6 +25,7 @@ struct load {
     unsigned bindings;       /* topic: bindings, spread over the queues */
     const char *prefix;      /* of all names that are declared */
     int publish1, consume1;  /* publishers, consumers speak AMQP 1.0 */
+    int old;                 /* both speak AMQP 0-9, which has no confirms; queues are declared over 0-9-1 */
     int declare;             /* declare the queues over 0-9-1; without it links do, by attaching */
     const char *address;     /* 1.0: what precedes the name of a queue in an address */
     double warmup, seconds;

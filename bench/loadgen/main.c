@@ -1,4 +1,4 @@
-/* loadgen: a load generator for brokers of AMQP 0-9-1 and 1.0 that costs much less CPU than they do. See `loadgen --help`. */
+/* loadgen: a load generator for brokers of AMQP 0-9-1, 0-9 and 1.0 that costs much less CPU than they do. See `loadgen --help`. */
 #include "load.h"
 #include "stats.h"
 
@@ -22,6 +22,7 @@ static const char help[] =
     "  --no-ack | --prefetch N --ack-every N [--ack-single]\n"
     "  --exchange fanout|topic --bindings N\n"
     "  --publish-1.0 --consume-1.0   speak AMQP 1.0, with unsettled deliveries where there are confirms and acks\n"
+    "  --0-9              speak AMQP 0-9, where there are no confirms (--window 0)\n"
     "  --address PREFIX   of the names of queues in addresses of 1.0 (default /amq/queue/)\n"
     "  --no-declare       links create the queues\n"
     "  --max-backlog N    publishers pause while more messages wait in the queues\n"
@@ -67,7 +68,7 @@ void load_idle(const struct load *load, unsigned count)
 
 enum { HOST = 256, PORT, USER, PASSWORD, VHOST, PREFIX, WATCH, PUBLISHERS, CONSUMERS, QUEUES, SIZE, DURABLE, KEEP, WINDOW,
        BATCH, RATE, NO_ACK, PREFETCH, ACK_EVERY, ACK_SINGLE, EXCHANGE, BINDINGS, WARMUP, SECONDS, MESSAGES, MAX_BACKLOG,
-       PUBLISH1, CONSUME1, ADDRESS, PROPERTIES, NO_DECLARE, STREAM, OFFSET, HELP };
+       PUBLISH1, CONSUME1, ADDRESS, PROPERTIES, NO_DECLARE, STREAM, OFFSET, OLD, HELP };
 
 static const struct option options[] = {
     {"host", 1, 0, HOST}, {"port", 1, 0, PORT}, {"user", 1, 0, USER}, {"password", 1, 0, PASSWORD},
@@ -79,7 +80,7 @@ static const struct option options[] = {
     {"warmup", 1, 0, WARMUP}, {"seconds", 1, 0, SECONDS}, {"messages", 1, 0, MESSAGES}, {"max-backlog", 1, 0, MAX_BACKLOG},
     {"publish-1.0", 0, 0, PUBLISH1}, {"consume-1.0", 0, 0, CONSUME1}, {"address", 1, 0, ADDRESS},
     {"properties", 0, 0, PROPERTIES}, {"no-declare", 0, 0, NO_DECLARE}, {"stream", 0, 0, STREAM},
-    {"offset", 1, 0, OFFSET}, {"help", 0, 0, HELP},
+    {"offset", 1, 0, OFFSET}, {"0-9", 0, 0, OLD}, {"help", 0, 0, HELP},
     {0, 0, 0, 0},
 };
 
@@ -127,6 +128,7 @@ int main(int argc, char **argv)
         case NO_DECLARE: load.declare = 0; break;
         case STREAM: load.stream = 1; break;
         case OFFSET: load.offset = optarg; break;
+        case OLD: load.old = 1; break;
         case HELP: fputs(help, stdout); return 0;
         default: fputs(help, stderr); return 2;
         }
@@ -136,6 +138,8 @@ int main(int argc, char **argv)
         die("a body has at least 16 octets");
     if (load.queues < 1 || load.ack_every < 1 || load.batch < 1)
         die("--queues, --ack-every and --batch are at least 1");
+    if (load.old && (load.confirm || load.publish1 || load.consume1))
+        die("AMQP 0-9 has no confirms, and publishers and consumers that speak it do not speak 1.0");
     if (load.stream && (load.consume1 || load.no_ack || (load.consumers && load.consumers < load.queues)))
         die("streams are read over AMQP 0-9-1, with acks, and a consumer has one");
     if (((load.publish1 || load.consume1) && *load.exchange) || (load.consume1 && load.consumers < load.queues))

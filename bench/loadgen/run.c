@@ -468,6 +468,8 @@ static const char *queue_address(int queue)
 
 static void start_publisher(struct connection *c, int number)
 {
+    struct address to = load->broker;
+    to.old = load->old;
     c->publisher = 1;
     c->one = load->publish1;
     c->low = 1;
@@ -477,13 +479,15 @@ static void start_publisher(struct connection *c, int number)
         amqp1_attach_sender(c->fd, "bench-out", queue_address(number % load->queues), !load->confirm);
         return;
     }
-    c->fd = amqp_open(&load->broker);
+    c->fd = amqp_open(&to);
     if (load->confirm)
         amqp_confirm_select(c->fd);
 }
 
 static void start_consumer(struct connection *c, int number)
 {
+    struct address to = load->broker;
+    to.old = load->old;
     c->one = load->consume1;
     c->tags = calloc(load->ack_every + 1, sizeof *c->tags);
     if (c->one) {
@@ -493,7 +497,7 @@ static void start_consumer(struct connection *c, int number)
         c->credit_end = load->prefetch;
         return;
     }
-    c->fd = amqp_open(&load->broker);
+    c->fd = amqp_open(&to);
     amqp_qos(c->fd, load->prefetch);
     /* More consumers than queues share them; fewer take several each. */
     for (int queue = number % load->queues; queue < load->queues; queue += load->consumers)

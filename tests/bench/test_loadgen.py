@@ -38,6 +38,23 @@ def test_every_message_is_confirmed_and_delivered_once(broker: Broker, options: 
     assert result["backlog"] == result["nacked"] == 0
 
 
+OLD = ("--0-9", "--window", "0")
+
+
+@pytest.mark.parametrize("options", [
+    OLD, (*OLD, "--durable"), (*OLD, "--no-ack", "--size", "16"), (*OLD, "--publishers", "3", "--consumers", "3"),
+], ids=["transient", "durable", "no-ack", "many"])
+def test_every_message_is_delivered_once_over_0_9(broker: Broker, options: tuple[str, ...]) -> None:
+    result = run(broker, *options, "--max-backlog", "100", "--messages", "1998")
+    assert result["published"] == result["delivered"] == 1998
+    assert result["confirmed"] == result["backlog"] == 0
+
+
+def test_0_9_has_no_confirms(broker: Broker) -> None:
+    with pytest.raises(generator.GeneratorFailed, match="AMQP 0-9 has no confirms"):
+        run(broker, "--0-9")
+
+
 ONE = ("--publish-1.0", "--consume-1.0")
 
 

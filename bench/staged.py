@@ -1,0 +1,211 @@
+"""A file that is staged over AMQP 0-9, published and delivered: how fast its octets move, and what memory the broker takes.
+
+    make bench-staged                              1 GiB, three rounds, beside one of 64 MiB
+    make bench-staged ARGS="--mib 4096 --rounds 1"
+
+Staged: from `file.open` until the broker has all octets. In: until the commit of its `file.publish` is answered, that is
+until it is on disk in the log. Out: from `file.open-ok` until `file.deliver`. The client encodes its frames beforehand, and
+looks at those that come no further than their lengths.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench import brokers, generator
+from tests.support.amqp09 import Client
+
+MIB = 1 << 20
+MIBS = 1024
+# What is staged before it to compare the memory with.
+SMALL = 64
+# What is to be reached: MB/s each way, and at most so many MB of memory more than for the small one.
+RATE = 200
+GROWTH = 16
+QUEUE = "bench-staged"
+FRAME_BODY = 3
+FRAME_END = b"\xce"
+METHOD_AT = 7
+# Class 70, method 80.
+FILE_DELIVER = b"\x00\x46\x00\x50"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One file. Rates in MB/s; `peak`: MB of the broker's process at most, `before`: before it began; `disk`: the rate of
+    writing and syncing as many octets without a broker."""
+
+    mib: int
+    rate_staged: float
+    rate_in: float
+    rate_out: float
+    before: float
+    peak: float
+    cpu: float
+    disk: float
+
+
+def disk_rate(directory: Path, octets: int) -> float:
+    """MB/s of the disk itself."""
+    block = bytes(MIB)
+    path = directory / "floor"
+    begin = time.perf_counter()
+    with path.open("wb", buffering=0) as file:
+        for _ in range(octets // MIB):
+            file.write(block)
+        os.fsync(file.fileno())
+    seconds = time.perf_counter() - begin
+    path.unlink()
+    return octets / seconds / 1e6
+
+
+def send_file(client: Client, identifier: str, octets: int) -> float:
+    """Stage it, publish it, and wait until that is committed. Returns how long the staging took, in seconds."""
+    begin = time.perf_counter()
+    client.open_file(identifier, octets)
+    client.begin_stage(octets)
+    size = client.engine.frame_max - 8
+    head = bytes((FRAME_BODY,)) + (1).to_bytes(2, "big")
+    frame = head + size.to_bytes(4, "big") + bytes(size) + FRAME_END
+    frames = frame * 8
+    whole, rest = divmod(octets, size)
+    for _ in range(whole // 8):
+        client.socket.sendall(frames)
+    client.socket.sendall(frame * (whole % 8))
+    if rest:
+        client.socket.sendall(head + rest.to_bytes(4, "big") + bytes(rest) + FRAME_END)
+    client.call("tx.select", "tx.select-ok")  # answered after all that came before it
+    seconds = time.perf_counter() - begin
+    client.send("file.publish", routing_key=QUEUE, identifier=identifier)
+    client.call("tx.commit", "tx.commit-ok")
+    return seconds
+
+
+def receive_file(client: Client, octets: int) -> None:
+    """Take everything up to its `file.deliver`."""
+    client.send("file.open-ok", staged_size=0)
+    data = bytearray(4 * MIB)
+    view = memoryview(data)
+    have = received = 0
+    while True:
+        got = client.socket.recv_into(view[have:])
+        if not got:
+            raise ConnectionError("the broker closed the connection")
+        have += got
+        at = 0
+        while have - at >= METHOD_AT + 4:
+            size = int.from_bytes(data[at + 3 : at + 7], "big")
+            if have - at < size + 8:
+                break
+            if data[at] == FRAME_BODY:
+                received += size
+            elif data[at + METHOD_AT : at + METHOD_AT + 4] == FILE_DELIVER:
+                if received != octets:
+                    raise SystemExit(f"{received} octets came of a file of {octets}")
+                return
+            at += size + 8
+        view[: have - at] = view[at:have]
+        have -= at
+
+
+def measure(contender: brokers.Contender, mib: int) -> Result:
+    """One file through a broker, on a connection of its own."""
+    octets = mib * MIB
+    disk = disk_rate(contender.directory, octets)
+    client = Client(contender.broker, 300)
+    client.call("queue.declare", "queue.declare-ok", queue=QUEUE, durable=True)
+    before = memory(contender.pid, "VmRSS")
+    Path(f"/proc/{contender.pid}/clear_refs").write_text("5")  # the peak counts from here
+    cpu = cpu_of(contender.pid)
+    begin = time.perf_counter()
+    staged = send_file(client, f"file-{time.time_ns()}", octets)
+    middle = time.perf_counter()
+    client.call("file.consume", "file.consume-ok", queue=QUEUE, no_ack=True)
+    client.expect("file.open")
+    ready = time.perf_counter()
+    receive_file(client, octets)
+    end = time.perf_counter()
+    cpu = cpu_of(contender.pid) - cpu
+    peak = memory(contender.pid, "VmHWM")
+    client.close()
+    return Result(mib, octets / staged / 1e6, octets / (middle - begin) / 1e6, octets / (end - ready) / 1e6, before, peak,
+                  cpu, disk)
+
+
+def memory(pid: int, field: str) -> float:
+    """A field of a process's status, in MB."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) / 1024
+    raise ValueError(field)
+
+
+def cpu_of(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def compare(console: Console, rounds: int, output: Path, mib: int = MIBS, broker: str | None = None) -> None:
+    """Measure and print everything, and write `staged.json`."""
+    name = broker or next(name for name in brokers.names() if name != brokers.RABBIT)
+    results: list[Result] = []
+    with (tempfile.TemporaryDirectory(prefix="leveret-bench-") as directory,
+          brokers.running([name], Path(directory)) as contenders):
+        for number in range(rounds):
+            for size in (SMALL, mib):
+                result = measure(contenders[0], size)
+                results.append(result)
+                console.print(f"round {number + 1}  {size:>6} MiB  staged {result.rate_staged:>5.0f} MB/s"
+                              f"  in {result.rate_in:>5.0f} MB/s  out {result.rate_out:>5.0f} MB/s"
+                              f"  peak {result.peak:.0f} MB  disk {result.disk:>5.0f} MB/s", highlight=False)
+    console.print(table(results, mib, f"On {brokers.TITLES[name]}; medians of {rounds} rounds"))
+    output.mkdir(parents=True, exist_ok=True)
+    facts = {"broker": name, "results": [asdict(one) for one in results]}
+    (output / "staged.json").write_text(json.dumps(facts, indent=1) + "\n")
+
+
+def table(results: list[Result], mib: int, caption: str) -> Table:
+    shown = Table(title="A staged file (AMQP 0-9, class file)", caption=caption)
+    for heading in ("file", "staged MB/s", "in MB/s", "out MB/s", "peak MB", "CPU s", "disk alone MB/s", "targets"):
+        shown.add_column(heading, justify="left" if heading in ("file", "targets") else "right")
+
+    def median(size: int, field: str) -> float:
+        return statistics.median(getattr(one, field) for one in results if one.mib == size)
+
+    growth = median(mib, "peak") - median(SMALL, "peak")
+    slower = min(median(mib, "rate_in"), median(mib, "rate_out"))
+    judged = (f">= {RATE} MB/s each way: {'yes' if slower >= RATE else 'NO'};"
+              f" at most {GROWTH} MB more memory ({growth:+.0f}): {'yes' if growth <= GROWTH else 'NO'}")
+    for size in (SMALL, mib):
+        rates = [f"{median(size, field):,.0f}" for field in ("rate_staged", "rate_in", "rate_out", "peak")]
+        shown.add_row(f"{size} MiB", *rates, f"{median(size, 'cpu'):.1f}", f"{median(size, 'disk'):,.0f}",
+                      judged if size == mib else "")
+    return shown
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make bench-staged", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--mib", type=int, default=MIBS)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--broker", choices=[brokers.COMPILED, brokers.PURE],
+                        help="compiled where there is a compiled build")
+    parser.add_argument("--output", type=Path, default=generator.OUTPUT)
+    chosen = parser.parse_args()
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    compare(console, chosen.rounds, chosen.output, chosen.mib, chosen.broker)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
