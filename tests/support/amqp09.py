@@ -16,7 +16,7 @@ FILE = 70
 
 
 class Client:
-    """A connection with channel 1."""
+    """A connection with channel 1, which may be resumed by `channel_id`."""
 
     def __init__(self, broker: Broker, timeout: float = 60.0) -> None:
         self.socket = broker.connect(timeout)
@@ -31,7 +31,7 @@ class Client:
         self.expect("connection.tune")
         self.send("connection.tune-ok", 0, channel_max=self.engine.channel_max, frame_max=self.engine.frame_max)
         self.call("connection.open", "connection.open-ok", 0, virtual_host=broker.vhost)
-        self.call("channel.open", "channel.open-ok")
+        self.channel_id: str = self.call("channel.open", "channel.open-ok")["channel_id"]
 
     def flush(self) -> None:
         self.socket.sendall(self.engine.to_send())

@@ -365,6 +365,14 @@ class Vhost:
             self.broker.log.put(metadata.QUEUE, metadata.make_key(self.name, queue.name), None)
         return remains.delete(queue) if keep_pending else queue.delete()
 
+    def hand_over(self, owner: object, heir: object) -> None:
+        """The exclusive queues of a connection go to another one, or to what is left of it."""
+        queues = self.exclusive.pop(owner, None)
+        if queues:
+            self.exclusive.setdefault(heir, {}).update(queues)
+            for queue in queues:
+                queue.exclusive_owner = heir
+
     def remove_exclusive(self, owner: object) -> None:
         """A connection is gone, and with it its exclusive queues."""
         for queue in list(self.exclusive.get(owner, ())):

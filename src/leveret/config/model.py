@@ -120,6 +120,15 @@ class Amqp09Config(Section, frozen=True, kw_only=True):
         str,
         about("`host:port` that clients are sent to by `connection.redirect`, unless they insist; an empty text for none."),
     ] = ""
+    resume_timeout: Annotated[
+        Seconds,
+        about(
+            "How long channels of a connection that was lost without a close wait for `channel.resume`, with what they "
+            "hold; 0 ends them at once.",
+            ge=0,
+        ),
+    ] = 10.0
+    resume_channels: Annotated[int, about("Interrupted channels of one user; one too many ends the oldest.", ge=0)] = 100
     stream_backlog: Annotated[
         Size,
         about(

@@ -276,7 +276,8 @@ def _session_settings(config: Config) -> SessionSettings:
 
 
 def _amqp09_settings(config: Amqp09Config) -> Amqp09Settings:
-    return Amqp09Settings(known_hosts=",".join(config.known_hosts), redirect=config.redirect)
+    return Amqp09Settings(known_hosts=",".join(config.known_hosts), redirect=config.redirect,
+                          resume_timeout=config.resume_timeout, resume_channels=config.resume_channels)
 
 
 def _make_realms(realms: dict[str, RealmConfig]) -> Realms:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from leveret.broker.broker import Broker
 from leveret.broker.errors import BrokerError, NotAllowed, ResourceError
+from leveret.protocols.v0_9.interrupted import Interrupted
 from leveret.protocols.v0_9.realms import Realms
 from leveret.protocols.v1_0.termini import Termini
 from leveret.security.users import UserStore
@@ -78,11 +79,16 @@ class Amqp09Settings:
 
     known_hosts  of connection.open-ok, for clients that come again
     redirect     where clients are sent that do not insist, "" for nowhere
+    resume_timeout  seconds that interrupted channels wait for channel.resume, 0 for not at all
+    resume_channels  how many of each user do
     """
 
-    def __init__(self, *, known_hosts: str = "", redirect: str = "") -> None:
+    def __init__(self, *, known_hosts: str = "", redirect: str = "", resume_timeout: float = 0.0,
+                 resume_channels: int = 100) -> None:
         self.known_hosts = known_hosts
         self.redirect = redirect
+        self.resume_timeout = resume_timeout
+        self.resume_channels = resume_channels
 
 
 class VhostSessionSettings:
@@ -112,6 +118,8 @@ class Services:
         self.settings = settings
         self.amqp10 = amqp10 or Amqp10Settings()
         self.amqp09 = amqp09 or Amqp09Settings()
+        # The channels of AMQP 0-9, which may outlive their connections.
+        self.interrupted = Interrupted()
         # The realms of AMQP 0-9, by vhost.
         self.realms: dict[str, Realms] = {}
         self.vhost_settings: dict[str, VhostSessionSettings] = {}
@@ -158,11 +166,13 @@ class Services:
         for session in list(self.sessions):
             session.users_changed()
         self.termini.users_changed(self.users)
+        self.interrupted.users_changed(self.users)
 
     def _vhost_removed(self, vhost: Vhost) -> None:
         for session in list(self.sessions):
             session.vhost_removed(vhost)
         self.termini.vhost_removed(vhost.name)
+        self.interrupted.vhost_removed(vhost)
 
     def check_limits(self, user: str, vhost: Vhost, refused: type[BrokerError]) -> None:
         """Whether one more connection of this user may enter the vhost. Raises `refused`, or ResourceError where it is the

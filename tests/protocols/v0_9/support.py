@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from leveret.broker.message import make_address
 from leveret.protocols.v0_9.connection import Connection
 from leveret.wire.amqp0.commands import TICKET_SHIFT
@@ -71,3 +73,24 @@ def connect(site: Site, **options: Any) -> Client:
     client = Client(site, **options)
     client.open()
     return client
+
+
+class Clock:
+    """The broker's clock, which stands still until it is moved."""
+
+    def __init__(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.site = site
+        self.time = 1_700_000_000_000
+        monkeypatch.setattr(site.broker.timers, "now", lambda: self.time, raising=False)
+
+    def advance(self, milliseconds: int) -> None:
+        """Time goes by, a millisecond at a time as far as anything is due."""
+        end = self.time + milliseconds
+        while True:
+            due = self.site.broker.timers.next_due()
+            if not due or due > end:
+                break
+            self.time = max(self.time, due)
+            self.site.broker.timers.run(self.time)
+            self.site.run()
+        self.time = end

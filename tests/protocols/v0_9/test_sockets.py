@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from leveret.broker.message import make_address
+from leveret.wire.amqp0.commands import Deliver
 from leveret.wire.amqp0.dialects import QPID
 from leveret.wire.amqp0.properties import encode_header
 from leveret.wire.amqp0.specs import V0_9
 from tests.support.amqp09 import Client
-from tests.support.broker import LeveretProcess, leveret_only
+from tests.support.broker import LeveretProcess, basic_config, leveret_only
 
 STREAM = 80
 
@@ -44,3 +48,121 @@ def test_a_stream_comes_at_its_rate(process: LeveretProcess) -> None:
     # Ten messages are used up before the last one: faster than that it cannot be, however busy the machine is.
     assert time.monotonic() - begin > 0.45
     client.close()
+
+
+# Interrupted channels
+
+
+def lose(client: Client) -> None:
+    """Cut the connection as a dead machine or a broken line does it: nothing is said, everything unread is lost."""
+    client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.socket.close()
+
+
+def deliveries(client: Client, count: int) -> list[Deliver]:
+    found = []
+    while len(found) < count:
+        command = client.next()
+        assert isinstance(command, Deliver), command
+        found.append(command)
+    return found
+
+
+def ready(process: LeveretProcess, queue: str = "q") -> int:
+    """How many messages a queue has for whoever comes, as a connection of its own sees it."""
+    client = Client(process)
+    count: int = client.call("queue.declare", "queue.declare-ok", queue=queue, passive=True)["message_count"]
+    client.call("connection.close", "connection.close-ok", 0)
+    client.close()
+    return count
+
+
+def publish(client: Client, body: bytes, key: str = "q") -> None:
+    client.engine.send_publish(1, make_address("", key), 0, encode_header(60, len(body), {}), body, len(body))
+    client.flush()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "nothing has come of it in a minute"
+        time.sleep(0.02)
+
+
+def resume(process: LeveretProcess, id: str) -> Client:
+    """Go on with an interrupted channel as channel 2 of a new connection; channel 1 is one of its own."""
+    client = Client(process)
+    client.call("channel.resume", "channel.ok", 2, channel_id=id)
+    return client
+
+
+def test_a_channel_goes_on_after_its_connection_was_cut(process: LeveretProcess) -> None:
+    client = Client(process)
+    client.call("queue.declare", "queue.declare-ok", queue="q")
+    client.call("basic.consume", "basic.consume-ok", queue="q", consumer_tag="t")
+    for number in range(5):
+        publish(client, b"%d" % number)
+    assert [delivery.delivery_tag for delivery in deliveries(client, 5)] == [1, 2, 3, 4, 5]
+    id = client.channel_id
+    lose(client)
+    again = resume(process, id)
+    assert ready(process) == 0
+    again.engine.send_ack(2, 4, True)
+    again.flush()
+    publish(again, b"next")
+    (delivery,) = deliveries(again, 1)
+    assert (delivery.channel, delivery.delivery_tag, delivery.redelivered) == (2, 6, False)
+    again.call("channel.close", "channel.close-ok", 2)
+    # The fifth and the sixth were not acknowledged.
+    assert ready(process) == 2
+    again.close()
+
+
+def test_a_connection_cut_in_the_middle_of_a_content(process: LeveretProcess) -> None:
+    client = Client(process)
+    client.call("queue.declare", "queue.declare-ok", queue="q")
+    id = client.channel_id
+    client.engine.send_publish(1, make_address("", "q"), 0, encode_header(60, 5_000_000, {}), bytes(5_000_000), 5_000_000)
+    octets = client.engine.to_send()
+    client.socket.sendall(octets[:3_000_000])
+    lose(client)
+    again = resume(process, id)
+    again.engine.send_publish(2, make_address("", "q"), 0, encode_header(60, 1, {}), b"x", 1)
+    again.flush()
+    again.call("channel.ping", "channel.ok", 2)
+    again.expect("channel.pong")
+    assert ready(process) == 1
+    again.close()
+
+
+def test_what_nobody_resumes_is_for_others_in_time(tmp_path: Path) -> None:
+    leveret_only("it is started with a configuration of its own")
+    config = basic_config() + "\n[amqp09]\nresume_timeout = 0.3\n"
+    with LeveretProcess(tmp_path, config=config).start() as process:
+        assert isinstance(process, LeveretProcess)
+        client = Client(process)
+        client.call("queue.declare", "queue.declare-ok", queue="q")
+        client.call("queue.declare", "queue.declare-ok", queue="own", exclusive=True)
+        client.call("basic.consume", "basic.consume-ok", queue="q", consumer_tag="t")
+        publish(client, b"1")
+        deliveries(client, 1)
+        id = client.channel_id
+        lose(client)
+        wait_for(lambda: ready(process) == 1)
+        late = Client(process)
+        late.send("channel.resume", 2, channel_id=id)
+        assert late.expect("channel.close").arguments["reply_code"] == 404
+        late.close()
+        process.check_log()
+
+
+def test_the_broker_stops_while_channels_are_kept(process: LeveretProcess) -> None:
+    client = Client(process)
+    client.call("queue.declare", "queue.declare-ok", queue="kept", durable=True)
+    client.engine.send_publish(1, make_address("", "kept"), 0, encode_header(60, 1, {"delivery_mode": 2}), b"x", 1)
+    client.call("basic.consume", "basic.consume-ok", queue="kept", consumer_tag="t")
+    deliveries(client, 1)
+    lose(client)
+    process.stop()
+    process.start()
+    assert ready(process, "kept") == 1

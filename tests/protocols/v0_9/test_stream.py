@@ -10,7 +10,7 @@ from leveret.storage.memory import MemoryLog
 from leveret.wire.amqp0.commands import ContentMethod
 from tests.protocols.support import Site, bytes_of
 from tests.protocols.v0_9.streaming import consume, delivered, deliveries, properties_of, publish, qos
-from tests.protocols.v0_9.support import Channel, connect
+from tests.protocols.v0_9.support import Channel, Clock, connect
 
 
 @pytest.fixture
@@ -21,27 +21,6 @@ def site() -> Site:
 @pytest.fixture
 def channel(site: Site) -> Channel:
     return connect(site).channel()
-
-
-class Clock:
-    """The broker's clock, which stands still until it is moved."""
-
-    def __init__(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.site = site
-        self.time = 1_700_000_000_000
-        monkeypatch.setattr(site.broker.timers, "now", lambda: self.time, raising=False)
-
-    def advance(self, milliseconds: int) -> None:
-        """Time goes by, a millisecond at a time as far as anything is due."""
-        end = self.time + milliseconds
-        while True:
-            due = self.site.broker.timers.next_due()
-            if not due or due > end:
-                break
-            self.time = max(self.time, due)
-            self.site.broker.timers.run(self.time)
-            self.site.run()
-        self.time = end
 
 
 @pytest.fixture

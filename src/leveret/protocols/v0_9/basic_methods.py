@@ -21,6 +21,7 @@ def consume(channel: Channel, ticket: int, queue: str, consumer_tag: str, no_loc
     channel.tickets.check(ticket, READ, name)
     if consumer_tag and channel.opened_on.tag_owner(consumer_tag) is not None:
         raise NotAllowed(f"attempt to reuse consumer tag '{consumer_tag}': tags are unique in the connection")
+    channel.make_way(name)
     basic_methods.consume(channel, name, consumer_tag, no_local, no_ack, exclusive, nowait, filter, BasicConsumer)
 
 

@@ -102,8 +102,38 @@ class Channel(Channel091):
         self.messages.give_back()
         Channel091.requeue_all(self)
 
+    # Interruption
+
+    def make_way(self, queue: str) -> None:
+        """A queue is to be used again by a user who may have lost the connection that had it to itself."""
+        self.opened_on.services.interrupted.make_way(self.opened_on.user, self.vhost.queues.get(queue))
+
+    def interrupt(self) -> None:
+        """The connection is lost, and the channel may be resumed on another one. What its consumers hold stays theirs; what
+        was under way is not: contents in part, staging in both directions, commands that wait behind others."""
+        self.incoming = []
+        self.backlog.clear()
+        self.backlog_size = 0
+        self.files.interrupt()
+
+    def move(self, connection: Connection, number: int) -> None:
+        """Go on as a channel of another connection."""
+        self.connection = connection
+        self.opened_on = connection
+        self.number = number
+        self.publisher = publisher_of(connection, BASIC)
+        self.tickets.move(connection.tickets)
+        for consumer in self.consumers.values():
+            consumer.owner = connection
+        # The new connection knows nothing of our asking to pause.
+        self.paused = False
+        if self.files.full:
+            self.ask_to_pause()
+        self.set_counted()
+
     def close(self) -> None:
         if not self.closing:
+            self.opened_on.services.interrupted.closed(self)
             self.tickets.close()
             self.files.close()
             if self.pace is not None:

@@ -6,10 +6,11 @@ import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from leveret.broker.errors import NotFound, SyntaxInvalid
+from leveret.broker.errors import NotFound, ResourceLocked, SyntaxInvalid
 from leveret.protocols.v0_9.channel import Channel
 from leveret.protocols.v0_9.realms import ACTIVE, EXCLUSIVE, PASSIVE, READ, WRITE
 from leveret.protocols.v0_9_1 import channel_methods
+from leveret.protocols.v0_9_1.reply_codes import CODES, reply_text
 from leveret.wire.amqp0.commands import Method
 
 if TYPE_CHECKING:
@@ -20,14 +21,37 @@ def open_channel(connection: Connection, command: Method) -> None:
     """channel.open, channel.resume"""
     if connection.closing or connection.vhost is None:
         return
+    channel_methods.check_limit(connection)
     if command.name == "channel.resume":
-        raise NotFound("there is no interrupted channel of this channel-id", closes_connection=True)
+        _resume(connection, command)
+        return
     if command.arguments["out_of_band"]:
         raise SyntaxInvalid("channel.open: out-of-band is to be empty, there are no such transfers")
-    channel_methods.check_limit(connection)
     channel = Channel(connection, command.channel, secrets.token_urlsafe(18))
     channel_methods.add_channel(connection, channel)
+    connection.services.interrupted.open[channel.id] = channel
     connection.engine.send(command.channel, "channel.open-ok", {"channel_id": channel.id})
+
+
+def _resume(connection: Connection, command: Method) -> None:
+    """channel.resume"""
+    number = command.channel
+    engine = connection.engine
+    try:
+        connection.services.interrupted.resume(connection, number, _text(command.arguments["channel_id"]))
+    except (NotFound, ResourceLocked) as error:
+        # The channel is open on the wire, and nothing else of it is there yet.
+        code = CODES[error.condition]
+        engine.send(number, "channel.close", {
+            "reply_code": code, "reply_text": reply_text(code, str(error)), "class_id": command.class_id,
+            "method_id": command.method_id})
+        return
+    engine.send(number, "channel.ok", {})
+    connection.channels[number].wake()
+
+
+def _text(id: bytes | str) -> str:
+    return id if isinstance(id, str) else id.decode("utf-8", "replace")
 
 
 def ping(channel: Channel) -> None:

@@ -25,6 +25,7 @@ def consume(channel: Channel, ticket: int, queue: str, consumer_tag: str, no_loc
     channel.tickets.check(ticket, READ, queue)
     if consumer_tag and channel.opened_on.tag_owner(consumer_tag) is not None:
         raise NotAllowed(f"attempt to reuse consumer tag '{consumer_tag}': tags are unique in the connection")
+    channel.make_way(queue)
     found = channel.vhost.queues.get(queue)
     if found is not None and found.consumers and (exclusive or found.consumers[0].exclusive):
         raise ResourceLocked(f"queue '{queue}' in vhost '{channel.vhost.name}' in exclusive use")

@@ -51,6 +51,15 @@ class Connection(Connection091):
         if not self.published_any:
             self._first_publish(channel)
 
+    def channels_of_0_9(self) -> dict[int, Channel]:
+        """Its channels, all of which are of this version."""
+        return {number: channel for number, channel in self.channels.items() if isinstance(channel, Channel)}
+
+    def connection_lost(self) -> None:
+        if self.opened and not self.closing:
+            self.services.interrupted.interrupt(self)
+        Connection091.connection_lost(self)
+
     def _release(self) -> None:
         Connection091._release(self)
         if self.pace is not None:

@@ -239,8 +239,18 @@ class Files:
             channel.ask_to_go_on()
             channel.connection.mark()
 
+    def interrupt(self) -> None:
+        """The connection is lost: uploads wait for another one, and what the client was to have staged goes back."""
+        self._detach()
+        self.give_back()
+
     def close(self) -> None:
         """The channel is gone: uploads wait for another one."""
+        self._detach()
+        self.transaction_ended(False)
+        self.channel.broker.timers.cancel(self.overflow)
+
+    def _detach(self) -> None:
         if self.receiving is not None:
             self.opened.append(self.receiving)
         for incoming in self.opened:
@@ -248,5 +258,3 @@ class Files:
                 incoming.staged.detach()
         self.opened.clear()
         self.receiving = None
-        self.transaction_ended(False)
-        self.channel.broker.timers.cancel(self.overflow)

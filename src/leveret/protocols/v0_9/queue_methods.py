@@ -25,6 +25,7 @@ def name_of(channel: Channel, queue: str) -> str:
 
 def find(channel: Channel, queue: str) -> Queue:
     """The queue of that name; of another connection's exclusive one it is an error to speak at all."""
+    channel.make_way(queue)
     try:
         return channel.vhost.queue(queue, channel.connection)
     except ResourceLocked as error:
@@ -42,6 +43,7 @@ def declare(channel: Channel, ticket: int, queue: str, passive: bool, durable: b
         else:
             queue = vhost.new_queue_name()
     channel.tickets.check(ticket, PASSIVE if passive else ACTIVE, queue)
+    channel.make_way(queue)
     if queue in vhost.queues or passive:
         found = find(channel, queue)
         if not passive:

@@ -132,6 +132,12 @@ class Tickets:
         if realm.resources.fullmatch(resource) is None:
             raise AccessRefused(f"'{resource}' is not in realm '{ticket.name}'")
 
+    def move(self, siblings: list[Tickets]) -> None:
+        """The channel goes on as one of another connection."""
+        self.siblings.remove(self)
+        self.siblings = siblings
+        siblings.append(self)
+
     def close(self) -> None:
         """The channel is gone, and its tickets with it."""
         for ticket in self.by_number.values():
