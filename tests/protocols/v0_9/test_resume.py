@@ -15,7 +15,7 @@ from leveret.security.users import UserLimits
 from leveret.wire.amqp0.commands import Method
 from tests.broker.support import HeldLog
 from tests.protocols.support import Site
-from tests.protocols.v0_9 import streaming
+from tests.protocols.v0_9 import streaming, test_message
 from tests.protocols.v0_9.support import Channel, Client, Clock, connect
 from tests.protocols.v0_9.test_file import BODY, upload
 from tests.wire.amqp0.peers import frame
@@ -401,6 +401,69 @@ def test_distributed_transactions_go_on(site: Site, channel: Channel) -> None:
     site.vhost.branches.commit(site.vhost.branches.find("one", "user"), False, lambda *_: None)
     site.run()
     assert site.vhost.queues["q"].ready_count == 2
+
+
+def test_transfers_are_answered_after_it(site: Site, channel: Channel) -> None:
+    channel.declare()
+    test_message.consume(channel)
+    for body in (b"1", b"2"):
+        test_message.put(channel, body)
+    assert test_message.bodies(channel) == [b"1", b"2"]
+    channel.client.drop()
+    again = resume(channel)
+    queue = site.vhost.queues["q"]
+    assert queue.unacked == 2
+    for left in (1, 0):
+        again.send("message.ok")
+        again.run()
+        assert queue.unacked == left and queue.ready_count == 0
+    test_message.put(again, b"3")
+    assert test_message.bodies(again) == [b"3"]
+
+
+def test_a_transfer_that_has_not_gone_out_comes_again(site: Site, channel: Channel) -> None:
+    channel.declare()
+    test_message.put(channel, b"small")
+    test_message.consume(channel)
+    assert test_message.bodies(channel) == [b"small"]
+    channel.client.session.pause_writing()
+    large = site.channel()
+    large.publish(body=bytes(3_000_000))
+    large.run()
+    channel.client.session.resume_writing()
+    channel.client.session.pause_writing()
+    large.run()
+    channel.client.drop()
+    queue = site.vhost.queues["q"]
+    assert (queue.unacked, queue.ready_count) == (1, 1)
+    again = resume(channel)
+    again.run()
+    assert again.client.take("message.open", again.number) is not None
+    again.send("message.ok")
+    again.send("message.ok")
+    again.run()
+    assert (queue.unacked, queue.ready_count) == (0, 0)
+
+
+def test_transfers_in_requests_come_again(site: Site) -> None:
+    """Their answers would name requests of the lost connection."""
+    client = Client(site)
+    plain = client.open_vhost
+    client.open_vhost = lambda: (client.engine.use_requests(), plain())  # type: ignore[method-assign, assignment]
+    client.open()
+    channel = client.channel()
+    channel.declare()
+    test_message.consume(channel)
+    test_message.put(channel, b"1")
+    assert test_message.bodies(channel) == [b"1"]
+    client.drop()
+    assert site.vhost.queues["q"].unacked == 1
+    again = resume(channel)
+    taken = test_message.got(again)
+    assert taken["redelivered"] and taken["body"] == (0, b"1")
+    again.send("message.ok")
+    again.run()
+    assert site.vhost.queues["q"].unacked == 0
 
 
 # The end of what is not resumed

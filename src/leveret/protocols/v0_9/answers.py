@@ -79,6 +79,12 @@ class Answers(CommitWaiter):
         """Call `then` once, when everything that waits has gone out. The channel does nothing else meanwhile."""
         self._then = then
 
+    def interrupt(self) -> None:
+        """The connection is lost, and with it who waits for answers: what waits to be carried out behind them is not."""
+        if self._then is not None:
+            self.channel.stalled = False
+        self.close()
+
     def close(self) -> None:
         self.waiting.clear()
         self._then = None

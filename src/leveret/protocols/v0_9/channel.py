@@ -115,9 +115,13 @@ class Channel(Channel091):
         self.backlog.clear()
         self.backlog_size = 0
         self.files.interrupt()
+        self.messages.interrupt()
 
     def move(self, connection: Connection, number: int) -> None:
         """Go on as a channel of another connection."""
+        self.messages.interrupt()
+        if self.connection.engine.uses_requests or connection.engine.uses_requests:
+            self.messages.forget_requests()
         self.connection = connection
         self.opened_on = connection
         self.number = number

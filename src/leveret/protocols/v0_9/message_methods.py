@@ -137,6 +137,7 @@ def consume(channel: Channel, ticket: int, queue: str, destination: str, no_loca
     """message.consume"""
     name = name_of(channel, queue)
     channel.tickets.check(ticket, READ, name)
+    channel.make_way(name)
     if destination and channel.opened_on.tag_owner(destination) is not None:
         raise NotAllowed(f"attempt to reuse destination '{destination}': destinations are unique in the connection")
     if LEASE in filter or filter.get(BROWSE) is True:

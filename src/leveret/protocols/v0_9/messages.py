@@ -144,12 +144,31 @@ class Messages:
 
     def give_back(self) -> None:
         """The channel closes: what has not gone out as a whole goes back."""
-        entries = [transfer.entry for transfer in self.unanswered if not transfer.complete]
+        self._take_back([transfer for transfer in self.unanswered if not transfer.complete])
+
+    def _take_back(self, transfers: list[Transfer]) -> None:
         self.unanswered.clear()
         self.incomplete = 0
-        for entry in reversed(entries):
-            self.channel.uncount(0, entry)
-            entry.queue.requeue(entry)
+        for transfer in reversed(transfers):
+            self.channel.uncount(0, transfer.entry)
+            transfer.entry.queue.requeue(transfer.entry)
+
+    def interrupt(self) -> None:
+        """The connection is lost: what has not gone out as a whole goes back, and the broker's answers are lost with it."""
+        self.answers.interrupt()
+        complete = [transfer for transfer in self.unanswered if transfer.complete]
+        self._take_back([transfer for transfer in self.unanswered if not transfer.complete])
+        self.unanswered.extend(complete)
+
+    def forget_requests(self) -> None:
+        """The channel goes on where the client cannot name the requests of the transfers that it has not answered."""
+        channel = self.channel
+        for transfer in reversed(self.unanswered):
+            entry = channel.unacked.pop(transfer.tag, None)
+            if entry is not None:
+                channel.uncount(transfer.tag, entry)
+                entry.queue.requeue(entry)
+        self.unanswered.clear()
 
     def transaction_ended(self, committed: bool) -> None:
         """The transaction is about to be committed, or was rolled back: then the client answers once more."""
