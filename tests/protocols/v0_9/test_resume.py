@@ -445,6 +445,18 @@ def test_a_transfer_that_has_not_gone_out_comes_again(site: Site, channel: Chann
     assert (queue.unacked, queue.ready_count) == (0, 0)
 
 
+def test_references_wait_for_their_own_resumption(channel: Channel) -> None:
+    channel.declare()
+    for reference in (b"kept", b"gone"):
+        channel.call("message.open", "message.ok", reference=reference)
+        channel.call("message.append", "message.ok", reference=reference, bytes=b"abc")
+    channel.call("message.checkpoint", "message.ok", reference=b"kept", identifier="one")
+    channel.client.drop()
+    again = resume(channel)
+    assert again.call("message.resume", "message.offset", reference=b"kept", identifier="one") == {"value": 3}
+    again.call("message.open", "message.ok", reference=b"gone")
+
+
 def test_transfers_in_requests_come_again(site: Site) -> None:
     """Their answers would name requests of the lost connection."""
     client = Client(site)

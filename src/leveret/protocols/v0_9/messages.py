@@ -154,8 +154,10 @@ class Messages:
             transfer.entry.queue.requeue(transfer.entry)
 
     def interrupt(self) -> None:
-        """The connection is lost: what has not gone out as a whole goes back, and the broker's answers are lost with it."""
+        """The connection is lost: what has not gone out as a whole goes back, the broker's answers are lost with it, and what
+        has a checkpoint waits to be resumed."""
         self.answers.interrupt()
+        self._leave_references()
         complete = [transfer for transfer in self.unanswered if transfer.complete]
         self._take_back([transfer for transfer in self.unanswered if not transfer.complete])
         self.unanswered.extend(complete)
@@ -187,8 +189,11 @@ class Messages:
     def close(self) -> None:
         """The channel is gone: what has a checkpoint waits for another one."""
         self.answers.close()
+        self._leave_references()
+        self.transaction_ended(False)
+
+    def _leave_references(self) -> None:
         for reference in self.references.values():
             if reference.turn == reference.staged.turn:
                 leave(reference.staged)
         self.references.clear()
-        self.transaction_ended(False)
