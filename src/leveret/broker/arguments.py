@@ -159,6 +159,8 @@ CONSUMER_ARGUMENTS: Final = _declared(
     # Of a reader that wants many messages in one delivery.
     Argument("x-packed", FLAG),
     Argument("x-packed-until", WHOLE, 0, LARGEST, "an offset"),
+    # Of a consumer of class message of 0-9 that keeps what it has of large messages.
+    Argument("x-resume", FLAG),
     # Of a reader of a planned batch; the lease looks at what they name.
     Argument("x-lease", TEXT),
     Argument("x-lease-epoch", WHOLE, 1, needs="x-lease"),

@@ -9,6 +9,7 @@ import pytest
 
 from leveret.broker.staging import IN_MEMORY, MOST_CHECKPOINTS, StagingSettings
 from leveret.protocols.v0_9.references import MOST_TRANSFERS
+from leveret.protocols.v0_9.transfers import CHECKPOINT_EVERY, MOST_RESUMING
 from leveret.wire.amqp0.commands import Method
 from tests.broker.support import HeldLog
 from tests.protocols.support import Site, bytes_of
@@ -564,3 +565,150 @@ def test_a_large_message_of_another_class(site: Site, channel: Channel) -> None:
     send(channel, body)
     (taken,) = [old.get()]
     assert taken is not None and bytes_of(taken.body) == body
+
+
+# Checkpoints of the client
+
+
+def consume_with_checkpoints(channel: Channel) -> None:
+    consume(channel, filter={"x-resume": True})
+
+
+def asked(channel: Channel) -> str:
+    """The identifier of what the client is asked to resume."""
+    channel.run()
+    method = channel.client.take("message.resume", channel.number)
+    assert method is not None and take(channel) is None
+    return str(method.arguments["identifier"])
+
+
+def rest(channel: Channel, offset: int) -> bytes:
+    """Say what there is of a message; the rest of it."""
+    channel.send("message.offset", value=offset)
+    channel.run()
+    taken = got(channel)
+    pieces = []
+    while (piece := channel.client.take("message.append", channel.number)) is not None:
+        pieces.append(piece.arguments["bytes"])
+    closed = channel.client.take("message.close", channel.number)
+    assert closed is not None and taken["body"] == (1, closed.arguments["reference"].encode())
+    return b"".join(pieces)
+
+
+BIG = bytes(range(256)) * 2000
+
+
+def test_a_client_with_checkpoints_is_asked_for_them(site: Site, channel: Channel) -> None:
+    channel.declare()
+    send(channel, BIG)
+    put(channel, b"small")
+    consume_with_checkpoints(channel)
+    assert got(channel)["body"] == (0, b"small")
+    identifier = asked(channel)
+    assert rest(channel, 0) == BIG and unacked(site) == 2
+    again = drop(channel)
+    consume_with_checkpoints(again)
+    assert got(again)["body"] == (0, b"small")
+    assert asked(again) == identifier
+    assert rest(again, 123_456) == BIG[123_456:]
+    for expected in (1, 0):
+        again.send("message.ok")
+        again.run()
+        assert unacked(site) == expected
+
+
+def test_a_client_may_have_everything(site: Site, channel: Channel) -> None:
+    channel.declare()
+    send(channel, BIG)
+    consume_with_checkpoints(channel)
+    asked(channel)
+    assert rest(channel, len(BIG)) == b""
+    channel.send("message.ok")
+    channel.run()
+    assert unacked(site) == 0
+
+
+@pytest.mark.parametrize("value", [len(BIG) + 1, 0], ids=["too much", "asked by nobody"])
+def test_an_offset_that_cannot_be(site: Site, channel: Channel, value: int) -> None:
+    channel.declare()
+    send(channel, BIG)
+    if value:
+        consume_with_checkpoints(channel)
+        asked(channel)
+    channel.send("message.offset", value=value)
+    assert channel.refused() == (530 if value else 503)
+    assert count(site) == 1 and unacked(site) == 0
+
+
+def test_an_offset_answers_once(channel: Channel) -> None:
+    channel.declare()
+    send(channel, BIG)
+    consume_with_checkpoints(channel)
+    asked(channel)
+    rest(channel, 1000)
+    channel.send("message.offset", value=0)
+    assert channel.refused() == 503
+
+
+def test_what_is_asked_for_goes_back_with_its_channel(site: Site, channel: Channel) -> None:
+    channel.declare()
+    send(channel, BIG)
+    consume_with_checkpoints(channel)
+    asked(channel)
+    channel.send("message.recover", requeue=True)
+    channel.run()
+    assert unacked(site) == 1
+    channel.client.drop()
+    assert count(site) == 1 and unacked(site) == 0
+
+
+def test_the_prefetch_window_counts_what_is_asked_for(site: Site, channel: Channel) -> None:
+    channel.declare()
+    for _ in range(2):
+        send(channel, BIG)
+    channel.call("message.qos", "message.ok", prefetch_count=1)
+    consume_with_checkpoints(channel)
+    asked(channel)
+    assert count(site) == 1
+    rest(channel, 0)
+    assert count(site) == 1
+    channel.send("message.ok")
+    asked(channel)
+
+
+def test_only_so_much_is_asked_for_at_a_time(site: Site, channel: Channel) -> None:
+    channel.declare()
+    for _ in range(MOST_RESUMING + 2):
+        send(channel, BIG[:140_000])
+    consume_with_checkpoints(channel)
+    assert count(site) == 2
+    for _ in range(MOST_RESUMING + 2):
+        asked(channel)
+        rest(channel, 139_000)
+    assert count(site) == 0
+
+
+def test_a_client_is_sent_checkpoints(channel: Channel) -> None:
+    channel.declare()
+    body = bytes(range(256)) * (CHECKPOINT_EVERY // 100)
+    send(channel, body)
+    consume_with_checkpoints(channel)
+    identifier = asked(channel)
+    channel.send("message.offset", value=0)
+    channel.run()
+    checkpoints: list[int] = []
+    octets = 0
+    for item in channel.client.received:
+        if isinstance(item, Method) and item.name == "message.append":
+            octets += len(item.arguments["bytes"])
+        elif isinstance(item, Method) and item.name == "message.checkpoint":
+            assert item.arguments["identifier"] == identifier
+            checkpoints.append(octets)
+    assert octets == len(body) and len(checkpoints) == 2
+    assert checkpoints[0] >= CHECKPOINT_EVERY and checkpoints[1] - checkpoints[0] >= CHECKPOINT_EVERY
+
+
+def test_checkpoints_are_for_those_who_acknowledge(channel: Channel) -> None:
+    channel.declare()
+    channel.send("message.consume", queue="q", no_ack=True, filter={"x-resume": True})
+    assert channel.refused() == 406

@@ -19,7 +19,7 @@ from leveret.protocols.v0_9.consumers import mix, publisher_of
 from leveret.protocols.v0_9.queue_methods import name_of
 from leveret.protocols.v0_9.realms import READ, WRITE
 from leveret.protocols.v0_9.references import find
-from leveret.protocols.v0_9.transfers import MessageConsumer
+from leveret.protocols.v0_9.transfers import RESUMES, MessageConsumer
 from leveret.protocols.v0_9_1 import basic_methods
 from leveret.protocols.v0_9_1.basic_methods import REPLY_NAME
 from leveret.protocols.v0_9_1.channel import WIDE, PendingPublish
@@ -142,6 +142,8 @@ def consume(channel: Channel, ticket: int, queue: str, destination: str, no_loca
         raise NotAllowed(f"attempt to reuse destination '{destination}': destinations are unique in the connection")
     if LEASE in filter or filter.get(BROWSE) is True:
         raise PreconditionFailed("message.consume: browsing and leases are for class basic")
+    if no_ack and filter.get(RESUMES) is True:
+        raise PreconditionFailed(f"message.consume: who keeps checkpoints ({RESUMES}) acknowledges: consume without no-ack")
     tag = destination or "amq.dest-" + secrets.token_urlsafe(16)
     basic_methods.consume(channel, name, tag, no_local, no_ack, exclusive, True, filter, MessageConsumer)
     consumer = channel.consumers[tag]
@@ -244,6 +246,11 @@ def reject(channel: Channel, code: int, text: str) -> None:
         channel.nack(tag, False, False)
 
 
+def offset(channel: Channel, value: int) -> None:
+    """message.offset: the client has so much of a message that it was asked to resume."""
+    channel.messages.offset(value)
+
+
 def empty(channel: Channel) -> None:
     """message.empty: nobody asks a client for a message."""
     raise CommandInvalid("message.empty: there was no message.get")
@@ -252,4 +259,5 @@ def empty(channel: Channel) -> None:
 HANDLERS: Final[dict[str, Callable[..., None]]] = {
     "message.transfer": transfer, "message.qos": qos, "message.consume": consume, "message.cancel": cancel,
     "message.get": get, "message.recover": recover, "message.ok": ok, "message.reject": reject, "message.empty": empty,
+    "message.offset": offset,
 }

@@ -1,7 +1,8 @@
 """What a channel has to do with class message of 0-9, in both directions.
 
 To the client a message goes as `message.transfer`, where it is large between `message.open` and `message.append`s that
-end with `message.close`. From the client it comes the same way.
+end with `message.close`. From the client it comes the same way. A consumer that keeps checkpoints is asked by
+`message.resume` instead what it has of a large message already, and sent checkpoints on the way.
 """
 
 from __future__ import annotations
@@ -10,17 +11,19 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from leveret.broker.bodies import whole
-from leveret.broker.errors import CommandInvalid
+from leveret.broker.errors import CommandInvalid, NotAllowed
 from leveret.broker.message import Entry
 from leveret.broker.queues.base import Queue
 from leveret.broker.staging import Staged
 from leveret.protocols.v0_9.answers import Answers
+from leveret.protocols.v0_9.files import tail
 from leveret.protocols.v0_9.references import Reference, leave
 from leveret.protocols.v0_9.transfers import (
     BODY_OVERHEAD,
     BY_REFERENCE,
     INLINE,
     Appending,
+    Resumed,
     Transfer,
     as_message,
     body_field,
@@ -38,6 +41,7 @@ class Messages:
     references  the client's that are open, by name
     pending     contents of closed ones, published in a transaction that is not committed
     answers     the broker's, in order
+    resuming    deliveries to consumers that keep checkpoints, and have not said yet how much they have
     unanswered  transfers that the client has to answer, in the order in which they went out: not those of consumers and
                 gets without acknowledgement, which nobody answers
     incomplete  how many of them have not gone out as a whole: they are not among the channel's unacknowledged
@@ -49,14 +53,16 @@ class Messages:
         self.references: dict[str, Reference] = {}
         self.pending: list[Staged] = []
         self.answers = Answers(channel)
+        self.resuming: deque[Resumed] = deque()
         self.unanswered: deque[Transfer] = deque()
         self.incomplete = 0
         self.answered: list[Transfer] = []
 
     # To the client
 
-    def deliver(self, entry: Entry, destination: str, acknowledged: bool) -> None:
-        """Transfer a message to a destination of the client's. `acknowledged`: it has to answer."""
+    def deliver(self, entry: Entry, destination: str, acknowledged: bool, resumes: bool = False) -> None:
+        """Transfer a message to a destination of the client's. `acknowledged`: it has to answer. `resumes`: it is asked for
+        its checkpoint of a large one first."""
         channel = self.channel
         connection = channel.connection
         engine = connection.engine
@@ -72,28 +78,62 @@ class Messages:
         if len(reference) > room:
             start = encode(entry, without_headers(header, message.size), destination)
             room = engine.method_max - len(start) - BODY_OVERHEAD - len(end)
-        transfer = Transfer(tag, entry, False) if acknowledged else None
+        transfer = Transfer(tag, entry) if acknowledged else None
         if transfer is not None:
-            self.unanswered.append(transfer)
             self.incomplete += 1
         size = message.size
         if size <= room and size <= connection.most_encoded:
             request = engine.send_encoded_method(channel.number, start + body_field(INLINE, whole(message.body)) + end)
             if transfer is not None:
                 transfer.request = request
+                self.unanswered.append(transfer)
                 self._complete(transfer)
         else:
-            engine.send(channel.number, "message.open", {"reference": reference})
-            request = engine.send_encoded_method(channel.number, start + body_field(BY_REFERENCE, reference.encode()) + end)
-            if transfer is not None:
-                transfer.request = request
-            appending = Appending(channel, reference, message.body, size, transfer)
-            if size > connection.most_encoded:
-                connection.send_later(appending)
+            payload = start + body_field(BY_REFERENCE, reference.encode()) + end
+            resumed = Resumed(reference, payload, message, transfer)
+            if resumes:
+                resumed.identifier = f"{channel.broker.identity}.{entry.queue.id}.{entry.seq}"
+                resumed.request = engine.send(channel.number, "message.resume", {
+                    "reference": reference, "identifier": resumed.identifier})
+                self.resuming.append(resumed)
             else:
-                while not appending.is_done():
-                    appending.encode(engine, appending.take(size))
+                engine.send(channel.number, "message.open", {"reference": reference})
+                self._refer(resumed, 0)
         connection.mark()
+
+    def _refer(self, resumed: Resumed, at: int) -> None:
+        """Transfer a message by a reference that is open, and append its body from some octet on."""
+        connection = self.channel.connection
+        engine = connection.engine
+        request = engine.send_encoded_method(self.channel.number, resumed.payload)
+        if resumed.transfer is not None:
+            resumed.transfer.request = request
+            self.unanswered.append(resumed.transfer)
+        message = resumed.message
+        size = message.size - at
+        if not size:
+            self.end(resumed.reference, resumed.transfer)
+            return
+        appending = Appending(self.channel, resumed, tail(message.body, at), size)
+        if size > connection.most_encoded:
+            connection.send_later(appending)
+        else:
+            while not appending.is_done():
+                appending.encode(engine, appending.take(size))
+
+    def offset(self, value: int) -> None:
+        """The client has so many octets of what it was asked to resume: on plain frames the oldest such content."""
+        resuming = self.resuming
+        first = self.channel.answers_from
+        found = next((resumed for resumed in resuming if resumed.request == first), None)
+        if found is None:
+            raise CommandInvalid("message.offset: there is no message.resume that it could answer")
+        if value > found.message.size:
+            raise NotAllowed(f"message.offset: {value} octets of '{found.identifier}' are there already, but it has"
+                             f" {found.message.size}")
+        resuming.remove(found)
+        self._refer(found, value)
+        self.channel.wake()
 
     def end(self, reference: str, transfer: Transfer | None) -> None:
         """All of a message was appended to its reference."""
@@ -140,27 +180,27 @@ class Messages:
 
     def held(self, queue: Queue) -> list[Entry]:
         """What is on its way to the client."""
-        return [transfer.entry for transfer in self.unanswered if not transfer.complete and transfer.entry.queue is queue]
+        return [transfer.entry for transfer in self._on_the_way() if transfer.entry.queue is queue]
+
+    def _on_the_way(self) -> list[Transfer]:
+        resuming = [resumed.transfer for resumed in self.resuming if resumed.transfer is not None]
+        return [transfer for transfer in [*self.unanswered, *resuming] if not transfer.complete]
 
     def give_back(self) -> None:
-        """The channel closes: what has not gone out as a whole goes back."""
-        self._take_back([transfer for transfer in self.unanswered if not transfer.complete])
-
-    def _take_back(self, transfers: list[Transfer]) -> None:
-        self.unanswered.clear()
+        """The channel closes, or its connection is lost: what has not gone out as a whole goes back."""
+        transfers = self._on_the_way()
+        self.unanswered = deque(transfer for transfer in self.unanswered if transfer.complete)
+        self.resuming.clear()
         self.incomplete = 0
         for transfer in reversed(transfers):
             self.channel.uncount(0, transfer.entry)
             transfer.entry.queue.requeue(transfer.entry)
 
     def interrupt(self) -> None:
-        """The connection is lost: what has not gone out as a whole goes back, the broker's answers are lost with it, and what
-        has a checkpoint waits to be resumed."""
+        """The connection is lost, and with it what is under way: the broker's answers, references in both directions."""
         self.answers.interrupt()
         self._leave_references()
-        complete = [transfer for transfer in self.unanswered if transfer.complete]
-        self._take_back([transfer for transfer in self.unanswered if not transfer.complete])
-        self.unanswered.extend(complete)
+        self.give_back()
 
     def forget_requests(self) -> None:
         """The channel goes on where the client cannot name the requests of the transfers that it has not answered."""

@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     from leveret.protocols.v0_9.messages import Messages
     from leveret.protocols.v0_9_1.channel import Channel as Channel091
 
+# In the filter of a consumer that keeps checkpoints.
+RESUMES: Final = "x-resume"
+# What one channel is asked to resume at a time.
+MOST_RESUMING: Final = 64
+# Octets between two checkpoints.
+CHECKPOINT_EVERY: Final = 8 << 20
 INLINE: Final = b"\0"
 BY_REFERENCE: Final = b"\1"
 _SIZE: Final = struct.Struct(">I").pack
@@ -42,7 +48,8 @@ APPEND_OVERHEAD: Final = 12
 
 
 class MessageConsumer(ClassConsumer):
-    """A consumer of class message. `destination` is its tag, or "": there may be any number that have no name."""
+    """A consumer of class message. `destination` is its tag, or "": there may be any number that have no name. `resumes`:
+    it keeps checkpoints of what is interrupted."""
 
     kind = MESSAGE
 
@@ -50,14 +57,18 @@ class MessageConsumer(ClassConsumer):
                  priority: int, arguments: dict[str, object]) -> None:
         super().__init__(channel, queue, tag, no_ack, exclusive, no_local, priority, arguments)
         self.destination = tag
+        self.resumes = arguments.get(RESUMES) is True
         self.messages: Messages = channel.messages  # type: ignore[attr-defined]  # a channel of 0-9
+
+    def can_take(self, size: int) -> bool:
+        return len(self.messages.resuming) < MOST_RESUMING and super().can_take(size)
 
     def deliver(self, entry: Entry) -> None:
         channel = self.on_channel
         if channel.sized and not self.no_ack:
             channel.unacked_size += entry.message.size
             self.unacked_size += entry.message.size
-        self.messages.deliver(entry, self.destination, not self.no_ack)
+        self.messages.deliver(entry, self.destination, not self.no_ack, self.resumes)
 
 
 class Transfer:
@@ -66,10 +77,25 @@ class Transfer:
 
     __slots__ = ("complete", "entry", "request", "tag")
 
-    def __init__(self, tag: int, entry: Entry, complete: bool) -> None:
+    def __init__(self, tag: int, entry: Entry) -> None:
         self.tag = tag
         self.entry = entry
-        self.complete = complete
+        self.complete = False
+        self.request = 0
+
+
+class Resumed:
+    """A message that goes by reference. payload: that of its transfer. identifier: that of its checkpoints, the same
+    whenever it is delivered, and "" for none. request: the id of the `message.resume`, 0 where methods have none."""
+
+    __slots__ = ("identifier", "message", "payload", "reference", "request", "transfer")
+
+    def __init__(self, reference: str, payload: bytes, message: Message, transfer: Transfer | None) -> None:
+        self.reference = reference
+        self.payload = payload
+        self.message = message
+        self.transfer = transfer
+        self.identifier = ""
         self.request = 0
 
 
@@ -115,14 +141,15 @@ def without_headers(header: bytes, size: int) -> bytes:
 class Appending(Sending):
     """A body that is appended to a reference as the socket takes it; then the reference is closed."""
 
-    __slots__ = ("channel", "reference", "room", "transfer")
+    __slots__ = ("_unchecked", "channel", "resumed", "room")
 
-    def __init__(self, channel: Channel, reference: str, body: Body, size: int, transfer: Transfer | None) -> None:
+    def __init__(self, channel: Channel, resumed: Resumed, body: Body, size: int) -> None:
         super().__init__(channel.number, body, size)
         self.channel = channel
-        self.reference = reference
-        self.transfer = transfer
-        self.room = channel.connection.engine.method_max - APPEND_OVERHEAD - len(reference)
+        self.resumed = resumed
+        self.room = channel.connection.engine.method_max - APPEND_OVERHEAD - len(resumed.reference)
+        # Octets since the last checkpoint.
+        self._unchecked = 0
 
     def take(self, most: int) -> bytes:
         if self.channel.closing:
@@ -133,7 +160,14 @@ class Appending(Sending):
     def encode(self, engine: Engine, data: bytes) -> None:
         if self.channel.closing:
             return
+        resumed = self.resumed
+        reference = resumed.reference
         for at in range(0, len(data), self.room):
-            engine.send(self.number, "message.append", {"reference": self.reference, "bytes": data[at : at + self.room]})
+            engine.send(self.number, "message.append", {"reference": reference, "bytes": data[at : at + self.room]})
         if self.is_done():
-            self.channel.messages.end(self.reference, self.transfer)
+            self.channel.messages.end(reference, resumed.transfer)
+        elif resumed.identifier:
+            self._unchecked += len(data)
+            if self._unchecked >= CHECKPOINT_EVERY:
+                self._unchecked = 0
+                engine.send(self.number, "message.checkpoint", {"reference": reference, "identifier": resumed.identifier})
