@@ -1,7 +1,7 @@
 """Streams into Spark, all default columns, random bodies of 200 octets, to the `noop` sink:
 `python -m bench.spark [--rows 5000000] [--tail 1000000] [--rounds 3]`.
 
-sealed   history from segment files, beside what Spark itself needs for the same files
+sealed   history from segment files: by the data source, by `pyspark_amqp.load`, and by `spark.read.parquet`
 tail     what is not sealed, over AMQP: wall clock, and seconds of the Python worker
 """
 
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+import pyspark_amqp
 from leveret import blocking
 from leveret.cli.control_client import call
 from leveret.spark.batch_reader import StreamBatchReader
@@ -115,8 +116,11 @@ def main() -> None:
                 fill(broker, "sealed", arguments.rows)
                 files = seal(broker, "sealed", arguments.rows)
                 found = rate(arguments.rounds, arguments.rows, partial(stream, "sealed", history="segments"))
+                loaded = rate(arguments.rounds, arguments.rows, partial(pyspark_amqp.load, spark, url=broker.url(),
+                                                                        stream="sealed", history="segments"))
                 plain = rate(arguments.rounds, arguments.rows, partial(spark.read.parquet, *files))
-                print(f"sealed, in {len(files)} files: {found:,} rows a second, spark.read.parquet {plain:,}", flush=True)
+                print(f"sealed, in {len(files)} files: data source {found:,} rows a second, pyspark_amqp.load {loaded:,}, "
+                      f"spark.read.parquet {plain:,}", flush=True)
         spark.stop()
 
 

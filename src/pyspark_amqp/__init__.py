@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from leveret.spark.finish import finish
+from leveret.spark.history import load
 from leveret.spark.source import AmqpDataSource
 
 DefaultSource = AmqpDataSource
 
-__all__ = ["AmqpDataSource", "DefaultSource", "finish"]
+__all__ = ["AmqpDataSource", "DefaultSource", "finish", "load"]

@@ -69,3 +69,4 @@ def test_the_examples_run(spark: SparkSession, broker: LeveretProcess, orders: N
     assert printed["orders_by_minute.py"] == "7 17.5\n"
     assert printed["orders_by_region.py"] == "[('north', 4), ('south', 3)]\n"
     assert "|  NULL|late|" in printed["failed.py"]
+    assert printed["count_history.py"] == "7\n"

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import fsspec
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from pyspark.sql.datasource import InputPartition
 
 from leveret import blocking
+from leveret.cli.control_client import call
 from leveret.spark import reading
 from leveret.spark.batch_reader import StreamBatchReader
-from leveret.spark.errors import ReadFailed
+from leveret.spark.errors import OptionError, ReadFailed
 from leveret.spark.options import read_options
 from leveret.spark.planning import StreamPartition
 from leveret.spark.target import Target
@@ -47,7 +51,7 @@ def stream(broker: LeveretProcess, connection: blocking.Connection, name: str) -
 
 def seal(broker: LeveretProcess, connection: blocking.Connection, name: str, stop: int) -> None:
     """Have everything up to an offset sealed."""
-    run_command(broker, "streams", "seal", name)
+    call(broker.data_dir, "streams.seal", {"vhost": "/", "name": name})
     with connection.channel() as channel:
         until(lambda: segments(channel, name) and segments(channel, name)[-1]["last"] == stop - 1)
 
@@ -151,7 +155,7 @@ def middle_of_bodies(content: bytes) -> int:
     return int(column.data_page_offset) + int(column.total_compressed_size) // 2
 
 
-def elsewhere(made: StreamBatchReader, number: int, path: Path) -> list[InputPartition]:
+def elsewhere(made: StreamBatchReader, number: int, path: Path | str) -> list[InputPartition]:
     """What it plans, in one task, with another path of one segment."""
     part, = made.partitions()
     assert isinstance(part, StreamPartition)
@@ -209,6 +213,46 @@ def test_erased_messages_are_missed_by_nobody(broker: LeveretProcess, connection
     # Planned before, read afterwards: the files from before are held, and over AMQP the manifest explains what is missing.
     late = table(before, planned).column("offset").to_pylist()
     assert late == (kept if history == "amqp" else list(range(200)))
+
+
+class Locked(LocalFileSystem):
+    """Local files, for who has the key."""
+
+    protocol = "locked"
+
+    def __init__(self, key: str = "", **options: Any) -> None:
+        super().__init__(**options)
+        if key != "s3cret":
+            raise PermissionError("wrong key")
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(path).removeprefix("locked://")
+
+
+@pytest.mark.parametrize("name_of_file", ["storage.toml", "storage.json"])
+def test_file_systems_are_told_what_the_file_of_an_option_says(
+        broker: LeveretProcess, connection: blocking.Connection, stream: str, over_amqp: OverAmqp, tmp_path: Path,
+        name_of_file: str) -> None:
+    fsspec.register_implementation("locked", Locked, clobber=True)
+    with connection.channel() as channel:
+        place = f"locked://{file_of(channel, stream, 1)}"
+    file = tmp_path / name_of_file
+    file.write_text('key = "s3cret"' if file.suffix == ".toml" else '{"key": "s3cret"}')
+    made = reader(broker, stream, storageOptionsFile=str(file), history="segments")
+    planned = elsewhere(made, 1, place)
+    # What goes to the workers has the path and no key.
+    sent = pickle.dumps((made, planned))
+    assert str(file).encode() in sent and b"s3cret" not in sent
+    assert table(*pickle.loads(sent)).column("offset").to_pylist() == list(range(TOTAL))
+    assert over_amqp.ranges == [(SEALED, TOTAL)]
+    file.write_text('key = "other"' if file.suffix == ".toml" else '{"key": "other"}')
+    with pytest.raises(ReadFailed, match="cannot be opened: wrong key"):
+        table(*pickle.loads(sent))
+    file.write_text("s3cret")
+    with pytest.raises(OptionError, match=f"{name_of_file}' is no {file.suffix[1:].upper()}; expected") as caught:
+        reader(broker, stream, storageOptionsFile=str(file))
+    assert "s3cret" not in str(caught.value)
 
 
 def test_sealed_messages_through_spark(spark: SparkSession, broker: LeveretProcess, stream: str, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from leveret.spark.planning import StreamPartition
 from leveret.spark.stream_reader import StreamReader
 from leveret.spark.target import Target
 from tests.spark.support import declare_stream, publish, until
-from tests.spark.test_history import OverAmqp, over_amqp, run_command, segments
+from tests.spark.test_history import OverAmqp, over_amqp, seal, segments
 from tests.support.broker import LeveretProcess, leveret_only
 from tests.support.requests import ask
 
@@ -40,12 +40,11 @@ def hasty_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeveretPr
 def planned(hasty_broker: LeveretProcess, name: str, request: pytest.FixtureRequest,
             monkeypatch: pytest.MonkeyPatch) -> tuple[StreamBatchReader | StreamReader, StreamPartition]:
     """A reader, and its task over offsets 0 to 9, which are in two files; a third one has 10 to 14."""
-    with blocking.connect(hasty_broker.url()) as connection, connection.channel() as channel:
+    with blocking.connect(hasty_broker.url()) as connection:
         declare_stream(connection, name, x_max_length_bytes=20 * SIZE)
         for stop in (5, 10, 15):
             publish(connection, name, [os.urandom(SIZE) for _ in range(5)])
-            run_command(hasty_broker, "streams", "seal", name)
-            until(lambda stop=stop: segments(channel, name) and segments(channel, name)[-1]["last"] == stop - 1)
+            seal(hasty_broker, connection, name, stop)
     options = {"url": hasty_broker.url(), "stream": name, "startingOffsets": "earliest", "arrowBatchRows": "5"}
     target = Target("stream", "stream", name)
     made: StreamBatchReader | StreamReader

@@ -126,6 +126,10 @@ OPTIONS: Final = (
     Option("history", "auto, segments, amqp", "auto", (STREAM,),
            "Where sealed messages are read: from the broker's segment files where they can be opened (`auto`), from these "
            "only (`segments`), or never (`amqp`).", values.choice("auto", "segments", "amqp")),
+    Option("storageOptionsFile", "path", None, (STREAM,),
+           "A file in TOML, or JSON where it is called so, with what the file system of the segments' URL is told besides, "
+           "such as credentials; each process that reads them reads it. Left out, that comes from its environment.",
+           values.text),
     Option("spoolDir", "path", None, (SPOOL,),
            "The directory in which messages of another broker are kept until they are committed; all workers must see it.",
            values.text),
@@ -207,6 +211,7 @@ class Settings:
     routing_key_filter: str | None
     headers_format: str
     history: str
+    storage_options_file: str | None
     spool_dir: str | None
     prefetch: int | None
     arrow_batch_rows: int

@@ -29,6 +29,7 @@ from leveret.spark.holding import Renewal
 from leveret.spark.options import Settings
 from leveret.spark.planning import Slice, StreamPartition
 from leveret.spark.schema import arrow_schema
+from leveret.spark.storage import storage_options
 from leveret.spark.topology import describe
 
 log = logging.getLogger("leveret.spark")
@@ -48,6 +49,7 @@ class Reading:
     prefetch: int | None = None
     batch_rows: int = 16_384
     fail_on_data_loss: bool = True
+    storage_options_file: str | None = None
 
     def batches(self, task: StreamPartition) -> Iterator[pa.RecordBatch]:
         """All of its slices, with the schema that Spark wants. The files of the batch are held meanwhile."""
@@ -57,8 +59,11 @@ class Reading:
 
 
 def reading_of(settings: Settings) -> Reading:
+    """`OptionError` for files that cannot be read."""
+    storage_options(settings.storage_options_file)
     return Reading(endpoint_of(settings), settings.columns, settings.history, settings.headers_format,
-                   settings.routing_key_filter, settings.prefetch, settings.arrow_batch_rows, settings.fail_on_data_loss)
+                   settings.routing_key_filter, settings.prefetch, settings.arrow_batch_rows, settings.fail_on_data_loss,
+                   settings.storage_options_file)
 
 
 class BatchMaker:
@@ -106,6 +111,7 @@ class SliceReader:
         # Files are checked by their offsets.
         wanted = {*self._maker.names, "offset"}
         self._file_names = [name for name in COLUMNS if name in wanted]
+        self._storage = storage_options(reading.storage_options_file)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         part = self.part
@@ -134,7 +140,7 @@ class SliceReader:
         stop = min(self.part.stop, segment.last + 1)
         first = self.position
         count = 0
-        with open_segment(segment.path, expected=segment) as reader:
+        with open_segment(segment.path, self._storage, segment) as reader:
             for batch in reader.read(self._file_names, first, stop - 1, self.part.stream, self.part.partition,
                                      self.reading.batch_rows):
                 offsets = batch.column("offset")
