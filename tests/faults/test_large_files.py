@@ -1,4 +1,4 @@
-"""A large file through a broker process, staged in both directions: its memory stays small."""
+"""A large file, and a large message by reference, through a broker process in both directions: its memory stays small."""
 
 from __future__ import annotations
 
@@ -56,4 +56,39 @@ def test_a_file_takes_no_memory(process: LeveretProcess) -> None:
     assert received == SIZE
     assert peak - before < 100 * MIB
     client.call("queue.delete", "queue.delete-ok", queue="files")
+    assert list((process.data_dir / "staged").iterdir()) == []
+
+
+def test_a_message_by_reference_takes_no_memory(process: LeveretProcess) -> None:
+    client = Client(process)
+    client.call("queue.declare", "queue.declare-ok", queue="messages", durable=True)
+    before = peak = process.memory()
+    client.call("message.open", "message.ok", reference="r")
+    client.send("message.transfer", routing_key="messages", delivery_mode=2, body=(1, b"r"))
+    left = SIZE
+    while left:
+        piece = PIECE[:left]
+        client.call("message.append", "message.ok", reference="r", bytes=piece)
+        left -= len(piece)
+        peak = max(peak, process.memory())
+    client.call("message.close", "message.ok", reference="r")
+    client.expect("message.ok")
+    client.call("message.get", "message.ok", queue="messages")
+    client.expect("message.open")
+    assert client.expect("message.transfer").arguments["body"][0] == 1
+    received = 0
+    while True:
+        command = client.next()
+        assert isinstance(command, Method)
+        if command.name == "message.close":
+            break
+        octets = command.arguments["bytes"]
+        at = received % len(PIECE)
+        assert octets == (PIECE + PIECE + PIECE)[at : at + len(octets)]
+        received += len(octets)
+        peak = max(peak, process.memory())
+    assert received == SIZE
+    assert peak - before < 100 * MIB
+    client.send("message.ok")
+    client.call("queue.delete", "queue.delete-ok", queue="messages")
     assert list((process.data_dir / "staged").iterdir()) == []
