@@ -1,5 +1,5 @@
-"""kill -9 of a broker in the middle of references of class message: what a checkpoint has confirmed is there, the rest follows,
-nothing is lost or doubled."""
+"""kill -9 of a broker in the middle of references of class message: what a checkpoint has confirmed is there, the rest
+follows, nothing is lost or doubled."""
 
 from __future__ import annotations
 

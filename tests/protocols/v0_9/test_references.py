@@ -10,6 +10,7 @@ import pytest
 from leveret.broker.staging import IN_MEMORY, MOST_CHECKPOINTS, StagingSettings
 from leveret.protocols.v0_9.references import MOST_TRANSFERS
 from leveret.protocols.v0_9.transfers import CHECKPOINT_EVERY, MOST_RESUMING
+from leveret.protocols.v0_9_1.connection import MAX_BACKLOG_SIZE
 from leveret.wire.amqp0.commands import Method
 from tests.broker.support import HeldLog
 from tests.protocols.support import Site, bytes_of
@@ -712,3 +713,27 @@ def test_checkpoints_are_for_those_who_acknowledge(channel: Channel) -> None:
     channel.declare()
     channel.send("message.consume", queue="q", no_ack=True, filter={"x-resume": True})
     assert channel.refused() == 406
+
+
+def test_what_comes_behind_a_checkpoint_waits_and_stops_the_socket() -> None:
+    log = HeldLog()
+    channel = connect(Site(log)).channel()
+    channel.declare(durable=True)
+    channel.call("message.open", "message.ok", reference="r")
+    log.held = True
+    channel.send("message.checkpoint", reference="r", identifier="c")
+    refer(channel)
+    pieces = 5
+    for _ in range(pieces):
+        channel.send("message.append", reference="r", bytes=BIG[:100_000])
+    channel.run()
+    assert channel.client.peer.reading
+    for _ in range(MAX_BACKLOG_SIZE // 100_000):
+        channel.send("message.append", reference="r", bytes=BIG[:100_000])
+        pieces += 1
+    channel.run()
+    assert not channel.client.peer.reading and answers(channel) == []
+    log.release_all()
+    channel.run()
+    assert channel.client.peer.reading
+    assert answers(channel) == ["ok"] * (pieces + 1)

@@ -46,14 +46,21 @@ class _Checkpoint:
             channel.connection.close(CODES[error.condition], str(error))
         else:
             channel.messages.answers.release(self.answer)
+            channel.resume()
 
 
 def checkpoint(channel: Channel, reference: str, identifier: str) -> None:
-    """message.checkpoint: answered when everything up to here is on disk."""
+    """message.checkpoint: answered when everything up to here is on disk. The channel does nothing else until then, or it
+    could have others wait behind any number of syncs."""
     found = find(channel, reference)
     answer = Answer("message.ok", {}, channel.request, held=True)
     channel.messages.answers.add(answer)
-    found.staged.checkpoint(identifier, _Checkpoint(channel, answer).kept)
+    channel.stall()
+    try:
+        found.staged.checkpoint(identifier, _Checkpoint(channel, answer).kept)
+    except BrokerError:
+        channel.stalled = False
+        raise
 
 
 def resume(channel: Channel, reference: str, identifier: str) -> None:

@@ -230,6 +230,8 @@ class Connection(VhostSession):
             channel.backlog_size += len(command.data)
         elif isinstance(command, Publish) and not command.spooled:
             channel.backlog_size += command.size
+        elif isinstance(command, Method):
+            channel.backlog_size += methods.octets_of(command)
         if len(channel.backlog) > MAX_BACKLOG or channel.backlog_size > MAX_BACKLOG_SIZE:
             self.hold_back("backlog")
 

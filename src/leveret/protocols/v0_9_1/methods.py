@@ -52,3 +52,10 @@ def name_of(command: Command) -> str:
     return f"method {class_id}.{method_id}"
 
 
+def octets_of(command: Method) -> int:
+    """Those of a body in the arguments of a method (0-9 class message)."""
+    if command.name == "message.append":
+        return len(command.arguments["bytes"])
+    if command.name == "message.transfer":
+        return len(command.arguments["body"][1])
+    return 0
