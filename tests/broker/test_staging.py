@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from leveret.broker.bodies import StoredBody, whole
-from leveret.broker.errors import BrokerError, ContentTooLarge, ResourceError, ResourceLocked
+from leveret.broker.errors import BrokerError, ContentTooLarge, PreconditionFailed, ResourceError, ResourceLocked
 from leveret.broker.log import Recovery
 from leveret.broker.metadata import VHOST, make_key
-from leveret.broker.staging import IN_MEMORY, Staged, StagingSettings
+from leveret.broker.staging import IN_MEMORY, MOST_CHECKPOINTS, Staged, StagingSettings
 from leveret.storage.staged import DIRECTORY, StagedFiles
 from tests.broker.support import World
 
@@ -221,3 +221,161 @@ def test_what_was_promised_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     first.discard()
     del first
     begin(world, 20, identifier="b")
+
+
+# What is known by its checkpoints
+
+
+def refer(world: World, owner: object = ALICE) -> Staged:
+    return world.broker.staging.begin("/", "alice", "message", owner)
+
+
+def check(world: World, staged: Staged, name: str = "c") -> None:
+    kept: list[BrokerError | None] = []
+    staged.checkpoint(name, kept.append)
+    world.run()
+    assert kept == [None]
+
+
+def resume(world: World, name: str = "c", owner: object = ALICE, user: str = "alice") -> Staged | None:
+    return world.broker.staging.resume("/", user, "message", name, owner)
+
+
+def test_it_goes_on_from_its_checkpoint(world: World) -> None:
+    staged = refer(world)
+    staged.append(b"abc")
+    check(world, staged)
+    staged.append(b"lost")
+    staged.detach()
+    assert resume(world) is staged and staged.size == 3
+    staged.append(b"def")
+    assert whole_of(staged) == b"abcdef"
+    staged.published()
+    assert resume(world, owner=BOB) is None
+
+
+def test_a_checkpoint_is_of_its_user_and_kind(world: World) -> None:
+    staged = refer(world)
+    check(world, staged)
+    assert resume(world, user="bob") is None
+    assert world.broker.staging.resume("/", "alice", "file", "c", BOB) is None
+
+
+def test_it_is_resumed_by_one_at_a_time(world: World) -> None:
+    staged = refer(world)
+    check(world, staged)
+    turn = staged.turn
+    with pytest.raises(ResourceLocked, match="'c' is open already"):
+        resume(world)
+    assert resume(world, owner=BOB) is staged and staged.turn == turn + 1
+    staged.taken = True
+    with pytest.raises(ResourceLocked):
+        resume(world)
+
+
+def test_the_last_checkpoint_names_it(world: World) -> None:
+    staged = refer(world)
+    for name in ("a", "b", "a"):
+        staged.append(b"x")
+        check(world, staged, name)
+    assert staged.identifier == "a" and staged.checkpoints == {"b": 2, "a": 3}
+    staged.detach()
+    assert resume(world, "b") is staged and staged.size == 2
+    assert staged.identifier == "b" and resume(world, "a", BOB) is None
+
+
+def test_a_checkpoint_goes_to_the_newest_content(world: World) -> None:
+    first, second = refer(world), refer(world)
+    first.append(b"first")
+    check(world, first)
+    check(world, first, "also")
+    second.append(b"second")
+    check(world, second)
+    first.detach()
+    second.detach()
+    assert resume(world) is second and resume(world, "also") is first
+    first.detach()
+    third = refer(world)
+    check(world, third, "also")
+    assert first not in world.broker.staging.uploads.values()
+
+
+def test_a_checkpoint_that_was_overtaken_is_none(world: World) -> None:
+    calls: list[object] = []
+    staged = refer(world)
+    staged.append(b"abc")
+    check(world, staged)
+    staged.append(b"def")
+    kept: list[BrokerError | None] = []
+    world.broker.staging.sync = lambda body, synced: calls.append(synced)  # type: ignore[method-assign, misc]
+    staged.checkpoint("c", kept.append)
+    assert resume(world, owner=BOB) is staged
+    for call in calls:
+        call(None)  # type: ignore[operator]
+    assert kept == [None] and staged.checkpoints == {"c": 3}
+
+
+def test_there_are_only_so_many(world: World) -> None:
+    staged = refer(world)
+    for number in range(MOST_CHECKPOINTS):
+        check(world, staged, str(number))
+    with pytest.raises(PreconditionFailed, match="64 checkpoints"):
+        staged.checkpoint("another", lambda error: None)
+
+
+def test_uploads_without_a_name_count(world: World) -> None:
+    world.broker.staging.settings = StagingSettings(max_per_user=1)
+    staged = refer(world)
+    with pytest.raises(ResourceError):
+        refer(world)
+    staged.discard()
+    refer(world)
+
+
+def test_checkpoints_are_there_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    metadata = {(VHOST, make_key("/")): b""}
+
+    def put(kind: str, key: str, value: bytes | None) -> None:
+        if value is None:
+            del metadata[kind, key]
+        else:
+            metadata[kind, key] = value
+
+    monkeypatch.setattr(world.log, "put", put)
+    world.broker.staging.place = StagedFiles(tmp_path, 0)
+    staged, short, none = refer(world), refer(world), refer(world)
+    for upload in (staged, short, none):
+        upload.append(b"abc")
+    check(world, staged)
+    check(world, short, "short")
+    discarded = refer(world)
+    check(world, discarded, "discarded")
+    discarded.discard()
+    staged.append(b"def")
+    world.broker.staging.close()
+    (tmp_path / DIRECTORY / short.name).write_bytes(b"ab")
+    assert len(metadata) == 3
+
+    after = World()
+    after.broker.staging.place = StagedFiles(tmp_path, 0)
+    recovery = Recovery()
+    recovery.metadata.update(metadata)
+    after.broker.recover(recovery)
+    assert resume(after, "short") is None and resume(after, "discarded") is None
+    found = resume(after)
+    assert found is not None and found.size == 3
+    found.append(b"DEF")
+    assert whole_of(found) == b"abcDEF"
+    assert [path.name for path in (tmp_path / DIRECTORY).iterdir()] == [found.name]
+
+
+def test_a_content_of_unknown_size_needs_room_for_its_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=100))
+    world = World()
+    world.broker.staging.place = StagedFiles(tmp_path, 10)
+    staged = refer(world)
+    staged.append(b"x" * 45)
+    with pytest.raises(ContentTooLarge, match=r"limits\.disk_free"):
+        staged.append(b"x")
+    assert staged.size == 45

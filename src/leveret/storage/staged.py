@@ -47,7 +47,7 @@ class StagedFiles(StagingPlace):
             os.close(file)
         except OSError as error:
             raise self.refusal(size or 0, str(error.strerror)) from None
-        return StagedFile(self, self._directory / name, 0, needed)
+        return StagedFile(self, self._directory / name, 0, needed, size is not None)
 
     def find(self, name: str, size: int | None) -> StagedBody | None:
         path = self._directory / name
@@ -58,7 +58,8 @@ class StagedFiles(StagingPlace):
         if size is not None and there > size:
             path.unlink()
             return None
-        return StagedFile(self, path, there, 0 if size is None else (size - there) * COPIES)
+        return StagedFile(self, path, there, 0 if size is None else (size - there) * COPIES,
+                          size is not None)
 
     def keep_only(self, names: Iterable[str]) -> None:
         kept = frozenset(names)
@@ -76,6 +77,11 @@ class StagedFiles(StagingPlace):
         """Whether so much may be written now."""
         return shutil.disk_usage(self._directory).free >= self.keep_free + octets
 
+    def has_room_for_copies(self, octets: int) -> bool:
+        """The same of a body that has so many octets, whose room was not promised to it."""
+        free = shutil.disk_usage(self._directory).free - self.keep_free - self._expected
+        return free >= octets * (COPIES - 1)
+
     def refusal(self, size: int, why: str) -> ContentTooLarge:
         """What the sender is told; the log has it too."""
         log.warning("a staged content of %d octets is refused: %s (%s)", size, why, self._directory)
@@ -86,14 +92,15 @@ class StagedFiles(StagingPlace):
 class StagedFile(StagedBody):
     """One file. It is open while it is written to only, for there may be many that wait in queues."""
 
-    __slots__ = ("_expected", "_file", "_kept", "_path", "_place")
+    __slots__ = ("_announced", "_expected", "_file", "_kept", "_path", "_place")
 
-    def __init__(self, place: StagedFiles, path: Path, size: int, expected: int) -> None:
+    def __init__(self, place: StagedFiles, path: Path, size: int, expected: int, announced: bool) -> None:
         super().__init__()
         self.size = size
         self._place = place
         self._path = path
         self._expected = expected
+        self._announced = announced
         self._kept = False
         self._file = -1
         place.expect(expected)
@@ -101,8 +108,10 @@ class StagedFile(StagedBody):
     def append(self, data: bytes) -> None:
         view = memoryview(data)
         try:
-            if not self._place.has_room(len(data)):
-                raise self._place.refusal(self.size + len(data), "too little space is free on the disk")
+            place = self._place
+            size = self.size + len(data)
+            if not place.has_room(len(data)) or not (self._announced or place.has_room_for_copies(size)):
+                raise place.refusal(size, "too little space is free on the disk")
             if self._file < 0:
                 self._file = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
             while len(view):
