@@ -53,6 +53,7 @@ class Site:
         self.allow("user", "/", Permission(".*", ".*", ".*"))
         settings.setdefault("heartbeat", 0)
         self.services = Services(self.broker, self.users, SessionSettings(**settings))
+        self.services.tunnels.start(self.posted.append)
         if vhost_settings is not None:
             self.services.vhost_settings["/"] = vhost_settings
         self.broker.end_turn()

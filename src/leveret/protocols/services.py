@@ -10,6 +10,7 @@ from leveret.broker.broker import Broker
 from leveret.broker.errors import BrokerError, NotAllowed, ResourceError
 from leveret.protocols.v0_9.interrupted import Interrupted
 from leveret.protocols.v0_9.realms import Realms
+from leveret.protocols.v0_9.tunnels import Tunnels
 from leveret.protocols.v1_0.termini import Termini
 from leveret.security.users import UserStore
 
@@ -120,6 +121,7 @@ class Services:
         self.amqp09 = amqp09 or Amqp09Settings()
         # The channels of AMQP 0-9, which may outlive their connections.
         self.interrupted = Interrupted()
+        self.tunnels = Tunnels()
         # The realms of AMQP 0-9, by vhost.
         self.realms: dict[str, Realms] = {}
         self.vhost_settings: dict[str, VhostSessionSettings] = {}

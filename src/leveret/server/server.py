@@ -66,6 +66,7 @@ class Server:
             broker.segments.store.start(self._post)
         broker.start()
         broker.staging.start(self._post)
+        self.services.tunnels.start(self._post)
         termini = self.services.termini
         termini.start()
         broker.end_turn()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 import time
@@ -15,8 +16,9 @@ from leveret.wire.amqp0.commands import Deliver
 from leveret.wire.amqp0.dialects import QPID
 from leveret.wire.amqp0.properties import encode_header
 from leveret.wire.amqp0.specs import V0_9
+from tests.protocols.v0_9.tunnelling import content, install
 from tests.support.amqp09 import Client
-from tests.support.broker import LeveretProcess, basic_config, leveret_only
+from tests.support.broker import ROOT, LeveretProcess, basic_config, leveret_only
 
 STREAM = 80
 
@@ -166,3 +168,52 @@ def test_the_broker_stops_while_channels_are_kept(process: LeveretProcess) -> No
     process.stop()
     process.start()
     assert ready(process, "kept") == 1
+
+
+# Tunnels
+
+
+HANDLERS = """
+import threading, time
+
+def write(request):
+    with open(request.meta_data["name"], "ab") as out:
+        out.write(request.body)
+
+def fail(request):
+    raise RuntimeError("the handler's own fault")
+
+def hang(request):
+    time.sleep(3600)
+"""
+
+
+def send_request(client: Client, data_name: str, body: bytes = b"", channel: int = 1, **meta_data: str) -> None:
+    header = content(body, data_name=data_name)
+    client.engine.send_content(channel, "tunnel.request", {"meta_data": meta_data}, header, body)
+    client.flush()
+
+
+def test_handlers_of_tunnels_cost_nobody_else_anything(tmp_path: Path) -> None:
+    leveret_only("it is started with handlers of its own")
+    install(tmp_path / "site", "handlers", HANDLERS, write="write", fail="fail", hang="hang")
+    environment = {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{tmp_path / 'site'}"}
+    out = tmp_path / "out"
+    with LeveretProcess(tmp_path, environment=environment).start() as process:
+        assert isinstance(process, LeveretProcess)
+        client = Client(process)
+        client.call("channel.open", "channel.open-ok", 2)
+        send_request(client, "hang", channel=2)
+        client.call("channel.open", "channel.open-ok", 3)
+        send_request(client, "fail", channel=3)
+        assert client.expect("channel.close").arguments["reply_code"] == 406
+        send_request(client, "write", b"1", name=str(out))
+        send_request(client, "write", b"2", name=str(out))
+        # Answered once the channel goes on, which is when the handler is done.
+        client.call("queue.declare", "queue.declare-ok", queue="q")
+        assert out.read_bytes() == b"12"
+        # Others come in, and log in, and the broker stops, while a handler hangs.
+        assert ready(process) == 0
+        lose(client)
+        process.stop()
+        assert "the handler's own fault" in process.log()

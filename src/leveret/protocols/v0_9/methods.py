@@ -17,6 +17,7 @@ from leveret.protocols.v0_9 import (
     queue_methods,
     reference_methods,
     stream_methods,
+    tunnel_methods,
 )
 from leveret.protocols.v0_9_1 import tx_methods
 from leveret.protocols.v0_9_1.channel import Channel
@@ -29,7 +30,7 @@ HANDLERS: Final[dict[str, Callable[..., None]]] = {
 }
 # Those with a content get the whole command.
 CONTENT_HANDLERS: Final[dict[str, Callable[..., None]]] = {
-    **file_methods.CONTENT_HANDLERS, **stream_methods.CONTENT_HANDLERS,
+    **file_methods.CONTENT_HANDLERS, **stream_methods.CONTENT_HANDLERS, **tunnel_methods.CONTENT_HANDLERS,
 }
 
 

@@ -159,6 +159,14 @@ class Engine(Machine):
         spec = self.version.methods.get(key)
         return key if spec is not None and self._receives(spec) else _NO_KEY
 
+    @property
+    def is_between_frames(self) -> bool:
+        """Whether nothing has come in part: no frame, and no content of a method. True once the peer has broken the
+        protocol."""
+        return self.state >= states.FAILED or not (
+            self._rest or self._gathered
+            or any(channel.stage in (assembly.HEADER, assembly.BODY) for channel in self._channels.values()))
+
     def receive(self, data: bytes) -> list[Command]:
         """The commands that `data` completes, in order. Never raises on what came from the peer."""
         out: list[Command] = []

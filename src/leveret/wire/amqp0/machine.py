@@ -234,6 +234,12 @@ class Machine(Output):
         self._limit = self.frame_max - FRAME_OVERHEAD + FRAME_SLACK
         self._fused_size = min(self._limit, self.max_body_size, self.spool_threshold)
 
+    def begin_open(self, number: int) -> None:
+        """Take the connection for open, with this one channel: for what is carried within a content of another."""
+        self.state = states.OPENED
+        self._open()
+        self._channels[number] = WireChannel(number)
+
     def _forget_channels(self) -> None:
         for channel in self._channels.values():
             channel.close(states.CHANNEL_CLOSED)
