@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from leveret.broker.message import make_address
+from leveret.broker.timers import Timers
 from leveret.protocols.v0_9.connection import Connection
 from leveret.wire.amqp0.commands import TICKET_SHIFT
 from leveret.wire.amqp0.properties import encode_header
@@ -75,22 +74,26 @@ def connect(site: Site, **options: Any) -> Client:
     return client
 
 
-class Clock:
-    """The broker's clock, which stands still until it is moved."""
+class Clock(Timers):
+    """The broker's timers over a clock that stands still until it is moved."""
 
-    def __init__(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.site = site
+    def __init__(self, site: Site) -> None:
+        super().__init__()
         self.time = 1_700_000_000_000
-        monkeypatch.setattr(site.broker.timers, "now", lambda: self.time, raising=False)
+        self.site = site
+        site.broker.timers = self
+
+    def now(self) -> int:
+        return self.time
 
     def advance(self, milliseconds: int) -> None:
-        """Time goes by, a millisecond at a time as far as anything is due."""
+        """Time goes by, from one thing that is due to the next."""
         end = self.time + milliseconds
         while True:
-            due = self.site.broker.timers.next_due()
+            due = self.next_due()
             if not due or due > end:
                 break
             self.time = max(self.time, due)
-            self.site.broker.timers.run(self.time)
+            self.run(self.time)
             self.site.run()
         self.time = end

@@ -34,8 +34,8 @@ def channel(site: Site) -> Channel:
 
 
 @pytest.fixture
-def clock(site: Site, monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(site, monkeypatch)
+def clock(site: Site) -> Clock:
+    return Clock(site)
 
 
 def resume(lost: Channel, client: Client | None = None, number: int = 0) -> Channel:
@@ -443,6 +443,18 @@ def test_a_transfer_that_has_not_gone_out_comes_again(site: Site, channel: Chann
     again.send("message.ok")
     again.run()
     assert (queue.unacked, queue.ready_count) == (0, 0)
+
+
+def test_a_channel_is_resumed_by_a_request(channel: Channel) -> None:
+    channel.declare()
+    channel.client.drop()
+    client = Client(channel.client.site)
+    plain = client.open_vhost
+    client.open_vhost = lambda: (client.engine.use_requests(), plain())  # type: ignore[method-assign, assignment]
+    client.open()
+    again = resume(channel, client)
+    assert again.call("queue.declare", "queue.declare-ok", queue="q", passive=True)["queue"] == "q"
+    assert refused(channel.client.site, "unknown")[0] == 404
 
 
 def test_references_wait_for_their_own_resumption(channel: Channel) -> None:

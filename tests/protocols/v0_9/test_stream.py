@@ -24,8 +24,8 @@ def channel(site: Site) -> Channel:
 
 
 @pytest.fixture
-def clock(site: Site, monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(site, monkeypatch)
+def clock(site: Site) -> Clock:
+    return Clock(site)
 
 
 def count(site: Site, queue: str = "q") -> int:
@@ -166,8 +166,14 @@ def test_cancel_ends_a_consumer(site: Site, channel: Channel) -> None:
     assert channel.call("stream.cancel", "stream.cancel-ok", consumer_tag="unknown") == {"consumer_tag": "unknown"}
 
 
-def test_a_queue_of_type_stream_has_no_consumers_of_the_class(channel: Channel) -> None:
+def test_a_queue_of_type_stream_has_no_consumers_of_the_class(site: Site, channel: Channel) -> None:
     channel.declare("log", durable=True, arguments={"x-queue-type": "stream"})
+    publish(channel, b"kept there", "log")
+    channel.run()
+    reader = site.channel()
+    reader.qos(10)
+    reader.consume("log", arguments={"x-stream-offset": "first"})
+    assert reader.delivered() == [b"kept there"]
     channel.send("stream.consume", queue="log")
     assert channel.refused() == 540
 
@@ -442,6 +448,15 @@ def test_a_message_that_waits_for_the_rate_is_not_delivered_at_once(channel: Cha
 
 
 # Priorities, and what overflow drops
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 5), (4, 5), (4, 9), (None, 5)])
+def test_there_are_two_levels_at_least(channel: Channel, low: int | None, high: int) -> None:
+    channel.declare(arguments={"x-max-length": 2})
+    publish(channel, b"low", **({} if low is None else {"priority": low}))
+    publish(channel, b"high", priority=high)
+    consume(channel)
+    assert delivered(channel) == [b"high", b"low"]
 
 
 def test_higher_priorities_come_first(channel: Channel) -> None:

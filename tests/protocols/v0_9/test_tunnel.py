@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from leveret.broker.message import make_address
-from leveret.protocols.v0_9 import tunnel_methods, tunnels
+from leveret.protocols.v0_9 import tunnels
 from leveret.security.permissions import Permission
 from leveret.wire.amqp0.commands import Method
 from leveret.wire.amqp0.engine import CLIENT, Engine
@@ -217,7 +217,7 @@ def test_a_broadcast_that_one_handler_refuses(tmp_path: Path, channel: Channel, 
 
 def test_so_many_requests_wait_for_a_handler(site: Site, channel: Channel, plugin: Plugin,
                                              monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tunnel_methods, "MOST_WAITING", 2)
+    monkeypatch.setattr(tunnels, "MOST_WAITING", 2)
     waiting = [connect(site).channel() for _ in range(2)]
     for caller in waiting:
         send(caller, data_name="slow")

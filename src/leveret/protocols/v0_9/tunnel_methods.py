@@ -40,7 +40,7 @@ def request(channel: Channel, command: ContentMethod) -> None:
     if not broadcast:
         workers = workers[:1]
     for worker in workers:
-        if worker.waiting >= MOST_WAITING:
+        if worker.is_busy():
             raise ResourceLocked(f"tunnel.request: {MOST_WAITING} requests wait for the handler '{name}', which is the"
                                  " most")
     headers: dict[str, Any] = properties.get("headers") or {}

@@ -64,6 +64,10 @@ class Worker:
         self._jobs: SimpleQueue[tuple[Request, Done]] = SimpleQueue()
         self._thread: Thread | None = None
 
+    def is_busy(self) -> bool:
+        """Whether as many requests wait as may."""
+        return self.waiting >= MOST_WAITING
+
     def submit(self, request: Request, done: Done) -> None:
         """Have a request handled; `done` is called once it was."""
         self.waiting += 1
