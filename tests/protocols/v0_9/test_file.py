@@ -586,7 +586,8 @@ def test_files_and_0_9_1(site: Site, channel: Channel) -> None:
     send(channel, b"file", filename="name", message_id="1")
     (taken,) = [old.get()]
     assert taken is not None and bytes_of(taken.body) == b"file"
-    assert decode_header(taken.header)[2] == {"message_id": "1", "headers": {"x-filename": "name"}}
+    assert decode_header(taken.header)[2] == {
+        "message_id": "1", "headers": {"x-filename": "name"}, "delivery_mode": 2}
     old.publish(body=b"from 0-9-1", message_id="2", headers={"x-filename": "other"})
     old.run()
     consume(channel)

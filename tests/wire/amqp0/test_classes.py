@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.wire.amqp0.classes import BASIC, FILE, MESSAGE, STREAM, decode_transfer, encode_transfer, from_basic, to_basic
+from leveret.wire.amqp0.classes import (
+    BASIC,
+    FILE,
+    MESSAGE,
+    STREAM,
+    decode_transfer,
+    encode_transfer,
+    from_basic,
+    to_basic,
+    with_headers,
+)
 from leveret.wire.amqp0.dialects import QPID
 from leveret.wire.amqp0.properties import decode_header, encode_header
 from leveret.wire.amqp0.specs import V0_9
@@ -41,12 +51,51 @@ def test_a_file_as_basic_and_back() -> None:
     header = encode_header(FILE, 9, given_, QPID, V0_9)
     properties = decode_header(to_basic(header))[2]
     assert properties["headers"] == {"a": 1, "x-filename": "orders.csv"} and "filename" not in properties
+    assert properties["delivery_mode"] == 2
     assert decode_header(from_basic(to_basic(header), FILE, 9), QPID, V0_9) == (FILE, 9, given_)
 
 
-def test_what_a_class_has_no_field_for_is_left_out() -> None:
-    header = encode_header(BASIC, 1, {"correlation_id": "c", "content_type": "t", "type": "x", "priority": 2})
+TEXTS = {"correlation_id": "c", "reply_to": "r", "message_id": "m", "type": "t", "app_id": "a", "cluster_id": "u"}
+
+
+@pytest.mark.parametrize(("kind", "hidden"), [
+    (FILE, {"correlation_id", "type", "app_id"}), (STREAM, set(TEXTS)), (MESSAGE, {"type", "cluster_id"}),
+], ids=["file", "stream", "message"])
+def test_texts_that_a_class_has_no_field_for_are_headers_there(kind: int, hidden: set[str]) -> None:
+    header = encode_header(BASIC, 1, {**TEXTS, "headers": {"n": 1}, "delivery_mode": 2})
+    made = from_basic(header, kind, 1)
+    fields = decode_transfer(made) if kind == MESSAGE else decode_header(made, QPID, V0_9)[2]
+    table = fields["application_headers" if kind == MESSAGE else "headers"]
+    assert table == {"n": 1, **{f"x-basic-{name.replace('_', '-')}": TEXTS[name] for name in hidden}}
+    back = decode_header(to_basic(made))[2]
+    assert {name: back[name] for name in TEXTS} == TEXTS
+    assert back["headers"] == {"n": 1}
+    assert back["delivery_mode"] == (1 if kind == STREAM else 2)
+
+
+def test_headers_are_set_and_removed_in_a_class_of_its_own() -> None:
+    made = decode_transfer(with_headers(encode_transfer(3, TRANSFER), {"n": None, "x": 5}, True))
+    assert made == {**TRANSFER, "ttl": 0, "expiration": 0, "application_headers": {"s": "x", "x": 5}}
+    header = encode_header(FILE, 9, {"filename": "f"}, QPID, V0_9)
+    fields = decode_header(with_headers(header, {"x": 5}, True), QPID, V0_9)[2]
+    assert fields == {"filename": "f", "headers": {"x": 5}}
+    assert with_headers(header[:-1], {"x": 5}, False) == header[:-1]
+
+
+def test_what_a_stream_has_no_place_for_is_left_out() -> None:
+    header = encode_header(BASIC, 1, {"content_type": "t", "user_id": "u", "expiration": "5", "priority": 2})
     assert decode_header(from_basic(header, STREAM, 1), QPID, V0_9)[2] == {"content_type": "t", "priority": 2}
+
+
+@pytest.mark.parametrize("value", [7, "x" * 256, "\u00fc" * 128, None], ids=["number", "long", "octets", "void"])
+def test_a_header_that_is_no_text_of_class_basic_stays_one(value: Any) -> None:
+    header = encode_header(STREAM, 1, {"headers": {"x-basic-type": value}}, QPID, V0_9)
+    assert decode_header(to_basic(header))[2] == {"headers": {"x-basic-type": value}, "delivery_mode": 1}
+
+
+def test_nobody_becomes_another_user_by_a_header() -> None:
+    header = encode_header(FILE, 1, {"headers": {"x-basic-user-id": "root"}}, QPID, V0_9)
+    assert "user_id" not in decode_header(to_basic(header))[2]
 
 
 @pytest.mark.parametrize("kind", [FILE, STREAM, MESSAGE])

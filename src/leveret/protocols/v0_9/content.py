@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from leveret.broker.broker import HeaderReader
-from leveret.broker.message import FORMAT_CLASS_0_9, Entry, Message
+from leveret.broker.message import AT_ONCE, FORMAT_CLASS_0_9, Entry, Message
+from leveret.broker.queues.expiry import expires_at
 from leveret.protocols.convert import to_amqp0
 from leveret.protocols.v0_9_1 import content
-from leveret.wire.amqp0.classes import class_of, from_basic, to_basic
+from leveret.wire.amqp0 import offsets
+from leveret.wire.amqp0.classes import class_of, from_basic, to_basic, with_headers
 from leveret.wire.amqp0.properties import decode_header
+from leveret.wire.amqp0.values import LongLong
 
 
 class ClassHeaderReader(HeaderReader):
@@ -31,15 +34,26 @@ class ClassHeaderReader(HeaderReader):
 def as_class(entry: Entry, kind: int) -> Message:
     """The message of an entry as a content of a class, with what the broker adds to it."""
     message = entry.message
-    if message.format == FORMAT_CLASS_0_9 and class_of(message.header) == kind and entry.overlay is None:
-        return message
+    overlay = entry.overlay
+    if message.format == FORMAT_CLASS_0_9 and class_of(message.header) == kind:
+        if overlay is None:
+            return message
+        changes = dict(overlay.headers)
+        if overlay.shows_offset:
+            changes[offsets.NAME] = LongLong(entry.seq - 1)
+        return _with_header(message, with_headers(message.header, changes, overlay.drop_expiration))
     if message.format & 1:
         message = to_amqp0.convert(entry)
         header = message.header
     else:
         header = content.header_of(entry)
-    return Message(message.address, from_basic(header, kind, message.size), message.body, message.size,
-                   message.persistent, message.priority, message.expires_at, -1, message.publisher, FORMAT_CLASS_0_9)
+    due = expires_at(entry)
+    return _with_header(message, from_basic(header, kind, message.size, -(-due // 1000) if due > AT_ONCE else 0))
+
+
+def _with_header(message: Message, header: bytes) -> Message:
+    return Message(message.address, header, message.body, message.size, message.persistent, message.priority,
+                   message.expires_at, -1, message.publisher, FORMAT_CLASS_0_9)
 
 
 def address_of(entry: Entry) -> bytes:

@@ -16,6 +16,7 @@ from leveret.broker.message import Entry
 from leveret.broker.queues.base import Queue
 from leveret.broker.staging import Staged
 from leveret.protocols.v0_9.answers import Answers
+from leveret.protocols.v0_9.content import as_class
 from leveret.protocols.v0_9.files import tail
 from leveret.protocols.v0_9.references import Reference, leave
 from leveret.protocols.v0_9.transfers import (
@@ -25,11 +26,11 @@ from leveret.protocols.v0_9.transfers import (
     Appending,
     Resumed,
     Transfer,
-    as_message,
     body_field,
     encode,
     without_headers,
 )
+from leveret.wire.amqp0.classes import MESSAGE
 
 if TYPE_CHECKING:
     from leveret.protocols.v0_9.channel import Channel
@@ -66,7 +67,7 @@ class Messages:
         channel = self.channel
         connection = channel.connection
         engine = connection.engine
-        message = as_message(entry)
+        message = as_class(entry, MESSAGE)
         header = message.header
         start = encode(entry, header, destination)
         tag = channel.next_tag

@@ -11,12 +11,10 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.bodies import Body
-from leveret.broker.message import FORMAT_CLASS_0_9, Entry, Message
-from leveret.protocols.convert import to_amqp0
+from leveret.broker.message import Entry, Message
 from leveret.protocols.v0_9.consumers import ClassConsumer
-from leveret.protocols.v0_9_1 import content
 from leveret.protocols.v0_9_1.outgoing import Sending
-from leveret.wire.amqp0.classes import MESSAGE, class_of, decode_transfer, encode_transfer, from_basic
+from leveret.wire.amqp0.classes import MESSAGE, decode_transfer, encode_transfer
 from leveret.wire.amqp0.engine import Engine
 
 if TYPE_CHECKING:
@@ -97,20 +95,6 @@ class Resumed:
         self.transfer = transfer
         self.identifier = ""
         self.request = 0
-
-
-def as_message(entry: Entry) -> Message:
-    """The message of an entry as one of class message, with what the broker adds to it."""
-    message = entry.message
-    if message.format == FORMAT_CLASS_0_9 and class_of(message.header) == MESSAGE and entry.overlay is None:
-        return message
-    if message.format & 1:
-        message = to_amqp0.convert(entry)
-        header = message.header
-    else:
-        header = content.header_of(entry)
-    return Message(message.address, from_basic(header, MESSAGE, message.size), message.body, message.size,
-                   message.persistent, message.priority, message.expires_at, -1, message.publisher, FORMAT_CLASS_0_9)
 
 
 def encode(entry: Entry, header: bytes, destination: str) -> bytes:

@@ -5,12 +5,14 @@ header is made of the fields of `message.transfer` from `ttl` to `application-he
 behind class, weight and body size as in any other.
 
 What has no place in class basic: `security-token`, which is for the broker alone; `transaction-id` and `filename` become
-headers.
+headers. Texts of class basic that another class has no field for become headers there, and come back from them, but for
+`user-id`: nobody has checked what a header says.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any, Final
 
 from leveret.wire.amqp0.constants import SYNTAX_ERROR
@@ -28,6 +30,12 @@ MESSAGE: Final = 120
 
 FILENAME: Final = "x-filename"
 TRANSACTION_ID: Final = "x-transaction-id"
+# What the header is called that holds a property of class basic.
+_BASIC_PREFIX: Final = "x-basic-"
+_KEPT: Final = ("correlation_id", "reply_to", "message_id", "type", "app_id", "cluster_id")
+_PERSISTENT: Final = 2
+_TRANSIENT: Final = 1
+_LONGEST_TEXT: Final = 255
 
 _FIXED: Final = struct.Struct(">HHQ")
 _TRANSFER: Final = V0_9.by_name["message.transfer"].fields
@@ -77,29 +85,72 @@ def to_basic(header: bytes) -> bytes:
         return header
     size: int = _FIXED.unpack_from(header)[2]
     try:
-        properties = _of_transfer(decode_transfer(header)) if kind == MESSAGE else decode_header(header, QPID, V0_9)[2]
+        properties = _of_transfer(decode_transfer(header)) if kind == MESSAGE else _of_content(kind, header)
     except WireError:
         properties = {}
-    filename = properties.pop("filename", None)
-    if filename:
-        properties["headers"] = {**properties.get("headers", {}), FILENAME: filename}
+    headers = properties.get("headers")
+    if headers:
+        for name, header_name in HIDDEN[kind]:
+            value = headers.get(header_name)
+            if isinstance(value, str) and len(value.encode("utf-8", "surrogateescape")) <= _LONGEST_TEXT:
+                properties[name] = value
+                del headers[header_name]
     return _encode(BASIC, size, properties)
 
 
-def from_basic(header: bytes, kind: int, size: int) -> bytes:
-    """The header of another class that says the same as one of class basic, for a body of `size` octets."""
+def from_basic(header: bytes, kind: int, size: int, expires: int = 0) -> bytes:
+    """The header of another class that says the same as one of class basic, for a body of `size` octets. `expires`: the
+    second of Unix time in which the message does, which class message has a field for."""
     try:
         properties = decode_header(header, RABBITMQ)[2]
     except WireError:
         properties = {}
-    if kind == MESSAGE:
-        return _encode_transfer(size, _to_transfer(properties))
-    headers = properties.get("headers") or {}
+    headers = dict(properties.get("headers") or {})
+    for name, header_name in HIDDEN[kind]:
+        if name in properties:
+            headers[header_name] = properties[name]
     if kind == FILE and isinstance(headers.get(FILENAME), str):
-        properties["filename"] = headers[FILENAME]
-        properties["headers"] = {name: value for name, value in headers.items() if name != FILENAME}
-    known = {field.name for field in V0_9.classes[kind].properties}
-    return _encode(kind, size, {name: value for name, value in properties.items() if name in known})
+        properties["filename"] = headers.pop(FILENAME)
+    if headers:
+        properties["headers"] = headers
+    else:
+        properties.pop("headers", None)
+    if kind == MESSAGE:
+        return _encode_transfer(size, {**_to_transfer(properties), "expiration": expires})
+    return _encode(kind, size, {name: value for name, value in properties.items() if name in _FIELDS[kind]})
+
+
+def with_headers(header: bytes, changes: dict[str, Any], drop_expiration: bool) -> bytes:
+    """The header of a content of another class than basic with some of its headers set, or removed where a change is None;
+    as it was where it is malformed."""
+    kind = class_of(header)
+    size: int = _FIXED.unpack_from(header)[2]
+    name = "application_headers" if kind == MESSAGE else "headers"
+    try:
+        fields = decode_transfer(header) if kind == MESSAGE else dict(decode_header(header, QPID, V0_9)[2])
+    except WireError:
+        return header
+    table = {**(fields.get(name) or {}), **changes}
+    fields[name] = {key: value for key, value in table.items() if value is not None or key not in changes}
+    if kind != MESSAGE:
+        return _encode(kind, size, fields)
+    if drop_expiration:
+        fields["ttl"] = fields["expiration"] = 0
+    return _encode_transfer(size, fields)
+
+
+def _of_content(kind: int, header: bytes) -> dict[str, Any]:
+    """The properties of a content of class file or stream, as those of class basic."""
+    properties = dict(decode_header(header, QPID, V0_9)[2])
+    headers = dict(properties.get("headers") or {})
+    filename = properties.pop("filename", None)
+    if filename:
+        headers[FILENAME] = filename
+    if headers:
+        properties["headers"] = headers
+    # The class says it.
+    properties["delivery_mode"] = _PERSISTENT if kind == FILE else _TRANSIENT
+    return properties
 
 
 def _of_transfer(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -138,16 +189,10 @@ def _encode_transfer(size: int, arguments: dict[str, Any]) -> bytes:
     try:
         return encode_transfer(size, arguments)
     except EncodeError:
-        kept: dict[str, Any] = {}
-        for name, value in arguments.items():
-            if name == "application_headers":
-                value = {key: item for key, item in value.items() if _fits({name: {key: item}})}
-            if _fits({name: value}):
-                kept[name] = value
-        return encode_transfer(size, kept)
+        return encode_transfer(size, _fitting(arguments, "application_headers", _fits_transfer))
 
 
-def _fits(arguments: dict[str, Any]) -> bool:
+def _fits_transfer(arguments: dict[str, Any]) -> bool:
     try:
         encode_transfer(0, arguments)
     except EncodeError:
@@ -157,15 +202,33 @@ def _fits(arguments: dict[str, Any]) -> bool:
 
 def _encode(kind: int, size: int, properties: dict[str, Any]) -> bytes:
     """The header. What does not fit its type is left out rather than the message."""
-    dialect, version = (RABBITMQ, V0_9) if kind == BASIC else (QPID, V0_9)
+    dialect = RABBITMQ if kind == BASIC else QPID
+
+    def fits(some: dict[str, Any]) -> bool:
+        try:
+            encode_header(kind, size, some, dialect, V0_9)
+        except EncodeError:
+            return False
+        return True
+
     try:
-        return encode_header(kind, size, properties, dialect, version)
+        return encode_header(kind, size, properties, dialect, V0_9)
     except EncodeError:
-        kept: dict[str, Any] = {}
-        for name, value in properties.items():
-            try:
-                encode_header(kind, size, {name: value}, dialect, version)
-            except EncodeError:
-                continue
+        return encode_header(kind, size, _fitting(properties, "headers", fits), dialect, V0_9)
+
+
+def _fitting(properties: dict[str, Any], table: str, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """Those properties that fit; of the table, those of its fields that do."""
+    kept: dict[str, Any] = {}
+    for name, value in properties.items():
+        if name == table:
+            kept[name] = {key: item for key, item in value.items() if fits({name: {key: item}})}
+        elif fits({name: value}):
             kept[name] = value
-        return encode_header(kind, size, kept, dialect, version)
+    return kept
+
+
+_FIELDS: Final = {kind: frozenset(field.name for field in V0_9.classes[kind].properties) for kind in (FILE, STREAM)}
+# By class: properties of class basic that it has no field for, and the header that holds each.
+HIDDEN: Final = {kind: [(name, _BASIC_PREFIX + name.replace("_", "-")) for name in _KEPT if name not in fields]
+                  for kind, fields in {**_FIELDS, MESSAGE: frozenset(_NAMES)}.items()}
