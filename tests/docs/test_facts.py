@@ -98,7 +98,8 @@ def test_arguments_exist(page: Path) -> None:
              # Annotations of AMQP 1.0 that stand for something of 0-9-1.
              to_amqp1.EXCHANGE, to_amqp1.ROUTING_KEY, to_amqp1.TYPE,
              # What stands for fields of one content class of 0-9 in another.
-             classes.FILENAME, classes.TRANSACTION_ID, *(header for hidden in classes.HIDDEN.values() for _, header in hidden)}
+             classes.FILENAME, classes.TRANSACTION_ID,
+             *(header for hidden in classes.HIDDEN.values() for _, header in hidden)}
     named = {name for text in code(page) for name in re.findall(r"(?<![\w-])x-(?!opt-)[a-z-]*", text)}
     assert named <= known
 
