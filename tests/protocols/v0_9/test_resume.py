@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import struct
 from typing import Any
 
@@ -664,6 +665,57 @@ def test_nothing_leaks(site: Site, clock: Clock) -> None:
     del client, channels, channel, again
     gc.collect()
     assert sum(isinstance(item, BrokersChannel) for item in gc.get_objects()) <= before + 1
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_nothing_is_lost_or_doubled_over_many_cuts(site: Site, clock: Clock, seed: int) -> None:
+    chance = random.Random(seed)
+    names = ("one", "two")
+    setup = connect(site).channel()
+    for name in names:
+        setup.declare(name)
+    lost: list[Channel] = []
+    for _ in range(60):
+        client = connect(site)
+        if lost and chance.random() < 0.7:
+            channel = lost.pop(chance.randrange(len(lost)))
+            client.engine.send(1, "channel.resume", {"channel_id": channel.id})
+            client.run()
+            if client.take("channel.ok", 1) is None:
+                assert client.refusal()[0] == 404
+                continue
+            again = Channel(client, 1)
+            again.id = channel.id
+            channel = again
+        else:
+            channel = client.channel()
+            channel.qos(chance.randrange(4))
+            for _ in range(chance.randrange(3)):
+                channel.consume(chance.choice(names))
+            streaming.consume(channel, chance.choice(names))
+            test_message.consume(channel, chance.choice(names), destination=f"d{chance.random()}")
+        for _ in range(chance.randrange(10)):
+            name = chance.choice(names)
+            if chance.random() < 0.5:
+                channel.publish(name)
+            else:
+                streaming.publish(channel, key=name, priority=chance.randrange(10))
+        for delivery in channel.deliveries():
+            if chance.random() < 0.5:
+                channel.ack(delivery.delivery_tag)
+        octets = client.engine.to_send()
+        if octets:
+            client.session.data_received(octets[: chance.randrange(len(octets))])
+        client.drop()
+        lost.append(channel)
+        clock.advance(chance.choice((0, 100, 4000)))
+    setup.client.drop()
+    clock.advance(11_000)
+    for name in names:
+        queue = site.vhost.queues[name]
+        assert queue.published > 20 and queue.settled > 10
+        assert queue.published == queue.settled + queue.ready_count
+        assert is_clean(site, name)
 
 
 def test_a_commit_that_is_under_way_is_waited_for(site: Site) -> None:
