@@ -161,6 +161,10 @@ CONSUMER_ARGUMENTS: Final = _declared(
     Argument("x-packed-until", WHOLE, 0, LARGEST, "an offset"),
     # Of a consumer of class message of 0-9 that keeps what it has of large messages.
     Argument("x-resume", FLAG),
+    # Of Qpid's clients over 0-9, some of which know texts and numbers only.
+    Argument("x-filter-jms-selector", TEXT),
+    Argument("x-filter-no-consume", ANYTHING),
+    Argument("x-filter-auto-close", ANYTHING),
     # Of a reader of a planned batch; the lease looks at what they name.
     Argument("x-lease", TEXT),
     Argument("x-lease-epoch", WHOLE, 1, needs="x-lease"),

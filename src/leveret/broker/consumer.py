@@ -96,6 +96,9 @@ class Consumer:
         """Take an entry that the queue has acquired for this consumer."""
         raise NotImplementedError
 
+    def seen_all(self) -> None:
+        """It browses, and was given all that is there for the first time."""
+
     def activated(self) -> None:
         """The single active consumer of its queue has left, and this one takes its place."""
 

@@ -18,6 +18,7 @@ from tests.protocols.support import Client as Client091
 class Client(Client091):
     version = V0_9
     session_class = Connection
+    product = "tests"
 
     def open(self) -> None:
         """The handshake, up to connection.open-ok or whatever refused it."""
@@ -25,7 +26,7 @@ class Client(Client091):
         self.start = self.take("connection.start")
         assert self.start is not None
         self.engine.send(0, "connection.start-ok", {
-            "client_properties": {"product": "tests"}, "mechanism": "PLAIN",
+            "client_properties": {"product": self.product}, "mechanism": "PLAIN",
             "response": f"\0{self.user}\0{self.password}", "locale": "en_US"})
         self.run()
         if self.take("connection.tune") is None:

@@ -23,7 +23,7 @@ def test_the_server_says_who_it_is_in_texts_alone(site: Site) -> None:
     client = connect(site)
     assert client.start is not None
     properties = client.start.arguments["server_properties"]
-    assert properties["product"] == "Leveret"
+    assert properties["product"] == "Leveret (compatible with Apache Qpid)"
     assert all(isinstance(value, str) for value in properties.values())
     assert (client.start.arguments["version_major"], client.start.arguments["version_minor"]) == (0, 9)
 

@@ -39,8 +39,8 @@ class Browser:
     seen     by priority level: everything up to this sequence number was looked at; the consumer's own
     late     sequence numbers at or below those, of entries that became visible afterwards; ascending
     read     copies of entries that are paged out, by ascending sequence numbers, all from `chunk`
-    pack     what it has not got yet of the pack in the making, where it gets packs and not copies; `ended` once it was told
-             that it has seen everything
+    pack     what it has not got yet of the pack in the making, where it gets packs and not copies
+    ended    it was told that it has seen everything
     """
 
     __slots__ = ("chunk", "consumer", "ended", "late", "pack", "queue", "read", "reading", "seen")
@@ -275,8 +275,12 @@ def _hand_out(browser: Browser, empty: bool = False) -> None:
 
 
 def _end(browser: Browser) -> None:
-    """Tell one that gets packs, once, that it has seen everything: by an empty pack."""
-    if browser.pack is None or browser.ended:
+    """Tell it, once, that it has seen everything; one that gets packs by an empty pack."""
+    if browser.ended:
+        return
+    if browser.pack is None:
+        browser.ended = True
+        browser.consumer.seen_all()
         return
     _hand_out(browser)
     if browser.consumer.can_take(0):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from leveret.broker.arguments import BROWSE
 from leveret.broker.errors import NotAllowed, PreconditionFailed
 from leveret.protocols.v0_9.channel import Channel
-from leveret.protocols.v0_9.consumers import BasicConsumer
+from leveret.protocols.v0_9.consumers import NO_CONSUME, BasicConsumer, is_set
 from leveret.protocols.v0_9.queue_methods import name_of
 from leveret.protocols.v0_9.realms import READ
 from leveret.protocols.v0_9_1 import basic_methods
@@ -19,15 +20,17 @@ def consume(channel: Channel, ticket: int, queue: str, consumer_tag: str, no_loc
     """basic.consume"""
     name = name_of(channel, queue)
     channel.tickets.check(ticket, READ, name)
-    if consumer_tag and channel.opened_on.tag_owner(consumer_tag) is not None:
+    if consumer_tag and channel.tag_owner(consumer_tag) is not None:
         raise NotAllowed(f"attempt to reuse consumer tag '{consumer_tag}': tags are unique in the connection")
     channel.make_way(name)
+    if is_set(filter, NO_CONSUME):
+        filter[BROWSE] = no_ack = True
     basic_methods.consume(channel, name, consumer_tag, no_local, no_ack, exclusive, nowait, filter, BasicConsumer)
 
 
 def cancel(channel: Channel, consumer_tag: str, nowait: bool) -> None:
     """basic.cancel, also of another channel's consumer."""
-    owner = channel.opened_on.tag_owner(consumer_tag)
+    owner = channel.tag_owner(consumer_tag)
     if owner is not None:
         owner.cancel(consumer_tag)
     if not nowait:

@@ -12,6 +12,7 @@ from leveret.protocols.v0_9.messages import Messages
 from leveret.protocols.v0_9.realms import WRITE, Tickets
 from leveret.protocols.v0_9.streams import Pace
 from leveret.protocols.v0_9_1.channel import Channel as Channel091
+from leveret.protocols.v0_9_1.content import LONGEST_EXPIRATION
 from leveret.wire.amqp0.classes import BASIC, FILE, STREAM, class_of
 from leveret.wire.amqp0.commands import TICKET_SHIFT, ContentMethod, Publish
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from leveret.protocols.v0_9.connection import Connection
     from leveret.protocols.v0_9.dtx import DtxSession
 
+# Of an expiration that is a point in time.
+MOST_DIGITS: Final = 16
 _FLAGS: Final = (1 << TICKET_SHIFT) - 1
 # By class; messages of class message are returned by its own means.
 _RETURNS: Final = {FILE: "file.return", STREAM: "stream.return"}
@@ -58,9 +61,19 @@ class Channel(Channel091):
             self.tickets.check(ticket, WRITE, address[1 : 1 + address[0]].decode("utf-8", "surrogateescape"))
         Channel091.publish(self, command)
 
-    def give_back(self, entry: Entry) -> None:
-        # basic.reject.requeue.01: not to this channel again.
-        entry.queue.requeue_elsewhere(entry, self.scope)
+    def tag_owner(self, tag: str) -> Channel091 | None:
+        """The channel that has the consumer of this tag."""
+        return self if tag in self.consumers else self.opened_on.tag_owner(tag)
+
+    def expiry(self, expiration: bytes) -> int:
+        # Qpid's clients say when, in milliseconds since 1970, and not after how long: later than 1980, that is beyond what
+        # is taken for a time to live.
+        if len(expiration) < MOST_DIGITS and expiration.isdigit() and int(expiration) > LONGEST_EXPIRATION:
+            return int(expiration)
+        return Channel091.expiry(self, expiration)
+
+    def keeps_away(self) -> bool:
+        return True  # basic.reject.requeue.01: not to this channel again
 
     def send_return(self, message: Message, code: int, text: str) -> None:
         name = _RETURNS.get(class_of(message.header)) if message.format == FORMAT_CLASS_0_9 else None

@@ -23,7 +23,7 @@ def consume(channel: Channel, ticket: int, queue: str, consumer_tag: str, no_loc
     """The consume method of the class `name`."""
     queue = name_of(channel, queue)
     channel.tickets.check(ticket, READ, queue)
-    if consumer_tag and channel.opened_on.tag_owner(consumer_tag) is not None:
+    if consumer_tag and channel.tag_owner(consumer_tag) is not None:
         raise NotAllowed(f"attempt to reuse consumer tag '{consumer_tag}': tags are unique in the connection")
     channel.make_way(queue)
     found = channel.vhost.queues.get(queue)
@@ -37,7 +37,7 @@ def consume(channel: Channel, ticket: int, queue: str, consumer_tag: str, no_loc
 
 def cancel(channel: Channel, consumer_tag: str, nowait: bool, answer: str) -> None:
     """A cancel method, also of another channel's consumer."""
-    owner = channel.opened_on.tag_owner(consumer_tag)
+    owner = channel.tag_owner(consumer_tag)
     if owner is not None:
         owner.cancel(consumer_tag)
     if not nowait:

@@ -20,6 +20,7 @@ class Connection(Connection091):
     realms   those of its vhost
     tickets  of each of its channels
     pace     what stream.qos asked for, for all of them together
+    of_qpid  the client is one of Qpid's, which have ways of their own (docs/amqp-0-9.md, Dialects)
     """
 
     def __init__(self, peer: Peer, services: Services) -> None:
@@ -29,6 +30,7 @@ class Connection(Connection091):
         self.realms = Realms({})
         self.tickets: list[Tickets] = []
         self.pace: Pace | None = None
+        self.of_qpid = False
 
     def start(self) -> None:
         handshake.start(self)
@@ -66,8 +68,10 @@ class Connection(Connection091):
             self.pace.close(self.broker.timers)
 
     def tag_owner(self, tag: str) -> Channel091 | None:
-        """The channel that has the consumer of this tag: tags are local to the connection here."""
-        for channel in self.channels.values():
-            if tag in channel.consumers:
-                return channel
+        """The channel that has the consumer of this tag: tags are local to the connection here, but for Qpid's clients,
+        which begin with 1 on each channel."""
+        if not self.of_qpid:
+            for channel in self.channels.values():
+                if tag in channel.consumers:
+                    return channel
         return None

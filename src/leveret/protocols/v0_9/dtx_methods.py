@@ -13,9 +13,9 @@ from typing import Any, Final
 from leveret.broker.branch import ROLLBACK_ONLY, ROLLED_BACK, Branch
 from leveret.broker.branches import DONE, HAS_TIMED_OUT, WAS_ROLLED_BACK
 from leveret.broker.errors import BrokerError, CommandInvalid, PreconditionFailed, ResourceError
+from leveret.protocols.v0_9 import tx_methods
 from leveret.protocols.v0_9.channel import Channel
 from leveret.protocols.v0_9.dtx import DtxSession
-from leveret.protocols.v0_9_1 import tx_methods
 
 Handler = Callable[..., None]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker.errors import InvalidPath
 from leveret.protocols.v0_9_1 import handshake
@@ -11,10 +11,15 @@ from leveret.wire.amqp0.commands import Method
 if TYPE_CHECKING:
     from leveret.protocols.v0_9.connection import Connection
 
+# In the name of the client's product: "qpid", "Qpid Java Client", "Apache Qpid JMS".
+QPID: Final = "qpid"
+PRODUCT: Final = "Leveret (compatible with Apache Qpid)"
+
 
 def start(connection: Connection) -> None:
-    """connection.start. Decoders of 2007 know texts and integers in a table, and die of anything else."""
-    handshake.start_with(connection, handshake.server_properties(connection))
+    """connection.start. Decoders of 2007 know texts and integers in a table, and die of anything else. Qpid's JMS client
+    asks for bindings, which its addresses need, where the product's name has qpid in it only."""
+    handshake.start_with(connection, {**handshake.server_properties(connection), "product": PRODUCT})
 
 
 def perform(connection: Connection, command: Method) -> None:
@@ -22,6 +27,9 @@ def perform(connection: Connection, command: Method) -> None:
     if command.name == "connection.open":
         _open(connection, command.arguments["virtual_host"], command.arguments["insist"])
     else:
+        if command.name == "connection.start-ok":
+            product = command.arguments["client_properties"].get("product")
+            connection.of_qpid = isinstance(product, str) and QPID in product.lower()
         handshake.perform(connection, command)
 
 

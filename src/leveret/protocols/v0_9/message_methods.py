@@ -138,7 +138,7 @@ def consume(channel: Channel, ticket: int, queue: str, destination: str, no_loca
     name = name_of(channel, queue)
     channel.tickets.check(ticket, READ, name)
     channel.make_way(name)
-    if destination and channel.opened_on.tag_owner(destination) is not None:
+    if destination and channel.tag_owner(destination) is not None:
         raise NotAllowed(f"attempt to reuse destination '{destination}': destinations are unique in the connection")
     if LEASE in filter or filter.get(BROWSE) is True:
         raise PreconditionFailed("message.consume: browsing and leases are for class basic")
@@ -155,7 +155,7 @@ def consume(channel: Channel, ticket: int, queue: str, destination: str, no_loca
 def cancel(channel: Channel, destination: str) -> None:
     """message.cancel; without a destination all consumers of the channel that have none."""
     if destination:
-        owner = channel.opened_on.tag_owner(destination)
+        owner = channel.tag_owner(destination)
         if owner is not None and owner is not channel:
             raise NotAllowed(f"destination '{destination}' is that of a consumer of another channel")
         channel.cancel(destination)

@@ -19,13 +19,12 @@ from leveret.protocols.v0_9 import (
     stream_methods,
     tunnel_methods,
 )
-from leveret.protocols.v0_9_1 import tx_methods
 from leveret.protocols.v0_9_1.channel import Channel
 from leveret.wire.amqp0.commands import ContentMethod, Method
 
 HANDLERS: Final[dict[str, Callable[..., None]]] = {
     **channel_methods.HANDLERS, **exchange_methods.HANDLERS, **queue_methods.HANDLERS, **basic_methods.HANDLERS,
-    **tx_methods.HANDLERS, **dtx_methods.HANDLERS, **file_methods.HANDLERS, **qpid_methods.HANDLERS,
+    **dtx_methods.HANDLERS, **file_methods.HANDLERS, **qpid_methods.HANDLERS,
     **stream_methods.HANDLERS, **message_methods.HANDLERS, **reference_methods.HANDLERS,
 }
 # Those with a content get the whole command.

@@ -52,6 +52,8 @@ def declare(channel: Channel, ticket: int, queue: str, passive: bool, durable: b
     else:
         if queue.startswith("amq.") and queue not in vhost.new_names:
             raise NotAllowed(f"queue name '{queue}' contains reserved prefix 'amq.*'")
+        if durable and not auto_delete and channel.opened_on.of_qpid:
+            exclusive = False  # a durable subscription, which outlives its connection
         found = definitions.declare_queue(connection, queue, durable=durable, exclusive=exclusive,
                                           auto_delete=auto_delete or exclusive, arguments=arguments)
     channel.last_queue = found.name

@@ -132,7 +132,7 @@ class Channel(Holder):
         header = command.header
         expires_at = 0
         if command.expiration is not None:
-            expires_at = self._expiry(command.expiration)
+            expires_at = self.expiry(command.expiration)
         if command.user_id is not None:
             self.check_user(command.user_id)
         if REPLY_TO in header:
@@ -248,7 +248,8 @@ class Channel(Holder):
             engine.send_content(self.number, name, arguments, header, [])
             connection.send_body(self.number, message)
 
-    def _expiry(self, expiration: bytes) -> int:
+    def expiry(self, expiration: bytes) -> int:
+        """`Message.expires_at` from the property expiration."""
         try:
             milliseconds = int(expiration) if expiration.isdigit() else -1
         except ValueError:
@@ -431,9 +432,13 @@ class Channel(Holder):
         if self.counted:
             self.wake()
 
+    def keeps_away(self) -> bool:
+        """Whether this channel never sees an entry again that it rejected: in strict mode."""
+        return self.vhost.strict
+
     def give_back(self, entry: Entry) -> None:
-        """Requeue after a reject: in strict mode this channel never sees the entry again."""
-        if self.vhost.strict:
+        """Requeue after a reject."""
+        if self.keeps_away():
             entry.queue.requeue_elsewhere(entry, self.scope)
         else:
             entry.queue.requeue(entry)

@@ -28,7 +28,7 @@ def commit(channel: Channel) -> None:
         transaction.publish(pending.message, queues_of(channel, pending))
     for tag, entry, outcome in channel.tx_settlements:
         channel.uncount(tag, entry)
-        if outcome == REQUEUE and channel.vhost.strict:
+        if outcome == REQUEUE and channel.keeps_away():
             entry.queue.refuse(entry, channel.scope)
         transaction.settle(entry, outcome)
     begin_again(channel)

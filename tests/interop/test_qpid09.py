@@ -1,0 +1,95 @@
+"""Qpid's old JMS client (qpid-client 6) over AMQP 0-9, by itself and beside clients of 0-9-1 and 1.0."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+from proton import Message
+from proton.utils import BlockingConnection
+
+from tests.interop.helpers import get
+from tests.interop.programs import java, run
+from tests.support.broker import Broker, leveret_only
+
+HERE = Path(__file__).parent / "qpid09"
+LIBRARY = "qpid-client"
+
+
+@pytest.fixture(autouse=True)
+def only_here() -> None:
+    leveret_only("no other broker speaks AMQP 0-9")
+
+
+@pytest.mark.timeout(1500)
+def test_jms_over_0_9(broker: Broker) -> None:
+    run(java(HERE, "Legacy", LIBRARY), broker, least=24, timeout=900)
+
+
+def cross(broker: Broker, *arguments: str) -> list[str]:
+    ran = subprocess.run([*java(HERE, "Cross", LIBRARY), *arguments], capture_output=True, text=True, timeout=110,
+                         env=os.environ | {"LEVERET_URL": broker.url(vhost="/")}, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout.splitlines()
+
+
+@pytest.mark.timeout(600)
+def test_from_0_9_to_0_9_1(broker: Broker, channel: BlockingChannel, name: str) -> None:
+    cross(broker, "send", name)
+    text = get(channel, name)
+    assert text.body.decode() == "grüße"
+    properties = text.properties
+    assert (properties.content_type, properties.priority, properties.delivery_mode) == ("text/plain", 7, 2)
+    assert properties.correlation_id == "correlation"
+    assert (properties.headers["colour"], properties.headers["size"]) == ("red", 3)
+    octets = get(channel, name)
+    assert (octets.body, octets.properties.delivery_mode) == (b"\0\1\xfe", 1)
+    assert octets.properties.content_type == "application/octet-stream"
+
+
+@pytest.mark.timeout(600)
+def test_from_0_9_to_1_0(broker: Broker, name: str) -> None:
+    cross(broker, "send", name)
+    connection = BlockingConnection(f"amqp://{broker.host}:{broker.port}", user=broker.user, password=broker.password,
+                                    timeout=20)
+    try:
+        receiver = connection.create_receiver(f"/queues/{name}")
+        text = receiver.receive(timeout=20)
+        receiver.accept()
+        octets = receiver.receive(timeout=20)
+        receiver.accept()
+    finally:
+        connection.close()
+    body = text.body if isinstance(text.body, str) else bytes(text.body).decode()
+    assert (body, text.priority, text.durable, text.correlation_id) == ("grüße", 7, True, "correlation")
+    assert text.properties["colour"] == "red" and text.properties["size"] == 3
+    assert (bytes(octets.body), octets.durable) == (b"\0\1\xfe", False)
+
+
+@pytest.mark.timeout(600)
+def test_from_0_9_1_and_1_0_to_0_9(broker: Broker, channel: BlockingChannel, name: str) -> None:
+    channel.queue_declare(name, durable=True)
+    channel.basic_publish("", name, "grüße".encode(), pika.BasicProperties(
+        content_type="text/plain", headers={"colour": "red"}, correlation_id="1", priority=7, delivery_mode=2))
+    channel.basic_publish("", name, b"\0\xfe")
+    channel.queue_declare(name, passive=True)
+    connection = BlockingConnection(f"amqp://{broker.host}:{broker.port}", user=broker.user, password=broker.password,
+                                    timeout=20)
+    try:
+        sender = connection.create_sender(f"/queues/{name}")
+        sender.send(Message(body="von 1.0", content_type="text/plain", properties={"colour": "blue"}, correlation_id="2",
+                            priority=5, durable=True))
+        sender.send(Message(body=b"\1\2", inferred=True))
+    finally:
+        connection.close()
+    # By priority. What has no delivery mode and no priority shows none.
+    assert cross(broker, "receive", name, "4") == [
+        "JMSTextMessage grüße; colour red; correlation 1; priority 7; mode 2",
+        "JMSTextMessage von 1.0; colour blue; correlation 2; priority 5; mode 2",
+        "JMSBytesMessage 0 254; colour null; correlation null; priority 0; mode 0",
+        "JMSBytesMessage 1 2; colour null; correlation null; priority 0; mode 1",
+    ]
