@@ -42,7 +42,7 @@ def _open(connection: Connection, virtual_host: str, insist: bool) -> None:
     vhosts = connection.services.broker.vhosts
     if virtual_host not in vhosts:
         # A path begins with a slash, and vhosts have names without it, but for the one that is called so.
-        virtual_host = virtual_host.removeprefix("/")
+        virtual_host = virtual_host.removeprefix("/") or "/"
         if virtual_host not in vhosts:
             raise InvalidPath(f"vhost '{virtual_host}' not found")
     handshake.open_vhost(connection, virtual_host)
