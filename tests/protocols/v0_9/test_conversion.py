@@ -60,8 +60,8 @@ def site() -> Site:
 
 
 @pytest.fixture(autouse=True)
-def clock(site: Site, monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock(site, monkeypatch)
+def clock(site: Site) -> Clock:
+    clock = Clock(site)
     clock.time = NOW
     return clock
 
