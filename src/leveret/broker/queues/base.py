@@ -73,6 +73,8 @@ class Queue:
         self.active = False
         self.deleted = False
         self.selective = False
+        # Whether there may be entries that somebody has refused: consumers who have must not get them again.
+        self.refusing = False
         self.expiring = False
         # Whether the log knows that there may be messages that expire by themselves: after a start their head is read.
         self.has_expiring = False
@@ -86,7 +88,7 @@ class Queue:
         # Entries below this have been offered to consumers once: what expires AT_ONCE does so now.
         self.offered_until = 0
         self.waiting: list[paging.Waiting] = []
-        # Who refused an entry of which only the position is in memory (strict mode), by sequence number.
+        # Who refused an entry of which only the position is in memory, by sequence number.
         self.refusals: dict[int, list[object]] = {}
         # What is planned for readers outside.
         self.leases: Leases | None = None
@@ -118,9 +120,8 @@ class Queue:
         """Tell somebody what happens here from now on, or nobody."""
         self.watch = watch
         self.guarded = watch is not None or self._has_guards()
-        if not (self.selective and self.vhost.strict):
-            rings.set_selective(self)
-            selective.offer_again(self)
+        rings.set_selective(self)
+        selective.offer_again(self)
 
     # Figures
 
@@ -432,14 +433,14 @@ class Queue:
             self.unacked += 1
             consumer.deliver(entry)
 
-    def get(self, no_ack: bool, kind: int = 0) -> Entry | None:
+    def get(self, no_ack: bool, kind: int = 0, scope: object | None = None) -> Entry | None:
         """Acquire the next entry for `basic.get`, None where there is none in memory. With a `kind` it is the next that is
-        for this content class of 0-9."""
-        return getting.get(self, no_ack, kind)
+        for this content class of 0-9, with a `scope` the next that this one has not refused."""
+        return getting.get(self, no_ack, kind, scope)
 
-    def needs_loading(self, kind: int = 0) -> bool:
-        """Whether the next entry (of a `kind` as in `get`) exists but is not in memory: `wait_loaded`, then ask again."""
-        return getting.needs_loading(self, kind)
+    def needs_loading(self, kind: int = 0, scope: object | None = None) -> bool:
+        """Whether the next entry (as in `get`) exists but is not in memory: `wait_loaded`, then ask again."""
+        return getting.needs_loading(self, kind, scope)
 
     def wait_loaded(self, waiting: paging.Waiting) -> None:
         self.waiting.append(waiting)
@@ -448,7 +449,8 @@ class Queue:
         """Whether a message published now would reach a consumer at once (0-9-1 basic.publish.immediate)."""
         if self.ready_count:
             self.drain()
-            if self.ready_count:
+            # What is left of a selective queue nobody wants who has credit, unless it is being read.
+            if self.ready_count and not (self.selective and not any(level.loading for level in self.all_levels())):
                 return False
         return any(consumer.can_take(message.size) and consumer.wants(message, None)
                    for _, ring in self.rings for consumer in list(ring))
@@ -531,6 +533,7 @@ class Queue:
     def refuse(self, entry: Entry, scope: object) -> None:
         """Consumers of this scope must not get the entry again (0-9-1 basic.reject.requeue.01)."""
         own_overlay(entry).refused.append(scope)
+        self.refusing = True
         if not self.selective:
             self.selective = True
             selective.offer_again(self)

@@ -9,12 +9,14 @@ from leveret.broker.outcomes import ACCEPTED, GET_PROTOCOL
 from leveret.broker.queues import expiry, paging
 
 if TYPE_CHECKING:
+    from leveret.broker.queues.backlog import Backlog
     from leveret.broker.queues.base import Queue
 
 
-def get(queue: Queue, no_ack: bool, kind: int) -> Entry | None:
+def get(queue: Queue, no_ack: bool, kind: int, scope: object | None) -> Entry | None:
     """Acquire the next entry for `basic.get`, None where there is none in memory. With a `kind` it is the next that is
-    for this content class of 0-9."""
+    for this content class of 0-9, with a `scope` the next that this one has not refused."""
+    picks = scope is not None and queue.refusing
     if queue.active and queue.expiring:
         queue.drain()  # what expires at once is for consumers only
     else:
@@ -28,7 +30,12 @@ def get(queue: Queue, no_ack: bool, kind: int) -> Entry | None:
             entry = backlog.head[0]
             if (entry.message.expires_at or entry.overlay is not None) and expiry.drop_expired(queue, backlog, entry):
                 continue
-            if kind and not is_for(entry.message.publisher, kind):
+            if picks and not _is_wanted(entry, kind, scope):
+                wanted = _take_wanted(backlog, kind, scope)
+                if wanted is None:
+                    break
+                entry = wanted
+            elif kind and not is_for(entry.message.publisher, kind):
                 found = backlog.take_of(kind)
                 if found is None:
                     if not backlog.loading and backlog.next_is_for(kind):
@@ -65,11 +72,34 @@ def get(queue: Queue, no_ack: bool, kind: int) -> Entry | None:
     return None
 
 
-def needs_loading(queue: Queue, kind: int) -> bool:
-    """Whether the next entry (of a `kind` as in `get`) exists but is not in memory: `wait_loaded`, then ask again."""
+def _is_wanted(entry: Entry, kind: int, scope: object | None) -> bool:
+    """Whether an entry is for this class, if there is one, and was not refused by the scope."""
+    overlay = entry.overlay
+    return (not kind or is_for(entry.message.publisher, kind)) and (overlay is None or scope not in overlay.refused)
+
+
+def _take_wanted(backlog: Backlog, kind: int, scope: object | None) -> Entry | None:
+    """Take the first such entry; None where it is not in memory."""
+    backlog.settle_young()
+    for entry in backlog.head:
+        if _is_wanted(entry, kind, scope):
+            backlog.head.remove(entry)
+            return entry
+    return None
+
+
+def needs_loading(queue: Queue, kind: int, scope: object | None) -> bool:
+    """Whether the next entry (as in `get`) exists but is not in memory: `wait_loaded`, then ask again."""
     if queue.deleted:
         return False
+    picks = scope is not None and queue.refusing
     for backlog in queue.all_levels():
+        if picks:
+            if any(_is_wanted(entry, kind, scope) for entry in backlog.head):
+                return False
+            if backlog.chunks:
+                return True
+            continue
         if kind and backlog.loading:
             return True
         if backlog.head:

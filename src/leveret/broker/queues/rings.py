@@ -38,7 +38,7 @@ def remove(queue: Queue, consumer: Consumer) -> None:
         return
     queue.consumers.remove(consumer)
     leave(queue, consumer)
-    if queue.selective and not queue.vhost.strict:
+    if queue.selective:
         set_selective(queue)
     if (queue.settings.single_active_consumer and queue.consumers
             and not any(other.active for other in queue.consumers)):
@@ -93,6 +93,10 @@ def choose(queue: Queue) -> None:
 
 
 def set_selective(queue: Queue) -> None:
-    """Find out whether each entry must be offered by itself: where a consumer does not take all, or somebody watches."""
+    """Find out whether each entry must be offered by itself: where a consumer does not take all, or has refused an entry,
+    or somebody watches."""
+    if queue.refusing and not queue.ready_count and not queue.unacked:
+        queue.refusing = False
     watch = queue.watch
-    queue.selective = (watch is not None and watch.sees_out()) or any(consumer.selective for consumer in queue.consumers)
+    queue.selective = queue.refusing or (watch is not None and watch.sees_out()) or any(
+        consumer.selective for consumer in queue.consumers)

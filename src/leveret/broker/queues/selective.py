@@ -1,4 +1,4 @@
-"""Handing out where some consumers do not take every entry: no-local, and entries refused once in strict mode.
+"""Handing out where some consumers do not take every entry: no-local, classes of 0-9, and entries that were refused once.
 
 The queue looks further than its head here, so an entry that nobody takes stops nothing. That costs a pass over the head
 whenever a consumer has new credit, but not for each message that comes. Of what is paged out the positions say enough,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def drain(queue: Queue) -> None:
     """Hand ready entries to consumers: each entry is offered to each consumer that has credit."""
     now = queue.broker.timers.now()
-    in_order = queue.watch is not None and not queue.vhost.strict \
+    in_order = queue.watch is not None and not queue.refusing \
         and not any(consumer.selective for consumer in queue.consumers)
     for backlog in queue.all_levels():
         passed = backlog.passed

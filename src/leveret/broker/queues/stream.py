@@ -513,11 +513,11 @@ class StreamQueue(Queue):
         self.activate()
         self.broker.end_turn()
 
-    def get(self, no_ack: bool, kind: int = 0) -> Entry | None:
+    def get(self, no_ack: bool, kind: int = 0, scope: object | None = None) -> Entry | None:
         raise NotImplementedByBroker(f"queue '{self.name}' in vhost '{self.vhost.name}' is a stream, which is not read by"
                                      " basic.get: consume from it", closes_connection=True)
 
-    def needs_loading(self, kind: int = 0) -> bool:
+    def needs_loading(self, kind: int = 0, scope: object | None = None) -> bool:
         return False
 
     def can_deliver_now(self, message: Message) -> bool:

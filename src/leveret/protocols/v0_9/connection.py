@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from leveret.protocols.peer import Peer
 from leveret.protocols.services import Services
 from leveret.protocols.v0_9 import channel_methods, handshake, methods
@@ -10,8 +12,11 @@ from leveret.protocols.v0_9.realms import Realms, Tickets
 from leveret.protocols.v0_9.streams import Pace
 from leveret.protocols.v0_9_1.channel import Channel as Channel091
 from leveret.protocols.v0_9_1.connection import Connection as Connection091
-from leveret.wire.amqp0.commands import Method
+from leveret.wire.amqp0.commands import Command, ContentPart, Method
 from leveret.wire.amqp0.specs import V0_9
+
+# Class and method id of file.stage.
+STAGE: Final = (70, 50)
 
 
 class Connection(Connection091):
@@ -47,6 +52,11 @@ class Connection(Connection091):
             channel.answers_from = command.answers_from
             channel.answers_to = command.answers_to
         methods.perform(channel, command)
+
+    def ids_of(self, channel: Channel091, command: Command) -> tuple[int, int]:
+        if isinstance(command, ContentPart) and isinstance(channel, Channel) and channel.files.receiving is not None:
+            return STAGE
+        return Connection091.ids_of(self, channel, command)
 
     def published(self, channel: Channel091) -> None:
         """A content of another class than basic was published: alarms concern its publisher, too."""

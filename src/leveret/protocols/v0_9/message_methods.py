@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from leveret.broker.arguments import BROWSE
 from leveret.broker.bodies import Body, StoredBody
-from leveret.broker.errors import AccessRefused, CommandInvalid, NotAllowed, PreconditionFailed
+from leveret.broker.errors import AccessRefused, CommandInvalid, NotAllowed, PreconditionFailed, SyntaxInvalid
 from leveret.broker.leases.reading import LEASE
 from leveret.broker.message import FORMAT_CLASS_0_9, Message, make_address
 from leveret.broker.queues.base import Queue
@@ -188,9 +188,9 @@ class _Get(Waiting):
         """Answer, and transfer the message; False where it must be read from disk first."""
         channel = self.channel
         queue = self.queue
-        entry = queue.get(self.no_ack, MESSAGE)
+        entry = queue.get(self.no_ack, MESSAGE, channel.scope)
         if entry is None:
-            if queue.needs_loading(MESSAGE):
+            if queue.needs_loading(MESSAGE, channel.scope):
                 return False
             channel.messages.answers.add(Answer("message.empty", {}, channel.request))
             return True
@@ -242,6 +242,8 @@ def ok(channel: Channel) -> None:
 
 def reject(channel: Channel, code: int, text: str) -> None:
     """message.reject: the message is dead."""
+    if code not in (GENERIC, NOT_IMMEDIATE):
+        raise SyntaxInvalid(f"message.reject: {code} is no reject code: those are {GENERIC} and {NOT_IMMEDIATE}")
     for tag in channel.messages.settled_by("message.reject"):
         channel.nack(tag, False, False)
 

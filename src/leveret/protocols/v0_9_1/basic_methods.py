@@ -176,10 +176,11 @@ def get(channel: Channel, queue: str, no_ack: bool, kind: int = 0) -> None:
 
 def _answer_get(channel: Channel, queue: Queue, no_ack: bool, kind: int) -> bool:
     """Send get-ok or get-empty; False where the message must be read from disk first."""
-    entry = queue.get(no_ack, kind)
+    scope = channel.scope if channel.keeps_away() else None
+    entry = queue.get(no_ack, kind, scope)
     connection = channel.connection
     if entry is None:
-        if not queue.deleted and queue.needs_loading(kind):
+        if not queue.deleted and queue.needs_loading(kind, scope):
             return False
         connection.engine.send(channel.number, "basic.get-empty", {})
         connection.mark()

@@ -259,7 +259,7 @@ class Connection(VhostSession):
             elif isinstance(command, Error):
                 self._protocol_error(command)
         except BrokerError as error:
-            class_id, method_id = methods.ids_of(command)
+            class_id, method_id = self.ids_of(channel, command)
             if error.closes_connection:
                 self.close(CODES[error.condition], str(error), class_id, method_id)
             else:
@@ -268,6 +268,10 @@ class Connection(VhostSession):
             log.exception("%s: internal error in %s", self.peer.name, methods.name_of(command))
             class_id, method_id = methods.ids_of(command)
             self.close(541, "the broker failed; its log says how", class_id, method_id)
+
+    def ids_of(self, channel: Channel, command: Command) -> tuple[int, int]:
+        """Class and method id of what was refused."""
+        return methods.ids_of(command)
 
     def _control(self, command: Command) -> None:
         """A command on channel 0, or on a channel that is not open here."""

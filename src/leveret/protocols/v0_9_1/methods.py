@@ -32,7 +32,9 @@ def open_channel(connection: Connection, number: int) -> None:
 
 
 def ids_of(command: Command) -> tuple[int, int]:
-    """Class and method id, for a close method."""
+    """Class and method id, for a close method. Of a part of a content those of `basic.publish`."""
+    if isinstance(command, ContentStart) and command.method is not None:
+        return command.method.class_id, command.method.method_id
     if isinstance(command, (Publish, ContentStart, ContentPart)):
         return 60, 40
     if isinstance(command, Ack):
