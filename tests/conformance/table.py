@@ -1,7 +1,8 @@
-"""The tables of the rules of AMQP 0-9-1 and 1.0: which tests check each, or why none can.
+"""The tables of the rules of AMQP 0-9-1, 0-9 and 1.0: which tests check each, or why none can.
 
-`python -m tests.conformance.table` prints them, writes docs/conformance-0-9-1.md and docs/conformance-1-0.md, and fails
-for a rule with neither. With `--check` it writes nothing, and fails where a page is not what it would write.
+`python -m tests.conformance.table` prints them, writes docs/conformance-0-9-1.md, docs/conformance-0-9.md and
+docs/conformance-1-0.md, and fails for a rule with neither. With `--check` it writes nothing, and fails where a page is not
+what it would write.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from tests.conformance.catalogue import catalogue
 HERE = Path(__file__).resolve().parent
 TESTS = HERE.parent
 ROOT = HERE.parents[1]
-VERSIONS = ("0-9-1", "1.0")
+VERSIONS = ("0-9-1", "0-9", "1.0")
 # Where marked tests are. Besides the conformance tests, others may be marked as well.
 FOLDERS = (HERE, TESTS / "protocols" / "v1_0", TESTS / "wire" / "amqp1")
 BOTH = ("rabbitmq", "strict")
 NAMES = {
     "0-9-1": "A rule is named by its path in the specification's XML. Tests are in `tests/conformance/`.",
+    "0-9": "A rule is named by its path in the specification's XML. Tests are in `tests/conformance/amqp09/`.",
     "1.0": "A rule is a MUST or SHOULD of the specification; its name has the part, the section and a word of ours."
            " Tests are in `tests/conformance/amqp1/`, or where the path says.",
 }
@@ -82,7 +84,7 @@ def rules_of(version: str) -> list[str]:
     """The ids of all rules, in the order of the specification."""
     if version == "1.0":
         return [rule.id for rule in catalogue()]
-    return (HERE / "rules_0_9_1.txt").read_text().split()
+    return (HERE / f"rules_{version.replace('-', '_')}.txt").read_text().split()
 
 
 def lines_of(kind: str, version: str) -> dict[str, str]:
@@ -182,7 +184,7 @@ class Table:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The tables of the rules of AMQP 0-9-1 and 1.0.")
+    parser = argparse.ArgumentParser(description="The tables of the rules of AMQP 0-9-1, 0-9 and 1.0.")
     parser.add_argument("--check", action="store_true", help="write nothing, fail where a page is out of date")
     options = parser.parse_args()
     collected = collect()

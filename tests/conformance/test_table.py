@@ -10,11 +10,12 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.conformance.amqp09 import codec
 from tests.conformance.catalogue import catalogue
-from tests.conformance.table import HERE, ROOT, VERSIONS, Collected, Table
+from tests.conformance.table import ROOT, VERSIONS, Collected, Table, rules_of
 
-SPECIFICATION = ROOT.parent / "shared" / "spec" / "amqp-0-9-1.xml"
-SPECIFICATION_1_0 = ROOT.parent / "shared" / "spec" / "amqp-1-0"
+SPECIFICATIONS = ROOT.parent / "shared" / "spec"
+SPECIFICATION_1_0 = SPECIFICATIONS / "amqp-1-0"
 KEYWORD = re.compile(r"\b(?:MUST|SHOULD)(?:\s+NOT)?\b")
 
 
@@ -31,12 +32,34 @@ def paths(element: ElementTree.Element, above: list[str]) -> list[str]:
     return found
 
 
-def test_the_list_of_rules_is_the_specifications() -> None:
-    if not SPECIFICATION.exists():
-        pytest.skip(f"{SPECIFICATION} is not there")
-    listed = (HERE / "rules_0_9_1.txt").read_text().split()
-    assert listed == paths(ElementTree.parse(SPECIFICATION).getroot(), [])
-    assert len(listed) == 115
+@pytest.mark.parametrize(("version", "count"), [("0-9-1", 115), ("0-9", 199)])
+def test_the_list_of_rules_is_the_specifications(version: str, count: int) -> None:
+    listed = rules_of(version)
+    assert len(listed) == len(set(listed)) == count
+    specification = SPECIFICATIONS / f"amqp-{version}.xml"
+    if not specification.exists():
+        pytest.skip(f"{specification} is not there")
+    assert listed == paths(ElementTree.parse(specification).getroot(), [])
+
+
+def test_the_codec_of_0_9_has_the_specifications_classes_and_methods() -> None:
+    specification = SPECIFICATIONS / "amqp-0-9.xml"
+    if not specification.exists():
+        pytest.skip(f"{specification} is not there")
+    root = ElementTree.parse(specification).getroot()
+    types = {domain.get("name"): domain.get("type") for domain in root.findall("domain")} | {"content": "content"}
+
+    def fields(element: ElementTree.Element) -> tuple[tuple[str, str | None], ...]:
+        return tuple(((field.get("name") or "").replace("-", "_"), types[field.get("domain")])
+                     for field in element.findall("field"))
+
+    classes = {known.get("name"): known for known in root.findall("class")}
+    assert {name: (spec.class_id, spec.properties) for name, spec in codec.CLASSES.items()} == {
+        name: (int(known.get("index") or 0), fields(known)) for name, known in classes.items()}
+    assert {name: (spec.class_id, spec.method_id, spec.content, spec.fields) for name, spec in codec.METHODS.items()} == {
+        f"{name}.{method.get('name')}": (int(known.get("index") or 0), int(method.get("index") or 0),
+                                        method.get("content") == "1", fields(method))
+        for name, known in classes.items() for method in known.findall("method")}
 
 
 def keywords(element: ElementTree.Element, above: list[str]) -> list[tuple[str, str]]:

@@ -1,0 +1,156 @@
+"""The broker under test and its peers of AMQP 0-9.
+
+`realm` is a virtual host with realms: `/own` for the resources that begin with `own.`, in which `guest` has every right,
+`/shared` and `/closed`, where nobody has any. Without realms, in the others, ticket 0 will do. Channels of lost connections
+are not kept for `channel.resume`, so that what they held can be had at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.amqp09.peer import Channel, Peer
+from tests.conformance.conftest import CONFIG, MODES
+from tests.support.broker import Broker, LeveretProcess, leveret_only
+
+REALM = "realm"
+OWN, SHARED, CLOSED, UNKNOWN = "/own", "/shared", "/closed", "/unknown"
+RIGHTS = ("exclusive", "passive", "active", "write", "read")
+CONFIG_0_9 = CONFIG + """
+[vhosts.realm]
+
+[vhosts.realm.realms."/own"]
+resources = "own\\\\..*|amq\\\\..*|"
+exclusive = ["guest"]
+passive = ["guest"]
+active = ["guest"]
+write = ["guest"]
+read = ["guest"]
+
+[vhosts.realm.realms."/shared"]
+resources = "shared\\\\..*"
+exclusive = ["*"]
+passive = ["*"]
+active = ["*"]
+write = ["*"]
+read = ["*"]
+
+[vhosts.realm.realms."/closed"]
+resources = "closed\\\\..*"
+active = ["nobody"]
+
+[users."guest".permissions.realm]
+configure = ".*"
+write = ".*"
+read = ".*"
+
+[amqp09]
+resume_timeout = 0
+"""
+
+Raw = Callable[..., Peer]
+Connect = Callable[..., Peer]
+
+
+@pytest.fixture(autouse=True)
+def _leveret_only() -> None:
+    leveret_only("nobody else speaks AMQP 0-9")
+
+
+@pytest.fixture(scope="session")
+def broker09(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeveretProcess]:
+    """One broker for all tests but those that restart it."""
+    process = LeveretProcess(tmp_path_factory.mktemp("broker09"), config=CONFIG_0_9).start()
+    yield process
+    process.stop()
+    process.check_log()
+
+
+@pytest.fixture
+def broker(broker09: LeveretProcess) -> LeveretProcess:
+    return broker09
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[LeveretProcess]:
+    """A broker for one test, to stop, kill and start again. It is not started where `config` is to change."""
+    process = LeveretProcess(tmp_path / "own", config=CONFIG_0_9).start()
+    yield process
+    process.kill()
+    process.check_log()
+
+
+@pytest.fixture
+def raw(broker09: LeveretProcess) -> Iterator[Raw]:
+    """A factory of sockets on which nothing was said yet."""
+    peers: list[Peer] = []
+
+    def make(at: Broker = broker09, **options: int) -> Peer:
+        peer = Peer(at.host, at.port, **options)
+        peers.append(peer)
+        return peer
+
+    yield make
+    for peer in peers:
+        peer.drop()
+
+
+@pytest.fixture
+def connect(raw: Raw) -> Connect:
+    """A factory of open connections."""
+
+    def make(vhost: str = "/", *, at: Broker | None = None, receive_buffer: int = 0, **options: object) -> Peer:
+        peer = raw(receive_buffer=receive_buffer) if at is None else raw(at)
+        peer.connect(vhost, **options)  # type: ignore[arg-type]
+        return peer
+
+    return make
+
+
+@pytest.fixture
+def peer(connect: Connect) -> Peer:
+    return connect()
+
+
+@pytest.fixture
+def channel(peer: Peer) -> Channel:
+    """Channel 1 of an open connection."""
+    return peer.open()
+
+
+@pytest.fixture
+def other(connect: Connect) -> Channel:
+    """Channel 1 of another connection."""
+    return connect().open()
+
+
+@pytest.fixture
+def moded(mode: str, connect: Connect) -> Callable[[], Channel]:
+    """A factory of channels, each of a connection of its own, in the mode's virtual host."""
+    return lambda: connect(MODES[mode]).open()
+
+
+@pytest.fixture
+def guarded(connect: Connect) -> Callable[[], Channel]:
+    """A factory of channels in the virtual host with realms."""
+    return lambda: connect(REALM).open()
+
+
+def ticket(channel: Channel, *rights: str, realm: str = OWN) -> int:
+    """A ticket with these rights."""
+    return int(channel.call("access.request", realm=realm, **dict.fromkeys(rights, True)).ticket)
+
+
+def wait_for_log(broker: LeveretProcess, wanted: str, after: int) -> str:
+    """The line of the log that has this text, when it has come."""
+    deadline = time.monotonic() + 30
+    while True:
+        for line in broker.log()[after:].splitlines():
+            if wanted in line:
+                return line
+        assert time.monotonic() < deadline, f"no line with {wanted!r} in:\n{broker.log()[after:]}"
+        time.sleep(0.02)

@@ -1,0 +1,191 @@
+"""Sessions of 0-9 under sequences of frames that no client should send, by seeds.
+
+What comes back is well-formed and closes, if anything, with a reply code of the specification; nothing is logged as an
+internal error; and when the connections are gone, so is everything of theirs. LEVERET_FUZZ_EXAMPLES sets how many
+connections there are.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from leveret.broker.timers import Timed
+from leveret.protocols.peer import Peer
+from leveret.protocols.services import Amqp09Settings
+from leveret.protocols.v0_9.connection import Connection
+from leveret.protocols.v0_9.realms import RIGHTS, Realm, Realms
+from tests.protocols.support import Site
+from tests.support.fuzz09 import Fuzzer
+
+EXAMPLES = int(os.environ.get("LEVERET_FUZZ_EXAMPLES", "80"))
+STEPS = 60
+KINDS = ("Connection", "Channel", "ChannelConsumer", "BasicConsumer", "FileConsumer", "StreamConsumer", "MessageConsumer",
+         "Engine", "WireChannel", "Entry", "Message", "PendingPublish", "Files", "Open", "Incoming", "Staged", "Tickets",
+         "Ticket", "Branch", "DtxSession", "Pace")
+
+
+class Socket(Peer):
+    """The broker's side of a socket; what it writes goes to a fuzzer."""
+
+    def __init__(self, site: Site, fuzzer: Fuzzer) -> None:
+        super().__init__()
+        self.site = site
+        self.fuzzer = fuzzer
+        self.name = "fuzz"
+        self.host = "127.0.0.1"
+        self.local = True
+        self.closed = False
+        self.written: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = close
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+    def unwritten(self) -> int:
+        return 0
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.site.posted.append(callback)
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
+        """Never: what waits for seconds is not waited for here."""
+
+    def run_blocking(self, function: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        result = function()
+        self.site.posted.append(lambda: done(result))
+
+
+class Line:
+    """A fuzzer and its session."""
+
+    def __init__(self, site: Site, seed: int, ids: list[bytes]) -> None:
+        self.site = site
+        self.fuzzer = Fuzzer(seed, ids)
+        self.socket = Socket(site, self.fuzzer)
+        self.session = Connection(self.socket, site.services)
+        self.run()
+        for data in self.fuzzer.start():
+            self.send(data)
+
+    @property
+    def over(self) -> bool:
+        return self.socket.closed or self.fuzzer.done
+
+    def send(self, data: bytes) -> None:
+        if not self.socket.closed:
+            self.session.data_received(data)
+        self.run()
+
+    def run(self) -> None:
+        self.site.run()
+        data = b"".join(self.socket.written)
+        self.socket.written.clear()
+        self.fuzzer.received(data)
+
+    def drop(self) -> None:
+        self.socket.closed = True
+        self.session.connection_lost()
+        self.site.run()
+
+
+def play(site: Site, seed: int) -> list[int]:
+    """Two connections that do as they like, and end in the middle of it; the reply codes that they got."""
+    ids: list[bytes] = []
+    lines = [Line(site, seed * 2, ids), Line(site, seed * 2 + 1, ids)]
+    for _ in range(STEPS):
+        for line in lines:
+            if not line.over:
+                line.send(line.fuzzer.step())
+        for line in lines:
+            line.run()
+        site.broker.timers.run(site.broker.timers.now() + lines[0].fuzzer.random.choice((0, 10, 200)))
+        for line in lines:
+            line.run()
+    for line in lines:
+        line.drop()
+    return lines[0].fuzzer.codes + lines[1].fuzzer.codes
+
+
+def clear(site: Site) -> None:
+    """Away with what connections may leave behind: interrupted channels, queues, uploads, and branches that wait for their
+    coordinator."""
+    vhost = site.vhost
+    site.services.interrupted.vhost_removed(vhost)
+    vhost.branches.clear()
+    for staged in list(site.broker.staging.uploads.values()):
+        staged.discard()
+    for queue in list(vhost.queues.values()):
+        vhost.remove_queue(queue)
+    site.run()
+
+
+def census(site: Site) -> dict[str, int]:
+    """How many objects of the broker's there are, by kind."""
+    timers = site.broker.timers
+    for number in range(300):  # enough for the timers to clear away what was cancelled
+        timed = Timed()
+        timers.at(timers.now() + 10**9 + number, timed)
+        timers.cancel(timed)
+    gc.collect()
+    counts = dict.fromkeys(KINDS, 0)
+    for item in gc.get_objects():
+        kind = type(item)
+        if kind.__name__ in counts and kind.__module__.startswith("leveret"):
+            counts[kind.__name__] += 1
+    return counts
+
+
+def make_site(kind: str) -> Site:
+    """`realms` has tickets, `resume` channels that wait for their resumption."""
+    made = Site(spool_threshold=2000, max_message_size=100_000, max_transaction=50_000)
+    if kind == "realms":
+        made.services.realms["/"] = Realms({
+            "/open": Realm("/open", ".*", {"user": frozenset(RIGHTS)}), "/closed": Realm("/closed", ".*", {})})
+    if kind == "resume":
+        made.services.amqp09 = Amqp09Settings(resume_timeout=60, resume_channels=5)
+    return made
+
+
+def check_nothing_is_left(site: Site, kind: str) -> None:
+    assert not site.services.sessions, "a session is left"
+    if kind == "resume":
+        assert len(site.services.interrupted.kept) <= 5
+        return
+    assert all(staged.owner is None and not staged.taken for staged in site.broker.staging.uploads.values()), "an upload"
+    assert not any(queue.consumers for queue in site.vhost.queues.values()), "a consumer is left"
+    realms = site.services.realms.get("/")
+    assert realms is None or not realms.active, "a ticket is left"
+
+
+@pytest.mark.parametrize("kind", ["plain", "realms", "resume"])
+@pytest.mark.parametrize("batch", range(4))
+def test_whatever_is_sent(kind: str, batch: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR)
+    site = make_site(kind)
+    before = census(site)
+    for number in range(EXAMPLES // 4):
+        seed = batch * 1_000_000 + number
+        try:
+            play(site, seed)
+            check_nothing_is_left(site, kind)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+        assert not caplog.records, f"seed {seed}: {caplog.records[0].getMessage()}\n{caplog.text[-3000:]}"
+    clear(site)
+    assert census(site) == before
