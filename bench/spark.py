@@ -1,8 +1,20 @@
-"""Streams into Spark, all default columns, random bodies of 200 octets, to the `noop` sink:
-`python -m bench.spark [--rows 5000000] [--tail 1000000] [--rounds 3]`.
+"""Streams into Spark and out of it, on two processors; one command for each figure:
+
+    python -m bench.spark sealed    [--rows 5000000] [--rounds 3]
+    python -m bench.spark tail      [--rows 1000000] [--rounds 3]
+    python -m bench.spark archive   [--rows 2000000] [--rounds 3]
+    python -m bench.spark sink      [--rows 1000000] [--rounds 3]
+    python -m bench.spark latency   [--seconds 90] [--rate 1000]
+    python -m bench.spark memory    [--rows 10000000]
 
 sealed   history from segment files: by the data source, by `pyspark_amqp.load`, and by `spark.read.parquet`
 tail     what is not sealed, over AMQP: wall clock, and seconds of the Python worker
+archive  a sealed stream of JSON into a table with a typed column
+sink     a table into a durable queue, persistent and exactly once, until promoted and until consumed
+latency  from a stream to an exactly-once sink
+memory   messages that are published, sealed, archived and counted; what the processes take
+
+All default columns and random bodies of 200 octets (archive: JSON of that size), and for sealed and tail the sink `noop`.
 """
 
 from __future__ import annotations
@@ -21,6 +33,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 import pyspark_amqp
+from bench.spark_flows import archived, delayed, orders, remembered, sunk
 from leveret import blocking
 from leveret.cli.control_client import call
 from leveret.spark.batch_reader import StreamBatchReader
@@ -46,14 +59,16 @@ def session(directory: Path) -> SparkSession:
             .config("spark.local.dir", str(directory)).config("spark.log.level", "ERROR").getOrCreate())
 
 
-def fill(broker: LeveretProcess, name: str, rows: int) -> None:
-    """A stream with so many messages, from a pool of random bodies."""
-    pool = [os.urandom(SIZE) for _ in range(10_000)]
+def fill(broker: LeveretProcess, name: str, rows: int, bodies: list[bytes] | None = None) -> None:
+    """A stream with so many messages, from a pool of bodies, or of random ones."""
+    pool = bodies or [os.urandom(SIZE) for _ in range(10_000)]
     with blocking.connect(broker.url()) as connection, connection.channel() as channel:
         channel.declare_queue(name, durable=True, arguments={"x-queue-type": "stream"})
         with channel.publisher(routing_key=name, window=4000, content_type="application/octet-stream") as publisher:
             for number in range(rows):
                 publisher.publish(pool[number % len(pool)])
+                if number % 500_000 == 499_999:
+                    print(f"{name}: {number + 1:,} of {rows:,} published", flush=True)
 
 
 def seal(broker: LeveretProcess, name: str, rows: int) -> list[str]:
@@ -83,44 +98,71 @@ def rate(rounds: int, rows: int, make: Callable[[], DataFrame]) -> int:
     """The median of rows a second."""
     make().limit(1).write.format("noop").mode("overwrite").save()
     rates = []
-    for _ in range(rounds):
+    for number in range(rounds):
         began = time.perf_counter()
         make().write.format("noop").mode("overwrite").save()
         rates.append(rows / (time.perf_counter() - began))
+        print(f"  round {number + 1} of {rounds}: {rates[-1]:,.0f}", flush=True)
     return round(median(rates))
 
 
+ROWS = {"sealed": 5_000_000, "tail": 1_000_000, "archive": 2_000_000, "sink": 1_000_000, "latency": 0, "memory": 10_000_000}
+# Nothing is sealed but what is asked for.
+NO_SEALING = '\n[streams]\nsegment_size = "1TiB"\nsegment_age = 86400\nmerge_below = "64MiB"\n'
+
+
+def sealed(spark: SparkSession, broker: LeveretProcess, rows: int, rounds: int) -> None:
+    fill(broker, "sealed", rows)
+    files = seal(broker, "sealed", rows)
+    ways: dict[str, Callable[[], DataFrame]] = {
+        "data source": partial(_stream, spark, broker, "sealed", history="segments"),
+        "pyspark_amqp.load": partial(pyspark_amqp.load, spark, url=broker.url(), stream="sealed", history="segments"),
+        "spark.read.parquet": partial(spark.read.parquet, *files)}
+    for name, make in ways.items():
+        print(f"sealed, in {len(files)} files, {name}: {rate(rounds, rows, make):,} rows a second", flush=True)
+
+
+def tail(spark: SparkSession, broker: LeveretProcess, rows: int, rounds: int) -> None:
+    fill(broker, "tail", rows)
+    for protocol in ("0-9-1", "1.0"):
+        found = rate(rounds, rows, partial(_stream, spark, broker, "tail", protocol=protocol))
+        worker = median(worker_rate(broker, "tail", rows, protocol) for _ in range(rounds))
+        print(f"tail over {protocol}: {found:,} rows a second, {worker:,} a second of the worker's processor", flush=True)
+
+
+def _stream(spark: SparkSession, broker: LeveretProcess, name: str, **options: str) -> DataFrame:
+    return spark.read.format("amqp").options(url=broker.url(), stream=name, **options).load()
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=5_000_000)
-    parser.add_argument("--tail", type=int, default=1_000_000)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=list(ROWS))
+    parser.add_argument("--rows", type=int)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=90)
+    parser.add_argument("--rate", type=int, default=1000)
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="leveret-spark-") as directory:
-        spark = session(Path(directory))
-        # Nothing is sealed but what is asked for.
-        config = basic_config() + '\n[streams]\nsegment_size = "1TiB"\nsegment_age = 86400\nmerge_below = "64MiB"\n'
-        with LeveretProcess(Path(directory) / "broker", config=config).start() as broker:
-
-            def stream(name: str, **options: str) -> DataFrame:
-                return spark.read.format("amqp").options(url=broker.url(), stream=name, **options).load()
-
-            if arguments.tail:
-                fill(broker, "tail", arguments.tail)
-                for protocol in ("0-9-1", "1.0"):
-                    found = rate(arguments.rounds, arguments.tail, partial(stream, "tail", protocol=protocol))
-                    worker = median(worker_rate(broker, "tail", arguments.tail, protocol) for _ in range(arguments.rounds))
-                    print(f"tail over {protocol}: {found:,} rows a second, {worker:,} a second of the worker's processor",
-                          flush=True)
-            if arguments.rows:
-                fill(broker, "sealed", arguments.rows)
-                files = seal(broker, "sealed", arguments.rows)
-                found = rate(arguments.rounds, arguments.rows, partial(stream, "sealed", history="segments"))
-                loaded = rate(arguments.rounds, arguments.rows, partial(pyspark_amqp.load, spark, url=broker.url(),
-                                                                        stream="sealed", history="segments"))
-                plain = rate(arguments.rounds, arguments.rows, partial(spark.read.parquet, *files))
-                print(f"sealed, in {len(files)} files: data source {found:,} rows a second, pyspark_amqp.load {loaded:,}, "
-                      f"spark.read.parquet {plain:,}", flush=True)
+    what, rounds = arguments.what, arguments.rounds
+    rows = arguments.rows or ROWS[what]
+    with tempfile.TemporaryDirectory(prefix="leveret-spark-") as name:
+        directory = Path(name)
+        spark = session(directory)
+        config = basic_config() + ("" if what == "memory" else NO_SEALING)
+        with LeveretProcess(directory / "broker", config=config).start() as broker:
+            if what == "sealed":
+                sealed(spark, broker, rows, rounds)
+            elif what == "tail":
+                tail(spark, broker, rows, rounds)
+            elif what == "archive":
+                fill(broker, "archive", rows, orders(10_000))
+                seal(broker, "archive", rows)
+                archived(spark, broker, "archive", rows, rounds, directory)
+            elif what == "sink":
+                sunk(spark, broker, rows, rounds, directory)
+            elif what == "latency":
+                delayed(spark, broker, arguments.seconds, arguments.rate, directory)
+            else:
+                remembered(spark, broker, rows, directory)
         spark.stop()
 
 

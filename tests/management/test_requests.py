@@ -66,7 +66,8 @@ def test_what_is_no_request(channel: Channel, stream: str) -> None:
         ("queue.describe", b'{"version": 1}', "command-invalid", "`queue`"),
         ("queue.describe", b'{"version": 1, "queue": 5}', "command-invalid", "$.queue"),
         ("queue.describe", b'{"version": 1, "queue": "q", "more": 1}', "command-invalid", "`more`"),
-        ("queue.describe", b'{"version": 1, "queue": "' + b"q" * 70_000 + b'"}', "content-too-large", "65536"),
+        ("queue.describe", b'{"version": 1, "queue": "' + b"q" * 1_050_000 + b'"}', "content-too-large",
+         "1048576"),
     ):
         answer = ask_raw(channel, operation, body)
         assert not answer["ok"]

@@ -91,6 +91,24 @@ def test_what_is_refused(channel: Channel, queue: Any, name: str) -> None:
     assert ask(channel, "stage.list", app=name)["stages"] == []
 
 
+def test_a_batch_of_more_than_a_thousand_stages(dial: Open, queue: Any, name: str) -> None:
+    """A writer is a partition of a DataFrame, and these may be many."""
+    channel = dial()
+    stages = [write(channel, name, "", name, str(number)) for number in range(2)]
+    stages += [stage_name() for _ in range(1000)]
+    with pytest.raises(Refused, match="no stage"):
+        ask(channel, "stage.promote", app=name, batch=0, stages=stages)
+    for stage in stages[2:]:
+        ask(channel, "stage.open", stage=stage, app=name)
+        ask(channel, "stage.seal", stage=stage, count=0, crc32=0)
+    assert ask(channel, "stage.promote", app=name, batch=0, stages=stages)["promoted"] == 2
+    assert [queue.get().text(), queue.get().text()] == ["0", "1"]
+    assert ask(channel, "stage.list", app=name)["stages"] == []
+    with pytest.raises(Refused) as refused:
+        ask(channel, "stage.promote", app=name, batch=1, stages=[stage_name() for _ in range(10_001)])
+    assert (refused.value.condition, "10000" in refused.value.message) == ("command-invalid", True)
+
+
 def test_unroutable_rows_are_named(channel: Channel, queue: Any, name: str) -> None:
     good = write(channel, name, "", name, "a")
     bad = write(channel, name, "amq.direct", "no.way", "b", "c")

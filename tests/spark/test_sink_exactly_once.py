@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.taskcontext import TaskContext
 
 from leveret import blocking
 from leveret.client.core.encoding import encode_address
@@ -262,3 +263,31 @@ def _in_thread(work: Callable[[], Any]) -> Callable[[], None]:
             raise raised[0]
 
     return wait
+
+
+class _Task:
+    """The context of a task of Spark."""
+
+    def __init__(self, partition: int) -> None:
+        self.partition = partition
+
+    def partitionId(self) -> int:
+        return self.partition
+
+    def getLocalProperty(self, name: str) -> None:
+        return None
+
+
+def test_a_partition_too_many_is_refused_before_a_row_moves(broker: LeveretProcess, queue: str,
+                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = batch_of(body=[b"x"])
+    writer = writer_of(broker.url(), batch, routingKey=queue, txnAppId=queue, txnVersion=0)
+    monkeypatch.setattr(TaskContext, "get", lambda: _Task(10_000))
+    with pytest.raises(OptionError, match=r"10000 partitions at most.*df\.coalesce"):
+        writer.write(iter([batch]))
+    assert control(broker).request("stage.list", app=queue)["stages"] == []
+    monkeypatch.setattr(TaskContext, "get", lambda: _Task(9_999))
+    writer.commit([writer.write(iter([batch]))])
+    at_least = writer_of(broker.url(), batch, routingKey=queue, guarantee="at-least-once")
+    monkeypatch.setattr(TaskContext, "get", lambda: _Task(10_000))
+    at_least.write(iter([batch]))

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 STAGE: Final = "leveret.stage:"
+# Stages that the broker promotes as one: a partition has one each.
+MOST_PARTITIONS: Final = 10_000
 _QUERY: Final = "sql.streaming.queryId"
 
 
@@ -91,6 +93,10 @@ def write_task(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> Written:
         # Tasks of batch writes in foreachBatch have the property, too, and are no less repeated for that.
         app = _app_of_query(query, plan.sink_name) if plan.streaming else plan.app
         guarantee = decide(plan, app, control)
+        if guarantee == EXACTLY_ONCE and partition >= MOST_PARTITIONS:
+            raise OptionError(f"option guarantee: exactly-once takes a write of {MOST_PARTITIONS} partitions at most, and "
+                              f"this one has a partition {partition}; expected fewer (df.coalesce, "
+                              "spark.sql.shuffle.partitions), or guarantee at-least-once")
         return _Task(plan, control, partition, app if guarantee == EXACTLY_ONCE else None).run(batches)
     finally:
         control.close()

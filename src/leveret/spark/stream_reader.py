@@ -16,7 +16,7 @@ from leveret.spark.connection import ControlClient
 from leveret.spark.errors import DataLoss, OffsetError, OptionError, RequestRefused
 from leveret.spark.holding import HOLD, Held, Holding, hold
 from leveret.spark.limiting import limit_of
-from leveret.spark.limits import Backlog, share_out
+from leveret.spark.limits import Backlog, Run, share_out
 from leveret.spark.offsets import Offsets, Place, from_json, start_of
 from leveret.spark.options import Settings
 from leveret.spark.planning import Slice, StreamPartition, plan
@@ -105,8 +105,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             check_same(info, place.id, place.next)
             end.streams[name] = Place(info.id, place.next)
             last = info.next if self._target_offsets is None else self._target_offsets.get(name, info.next)
-            backlogs.append(Backlog(name, max(place.next, info.first), max(last, place.next),
-                                    info.octets / max(info.next - info.first, 1)))
+            first = max(place.next, info.first)
+            runs = () if isinstance(limit, ReadAllAvailable) else self._sizes(name, first, last)
+            backlogs.append(Backlog(name, first, max(last, place.next), info.octets / max(info.next - info.first, 1), runs))
         available = sum(backlog.count for backlog in backlogs)
         if not isinstance(limit, ReadAllAvailable):
             if self._waits(available):
@@ -129,6 +130,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                                   "any more; expected a new checkpoint, or the stream")
         self._latest = {name: describe(self.control, name) for name in names}
         return self._latest
+
+    def _sizes(self, name: str, first: int, stop: int) -> tuple[Run, ...]:
+        """What the manifest knows of the sizes of messages, where that matters."""
+        if self.settings.max_bytes_per_trigger is None or stop <= first:
+            return ()
+        runs = []
+        position = first
+        for segment in describe(self.control, name, first, stop - 1).segments:
+            if segment.first > position:
+                break
+            position = segment.last + 1
+            runs.append(Run(position, segment.body_octets / (position - segment.first)))
+        return tuple(runs)
 
     def _waits(self, available: int) -> bool:
         settings = self.settings

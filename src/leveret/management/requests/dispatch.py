@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from leveret.security.users import UserStore
 
 VERSION: Final = 1
-LARGEST: Final = 64 << 10
+LARGEST: Final = 1 << 20
 # Requests of one connection that may wait for their answers.
 MOST_WAITING: Final = 100
 DIRECT_REPLY: Final = "amq.rabbitmq.reply-to."

@@ -12,7 +12,8 @@ from leveret.management.requests.operation import Arguments, Asked, Fields, Late
 from leveret.management.stages import describe_app, describe_stage
 
 RULES: Final = {"fail": FAIL, "drop": DROP, "dead-letter": DEAD_LETTER}
-MOST_STAGES: Final = 1000
+# As many as a vhost has where `stages.count` says nothing else.
+MOST_STAGES: Final = 10_000
 
 Uuid = Annotated[str, Meta(min_length=1, max_length=64)]
 AppName = Annotated[str, Meta(min_length=1, max_length=255)]
