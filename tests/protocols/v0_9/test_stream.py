@@ -514,6 +514,36 @@ def test_a_stream_does_not_push_out_messages_of_class_basic(site: Site, channel:
     assert count(site) == 0
 
 
+def test_streams_among_others_are_found_wherever_they_are(site: Site, channel: Channel) -> None:
+    channel.declare(arguments={"x-max-length": 6})
+    for number in range(12):
+        if number % 2:
+            publish(channel, b"%d" % number)
+        else:
+            channel.publish(body=b"%d" % number)
+    channel.run()
+    # The streams went, oldest first, but for what came after the limit was reached by the others.
+    assert count(site) == 6
+    channel.consume()
+    assert channel.delivered() == [b"0", b"2", b"4", b"6", b"8", b"10"]
+
+
+def test_a_stream_that_comes_back_is_dropped_like_others(site: Site, channel: Channel) -> None:
+    channel.declare(arguments={"x-max-length": 2})
+    publish(channel, b"old")
+    channel.run()
+    taker = site.channel()
+    taker.consume()
+    (delivery,) = taker.deliveries()
+    channel.publish(body=b"1")
+    publish(channel, b"new")
+    taker.call("basic.cancel", "basic.cancel-ok", consumer_tag=delivery.consumer_tag.decode())
+    channel.run()
+    taker.reject(1, requeue=True)
+    taker.run()
+    assert [bytes_of(entry.message.body) for entry in site.vhost.queues["q"].backlog.head] == [b"1", b"new"]
+
+
 def test_what_overflow_drops_is_a_dead_letter(site: Site, channel: Channel) -> None:
     channel.declare("dead")
     channel.declare(arguments={"x-max-length": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})

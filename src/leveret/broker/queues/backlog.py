@@ -100,9 +100,11 @@ class Chunk:
 
 class Backlog:
     """Ready entries of one priority level. `paged` counts the entries in chunks, `paged_bytes` their octets; `cancelled`
-    those loads that nobody waits for any more."""
+    those loads that nobody waits for any more. `no_streams` is a sequence number below which nothing in memory is a message
+    of class stream of 0-9, so that overflow, which drops these first, need not look there again."""
 
-    __slots__ = ("cancelled", "chunks", "head", "loading", "paged", "paged_bytes", "passed", "priority", "young")
+    __slots__ = ("cancelled", "chunks", "head", "loading", "no_streams", "paged", "paged_bytes", "passed", "priority",
+                 "young")
 
     def __init__(self, priority: int) -> None:
         self.priority = priority
@@ -114,6 +116,7 @@ class Backlog:
         self.loading = False
         self.cancelled = 0
         self.passed = 0
+        self.no_streams = 0
 
     def __len__(self) -> int:
         young = self.young
@@ -131,6 +134,7 @@ class Backlog:
         head = self.head
         seq = entry.seq
         self.passed = 0
+        self.no_streams = min(self.no_streams, seq)
         if not head or head[0].seq > seq:
             head.appendleft(entry)
             return
@@ -242,6 +246,8 @@ class Backlog:
     def add_loaded(self, entries: list[Entry]) -> None:
         """Add what was read back: it follows the head, but for entries that were read ahead of their turn."""
         head = self.head
+        if entries:
+            self.no_streams = min(self.no_streams, entries[0].seq)
         if head and entries and head[len(head) - 1].seq > entries[0].seq:
             merged = sorted([*head, *entries], key=SEQ)
             head.clear()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.arguments import REJECT_PUBLISH_DLX
 from leveret.broker.message import ENTRY_OVERHEAD, FORMAT_CLASS_0_9, Entry, Message
 from leveret.broker.queues import paging
-from leveret.broker.queues.backlog import Backlog
+from leveret.broker.queues.backlog import SEQ, Backlog
 
 if TYPE_CHECKING:
     from leveret.broker.queues.base import Queue
@@ -52,7 +53,7 @@ def drop_stream(queue: Queue, below: int = ANY_LEVEL) -> bool:
     for backlog in reversed(queue.all_levels()):
         if below != ANY_LEVEL and queue.priority_of(backlog.priority) >= below:
             return False
-        entry = _take_first(backlog, True)
+        entry = _take_stream(backlog)
         if entry is not None:
             queue.memory -= entry.message.size + ENTRY_OVERHEAD
             queue.dead_letter(entry, MAXLEN)
@@ -121,7 +122,7 @@ def shorten(queue: Queue) -> None:
                 return
         entry = backlog.head[0]
         if is_file(entry.message):
-            found = _take_first(backlog, False)
+            found = _take_what_may_go(backlog)
             if found is None:
                 return
             entry = found
@@ -131,16 +132,32 @@ def shorten(queue: Queue) -> None:
         queue.dead_letter(entry, MAXLEN)
 
 
-def _take_first(backlog: Backlog, stream: bool) -> Entry | None:
-    """Take the first entry in memory that is of class stream, or else that is no file."""
+def _take_stream(backlog: Backlog) -> Entry | None:
+    """Take the first entry in memory that is of class stream."""
+    for entries in (backlog.head, backlog.young):
+        if entries is None:
+            continue
+        position = bisect_left(entries, backlog.no_streams, key=SEQ)
+        while position < len(entries):
+            entry = entries[position]
+            backlog.no_streams = entry.seq + 1
+            if is_stream(entry.message):
+                del entries[position]
+                return entry
+            position += 1
+    return None
+
+
+def _take_what_may_go(backlog: Backlog) -> Entry | None:
+    """Take the first entry in memory that is no file."""
     for entry in backlog.head:
-        if is_stream(entry.message) if stream else not is_file(entry.message):
+        if not is_file(entry.message):
             backlog.head.remove(entry)
             return entry
     young = backlog.young
     if young is not None:
         for entry in young:
-            if is_stream(entry.message) if stream else not is_file(entry.message):
+            if not is_file(entry.message):
                 young.remove(entry)
                 return entry
     return None
