@@ -551,3 +551,52 @@ def test_headers_that_do_not_fit_the_frames_of_a_consumer(site: Site) -> None:
     consume(small)
     taken = got(small)
     assert taken["body"] == (0, BODY) and taken["application_headers"] == {} and taken["message_id"] == "m"
+
+
+def test_a_stream_is_read(site: Site, channel: Channel) -> None:
+    channel.declare("s", durable=True, arguments={"x-queue-type": "stream"})
+    put(channel, b"1", "s", application_headers={"a": 1})
+    site.channel().publish("s", b"2")
+    for body in (b"2", b"3"):
+        put(channel, body, "s")
+    channel.call("message.qos", "message.ok", prefetch_count=2)
+    consume(channel, "s", filter={"x-stream-offset": "first"})
+    first, second = got(channel), got(channel)
+    assert first["body"] == (0, b"1") and first["application_headers"] == {"a": 1, "x-stream-offset": 0}
+    assert second["application_headers"] == {"x-stream-offset": 1} and take(channel) is None
+    channel.send("message.ok")
+    assert bodies(channel) == [b"3"]
+    channel.send("message.consume", queue="s", destination="there", no_ack=True)
+    assert channel.refused() == 540
+
+
+def test_who_publishes_all_the_same_is_not_read(site: Site, channel: Channel) -> None:
+    channel.declare()
+    put(channel)
+    site.services.set_alarm("disk")
+    channel.run()
+    asked = channel.client.take("channel.flow", 1)
+    assert asked is not None and asked.arguments == {"active": False}
+    channel.send("channel.flow-ok", active=False)
+    channel.run()
+    assert channel.client.peer.reading
+    put(channel)
+    assert not channel.client.peer.reading
+    site.services.set_alarm("")
+    channel.run()
+    asked = channel.client.take("channel.flow", 1)
+    assert asked is not None and asked.arguments == {"active": True} and channel.client.peer.reading
+
+
+def test_what_another_class_acknowledges_needs_no_answer(site: Site, channel: Channel) -> None:
+    channel.declare()
+    for body in (b"1", b"2", b"3"):
+        put(channel, body)
+    channel.call("message.qos", "message.ok", prefetch_count=2)
+    consume(channel)
+    assert bodies(channel) == [b"1", b"2"]
+    channel.ack(2, multiple=True)
+    assert bodies(channel) == [b"3"] and unacked(site) == 1
+    channel.send("message.ok")
+    channel.run()
+    assert unacked(site) == 0

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from leveret.broker.errors import StorageFailed
 from leveret.broker.staging import IN_MEMORY, MOST_CHECKPOINTS, StagingSettings
 from leveret.protocols.v0_9.references import MOST_TRANSFERS
 from leveret.protocols.v0_9.transfers import CHECKPOINT_EVERY, MOST_RESUMING
@@ -737,3 +738,13 @@ def test_what_comes_behind_a_checkpoint_waits_and_stops_the_socket() -> None:
     channel.run()
     assert channel.client.peer.reading
     assert answers(channel) == ["ok"] * (pieces + 1)
+
+
+def test_a_checkpoint_that_cannot_be_kept(site: Site, channel: Channel) -> None:
+    channel.call("message.open", "message.ok", reference="r")
+    append(channel, BODY)
+    site.broker.staging.sync = (  # type: ignore[method-assign]
+        lambda body, synced: synced(StorageFailed("the staged content is not on disk: Input/output error")))
+    channel.send("message.checkpoint", reference="r", identifier="c")
+    assert channel.refused() == 541 and answers(channel) == []
+    assert not site.broker.staging.uploads
