@@ -170,7 +170,7 @@ class SessionMachine(RuleBasedStateMachine):
         for client in self.clients:
             for channel in client.session.channels.values():
                 consumers = dict.fromkeys(channel.consumers.values(), 0)
-                entries = [*channel.unacked.values(), *(entry for _, entry, _ in channel.tx_settlements)]
+                entries = channel.all_held()
                 for entry in entries:
                     held[entry.queue] += 1
                     if entry.holder in consumers:

@@ -68,6 +68,8 @@ class MessageMachine(RuleBasedStateMachine):
             client.drop()
             client = self.clients[which] = connect(self.site)
         if number not in client.session.channels:
+            client.session.resume_writing()
+            client.run()
             while client.refusal()[0]:
                 pass  # answer what was closed
             return client.channel(number)
@@ -203,9 +205,8 @@ class MessageMachine(RuleBasedStateMachine):
         for client in self.clients:
             for channel in client.session.channels.values():
                 messages = channel.messages  # type: ignore[attr-defined]
-                on_the_way = [entry for queue in held for entry in messages.held(queue)]
-                assert messages.incomplete == len(on_the_way)
-                entries = [*channel.unacked.values(), *(entry for _, entry, _ in channel.tx_settlements), *on_the_way]
+                assert messages.incomplete == len(messages.on_the_way())
+                entries = channel.all_held()
                 assert channel.gets == sum(entry.holder is None for entry in entries)
                 for entry in entries:
                     held[entry.queue] += 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.message import FORMAT_BASIC_0_9, FORMAT_CLASS_0_9, Entry, Message
-from leveret.broker.queues.base import Queue
 from leveret.protocols.v0_9.consumers import publisher_of
 from leveret.protocols.v0_9.files import Files
 from leveret.protocols.v0_9.messages import Messages
@@ -106,9 +105,9 @@ class Channel(Channel091):
     def outstanding(self) -> int:
         return Channel091.outstanding(self) + len(self.files.opens) + self.messages.incomplete
 
-    def held(self, queue: Queue) -> list[Entry]:
-        opens = [opened.entry for opened in self.files.opens if opened.entry.queue is queue]
-        return Channel091.held(self, queue) + opens + self.messages.held(queue)
+    def all_held(self) -> list[Entry]:
+        opens = [opened.entry for opened in self.files.opens]
+        return Channel091.all_held(self) + opens + [transfer.entry for transfer in self.messages.on_the_way()]
 
     def requeue_all(self) -> None:
         self.files.give_back()

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from leveret.broker.bodies import whole
 from leveret.broker.errors import CommandInvalid, NotAllowed
 from leveret.broker.message import Entry
-from leveret.broker.queues.base import Queue
 from leveret.broker.staging import Staged
 from leveret.protocols.v0_9.answers import Answers
 from leveret.protocols.v0_9.content import as_class
@@ -179,17 +178,14 @@ class Messages:
 
     # The channel
 
-    def held(self, queue: Queue) -> list[Entry]:
-        """What is on its way to the client."""
-        return [transfer.entry for transfer in self._on_the_way() if transfer.entry.queue is queue]
-
-    def _on_the_way(self) -> list[Transfer]:
+    def on_the_way(self) -> list[Transfer]:
+        """What has not gone out to the client as a whole, and is not among what the channel holds unacknowledged."""
         resuming = [resumed.transfer for resumed in self.resuming if resumed.transfer is not None]
         return [transfer for transfer in [*self.unanswered, *resuming] if not transfer.complete]
 
     def give_back(self) -> None:
         """The channel closes, or its connection is lost: what has not gone out as a whole goes back."""
-        transfers = self._on_the_way()
+        transfers = self.on_the_way()
         self.unanswered = deque(transfer for transfer in self.unanswered if transfer.complete)
         self.resuming.clear()
         self.incomplete = 0

@@ -457,8 +457,12 @@ class Channel(Holder):
             self.times.pop(tag, None)
 
     def held(self, queue: Queue) -> list[Entry]:
-        entries = [entry for entry in self.unacked.values() if entry.queue is queue]
-        entries.extend(entry for _, entry, _ in self.tx_settlements if entry.queue is queue)
+        return [entry for entry in self.all_held() if entry.queue is queue]
+
+    def all_held(self) -> list[Entry]:
+        """What was handed out on this channel and is not settled."""
+        entries = list(self.unacked.values())
+        entries.extend([entry for _, entry, _ in self.tx_settlements])
         return entries
 
     def wake(self) -> None:
@@ -489,10 +493,10 @@ class Channel(Holder):
         sized = bool(self.prefetch_size or connection.prefetch_size or self.default_prefetch_size)
         if sized and not self.sized:
             self.sized = True
-            self.unacked_size = sum(entry.message.size for entry in self.unacked.values())
+            entries = self.all_held()
+            self.unacked_size = sum(entry.message.size for entry in entries)
             for consumer in self.consumers.values():
-                consumer.unacked_size = sum(
-                    entry.message.size for entry in self.unacked.values() if entry.holder is consumer)
+                consumer.unacked_size = sum(entry.message.size for entry in entries if entry.holder is consumer)
 
     def requeue_all(self) -> None:
         """Give back everything unacknowledged, also what an open transaction has acknowledged."""
