@@ -174,6 +174,14 @@ def test_a_ttl_beyond_all_limits(channel: Channel) -> None:
     assert channel.refused() == 406
 
 
+def test_a_body_that_is_too_large() -> None:
+    channel = connect(Site(max_message_size=10)).channel()
+    channel.declare()
+    put(channel)
+    channel.send("message.transfer", routing_key="q", body=(0, BODY + b"!"))
+    assert channel.refused() == 311
+
+
 def test_somebody_elses_name(channel: Channel) -> None:
     channel.declare()
     channel.send("message.transfer", routing_key="q", user_id="other", body=(0, BODY))
@@ -600,3 +608,26 @@ def test_what_another_class_acknowledges_needs_no_answer(site: Site, channel: Ch
     channel.send("message.ok")
     channel.run()
     assert unacked(site) == 0
+
+
+@pytest.mark.parametrize("arguments", [
+    {"no_ack": True, "filter": {"x-browse": True}}, {"filter": {"x-filter-no-consume": True}}], ids=["own", "qpid"])
+def test_browsing(site: Site, channel: Channel, arguments: dict[str, Any]) -> None:
+    channel.declare()
+    for body in (b"1", b"2"):
+        put(channel, body, application_headers={"a": 1})
+    consume(channel, **arguments)
+    assert got(channel)["application_headers"] == {"a": 1} and bodies(channel) == [b"2"]
+    put(channel, b"3")
+    assert bodies(channel) == [b"3"] and count(site) == 3 and unacked(site) == 0
+    channel.call("message.cancel", "message.ok", destination="here")
+
+
+def test_a_selector(channel: Channel) -> None:
+    channel.declare()
+    consume(channel, filter={"x-filter-jms-selector": "kind = 'a' AND JMSPriority > 3"}, no_ack=True)
+    put(channel, b"1", application_headers={"kind": "a"}, priority=4)
+    put(channel, b"2", application_headers={"kind": "b"}, priority=4)
+    put(channel, b"3", application_headers={"kind": "a"}, priority=3)
+    put(channel, b"4", application_headers={"kind": "a"}, priority=9)
+    assert bodies(channel) == [b"1", b"4"]

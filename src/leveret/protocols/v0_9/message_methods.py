@@ -8,14 +8,21 @@ from typing import Any, Final
 
 from leveret.broker.arguments import BROWSE
 from leveret.broker.bodies import Body, StoredBody
-from leveret.broker.errors import AccessRefused, CommandInvalid, NotAllowed, PreconditionFailed, SyntaxInvalid
+from leveret.broker.errors import (
+    AccessRefused,
+    CommandInvalid,
+    ContentTooLarge,
+    NotAllowed,
+    PreconditionFailed,
+    SyntaxInvalid,
+)
 from leveret.broker.leases.reading import LEASE
 from leveret.broker.message import FORMAT_CLASS_0_9, Message, make_address
 from leveret.broker.queues.base import Queue
 from leveret.broker.queues.paging import Waiting
 from leveret.protocols.v0_9.answers import Answer
 from leveret.protocols.v0_9.channel import Channel
-from leveret.protocols.v0_9.consumers import mix, publisher_of
+from leveret.protocols.v0_9.consumers import NO_CONSUME, is_set, mix, publisher_of
 from leveret.protocols.v0_9.queue_methods import name_of
 from leveret.protocols.v0_9.realms import READ, WRITE
 from leveret.protocols.v0_9.references import find
@@ -55,6 +62,10 @@ def transfer(channel: Channel, **arguments: Any) -> None:
         # It is published when everything is here.
         find(channel, octets.decode("utf-8", "surrogateescape")).add(arguments, channel.request)
         return
+    most = channel.connection.settings.max_message_size
+    if len(octets) > most:
+        raise ContentTooLarge(f"a body of {len(octets)} octets is larger than the {most} that are taken; the setting is"
+                              " amqp.max_message_size")
     answers = channel.messages.answers
     answers.add(publish(channel, arguments, octets, len(octets), channel.request))
 
@@ -140,8 +151,10 @@ def consume(channel: Channel, ticket: int, queue: str, destination: str, no_loca
     channel.make_way(name)
     if destination and channel.tag_owner(destination) is not None:
         raise NotAllowed(f"attempt to reuse destination '{destination}': destinations are unique in the connection")
-    if LEASE in filter or filter.get(BROWSE) is True:
-        raise PreconditionFailed("message.consume: browsing and leases are for class basic")
+    if LEASE in filter:
+        raise PreconditionFailed("message.consume: leases are for class basic")
+    if is_set(filter, NO_CONSUME):
+        filter[BROWSE] = no_ack = True
     if no_ack and filter.get(RESUMES) is True:
         raise PreconditionFailed(f"message.consume: who keeps checkpoints ({RESUMES}) acknowledges: consume without no-ack")
     tag = destination or "amq.dest-" + secrets.token_urlsafe(16)
