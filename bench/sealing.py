@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any
 
 from bench.generator import Load
-from leveret.cli.control_client import call
+from leveret.management.control_client import call
 from tests.support.broker import LeveretProcess, basic_config
 
 SIZE = 256

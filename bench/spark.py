@@ -35,7 +35,7 @@ import pyarrow as pa
 import pyspark_amqp
 from bench.spark_flows import archived, delayed, orders, remembered, sunk
 from leveret import blocking
-from leveret.cli.control_client import call
+from leveret.management.control_client import call
 from leveret.spark.batch_reader import StreamBatchReader
 from leveret.spark.options import read_options
 from leveret.spark.schema import arrow_schema

@@ -16,9 +16,10 @@ from leveret.client.limit import DEFAULT, while_blocked
 DIFFERENT = {
     "Connection": {"open", "run", "wait", "until_open", "new_waiter", "flush_soon", "emit", "pause_reading",
                    "resume_reading", "hang_up", "reconnect", "received", "socket_lost", "stream", "core", "driver",
-                   "message_class", "delivery_class"},
+                   "message_class", "delivery_class", "file_class"},
     "Channel": {"send", "until_flowing", "lock", "call"},
     "Consumer": set(),
+    "FileConsumer": set(),
     "Publisher": set(),
     "Queue": set(),
     "Exchange": set(),

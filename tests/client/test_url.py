@@ -250,7 +250,7 @@ def test_pika_finds_the_same_in_its_own_urls() -> None:
     ("amqp://rabbit?reconnect=maybe", "option reconnect: 'maybe' .*true or false"),
     ("amqp://rabbit?reconnect_delay=5&reconnect_max_delay=1", "option reconnect_max_delay: 1.0 .*at least reconnect_delay"),
     ("amqp://rabbit?mechanism=GSSAPI", "option mechanism: 'GSSAPI' .*one of PLAIN, AMQPLAIN, .*, SCRAM-SHA-512"),
-    ("amqp://rabbit?protocol=1.1", "option protocol: '1.1' .*one of auto, 0-9-1, 1.0"),
+    ("amqp://rabbit?protocol=1.1", "option protocol: '1.1' .*one of auto, 0-9-1, 0-9, 1.0"),
     ("amqp://rabbit?tls=true", "option tls: expected as a keyword"),
     ("amqp://rabbit?client_properties=%7B%7D", "option client_properties: expected as a keyword"),
     ("amqp://rabbit?verify=verify_none", "options verify: only for TLS; expected amqps://"),

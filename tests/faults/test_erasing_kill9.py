@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from leveret import blocking
-from leveret.cli.control_client import NoBroker, call
+from leveret.management.control_client import NoBroker, call
 from tests.support.broker import LeveretProcess, basic_config, free_port, leveret_only
 
 CONFIG = basic_config() + """

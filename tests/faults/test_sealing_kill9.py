@@ -17,7 +17,7 @@ from typing import Any
 import pika
 import pytest
 
-from leveret.cli.control_client import call
+from leveret.management.control_client import call
 from tests.support.broker import LeveretProcess, basic_config, free_port, leveret_only
 
 CONFIG = basic_config() + """

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from leveret.cli import control_client
-from leveret.cli.control_client import CallFailed, NoBroker
+from leveret.management import control_client
 from leveret.management.control import LONGEST_REQUEST, PART, ControlServer
+from leveret.management.control_client import CallFailed, NoBroker
 from leveret.management.socket_path import CONTROL_SOCKET, short_path
 from tests.management.harness import Harness
 

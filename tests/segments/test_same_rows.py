@@ -16,7 +16,7 @@ import pytest
 
 from leveret import blocking
 from leveret.broker.message import make_address
-from leveret.cli.control_client import call
+from leveret.management.control_client import call
 from leveret.segments.columns import make_batch
 from leveret.segments.manifest import Segment
 from leveret.segments.packed import Packed

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import click
 
-from leveret.cli import control_client
 from leveret.cli.failed import NO_BROKER, Failed
 from leveret.cli.output import Columns, show_json, show_table
 from leveret.cli.tables import read_table
+from leveret.management import control_client
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

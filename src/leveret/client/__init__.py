@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from leveret.client.access import Access
 from leveret.client.errors import (
     AccessRefused,
     AuthenticationFailed,
@@ -23,6 +24,7 @@ from leveret.client.errors import (
     PreconditionFailed,
     ProtocolMismatch,
     PublishFailed,
+    Redirected,
     ResourceLocked,
     Returned,
     Timeout,
@@ -42,11 +44,13 @@ from leveret.client.events import (
     RecoveryFailed,
     Unblocked,
 )
+from leveret.client.files import FileMessage
 from leveret.client.parameters import Parameters
 from leveret.client.properties import Properties
 from leveret.client.url import parse_url, parse_urls
 
 __all__ = [
+    "Access",
     "AccessRefused",
     "AuthenticationFailed",
     "Blocked",
@@ -60,6 +64,7 @@ __all__ = [
     "Disconnected",
     "Error",
     "Event",
+    "FileMessage",
     "InvalidMessage",
     "InvalidUrl",
     "LinkClosed",
@@ -74,6 +79,7 @@ __all__ = [
     "Reconnecting",
     "Recovered",
     "RecoveryFailed",
+    "Redirected",
     "ResourceLocked",
     "Returned",
     "Timeout",

@@ -10,6 +10,7 @@ import copy
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from leveret.wire.amqp0 import constants
+from leveret.wire.amqp0.table_0_9 import V0_9
 from leveret.wire.amqp0.table_0_9_1 import V0_9_1
 
 if TYPE_CHECKING:
@@ -71,6 +72,10 @@ class ProtocolMismatch(ConnectionFailed):
     """The server speaks another protocol, or another version of this one: `speaks`, such as "1.0", where it said so."""
 
     speaks = ""
+
+
+class Redirected(ConnectionFailed):
+    """The server sends us to another one, at `host` and `port` (AMQP 0-9); the client goes there by itself."""
 
 
 class TlsFailed(ConnectionFailed):
@@ -204,8 +209,9 @@ _HELP: Final = (
 
 
 def method_name(class_id: int, method_id: int) -> str:
-    """The name of a method of 0-9-1, such as "queue.declare"; "" for one that does not exist."""
-    spec = V0_9_1.methods.get(class_id << 16 | method_id)
+    """The name of a method of 0-9-1 or 0-9, such as "queue.declare"; "" for one that does not exist."""
+    key = class_id << 16 | method_id
+    spec = V0_9_1.methods.get(key) or V0_9.methods.get(key)
     return "" if spec is None else spec.name
 
 

@@ -15,7 +15,7 @@ from leveret.wire.amqp0.fieldtable import encode_table
 
 PORT: Final = 5672
 TLS_PORT: Final = 5671
-PROTOCOLS: Final = ("auto", "0-9-1", "1.0")
+PROTOCOLS: Final = ("auto", "0-9-1", "0-9", "1.0")
 ADDRESSES: Final = ("auto", "v2", "v1", "plain")
 SCRAM: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256")
 MECHANISMS: Final = ("PLAIN", "AMQPLAIN", "EXTERNAL", "ANONYMOUS", *SCRAM)
@@ -29,7 +29,7 @@ class Parameters:
 
     host                 a name or an address (IPv6 without brackets)
     port                 0: 5672, with TLS 5671
-    protocol             "0-9-1", "1.0" or "auto": 0-9-1, unless the server answers that it speaks 1.0
+    protocol             "0-9-1", "0-9", "1.0" or "auto": 0-9-1, unless the server answers that it speaks 1.0
     addresses            over AMQP 1.0, what names of queues and exchanges become: "v2" and "v1" are RabbitMQ's forms,
                          "plain" leaves them as they are, "auto" goes by what the server says of itself
     container_id         over AMQP 1.0, who the client is: links with names outlast a connection under it; "": made up

@@ -73,6 +73,13 @@ def parse_url(url: str = "amqp://", **options: Any) -> Parameters:
     return Parameters(**found)
 
 
+def split_host(place: str, port: int) -> tuple[str, int]:
+    """Host and port of a text such as "[::1]:5672"; the port given where there is none. `InvalidUrl` for what is
+    neither."""
+    found = _read_authority(place, False)
+    return found.get("host", place), found.get("port", port)
+
+
 def _read_authority(authority: str, suspicious: bool) -> dict[str, Any]:
     """User, password, host and port, as far as they are there. `suspicious`: there is an @ behind the authority, so that
     what looks like a port may be a piece of a password with a slash in it, and is not shown."""

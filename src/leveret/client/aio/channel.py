@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from leveret.client.aio.amqp09 import Amqp09Calls
 from leveret.client.aio.consumer import Consumer
 from leveret.client.aio.opening import Opening
 from leveret.client.aio.publisher import Publisher
@@ -35,7 +36,7 @@ QueueName = str | Queue
 ExchangeName = str | Exchange
 
 
-class Channel:
+class Channel(Amqp09Calls):
     """A channel of a connection. Calls on one channel are performed in their order; a mistake closes the channel, and only
     that: everything on it then raises the `ChannelClosed` that says why.
 

@@ -22,7 +22,7 @@ from leveret.client.amqp1 import Filters
 from leveret.client.core.amqp1.links import check_protocol, session_of
 from leveret.client.core.amqp1.transactions import TransactionCore
 from leveret.client.core.backoff import Backoff
-from leveret.client.core.base import describe
+from leveret.client.core.base import MOST_REDIRECTS, describe
 from leveret.client.core.host import Host, Procedure
 from leveret.client.core.kinds import AnyCore, new_core, other_protocol
 from leveret.client.core.socket_errors import lost_error
@@ -33,10 +33,12 @@ from leveret.client.errors import (
     ConnectionLost,
     Error,
     ProtocolMismatch,
+    Redirected,
     Timeout,
     TlsFailed,
 )
 from leveret.client.events import Closed, Connected, Event, Reconnecting
+from leveret.client.files import FileMessage
 from leveret.client.limit import DEFAULT, Default, Limit, Patience
 from leveret.client.message import Message
 from leveret.client.parameters import Parameters
@@ -74,6 +76,7 @@ class Connection(Host):
 
     message_class = Message
     delivery_class = Delivery
+    file_class = FileMessage
 
     def __init__(self, hosts: Sequence[Parameters]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -305,6 +308,18 @@ class Connection(Host):
             return
 
     async def _connect(self, parameters: Parameters) -> None:
+        """To this server, or where it sends us."""
+        for _ in range(MOST_REDIRECTS):
+            try:
+                await self._connect_to(parameters)
+                return
+            except Redirected as error:
+                parameters = replace(parameters, host=error.host, port=error.port)
+        raise ConnectionFailed(
+            f"{parameters.host}:{parameters.port} would be the {MOST_REDIRECTS + 1}th server in a row: they send us to one"
+            " another; expected one that takes us", host=parameters.host, port=parameters.port)
+
+    async def _connect_to(self, parameters: Parameters) -> None:
         """A socket and the handshake. Raises an `Error`, and leaves no socket behind then."""
         stream = None
         try:

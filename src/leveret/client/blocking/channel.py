@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from leveret.client.amqp1 import Filters
+from leveret.client.blocking.amqp09 import Amqp09Calls
 from leveret.client.blocking.consumer import Consumer
 from leveret.client.blocking.publisher import Publisher
 from leveret.client.blocking.queue import Exchange, Queue
@@ -34,7 +35,7 @@ QueueName = str | Queue
 ExchangeName = str | Exchange
 
 
-class Channel:
+class Channel(Amqp09Calls):
     """A channel of a connection. Calls on one channel are performed in their order; a mistake closes the channel, and only
     that: everything on it then raises the `ChannelClosed` that says why. Threads may share it.
 

@@ -19,6 +19,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ from leveret.client.blocking.message import BlockingDelivery, BlockingMessage
 from leveret.client.blocking.sockets import AnySocket, open_socket
 from leveret.client.blocking.waiter import BlockingWaiter, wake
 from leveret.client.core.backoff import Backoff
+from leveret.client.core.base import MOST_REDIRECTS
 from leveret.client.core.host import Host, Procedure
 from leveret.client.core.kinds import AnyCore, new_core, other_protocol
 from leveret.client.core.socket_errors import lost_error
@@ -35,11 +37,13 @@ from leveret.client.errors import (
     ConnectionLost,
     Error,
     ProtocolMismatch,
+    Redirected,
     Timeout,
     TlsFailed,
     anew,
 )
 from leveret.client.events import Closed, Connected, Event, Reconnecting
+from leveret.client.files import BlockingFileMessage
 from leveret.client.limit import DEFAULT, Default, Limit
 from leveret.client.parameters import Parameters
 
@@ -60,6 +64,7 @@ class Driver(Host):
 
     message_class = BlockingMessage
     delivery_class = BlockingDelivery
+    file_class = BlockingFileMessage
 
     def __init__(self, hosts: Sequence[Parameters], callbacks: list[Callable[[Event], object]]) -> None:
         self.lock = threading.RLock()
@@ -112,6 +117,18 @@ class Driver(Host):
             return
 
     def _connect(self, parameters: Parameters) -> None:
+        """To this server, or where it sends us."""
+        for _ in range(MOST_REDIRECTS):
+            try:
+                self._connect_to(parameters)
+                return
+            except Redirected as error:
+                parameters = replace(parameters, host=error.host, port=error.port)
+        raise ConnectionFailed(
+            f"{parameters.host}:{parameters.port} would be the {MOST_REDIRECTS + 1}th server in a row: they send us to one"
+            " another; expected one that takes us", host=parameters.host, port=parameters.port)
+
+    def _connect_to(self, parameters: Parameters) -> None:
         """A socket and the handshake. Raises an `Error`, and leaves no socket behind then."""
         deadline = time.monotonic() + parameters.connect_timeout
         try:

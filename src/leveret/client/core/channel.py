@@ -30,7 +30,6 @@ from leveret.client.message import Message
 from leveret.client.properties import Properties, decode_properties
 from leveret.wire.amqp0.commands import ContentMethod, Deliver, Method
 from leveret.wire.amqp0.methods import encode_arguments
-from leveret.wire.amqp0.table_0_9_1 import V0_9_1
 
 if TYPE_CHECKING:
     from leveret.client.core.connection import ConnectionCore
@@ -156,7 +155,7 @@ class ChannelCore:
         engine = self.connection.engine
         try:
             if self._held is not None and not name.startswith("channel.close"):
-                encode_arguments(V0_9_1.by_name[name], arguments or {}, engine.dialect)
+                encode_arguments(engine.version.by_name[name], arguments or {}, engine.dialect)
                 self._held.append(partial(self.send, name, arguments))
                 return
             engine.send(self.number, name, arguments)
@@ -186,13 +185,21 @@ class ChannelCore:
         self.recovering = 0
         self._stopped = False
         yield self.call("channel.open")
+        yield from self._set_up()
+        self.update_flow()
+
+    def _set_up(self) -> Procedure:
+        """Procedure: what makes it the channel that was asked for, or that it was before."""
         if self.transactional:
             yield self.call("tx.select")
         elif self.confirms:
             yield self.call("confirm.select")
         if self.qos is not None:
             yield self.call("basic.qos", self.qos)
-        self.update_flow()
+
+    def prepare(self, arguments: dict[str, Any]) -> Procedure:
+        """Procedure: what must be asked for before something is declared again with these arguments."""
+        yield from ()
 
     def close(self) -> Procedure:
         """Procedure: close it; what waits on it fails."""
@@ -434,9 +441,7 @@ class ChannelCore:
         self._check_open()
         if not consumer.tag:
             consumer.tag = self.connection.new_name()
-        if self.qos is None and consumer.queue != "":
-            # Without global it holds for the consumers that follow (RabbitMQ), so that each sets its own.
-            self.cast("basic.qos", {"prefetch_count": consumer.prefetch})
+        self._limit(consumer)
         arguments = {**consumer.arguments, "queue": consumer.queue, "consumer_tag": consumer.tag}
 
         def started(reply: Method, abandoned: bool) -> None:
@@ -445,9 +450,15 @@ class ChannelCore:
             consumer.active = True
             if abandoned or consumer.cancelling:
                 consumer.cancelling = True
-                self.cast("basic.cancel", {"consumer_tag": consumer.tag}, partial(self._stopped_consuming, consumer))
+                self._cast_cancel(consumer)
 
-        return self.call("basic.consume", arguments, started)
+        return self.call(f"{consumer.kind}.consume", arguments, started)
+
+    def _limit(self, consumer: ConsumerCore) -> None:
+        """Have its prefetch hold for a consumer that is about to begin."""
+        if self.qos is None and consumer.queue != "":
+            # Without global it holds for the consumers that follow (RabbitMQ), so that each sets its own.
+            self.cast("basic.qos", {"prefetch_count": consumer.prefetch})
 
     def until_replies(self) -> Waiter | None:
         """Until `reply_to` is known; None when it is."""
@@ -475,9 +486,13 @@ class ChannelCore:
 
     def cancel(self, consumer: ConsumerCore) -> Waiter:
         """Send `basic.cancel`; messages that nobody has taken go back to the queue, also those that still come."""
-        waiter = self.call("basic.cancel", {"consumer_tag": consumer.tag}, partial(self._stopped_consuming, consumer))
+        waiter = self.call(f"{consumer.kind}.cancel", {"consumer_tag": consumer.tag},
+                           partial(self._stopped_consuming, consumer))
         self._give_back(consumer)
         return waiter
+
+    def _cast_cancel(self, consumer: ConsumerCore) -> None:
+        self.cast(f"{consumer.kind}.cancel", {"consumer_tag": consumer.tag}, partial(self._stopped_consuming, consumer))
 
     def give_up(self, consumer: ConsumerCore) -> None:
         """As `cancel`, where nobody waits for it; also for one that has not begun, or that is not there now."""
@@ -488,7 +503,7 @@ class ChannelCore:
             consumer.end(None)
             self.connection.unused(consumer.queue)
         elif not consumer.cancelling and consumer.active:
-            self.cast("basic.cancel", {"consumer_tag": consumer.tag}, partial(self._stopped_consuming, consumer))
+            self._cast_cancel(consumer)
             self._give_back(consumer)
         elif not consumer.cancelling:
             # It is cancelled once it has begun: a cancel that comes before makes RabbitMQ close the connection.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from leveret.client.core.base import OPENED, OPENING, RECOVERING, AnyChannel, BaseConnection
 from leveret.client.core.channel import ChannelCore
@@ -29,9 +29,8 @@ from leveret.wire.amqp0.commands import (
 from leveret.wire.amqp0.commands import Error as WireError
 from leveret.wire.amqp0.constants import CLIENT, CONNECTION_FORCED, INTERNAL_ERROR
 from leveret.wire.amqp0.engine import Engine
+from leveret.wire.amqp0.model import Version
 from leveret.wire.amqp0.table_0_9_1 import V0_9_1
-
-HEADER: Final = b"AMQP\x00\x00\x09\x01"
 
 # What a server says when it stops or has failed: worth to connect again. Every other code is a mistake of ours, which
 # would be made again.
@@ -39,7 +38,16 @@ _WORTH_A_RETRY: Final = (CONNECTION_FORCED, INTERNAL_ERROR)
 
 
 class ConnectionCore(BaseConnection):
-    """A connection of AMQP 0-9-1."""
+    """A connection of AMQP 0-9-1, and what others of its family have in common with it.
+
+    header         what the client begins with
+    version        of the protocol, and its table of methods
+    channel_class  what channels are
+    """
+
+    header: ClassVar[bytes] = b"AMQP\x00\x00\x09\x01"
+    version: ClassVar[Version] = V0_9_1
+    channel_class: ClassVar[type[ChannelCore]] = ChannelCore
 
     def __init__(self, host: Host, parameters: Parameters) -> None:
         super().__init__(host, parameters)
@@ -48,10 +56,10 @@ class ConnectionCore(BaseConnection):
         self._first = b""
         self._greeting = b""
 
-    @staticmethod
-    def _new_engine(parameters: Parameters) -> Engine:
-        return Engine(CLIENT, V0_9_1, frame_max=parameters.frame_max or 131072, channel_max=parameters.channel_max or 65535,
-                      heartbeat=parameters.heartbeat or 0, max_body_size=1 << 62, spool_threshold=1 << 62)
+    def _new_engine(self, parameters: Parameters) -> Engine:
+        return Engine(CLIENT, self.version, frame_max=parameters.frame_max or 131072,
+                      channel_max=parameters.channel_max or 65535, heartbeat=parameters.heartbeat or 0,
+                      max_body_size=1 << 62, spool_threshold=1 << 62)
 
     @property
     def silence(self) -> float:
@@ -69,7 +77,7 @@ class ConnectionCore(BaseConnection):
         self._begin(parameters)
         self.engine = self._new_engine(parameters)
         self._first = b""
-        self._greeting = HEADER
+        self._greeting = self.header
         self.host.flush_soon()
         yield from handshake(self)
         self._go_on(OPENING, RECOVERING)
@@ -138,7 +146,8 @@ class ConnectionCore(BaseConnection):
         if b"AMQP".startswith(first[:4]) or first.startswith(b"AMQP"):
             if len(first) < 8:
                 return
-            text = f"the server speaks AMQP {first[5]}-{first[6]}-{first[7]} instead of 0-9-1 (it answered {first!r})"
+            text = (f"the server speaks AMQP {first[5]}-{first[6]}-{first[7]} instead of {self.version.name}"
+                    f" (it answered {first!r})")
         else:
             text = f"the server does not speak AMQP: it answered {first!r}; is it another port's, or one for TLS (amqps://)?"
         error = ProtocolMismatch(text, host=self.parameters.host, port=self.parameters.port)
@@ -197,7 +206,7 @@ class ConnectionCore(BaseConnection):
         if number > self.engine.channel_max:
             raise ConnectionClosed(f"the connection has {self.engine.channel_max} channels open, as many as were agreed"
                                    " (channel_max)")
-        channel = self.channels[number] = ChannelCore(self, number, confirms, transactional)
+        channel = self.channels[number] = self.channel_class(self, number, confirms, transactional)
         return channel
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from leveret.client.core.host import Waiter
 from leveret.client.core.waiters import Waiters
@@ -19,6 +19,7 @@ class ConsumerCore:
     """One `basic.consume`. `queue` follows the new name of a server-named queue; `arguments` are the other ones of
     `basic.consume`. `prefetch` is set by `basic.qos` before it, 0 is no limit.
 
+    kind        its content class: the methods are those of it
     active      the server has begun, and it has not ended; also while the connection is lost
     cancelling  it is being cancelled: what comes goes back
     ended       no more messages will come; `error` says why, None where it was cancelled by us
@@ -26,6 +27,8 @@ class ConsumerCore:
 
     __slots__ = ("_counted", "_message_class", "_no_ack", "_waiters", "active", "arguments", "cancelling", "channel",
                  "ended", "error", "messages", "prefetch", "queue", "tag")
+
+    kind: ClassVar[str] = "basic"
 
     def __init__(self, channel: ChannelCore, queue: str, prefetch: int, arguments: dict[str, Any],
                  message_class: type[Message]) -> None:

@@ -10,6 +10,7 @@ from leveret.client.events import Event
 
 if TYPE_CHECKING:
     from leveret.client.delivery import Delivery
+    from leveret.client.files import FileContent
     from leveret.client.message import Message
 
 
@@ -32,10 +33,12 @@ class Host(ABC):
     """The face. All calls come from within a call that it has made into the engine.
 
     message_class, delivery_class   what messages of AMQP 0-9-1 and of 1.0 are made of
+    file_class                      what files of AMQP 0-9 are made of
     """
 
     message_class: type[Message]
     delivery_class: type[Delivery]
+    file_class: type[FileContent]
 
     @abstractmethod
     def new_waiter(self) -> Any:

@@ -1,7 +1,8 @@
-"""The engines of both protocols, which have the same calls."""
+"""The engines of all protocols, which have the same calls."""
 
 from __future__ import annotations
 
+from leveret.client.core.amqp09.connection import Amqp09Connection
 from leveret.client.core.amqp1.channel import SessionCore
 from leveret.client.core.amqp1.connection import Amqp1Connection
 from leveret.client.core.amqp1.outgoing import Encoder as Amqp1Encoder
@@ -22,7 +23,9 @@ AnyEncoder = Encoder | Amqp1Encoder
 
 def new_core(host: Host, parameters: Parameters) -> AnyCore:
     """What the option `protocol` asks for."""
-    return Amqp1Connection(host, parameters) if parameters.protocol == "1.0" else ConnectionCore(host, parameters)
+    if parameters.protocol == "1.0":
+        return Amqp1Connection(host, parameters)
+    return (Amqp09Connection if parameters.protocol == "0-9" else ConnectionCore)(host, parameters)
 
 
 def other_protocol(host: Host, parameters: Parameters, error: ProtocolMismatch) -> AnyCore:

@@ -117,6 +117,7 @@ class _Declaring:
             channel = self._channel = connection.new_channel(confirms=False, transactional=False)
             yield from channel.open()
         try:
+            yield from channel.prepare(arguments)
             return (yield channel.call(method, arguments))
         except ChannelClosed as error:
             if isinstance(error, ResourceLocked) and arguments["exclusive"] and connection.locked < LOCKED_ATTEMPTS:

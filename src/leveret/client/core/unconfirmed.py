@@ -72,6 +72,11 @@ class Unconfirmed:
     def __len__(self) -> int:
         return len(self._by_tag)
 
+    @property
+    def last(self) -> int:
+        """The tag of the one that was published last, 0 before the first."""
+        return self._next - 1
+
     def add(self, outgoing: Outgoing) -> None:
         self._by_tag[self._next] = outgoing
         self._next += 1

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.errors import NotFound, ResourceLocked, SyntaxInvalid
+from leveret.broker.log import CommitWaiter
 from leveret.protocols.v0_9.channel import Channel
 from leveret.protocols.v0_9.realms import ACTIVE, EXCLUSIVE, PASSIVE, READ, WRITE
 from leveret.protocols.v0_9_1 import channel_methods
+from leveret.protocols.v0_9_1.replies import reply_when_kept
 from leveret.protocols.v0_9_1.reply_codes import CODES, reply_text
 from leveret.wire.amqp0.commands import Method
 
@@ -55,10 +57,26 @@ def _text(id: bytes | str) -> str:
 
 
 def ping(channel: Channel) -> None:
-    """channel.ping: done, and a pong in return."""
-    engine = channel.connection.engine
-    engine.send(channel.number, "channel.ok", {})
-    engine.send(channel.number, "channel.pong", {})
+    """channel.ping: done when everything that came before it is on disk, and a pong in return. Publishers have no other
+    confirm."""
+    reply_when_kept(channel, "channel.ok", {}, True, False)
+    if channel.stalled:
+        channel.log.wait(_Pong(channel))
+    else:
+        channel.connection.engine.send(channel.number, "channel.pong", {})
+
+
+class _Pong(CommitWaiter):
+    """Follows an answer that waits."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+
+    def committed(self, batch: int) -> None:
+        channel = self.channel
+        if not channel.closing:
+            channel.connection.engine.send(channel.number, "channel.pong", {})
+            channel.connection.mark()
 
 
 def pong(channel: Channel) -> None:

@@ -31,6 +31,8 @@ def perform(connection: Connection, command: Method) -> None:
             product = command.arguments["client_properties"].get("product")
             connection.of_qpid = isinstance(product, str) and QPID in product.lower()
         handshake.perform(connection, command)
+        # There is no method to tell a client that its consumer has gone, whatever it says that it can do.
+        connection.notify_cancel = False
 
 
 def _open(connection: Connection, virtual_host: str, insist: bool) -> None:

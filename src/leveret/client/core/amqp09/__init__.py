@@ -1,0 +1,1 @@
+"""The client's engine for AMQP 0-9."""

@@ -1,0 +1,377 @@
+"""A channel of AMQP 0-9: tickets, pings in place of confirms, and the content classes beside basic."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.client.access import Access
+from leveret.client.core.amqp09.files import FileConsumerCore, IncomingFiles
+from leveret.client.core.amqp09.operations import Operations09
+from leveret.client.core.amqp09.outgoing import OfClass
+from leveret.client.core.channel import NOBODY, Call, ChannelCore, OnReply
+from leveret.client.core.consumer import ConsumerCore
+from leveret.client.core.encoding import encode_address
+from leveret.client.core.host import Procedure, Waiter
+from leveret.client.core.operations import Operations
+from leveret.client.core.unconfirmed import Outgoing
+from leveret.client.errors import Error, InvalidMessage, NotSupported, Returned, TransactionLost
+from leveret.client.files import FileContent
+from leveret.client.message import Message
+from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY, TICKET_SHIFT, ContentMethod, Method
+from leveret.wire.amqp0.table_0_9 import V0_9
+
+if TYPE_CHECKING:
+    from leveret.client.core.connection import ConnectionCore
+
+_FLAGS: Final = MANDATORY | IMMEDIATE
+_WITH_TICKET: Final = frozenset(name for name, spec in V0_9.by_name.items()
+                                if any(field.name == "ticket" for field in spec.fields))
+# What is declared again after a lost connection, with the ticket that it was declared with.
+_DECLARES: Final = ("queue.declare", "exchange.declare", "queue.bind")
+
+
+class _Answered(Call):
+    """A method whose answer has a name of its own."""
+
+    __slots__ = ("answers",)
+
+    def __init__(self, name: str, waiter: Waiter, on_reply: OnReply | None, answers: tuple[str, ...]) -> None:
+        super().__init__(name, waiter, on_reply)
+        self.answers = answers
+
+    def is_answered_by(self, reply: Method) -> bool:
+        return reply.name in self.answers
+
+
+class Amqp09Channel(ChannelCore):
+    """One channel.
+
+    id         what the server calls it (`channel.open-ok`)
+    access     what the methods that carry a ticket are sent under, None for ticket 0
+    granted    the tickets of this channel, by what was asked for
+    incoming   the files that come
+    internal   made for one purpose: it does not outlive its connection
+    branch     the identifier of the distributed transaction that was begun last; "" for none
+    """
+
+    __slots__ = ("_pinged", "access", "branch", "distributed", "granted", "id", "incoming", "internal")
+
+    def __init__(self, connection: ConnectionCore, number: int, confirms: bool, transactional: bool) -> None:
+        super().__init__(connection, number, confirms, transactional)
+        self.id = ""
+        self.access: Access | None = None
+        self.granted: dict[Access, int] = {}
+        self.incoming = IncomingFiles(self)
+        self.internal = False
+        self.distributed = False
+        self.branch = ""
+        # The last publish before the ping that was not answered; 0 while none is under way.
+        self._pinged = 0
+
+    # Opening, and its end
+
+    def _opened(self, reply: Method, abandoned: bool) -> None:
+        self.id = reply.arguments["channel_id"]
+
+    def call(self, name: str, arguments: dict[str, Any] | None = None, on_reply: OnReply | None = None) -> Waiter:
+        if name == "channel.open":
+            self._pinged = 0
+            on_reply = self._opened
+        return super().call(name, arguments, on_reply)
+
+    def _set_up(self) -> Procedure:
+        for access in list(self.granted):
+            yield self._request(access)
+        if self.distributed:
+            yield self.call("dtx.select")
+        if self.transactional:
+            yield self.call("tx.select")
+        if self.qos is not None:
+            self.qos = {**self.qos, "global": False}
+            yield self.call("basic.qos", self.qos)
+
+    def prepare(self, arguments: dict[str, Any]) -> Procedure:
+        access = arguments.get("access")
+        if access is not None and access not in self.granted:
+            yield self._request(access)
+
+    def lost(self, error: Error, recoverable: bool) -> None:
+        self.incoming.lost()
+        if recoverable and self.internal:
+            super().lost(error, False)
+            self.connection.forget_channel(self)
+            return
+        super().lost(error, recoverable)
+        if recoverable and self.branch and self.error is None:
+            # What would be done on it now would not be in the branch.
+            self.ended(TransactionLost(f"the connection was lost within branch '{self.branch}': the server rolls it back,"
+                                       " unless it was prepared"))
+            self.connection.forget_channel(self)
+
+    def ended(self, error: Error, consumers_error: bool = True) -> None:
+        self.incoming.lost()
+        super().ended(error, consumers_error)
+
+    # Calls
+
+    @property
+    def operations(self) -> Operations:
+        return Operations09(self)
+
+    def send(self, name: str, arguments: dict[str, Any] | None = None) -> None:
+        spec = V0_9.by_name.get(name)
+        if spec is None:
+            raise NotSupported(f"AMQP 0-9 has no {name}; expected a connection of another protocol (option protocol)")
+        sent = {} if arguments is None else arguments
+        if name in _WITH_TICKET:
+            if name in _DECLARES:
+                sent.setdefault("access", self.access)
+            sent = {**sent, "ticket": self._ticket(sent.get("access", self.access))}
+            sent.pop("access", None)
+        if name.endswith(".consume") and "arguments" in sent:
+            sent["filter"] = sent.pop("arguments")
+        try:
+            self.connection.engine.send(self.number, name, sent)
+        except (ValueError, TypeError, AttributeError, OverflowError, struct.error) as error:
+            raise InvalidMessage(f"{name}: {error}") from error
+        self.connection.host.flush_soon()
+
+    def ask(self, name: str, arguments: dict[str, Any] | None, answers: tuple[str, ...], on_reply: OnReply | None = None,
+            waiter: Waiter | None = None) -> Waiter:
+        """As `call`, of a method that is answered by one of these."""
+        self._check_open()
+        self.send(name, arguments)
+        if waiter is None:
+            waiter = self.connection.host.new_waiter()
+        self._calls.append(_Answered(name, waiter, on_reply, answers))
+        self.connection.listen()
+        return waiter
+
+    def ping(self, on_reply: OnReply | None = None) -> Waiter:
+        """`channel.ping`: answered when the server has done everything that was sent before."""
+        return self.ask("channel.ping", None, ("channel.ok",), on_reply)
+
+    # Access
+
+    def request_access(self, access: Access) -> Waiter:
+        """`access.request`: what follows goes under it."""
+
+        def granted(ticket: int) -> Access:
+            self.access = access
+            return access
+
+        return self._request(access, granted)
+
+    def _request(self, access: Access, then: Callable[[int], Any] | None = None) -> Waiter:
+        def answered(reply: Method, abandoned: bool) -> Any:
+            ticket: int = reply.arguments["ticket"]
+            self.granted[access] = ticket
+            return ticket if then is None else then(ticket)
+
+        return self.call("access.request", {"realm": access.realm, **access.rights}, answered)
+
+    def use_access(self, access: Access | None) -> None:
+        """Have what follows go under it, or under none."""
+        if access is not None:
+            self._ticket(access)
+        self.access = access
+
+    def _ticket(self, access: Access | None) -> int:
+        if access is None:
+            return 0
+        ticket = self.granted.get(access)
+        if ticket is None:
+            raise InvalidMessage(f"the channel has no ticket for realm '{access.realm}'; expected one that it has asked for"
+                                 " (request_access)")
+        return ticket
+
+    # Publishing. A ping says that everything before it is done: there is at most one under way, so that many publishes
+    # share it.
+
+    def publish(self, outgoing: Outgoing) -> None:
+        connection = self.connection
+        engine = connection.engine
+        if len(outgoing.header) > engine.payload_max:
+            raise InvalidMessage(f"the properties take {len(outgoing.header)} octets; a header frame holds"
+                                 f" {engine.payload_max} on this connection (option frame_max)")
+        if isinstance(outgoing, OfClass):
+            self._publish_of_class(outgoing)
+        else:
+            body = outgoing.body
+            engine.send_publish(self.number, outgoing.address, outgoing.flags | self._ticket(self.access) << TICKET_SHIFT,
+                                outgoing.header, body, len(body))
+        if self.confirms:
+            self.unconfirmed.add(outgoing)
+            if not self._pinged:
+                self._ping_for_confirms()
+            elif connection.paused:
+                connection.listen()
+        else:
+            if self.transactional and not self._transaction:
+                self._transaction = "begun"
+            outgoing.settle(None)
+        connection.host.flush_soon()
+
+    def _publish_of_class(self, outgoing: OfClass) -> None:
+        if not outgoing.has_content:
+            self.send(outgoing.method, outgoing.arguments)
+            return
+        arguments = outgoing.arguments
+        if outgoing.method in _WITH_TICKET:
+            arguments = {**arguments, "ticket": self._ticket(self.access)}
+        try:
+            self.connection.engine.send_content(self.number, outgoing.method, arguments, outgoing.header, outgoing.body)
+        except (ValueError, TypeError, AttributeError, OverflowError, struct.error) as error:
+            raise InvalidMessage(f"{outgoing.method}: {error}") from error
+
+    def _ping_for_confirms(self) -> None:
+        self._pinged = self.unconfirmed.last
+        self.ask("channel.ping", None, ("channel.ok",), self._confirmed, NOBODY)
+
+    def _confirmed(self, reply: Method, abandoned: bool) -> None:
+        pinged, self._pinged = self._pinged, 0
+        self.unconfirmed.confirm(pinged, True, True)
+        if len(self.unconfirmed) and self.opened and not self._pinged:
+            self._ping_for_confirms()
+
+    # Consuming
+
+    def _limit(self, consumer: ConsumerCore) -> None:
+        if self.qos is None:
+            # One window for the channel: as large as those of its consumers together.
+            counts = [other.prefetch for other in self.consumers.values()] + [consumer.prefetch]
+            self.cast("basic.qos", {"prefetch_count": 0 if 0 in counts else min(sum(counts), 0xFFFF)})
+
+    def new_file_consumer(self, queue: str, prefetch: int, arguments: dict[str, Any], directory: str | None,
+                          ) -> FileConsumerCore:
+        """One of class file that has not begun; the files of a channel go to one directory, or to none."""
+        self.incoming.use(directory)
+        return FileConsumerCore(self, queue, prefetch, arguments, self.connection.host.message_class)
+
+    def consumer_of(self, tag: bytes) -> ConsumerCore | None:
+        """Of this channel, also one that was cancelled."""
+        return self.consumers.get(tag) or self._past.get(tag)
+
+    def stage(self, header: bytes, data: bytes) -> None:
+        """`file.stage`"""
+        self._check_open()
+        self.connection.engine.send_content(self.number, "file.stage", {}, header, data)
+        self.connection.host.flush_soon()
+
+    def recover(self, requeue: bool) -> Waiter:
+        """`basic.recover`, which has no answer in 0-9: that of a ping behind it is one."""
+        self._check_open()
+        self.send("basic.recover", {"requeue": requeue})
+
+        def recovered(reply: Method, abandoned: bool) -> None:
+            self.recovering -= 1
+
+        waiter = self.ping(recovered)
+        self.recovering += 1
+        self.generation += 1
+        for consumer in self.consumers.values():
+            consumer.lost()
+        return waiter
+
+    # Settling
+
+    def ack(self, message: Message, multiple: bool) -> None:
+        if not isinstance(message, FileContent):
+            super().ack(message, multiple)
+        elif self._may_settle(message):
+            self.send("file.ack", {"delivery_tag": message.delivery_tag, "multiple": multiple})
+
+    def nack(self, message: Message, multiple: bool, requeue: bool) -> None:
+        if multiple:
+            raise _no_nack()
+        self.reject(message, requeue)
+
+    def reject(self, message: Message, requeue: bool) -> None:
+        if not isinstance(message, FileContent):
+            super().reject(message, requeue)
+        elif self._may_settle(message):
+            self.send("file.reject", {"delivery_tag": message.delivery_tag, "requeue": requeue})
+
+    def settle_tag(self, name: str, arguments: dict[str, Any]) -> None:
+        if name == "basic.nack":
+            if arguments["multiple"]:
+                raise _no_nack()
+            name, arguments = "basic.reject", {key: arguments[key] for key in ("delivery_tag", "requeue")}
+        super().settle_tag(name, arguments)
+
+    # Distributed transactions
+
+    def dtx_select(self) -> Waiter:
+        """`dtx.select`"""
+
+        def selected(reply: Method, abandoned: bool) -> None:
+            self.distributed = True
+
+        return self.call("dtx.select", None, selected)
+
+    def dtx_start(self, identifier: str) -> Waiter:
+        """`dtx.start`: what follows is in that branch."""
+
+        def started(reply: Method, abandoned: bool) -> None:
+            self.branch = identifier
+
+        return self.call("dtx.start", {"dtx_identifier": identifier}, started)
+
+    # What comes
+
+    def method(self, command: Method) -> None:
+        handler = _HANDLERS.get(command.name)
+        if handler is None:
+            super().method(command)
+        else:
+            handler(self, command)
+
+    def content(self, command: ContentMethod) -> None:
+        handler = _CONTENT_HANDLERS.get(command.name)
+        if handler is None:
+            super().content(command)
+        else:
+            handler(self, command)
+
+    def _pinged_by_server(self, command: Method) -> None:
+        self.send("channel.ok")
+        self.ask("channel.pong", None, ("channel.ok",), None, NOBODY)
+
+    def _pong(self, command: Method) -> None:
+        self.send("channel.ok")
+
+    def _came_back(self, command: ContentMethod) -> None:
+        """`file.return`"""
+        arguments = command.arguments
+        exchange, routing_key = arguments["exchange"], arguments["routing_key"]
+        error = Returned(f"{arguments['reply_text']}: exchange '{exchange}', routing key '{routing_key}'",
+                         messages=[(exchange, routing_key, None, b"")],
+                         reply_code=arguments["reply_code"], reply_text=arguments["reply_text"])
+        self.unconfirmed.returned(encode_address(exchange, routing_key), command.header, b"", error)
+
+
+def _no_nack() -> NotSupported:
+    return NotSupported("AMQP 0-9 rejects one message at a time, it has no nack of several; expected multiple=False")
+
+
+def channel_of(core: Any) -> Amqp09Channel:
+    """A channel of AMQP 0-9. Raises `NotSupported` for one of another protocol."""
+    if isinstance(core, Amqp09Channel):
+        return core
+    raise NotSupported('files, streams, realms, pings and distributed transactions are of AMQP 0-9; expected'
+                       ' protocol="0-9"')
+
+
+_HANDLERS: Final[dict[str, Callable[[Amqp09Channel, Method], None]]] = {
+    "channel.ok": Amqp09Channel._reply,
+    "channel.ping": Amqp09Channel._pinged_by_server,
+    "channel.pong": Amqp09Channel._pong,
+    "file.open": lambda channel, command: channel.incoming.open(command),
+    "file.deliver": lambda channel, command: channel.incoming.deliver(command),
+}
+_CONTENT_HANDLERS: Final[dict[str, Callable[[Amqp09Channel, ContentMethod], None]]] = {
+    "file.stage": lambda channel, command: channel.incoming.staged(command),
+    "file.return": Amqp09Channel._came_back,
+}

@@ -1,0 +1,72 @@
+"""A connection of AMQP 0-9: as one of 0-9-1, but for where it may be sent, and what its channels are."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from leveret.client.core.amqp09.channel import Amqp09Channel
+from leveret.client.core.base import RECOVERING
+from leveret.client.core.channel import ChannelCore
+from leveret.client.core.connection import ConnectionCore
+from leveret.client.core.host import Waiter
+from leveret.client.core.recovery import LOCKED_ATTEMPTS
+from leveret.client.errors import NotSupported, Redirected
+from leveret.client.parameters import Parameters
+from leveret.client.url import split_host
+from leveret.wire.amqp0.commands import CONTENT_PART, CONTENT_START, Command, ContentPart, ContentStart, Method
+from leveret.wire.amqp0.constants import CHANNEL_ERROR, CONNECTION_FORCED
+from leveret.wire.amqp0.engine import Engine
+from leveret.wire.amqp0.model import Version
+from leveret.wire.amqp0.table_0_9 import V0_9
+
+QUEUE_CLASS: Final = 50
+
+
+class Amqp09Connection(ConnectionCore):
+    """One connection."""
+
+    header: ClassVar[bytes] = b"AMQP\x01\x01\x00\x09"
+    version: ClassVar[Version] = V0_9
+    channel_class: ClassVar[type[ChannelCore]] = Amqp09Channel
+
+    def _new_engine(self, parameters: Parameters) -> Engine:
+        engine = super()._new_engine(parameters)
+        # Files go to disk as they come.
+        engine.spools_stages = True
+        return engine
+
+    def _rare(self, command: Command, channel: ChannelCore | None) -> None:
+        kind = command.kind
+        if kind == CONTENT_START:
+            assert isinstance(command, ContentStart)
+            if isinstance(channel, Amqp09Channel) and command.method is not None:
+                channel.incoming.begin(command.method)
+        elif kind == CONTENT_PART:
+            assert isinstance(command, ContentPart)
+            if isinstance(channel, Amqp09Channel):
+                channel.incoming.part(command.data)
+        else:
+            super()._rare(command, channel)
+
+    def _connection_method(self, command: Method) -> None:
+        if command.name != "connection.redirect":
+            if self._is_locked(command):
+                # channel-error: a declaration of ours, within the recovery.
+                self.locked += 1
+                command.arguments["reply_code"] = CONNECTION_FORCED
+            super()._connection_method(command)
+            return
+        there = command.arguments["host"]
+        host, port = split_host(there, self.parameters.port)
+        self._fail_awaited(Redirected(
+            f"{self.parameters.host}:{self.parameters.port} sends its clients to {there}", host=host, port=port))
+        self.host.hang_up()
+
+    def _is_locked(self, command: Method) -> bool:
+        """Whether the server ends the connection since an exclusive queue still belongs to the one that was lost."""
+        arguments = command.arguments
+        return (command.name == "connection.close" and self.state == RECOVERING and self.locked < LOCKED_ATTEMPTS
+                and arguments["reply_code"] == CHANNEL_ERROR and arguments["class_id"] == QUEUE_CLASS)
+
+    def update_secret(self, secret: str, reason: str) -> Waiter:
+        raise NotSupported("AMQP 0-9 has no update of a secret; expected a connection of 0-9-1 or 1.0")

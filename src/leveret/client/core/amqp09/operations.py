@@ -1,0 +1,46 @@
+"""Declaring, binding and deleting over AMQP 0-9."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from leveret.client.core.host import Waiter
+from leveret.client.core.operations import Operations
+from leveret.client.errors import NotSupported
+from leveret.wire.amqp0.commands import Method
+
+
+class Operations09(Operations):
+    """As over 0-9-1, where 0-9 has it."""
+
+    __slots__ = ()
+
+    def declare_queue(self, name: str, durable: bool, exclusive: bool, auto_delete: bool, passive: bool,
+                      arguments: dict[str, Any] | None) -> Waiter:
+        # queue.declare.exclusive: it implies auto-delete.
+        return super().declare_queue(name, durable, exclusive, auto_delete or exclusive, passive, arguments)
+
+    def bind(self, to_queue: bool, destination: str, source: str, routing_key: str,
+             arguments: dict[str, Any] | None) -> Waiter:
+        _of_queues(to_queue)
+        return super().bind(to_queue, destination, source, routing_key, arguments)
+
+    def unbind(self, to_queue: bool, destination: str, source: str, routing_key: str,
+               arguments: dict[str, Any] | None) -> Waiter:
+        _of_queues(to_queue)
+        return super().unbind(to_queue, destination, source, routing_key, arguments)
+
+    def qos(self, prefetch_count: int, prefetch_size: int, global_: bool) -> Waiter:
+        """It always holds for the channel: with 0-9's own `global` it would for the connection."""
+        sent = {"prefetch_count": prefetch_count, "prefetch_size": prefetch_size, "global": False}
+
+        def set_(reply: Method, abandoned: bool) -> None:
+            self._channel.qos = sent
+
+        return self._channel.call("basic.qos", sent, set_)
+
+
+def _of_queues(to_queue: bool) -> None:
+    if not to_queue:
+        raise NotSupported("AMQP 0-9 binds queues to exchanges, not exchanges to one another; expected a connection of"
+                           " 0-9-1 or 1.0 (option protocol)")

@@ -1,0 +1,74 @@
+"""What is published over AMQP 0-9 beside messages of class basic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, Final
+
+from leveret.client.core.encoding import encode_address
+from leveret.client.core.unconfirmed import Outgoing
+from leveret.client.errors import InvalidMessage
+from leveret.client.properties import Properties, decode_properties, from_keywords
+from leveret.wire.amqp0.classes import FILENAME, to_basic
+from leveret.wire.amqp0.dialects import QPID
+from leveret.wire.amqp0.errors import EncodeError
+from leveret.wire.amqp0.fieldtable import encode_timestamp
+from leveret.wire.amqp0.properties import encode_header
+from leveret.wire.amqp0.table_0_9 import V0_9
+
+# Of `Properties`, those that are no property of a content but of how it is kept.
+_OF_DELIVERY: Final = ("delivery_mode",)
+
+
+class OfClass(Outgoing):
+    """A publish of another class: `method` with `arguments`, and a content where `header` is not empty.
+
+    header   of its own class, as are `describe` and what comes back
+    has_content  whether header and body go with the method; those of a file were staged
+    """
+
+    __slots__ = ("arguments", "has_content", "method")
+
+    def __init__(self, method: str, exchange: str, routing_key: str, flags: int, header: bytes, body: bytes,
+                 arguments: dict[str, Any], has_content: bool = True) -> None:
+        super().__init__(encode_address(exchange, routing_key), flags, header, body)
+        self.method = method
+        self.arguments = {"exchange": exchange, "routing_key": routing_key, "mandatory": bool(flags & 1),
+                          "immediate": bool(flags & 2), **arguments}
+        self.has_content = has_content
+
+    def describe(self) -> tuple[str, str, Properties | None, bytes]:
+        return (self.arguments["exchange"], self.arguments["routing_key"], decode_properties(to_basic(self.header)),
+                self.body)
+
+
+def content_header(class_id: int, size: int, properties: Properties | None, keywords: dict[str, Any],
+                   more: Iterable[tuple[str, Any]] = ()) -> bytes:
+    """The content header of a class, of those properties that it has. `InvalidMessage` for one that it does not have, and
+    for one that cannot be encoded. `more`: properties beside those of class basic; None is none."""
+    merged = from_keywords(properties, keywords)
+    values = {name: value for name in merged.__slots__ if (value := getattr(merged, name)) is not None
+              and name not in _OF_DELIVERY}
+    values.update((name, value) for name, value in more if value is not None)
+    owner = V0_9.classes[class_id]
+    known = {field.name for field in owner.properties}
+    for name in values:
+        if name not in known:
+            raise InvalidMessage(f"{name}: class {owner.name} has no such property; expected one of"
+                                 f" {', '.join(sorted(known - {'cluster_id'}))}")
+    timestamp = values.get("timestamp")
+    try:
+        if isinstance(timestamp, datetime):
+            values["timestamp"] = encode_timestamp(timestamp)
+        elif timestamp is not None:
+            values["timestamp"] = int(timestamp)
+        return encode_header(class_id, size, values, QPID, V0_9)
+    except (EncodeError, ValueError, TypeError, AttributeError, OverflowError) as error:
+        raise InvalidMessage(f"the properties of class {owner.name}: {error}") from error
+
+
+def filename_of(properties: Properties) -> str:
+    """The property `filename` of a file, which class basic has among its headers; "" where there is none."""
+    name = (properties.headers or {}).get(FILENAME)
+    return name if isinstance(name, str) else ""

@@ -1,0 +1,121 @@
+"""Class file as it is sent: staged piece by piece, and published when all of it is there.
+
+A piece is one `file.open` with one `file.stage`, so that nothing is left in the middle whatever happens between two of
+them, and several are under way at a time. The server keeps what it has of an upload, under its identifier, when the
+connection is lost.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import uuid
+from typing import IO, Any, Final
+
+from leveret.client.core.amqp09.channel import Amqp09Channel
+from leveret.client.core.amqp09.outgoing import OfClass, content_header
+from leveret.client.core.encoding import encode_flags
+from leveret.client.core.host import Waiter
+from leveret.client.errors import InvalidMessage
+from leveret.client.properties import Properties
+from leveret.wire.amqp0.classes import FILE
+from leveret.wire.amqp0.commands import Method
+
+# Octets that are announced at once, and how many pieces may be on their way.
+PIECE: Final = 1 << 20
+AHEAD: Final = 4
+
+Source = str | bytes | bytearray | memoryview | os.PathLike[str] | IO[bytes]
+
+
+def open_source(source: Source) -> tuple[IO[bytes], bool]:
+    """What to read from, and whether it is ours to close. `InvalidMessage` for what is no file."""
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return io.BytesIO(source), True
+    if isinstance(source, (str, os.PathLike)):
+        return open(source, "rb"), True
+    if not (hasattr(source, "read") and hasattr(source, "seek") and hasattr(source, "tell")):
+        raise InvalidMessage(f"a path, octets or a file that can be sought expected, not {type(source).__name__}")
+    return source, False
+
+
+class Upload:
+    """One file on its way.
+
+    size        of the file
+    sent        octets that were sent, or were there before
+    """
+
+    def __init__(self, file: IO[bytes], exchange: str, routing_key: str, identifier: str, mandatory: bool, immediate: bool,
+                 filename: str | None, properties: Properties | None, keywords: dict[str, Any]) -> None:
+        self._file = file
+        self._begins = file.tell()
+        self.size = file.seek(0, 2) - self._begins
+        self.sent = 0
+        # Pieces whose `file.open` was not answered.
+        self._ahead = 0
+        self.identifier = identifier or uuid.uuid4().hex
+        if len(self.identifier.encode("utf-8", "surrogateescape")) > 255:
+            raise InvalidMessage("an identifier has at most 255 octets of UTF-8")
+        self._described = (properties, keywords, filename)
+        self._header = self._header_of(0)
+        self._flags = encode_flags(mandatory, immediate)
+        self._exchange, self._routing_key = exchange, routing_key
+        # Made now, so that mistakes are found before anything is sent.
+        self.outgoing()
+
+    def _header_of(self, size: int) -> bytes:
+        properties, keywords, filename = self._described
+        return content_header(FILE, size, properties, keywords, (("filename", filename),))
+
+    def outgoing(self) -> OfClass:
+        """What publishes it once it is there. It is not sent again by itself: the upload may be gone."""
+        outgoing = OfClass("file.publish", self._exchange, self._routing_key, self._flags, self._header, b"",
+                           {"identifier": self.identifier}, has_content=False)
+        outgoing.once = True
+        return outgoing
+
+    def find(self, channel: Amqp09Channel) -> Waiter:
+        """Open it; when that is answered, the file stands where it goes on."""
+
+        def opened(reply: Method, abandoned: bool) -> None:
+            self.sent = reply.arguments["staged_size"]
+            self._file.seek(self._begins + self.sent)
+
+        self._ahead = 0
+        return channel.call("file.open", self._arguments, opened)
+
+    @property
+    def _arguments(self) -> dict[str, Any]:
+        return {"identifier": self.identifier, "content_size": self.size}
+
+    def may_go_on(self, channel: Amqp09Channel) -> bool:
+        """Whether the next piece may be sent; `Amqp09Channel.until_flowing` is until it may be so."""
+        return channel.flowing and self._ahead < AHEAD
+
+    @property
+    def complete(self) -> bool:
+        """Everything was sent."""
+        return self.sent >= self.size
+
+    def read(self) -> bytes:
+        """The next piece. Raises `InvalidMessage` where the file is shorter by now."""
+        wanted = min(PIECE, self.size - self.sent)
+        data = self._file.read(wanted)
+        if len(data) < wanted:
+            raise InvalidMessage(f"the file has become shorter while it was sent: {self.size} octets expected")
+        return data
+
+    def stage(self, channel: Amqp09Channel, data: bytes) -> None:
+        """Send a piece of what is open, and have the next one opened."""
+
+        def opened(reply: Method, abandoned: bool) -> None:
+            self._ahead -= 1
+            channel.update_flow()
+
+        channel.stage(self._header_of(len(data)), data)
+        self.sent += len(data)
+        if not self.complete:
+            self._ahead += 1
+            channel.cast("file.open", self._arguments, opened)
+            channel.connection.listen()

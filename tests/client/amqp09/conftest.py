@@ -1,0 +1,67 @@
+"""Connections of AMQP 0-9, which RabbitMQ does not speak."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from leveret import blocking
+from tests.client.conftest import Connect
+from tests.support.broker import Broker, LeveretProcess
+from tests.support.proxy import Proxy
+
+QUICK: dict[str, Any] = {"protocol": "0-9", "reconnect_delay": 0.01, "reconnect_max_delay": 0.05}
+REALMS = {
+    "/data": {"resources": r"orders\..*", "active": ["guest"], "write": ["guest"], "read": ["guest"]},
+    "/rest": {"resources": ".*", "active": ["guest"], "passive": ["*"], "write": ["*"], "read": ["*"]},
+}
+
+
+@pytest.fixture(scope="session")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    process = LeveretProcess(tmp_path_factory.mktemp("amqp09")).start()
+    yield process
+    process.stop()
+
+
+class Connect09(Connect):
+    """As `Connect`, over AMQP 0-9, unless another protocol is asked for."""
+
+    async def __call__(self, url: str | list[str] | None = None, **options: Any) -> Any:
+        return await super().__call__(url, **{"protocol": "0-9", **options})
+
+
+@pytest.fixture
+def connect(server: Broker) -> Connect09:
+    return Connect09(server.url())
+
+
+@pytest.fixture
+def dial() -> Connect09:
+    return Connect09("amqp://nowhere.invalid")
+
+
+@pytest.fixture
+def through(proxy: Proxy) -> Connect09:
+    """By the proxy."""
+    return Connect09(proxy.url())
+
+
+Open = Callable[..., blocking.Connection]
+
+
+@pytest.fixture
+def block() -> Iterator[Open]:
+    """Opens connections of the blocking face to a URL, which the test's end closes."""
+    opened: list[blocking.Connection] = []
+
+    def open(url: str, **options: Any) -> blocking.Connection:
+        connection = blocking.connect(url, **{**QUICK, **options})
+        opened.append(connection)
+        return connection
+
+    yield open
+    for connection in opened:
+        connection.close()

@@ -1,0 +1,325 @@
+"""Class basic over AMQP 0-9, from both faces: what is otherwise than over 0-9-1."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import leveret
+from leveret import blocking
+from leveret.client import (
+    ChannelClosed,
+    ConnectionFailed,
+    ConnectionLost,
+    InvalidMessage,
+    NotFound,
+    NotSupported,
+    Returned,
+    TransactionLost,
+)
+from tests.client.amqp09.conftest import QUICK, Connect09, Open
+from tests.support.broker import Broker, LeveretProcess, basic_config
+from tests.support.proxy import Proxy
+
+
+async def test_a_publish_is_done_when_a_ping_is_answered(connect: Connect09, server: LeveretProcess, name: str) -> None:
+    channel = await (await connect()).channel()
+    await channel.declare_queue(name, durable=True)
+    await asyncio.gather(*(channel.publish(b"%d" % number, name, persistent=True) for number in range(300)))
+    async with channel.publisher(routing_key=name, window=20, persistent=True) as publisher:
+        for number in range(300, 1000):
+            await publisher.publish(b"%d" % number)
+    assert len(channel.core.unconfirmed) == 0
+    queue = await channel.declare_queue(name, passive=True)
+    assert queue.message_count == 1000
+    found = [await channel.get(name, no_ack=True) for _ in range(1000)]
+    assert [message.body for message in found if message is not None] == [b"%d" % number for number in range(1000)]
+    await queue.delete()
+
+
+def test_what_was_confirmed_survives_kill_9(tmp_path: Path, block: Open) -> None:
+    with LeveretProcess(tmp_path).start() as process:
+        channel = block(process.url()).channel()
+        channel.declare_queue("kept", durable=True)
+        for number in range(20):
+            channel.publish(b"%d" % number, "kept", persistent=True)
+        process.kill()
+        process.start()
+        assert [message.body for _ in range(20) if (message := channel.get("kept", no_ack=True))] == [
+            b"%d" % number for number in range(20)]
+
+
+async def test_returns_and_mistakes(connect: Connect09, name: str) -> None:
+    connection = await connect()
+    channel = await connection.channel()
+    with pytest.raises(Returned, match="takes routing key"):
+        await channel.publish(b"x", name, mandatory=True)
+    async with channel.publisher(mandatory=True) as publisher:
+        await publisher.publish(b"x", name)
+        with pytest.raises(Returned):
+            await publisher.flush()
+    with pytest.raises(NotFound):
+        await channel.publish(b"x", "", name)
+    assert not channel.is_open and connection.is_open
+    channel = await connection.channel()
+    with pytest.raises(NotFound):
+        await channel.delete_queue(name)
+
+
+async def test_what_0_9_does_not_have(connect: Connect09, name: str) -> None:
+    connection = await connect()
+    channel = await connection.channel()
+    await channel.declare_queue(name, auto_delete=True)
+    with pytest.raises(NotSupported, match="exchanges"):
+        await channel.bind_exchange("amq.topic", "amq.direct", "x")
+    with pytest.raises(NotSupported, match="secret"):
+        await connection.update_secret("guest")
+    with pytest.raises(NotSupported, match=r"1\.0"):
+        await channel.sender(name)
+    await channel.publish(b"x", name)
+    message = await channel.get(name)
+    assert message is not None
+    with pytest.raises(NotSupported, match="one message at a time"):
+        message.nack(multiple=True)
+    with pytest.raises(NotSupported, match="one message at a time"):
+        channel.nack(1, multiple=True)
+    assert channel.is_open
+
+
+async def test_calls_of_0_9_over_another_protocol(connect: Connect09) -> None:
+    channel = await (await connect(protocol="0-9-1")).channel()
+    for call in (channel.ping(), channel.request_access("/data"), channel.send_file(b"x", "q"), channel.dtx_select(),
+                 channel.dtx_start("x")):
+        with pytest.raises(NotSupported, match=r'protocol="0-9"'):
+            await call
+    with pytest.raises(NotSupported, match=r'protocol="0-9"'):
+        channel.consume_files("q")
+    assert channel.is_open
+
+
+async def test_rejected_messages_go_to_other_channels(connect: Connect09, name: str) -> None:
+    connection = await connect()
+    channel, other = await connection.channel(), await connection.channel()
+    await channel.declare_queue(name)
+    await channel.publish(b"1", name)
+    async with channel.consume(name) as consumer:
+        (await consumer.next(20)).nack(requeue=True)
+        await channel.publish(b"2", name)
+        message = await consumer.next(20)
+        assert message.body == b"2"
+        message.reject()
+        again = await other.get(name)
+        assert again is not None and again.redelivered and again.body == b"1"
+        again.ack()
+        await other.ping()
+    assert await channel.delete_queue(name) == 0
+
+
+async def test_recover(connect: Connect09, name: str) -> None:
+    channel = await (await connect()).channel()
+    await channel.declare_queue(name)
+    for body in (b"1", b"2"):
+        await channel.publish(body, name)
+    first = [await channel.get(name) for _ in range(2)]
+    await channel.recover()
+    again = [await channel.get(name) for _ in range(2)]
+    assert [message.body for message in again if message is not None] == [b"1", b"2"]
+    for message in first:
+        assert message is not None
+        message.ack()  # of before: nothing happens
+    for message in again:
+        assert message is not None and message.redelivered
+        message.ack()
+    assert await channel.delete_queue(name) == 0
+
+
+async def test_one_window_for_the_channel(connect: Connect09, name: str) -> None:
+    connection = await connect()
+    channel, other = await connection.channel(prefetch=2), await connection.channel()
+    await channel.declare_queue(name)
+    for number in range(5):
+        await channel.publish(b"%d" % number, name)
+    async with channel.consume(name, prefetch=5) as consumer:
+        messages = [await consumer.next(20) for _ in range(2)]
+        await channel.ping()
+        assert not consumer._core.messages
+        left = await other.get(name)
+        assert left is not None and left.body == b"2"
+        left.ack()
+        messages[0].ack()
+        assert (await consumer.next(20)).body == b"3"
+    await other.delete_queue(name)
+
+
+async def test_transactions(connect: Connect09, name: str) -> None:
+    connection = await connect()
+    channel = await connection.channel(transactional=True)
+    queue = await channel.declare_queue(name)
+    async with channel.transaction():
+        await channel.publish(b"1", name)
+    with pytest.raises(RuntimeError, match="rolled"):
+        async with channel.transaction():
+            await channel.publish(b"2", name)
+            raise RuntimeError("rolled back")
+    message = await channel.get(name)
+    assert message is not None and message.body == b"1"
+    message.ack()
+    await channel.tx_commit()
+    assert await queue.delete() == 0
+
+
+async def test_requests(connect: Connect09, name: str) -> None:
+    connection = await connect()
+    channel, server = await connection.channel(), await connection.channel()
+    await server.declare_queue(name)
+
+    async def serve() -> None:
+        async with server.consume(name) as consumer:
+            message = await anext(consumer)
+            await message.respond(message.body.upper())
+            message.ack()
+
+    serving = asyncio.ensure_future(serve())
+    assert (await channel.request(b"hello", name)).body == b"HELLO"
+    await serving
+    await server.delete_queue(name)
+
+
+def test_the_blocking_face(server: Broker, block: Open, name: str) -> None:
+    connection = block(server.url())
+    channel = connection.channel()
+    channel.declare_exchange(f"{name}.x", "topic")
+    queue = channel.declare_queue(name, exclusive=True)
+    queue.bind(f"{name}.x", "a.*")
+    with channel.publisher(f"{name}.x") as publisher:
+        for number in range(100):
+            publisher.publish(b"%d" % number, "a.b")
+    with channel.consume(queue, prefetch=10) as consumer:
+        for number, message in enumerate(consumer):
+            assert message.body == b"%d" % number
+            message.ack()
+            if number == 99:
+                break
+    channel.delete_exchange(f"{name}.x")
+    channel.ping()
+    with pytest.raises(Returned):
+        channel.publish(b"x", name, mandatory=True)
+    with pytest.raises(NotSupported):
+        channel.bind_exchange("amq.topic", "amq.direct")
+    with pytest.raises(NotFound):
+        channel.publish(b"x", "", name)
+    with pytest.raises(ChannelClosed):
+        channel.ping()
+
+
+async def test_everything_comes_back(through: Connect09, proxy: Proxy, name: str) -> None:
+    connection = await through(**QUICK)
+    channel = await connection.channel()
+    await channel.declare_exchange(f"{name}.x", auto_delete=True)
+    queue = await channel.declare_queue(name, exclusive=True)
+    await queue.bind(f"{name}.x", "key")
+    named = await channel.declare_queue(exclusive=True)
+    async with channel.consume(queue) as consumer, channel.consume(named) as other:
+        for number in range(5):
+            await channel.publish(b"%d" % number, "key", f"{name}.x")
+            message = await consumer.next(20)
+            assert message.body == b"%d" % number
+            message.ack()
+            await channel.publish(b"n", named.name)
+            (await other.next(20)).ack()
+            before = connection.core.generation
+            assert proxy.cut()
+            # Published again until it was confirmed over some connection, as far as the queue is there.
+            while connection.core.generation == before or not connection.is_open:
+                await asyncio.sleep(0.005)
+
+
+async def test_unconfirmed_publishes_are_published_again(through: Connect09, proxy: Proxy, name: str) -> None:
+    connection = await through(**QUICK)
+    channel = await connection.channel()
+    await channel.declare_queue(name, durable=True)
+    proxy.flowing.clear()
+    publishing = [asyncio.ensure_future(channel.publish(b"%d" % number, name, persistent=True)) for number in range(10)]
+    await asyncio.sleep(0.05)
+    assert not any(task.done() for task in publishing)
+    proxy.cut()
+    proxy.flowing.set()
+    await asyncio.gather(*publishing)
+    bodies = {message.body for _ in range(20) if (message := await channel.get(name, no_ack=True)) is not None}
+    assert bodies == {b"%d" % number for number in range(10)}
+    await channel.delete_queue(name)
+
+
+async def test_a_transaction_is_lost_with_its_connection(through: Connect09, proxy: Proxy, name: str) -> None:
+    connection = await through(**QUICK)
+    channel = await connection.channel(transactional=True)
+    await channel.declare_queue(name, exclusive=True)
+    with pytest.raises(TransactionLost):
+        async with channel.transaction():
+            await channel.publish(b"1", name)
+            proxy.cut()
+            while not connection.core.is_lost:
+                await asyncio.sleep(0.005)
+            await channel.publish(b"2", name)
+    assert await channel.get(name) is None
+
+
+async def test_an_exclusive_queue_that_is_still_locked(through: Connect09, proxy: Proxy, name: str) -> None:
+    """The server has not noticed that the connection is lost, and ends the next one with 504."""
+    connection = await through(**QUICK)
+    channel = await connection.channel()
+    await channel.declare_queue(name, exclusive=True)
+    [pair] = proxy.half_open()
+    stream, connection.stream = connection.stream, None
+    assert stream is not None
+    connection.core.lost(ConnectionLost("only we know"))
+    while connection.core.locked < 1:
+        await asyncio.sleep(0.005)
+    pair.cut()
+    await channel.publish(b"x", name)
+    stream.abort()
+    assert connection.is_open
+    assert (await channel.declare_queue(name, passive=True)).name == name
+
+
+async def test_no_notice_of_a_queue_that_was_deleted(connect: Connect09, name: str) -> None:
+    connection = await connect(client_properties={"capabilities": {"consumer_cancel_notify": True}})
+    channel, other = await connection.channel(), await connection.channel()
+    await channel.declare_queue(name)
+    async with channel.consume(name) as consumer:
+        await other.delete_queue(name)
+        await channel.ping()
+        assert not consumer._core.ended
+    assert channel.is_open
+
+
+async def test_a_server_that_sends_its_clients_elsewhere(server: Broker, tmp_path: Path) -> None:
+    config = basic_config() + f'\n[amqp09]\nredirect = "{server.host}:{server.port}"\n'
+    with LeveretProcess(tmp_path, config=config).start() as redirecting:
+        async with leveret.connect(redirecting.url(), protocol="0-9") as connection:
+            assert (connection.parameters.port, connection.is_open) == (server.port, True)
+            await (await connection.channel()).ping()
+
+        def block() -> None:
+            with blocking.connect(redirecting.url(), protocol="0-9") as connection:
+                assert connection.parameters.port == server.port
+                connection.channel().ping()
+
+        await asyncio.to_thread(block)
+
+
+async def test_servers_that_send_their_clients_in_circles(tmp_path: Path) -> None:
+    redirecting = LeveretProcess(tmp_path)
+    with Proxy(redirecting) as proxy:
+        redirecting.config += f'\n[amqp09]\nredirect = "127.0.0.1:{proxy.port}"\n'
+        with redirecting.start(), pytest.raises(ConnectionFailed, match="one another"):
+            await leveret.connect(proxy.url(), protocol="0-9")
+
+
+async def test_properties_that_cannot_be_sent(connect: Connect09, name: str) -> None:
+    channel = await (await connect()).channel()
+    with pytest.raises(InvalidMessage, match="headers"):
+        await channel.publish(b"x", name, headers={"a": object()})
+    assert channel.is_open
