@@ -11,6 +11,7 @@ import leveret
 from leveret import blocking
 from leveret.client import (
     ChannelClosed,
+    ConnectionClosed,
     ConnectionFailed,
     ConnectionLost,
     InvalidMessage,
@@ -266,22 +267,68 @@ async def test_a_transaction_is_lost_with_its_connection(through: Connect09, pro
     assert await channel.get(name) is None
 
 
-async def test_an_exclusive_queue_that_is_still_locked(through: Connect09, proxy: Proxy, name: str) -> None:
-    """The server has not noticed that the connection is lost, and ends the next one with 504."""
+async def test_a_loss_that_the_server_has_not_noticed(through: Connect09, proxy: Proxy, name: str) -> None:
+    """The channels of the lost connection still have their exclusive queue: they are ended first."""
     connection = await through(**QUICK)
     channel = await connection.channel()
     await channel.declare_queue(name, exclusive=True)
-    [pair] = proxy.half_open()
+    proxy.half_open()
     stream, connection.stream = connection.stream, None
     assert stream is not None
     connection.core.lost(ConnectionLost("only we know"))
-    while connection.core.locked < 1:
-        await asyncio.sleep(0.005)
-    pair.cut()
     await channel.publish(b"x", name)
     stream.abort()
-    assert connection.is_open
+    assert connection.is_open and connection.core.generation == 2
     assert (await channel.declare_queue(name, passive=True)).name == name
+
+
+async def test_an_exclusive_queue_that_somebody_else_has(dial: Connect09, name: str, tmp_path: Path) -> None:
+    """The server ends the connection (504): the next one may find it free."""
+    config = basic_config() + "\n[amqp09]\nresume_timeout = 0\n"
+    with LeveretProcess(tmp_path, config=config).start() as process, Proxy(process) as proxy:
+        connection, other = await dial(proxy.url(), **QUICK), await dial(process.url())
+        channel = await connection.channel()
+        await channel.declare_queue(name, exclusive=True)
+        proxy.flowing.clear()
+        proxy.cut()
+        theirs = await other.channel()
+        while True:
+            try:
+                await theirs.declare_queue(name, exclusive=True)
+                break
+            except ConnectionClosed:
+                other = await dial(process.url())  # ours had it yet
+                theirs = await other.channel()
+        proxy.flowing.set()
+        while connection.core.locked < 1:
+            await asyncio.sleep(0.005)
+        await other.close()
+        await channel.publish(b"x", name)
+        assert connection.is_open
+        await connection.close()
+
+
+async def test_what_a_lost_channel_held_is_back_at_once(through: Connect09, proxy: Proxy, connect: Connect09,
+                                                        name: str) -> None:
+    other = await (await connect()).channel()
+    await other.declare_queue(name, durable=True)
+    connection = await through(**QUICK)
+    channel = await connection.channel()
+    for body in (b"1", b"2"):
+        await other.publish(body, name)
+        assert await channel.get(name) is not None
+    proxy.cut()
+    while connection.core.generation == 1 or not connection.is_open:
+        await asyncio.sleep(0.005)
+    found = []
+    async with channel.consume(name) as consumer:
+        for _ in range(2):
+            message = await consumer.next(20)
+            assert message.redelivered
+            found.append(message.body)
+            message.ack()
+    assert found == [b"1", b"2"]
+    assert await other.delete_queue(name) == 0
 
 
 async def test_no_notice_of_a_queue_that_was_deleted(connect: Connect09, name: str) -> None:

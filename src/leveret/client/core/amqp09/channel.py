@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from leveret.client.access import Access
 from leveret.client.core.amqp09.files import FileConsumerCore, IncomingFiles
@@ -23,6 +23,7 @@ from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY, TICKET_SHIFT, Cont
 from leveret.wire.amqp0.table_0_9 import V0_9
 
 if TYPE_CHECKING:
+    from leveret.client.core.amqp09.connection import Amqp09Connection
     from leveret.client.core.connection import ConnectionCore
 
 _FLAGS: Final = MANDATORY | IMMEDIATE
@@ -97,8 +98,16 @@ class Amqp09Channel(ChannelCore):
         if access is not None and access not in self.granted:
             yield self._request(access)
 
+    def resume(self, id: str) -> Waiter:
+        """Open it as the channel that the server calls so, which was interrupted (`channel.resume`)."""
+        self.opened = True
+        return self.ask("channel.resume", {"channel_id": id}, ("channel.ok",))
+
     def lost(self, error: Error, recoverable: bool) -> None:
         self.incoming.lost()
+        if recoverable and self.id and self.error is None:
+            cast("Amqp09Connection", self.connection).interrupted.append(self.id)
+            self.id = ""
         if recoverable and self.internal:
             super().lost(error, False)
             self.connection.forget_channel(self)

@@ -8,9 +8,9 @@ from leveret.client.core.amqp09.channel import Amqp09Channel
 from leveret.client.core.base import RECOVERING
 from leveret.client.core.channel import ChannelCore
 from leveret.client.core.connection import ConnectionCore
-from leveret.client.core.host import Waiter
+from leveret.client.core.host import Host, Procedure, Waiter
 from leveret.client.core.recovery import LOCKED_ATTEMPTS
-from leveret.client.errors import NotSupported, Redirected
+from leveret.client.errors import ChannelClosed, ConnectionClosed, NotSupported, Redirected
 from leveret.client.parameters import Parameters
 from leveret.client.url import split_host
 from leveret.wire.amqp0.commands import CONTENT_PART, CONTENT_START, Command, ContentPart, ContentStart, Method
@@ -28,6 +28,36 @@ class Amqp09Connection(ConnectionCore):
     header: ClassVar[bytes] = b"AMQP\x01\x01\x00\x09"
     version: ClassVar[Version] = V0_9
     channel_class: ClassVar[type[ChannelCore]] = Amqp09Channel
+
+    def __init__(self, host: Host, parameters: Parameters) -> None:
+        super().__init__(host, parameters)
+        # Channels, as the server calls them, that were lost with their connection.
+        self.interrupted: list[str] = []
+
+    def recover(self) -> Procedure:
+        yield from self._end_interrupted()
+        yield from super().recover()
+
+    def _end_interrupted(self) -> Procedure:
+        """A server that resumes channels keeps what they held for somebody to go on. We begin anew with channels of the
+        same kind, as over other protocols: what the lost ones held goes back at once, and what was exclusive to them is
+        free."""
+        while self.interrupted and not self.is_full:
+            channel = self.new_channel(False, False)
+            assert isinstance(channel, Amqp09Channel)
+            channel.internal = True
+            try:
+                yield channel.resume(self.interrupted[-1])
+                yield from channel.close()
+            except ChannelClosed:
+                pass  # the server knows it no more
+            except ConnectionClosed as error:
+                if error.reply_code:
+                    # One that does not resume channels.
+                    self.interrupted.clear()
+                raise
+            self.interrupted.pop()
+        self.interrupted.clear()
 
     def _new_engine(self, parameters: Parameters) -> Engine:
         engine = super()._new_engine(parameters)
