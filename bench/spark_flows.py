@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from bench.generator import Load
 from leveret import blocking
-from leveret.cli.control_client import call
 from leveret.client.errors import Timeout
+from leveret.management.control_client import call
 from leveret.spark.connection import ControlClient, endpoint_of
 from leveret.spark.options import read_options
 from leveret.spark.pipeline import Broker, Capture, Decode, TableOutput

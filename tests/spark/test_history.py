@@ -19,7 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 from pyspark.sql.datasource import InputPartition
 
 from leveret import blocking
-from leveret.cli.control_client import call
+from leveret.management.control_client import call
 from leveret.spark import reading
 from leveret.spark.batch_reader import StreamBatchReader
 from leveret.spark.errors import OptionError, ReadFailed
