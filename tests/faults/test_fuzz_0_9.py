@@ -1,0 +1,131 @@
+"""Fuzzing of AMQP 0-9 over sockets: the sequences of `tests.support.fuzz09` in bursts, without waiting for answers.
+
+One invariant: what comes back is well-formed and ends in an answer or a protocol close; the broker lives; a neighbour
+notices nothing; no exception is logged; and what the connections had is gone when they are.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.amqp09.peer import HEADER_0_9, Peer
+from tests.conformance.peer import METHOD_FRAME
+from tests.conformance.peer import octets as frame
+from tests.faults.neighbour import Neighbour
+from tests.support.broker import LeveretProcess, basic_config, leveret_only
+from tests.support.fuzz09 import Fuzzer
+
+EXAMPLES = int(os.environ.get("LEVERET_FUZZ_EXAMPLES", "80"))
+STEPS = 80
+LIMIT = 30.0
+CLOSE = frame(METHOD_FRAME, 0, b"\x00\x0a\x00\x32\x00\xc8\x00\x00\x00\x00\x00")
+# What is staged goes soon, and what is interrupted, too.
+CONFIG = basic_config() + """
+[staging]
+timeout = 1
+
+[amqp09]
+resume_timeout = 0.2
+"""
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeveretProcess]:
+    leveret_only("nobody else speaks AMQP 0-9")
+    running = LeveretProcess(tmp_path_factory.mktemp("fuzz09"), config=CONFIG).start()
+    yield running
+    running.stop()
+    running.check_log()
+
+
+class Session:
+    """A fuzzer on a socket."""
+
+    def __init__(self, broker: LeveretProcess, seed: int, ids: list[bytes]) -> None:
+        self.fuzzer = Fuzzer(seed, ids)
+        self.socket = broker.connect(LIMIT)
+        self.ended = False
+        self.send(HEADER_0_9)
+        for data in self.fuzzer.start("guest"):
+            self.read(wait=True)
+            self.send(data)
+
+    def send(self, data: bytes) -> None:
+        try:
+            self.socket.sendall(data)
+        except (BrokenPipeError, ConnectionResetError):
+            self.ended = True
+
+    def read(self, wait: bool = False) -> None:
+        """Take what has come; with `wait` something comes, or the end."""
+        while not self.ended and select.select([self.socket], [], [], LIMIT if wait else 0)[0]:
+            wait = False
+            try:
+                data = self.socket.recv(1 << 18)
+            except ConnectionResetError:
+                data = b""
+            self.ended = not data
+            self.fuzzer.received(data)
+
+    def play(self, drops: bool) -> None:
+        """Go on until the broker has had enough, or this client."""
+        chance = self.fuzzer.random
+        for _ in range(STEPS):
+            if self.ended or self.fuzzer.done:
+                break
+            self.send(b"".join(self.fuzzer.step() for _ in range(chance.choice((1, 1, 2, 5)))))
+            self.read()
+        if not drops:
+            self.send(CLOSE)
+            try:
+                self.socket.shutdown(socket.SHUT_WR)
+            except OSError:
+                self.ended = True
+            deadline = time.monotonic() + LIMIT
+            while not self.ended:
+                assert time.monotonic() < deadline, "the broker did not end the connection"
+                self.read(wait=True)
+        self.socket.close()
+
+
+def wait_until_gone(broker: LeveretProcess) -> None:
+    """Consumers and uploads of connections that are gone."""
+    deadline = time.monotonic() + LIMIT
+    peer = Peer(broker.host, broker.port)
+    peer.connect()
+    channel = peer.open()
+    for queue in "abf":
+        while channel.call("queue.declare", queue=queue).consumer_count:
+            assert time.monotonic() < deadline, f"queue {queue} has a consumer"
+            time.sleep(0.02)
+    staged: list[Path] = []
+    while staged := [path for path in (broker.data_dir / "staged").rglob("*") if path.is_file()]:
+        assert time.monotonic() < deadline, f"staged still: {staged}"
+        time.sleep(0.05)
+    peer.close()
+
+
+@pytest.mark.parametrize("batch", range(4))
+def test_bursts(process: LeveretProcess, batch: int) -> None:
+    neighbour = Neighbour(process)
+    ids: list[bytes] = []
+    for number in range(EXAMPLES // 4):
+        seed = 10_000_000 + batch * 1_000_000 + number
+        try:
+            Session(process, seed, ids).play(drops=number % 3 == 0)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+        if number % 5 == 0:
+            neighbour.check()
+        process.check_log()
+    neighbour.check()
+    neighbour.close()
+    wait_until_gone(process)
+    assert process.alive()
