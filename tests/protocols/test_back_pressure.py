@@ -7,6 +7,7 @@ import pytest
 from leveret.protocols.v0_9_1.channel import MAY_HOLD
 from leveret.protocols.v0_9_1.connection import MAX_BACKLOG
 from tests.protocols.support import Channel, Site
+from tests.protocols.v0_9.support import Clock
 
 
 @pytest.fixture
@@ -187,3 +188,28 @@ class TestCommandsAheadOfAnAnswer:
         channel.run()
         assert channel.client.peer.reading
         assert site.vhost.queues["new"].ready_count == MAX_BACKLOG + 1
+
+    def test_the_socket_is_read_on_when_a_channel_ends_with_what_it_has_held_back(self) -> None:
+        from tests.broker.support import HeldLog
+
+        log = HeldLog()
+        site = Site(log)
+        clock = Clock(site)
+        channel = site.channel()
+        channel.declare(durable=True)
+        channel.consume(arguments={"x-consumer-timeout": 1000})
+        channel.publish()
+        channel.run()
+        log.held = True
+        channel.send("queue.declare", queue="new", durable=True)
+        for _ in range(MAX_BACKLOG + 1):
+            channel.publish("new")
+        channel.run()
+        assert not channel.client.peer.reading
+        clock.advance(1000)
+        channel.run()
+        assert channel.client.received[-1].arguments["reply_code"] == 406
+        assert channel.client.peer.reading
+        log.release_all()
+        channel.run()
+        assert site.channel().declare(durable=True) == "q"

@@ -74,7 +74,6 @@ class _Pending:
         text = str(self.error) if isinstance(self.error, Refused) else "it failed, the broker's log says how"
         connection = channel.connection
         connection.refuse(channel, PRECONDITION_FAILED, f"tunnel handler '{self.name}': {text}", TUNNEL, REQUEST)
-        connection.after_backlog()  # it may have been held back because of what waited behind this
 
 
 def _carry_out(channel: Channel, body: bytes) -> None:

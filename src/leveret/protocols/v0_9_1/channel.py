@@ -575,6 +575,8 @@ class Channel(Holder):
         self.tx_publishes.clear()
         self.incoming = []
         self.backlog.clear()
+        if self.stalled:
+            self.connection.release_input("backlog")  # nobody will `resume`
         self.reply_queue = None
 
     # Stalling
