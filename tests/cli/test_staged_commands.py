@@ -78,3 +78,23 @@ def test_an_interrupted_upload_is_listed_after_a_restart(broker: LeveretProcess)
     assert (item["identifier"], item["state"], item["announced"]) == ("later", "incomplete", 100)
     Commands(broker.data_dir).ok("staged", "discard", "later")
     assert Client(broker).open_file("later", 100) == 0
+
+
+def test_a_reference_is_known_by_its_checkpoints(broker: LeveretProcess) -> None:
+    commands = Commands(broker.data_dir)
+    client = Client(broker)
+    for reference in ("kept", "unnamed"):
+        client.call("message.open", "message.ok", reference=reference)
+        client.call("message.append", "message.ok", reference=reference, bytes=b"x" * 40)
+    for identifier in ("early", "late"):
+        client.call("message.checkpoint", "message.ok", reference="kept", identifier=identifier)
+    found = sorted(commands.json("staged"), key=lambda item: -item["checkpoints"])
+    assert [(item["kind"], item["state"], item["octets"], item["checkpoints"]) for item in found] == [
+        ("message", "open", 40, 2), ("message", "open", 40, 0)]
+    assert found[0]["identifier"] == "late"
+    assert commands.json("staged", "show", "early")["checkpoints"] == {"early": 40, "late": 40}
+    commands.ok("staged", "discard", "early")
+    client.send("message.append", reference="kept", bytes=b"y")
+    assert client.expect("channel.close").arguments["reply_code"] == 405
+    client = Client(broker)
+    assert client.call("message.resume", "message.offset", reference="r", identifier="late") == {"value": 0}

@@ -180,11 +180,13 @@ class Staged:
         turn = self.turn
 
         def synced(error: BrokerError | None) -> None:
-            if error is None and self.turn == turn and self.staging.uploads.get(self.key) is self:
-                self.staging.add_checkpoint(self, name, size)
-                self.staging.when_committed(kept)
-            else:
+            if error is None and self.turn != turn:
+                error = ResourceLocked("the content was resumed by another connection, or discarded")
+            if error is not None or self.staging.uploads.get(self.key) is not self:
                 kept(error)
+                return
+            self.staging.add_checkpoint(self, name, size)
+            self.staging.when_committed(kept)
 
         self.staging.sync(self.body, synced)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from leveret.broker.errors import StorageFailed
-from leveret.broker.staging import IN_MEMORY, MOST_CHECKPOINTS, StagingSettings
+from leveret.broker.staging import IN_MEMORY, MOST_CHECKPOINTS, Kept, StagingSettings
 from leveret.protocols.v0_9.references import MOST_TRANSFERS
 from leveret.protocols.v0_9.transfers import CHECKPOINT_EVERY, MOST_RESUMING
 from leveret.protocols.v0_9_1.connection import MAX_BACKLOG_SIZE
@@ -748,3 +748,24 @@ def test_a_checkpoint_that_cannot_be_kept(site: Site, channel: Channel) -> None:
     channel.send("message.checkpoint", reference="r", identifier="c")
     assert channel.refused() == 541 and answers(channel) == []
     assert not site.broker.staging.uploads
+
+
+@pytest.mark.parametrize("how", ["resumed", "discarded"])
+def test_a_checkpoint_that_was_overtaken(site: Site, channel: Channel, how: str) -> None:
+    channel.call("message.open", "message.ok", reference="r")
+    append(channel, BODY)
+    checkpoint(channel)
+    calls: list[Kept] = []
+    site.broker.staging.sync = lambda body, synced: calls.append(synced)  # type: ignore[method-assign]
+    channel.send("message.checkpoint", reference="r", identifier="d")
+    channel.run()
+    if how == "resumed":
+        assert resume(connect(site).channel()) == 10
+    else:
+        (staged,) = site.broker.staging.uploads.values()
+        staged.turn += 1
+        staged.discard()
+    for call in calls:
+        call(None)
+    assert channel.refused() == 405 and answers(channel) == []
+    assert len(site.broker.staging.checkpoints) == (how == "resumed")

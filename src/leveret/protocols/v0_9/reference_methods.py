@@ -11,6 +11,7 @@ from leveret.protocols.v0_9.channel import Channel
 from leveret.protocols.v0_9.message_methods import publish
 from leveret.protocols.v0_9.references import KIND, Reference, check_new, find, leave
 from leveret.protocols.v0_9_1.reply_codes import CODES
+from leveret.wire.amqp0.classes import MESSAGE
 
 
 def open_reference(channel: Channel, reference: str) -> None:
@@ -31,6 +32,10 @@ def append(channel: Channel, reference: str, bytes: bytes) -> None:
     channel.messages.answers.ok()
 
 
+# Of the method.
+CHECKPOINT: Final = 90
+
+
 class _Checkpoint:
     """A checkpoint that is being made durable."""
 
@@ -43,7 +48,7 @@ class _Checkpoint:
         if channel.closing:
             return
         if error is not None:
-            channel.connection.close(CODES[error.condition], str(error))
+            channel.connection.refuse(channel, CODES[error.condition], str(error), MESSAGE, CHECKPOINT)
         else:
             channel.messages.answers.release(self.answer)
             channel.resume()
