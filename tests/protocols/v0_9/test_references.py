@@ -9,7 +9,7 @@ import pytest
 
 from leveret.broker.errors import StorageFailed
 from leveret.broker.staging import IN_MEMORY, MOST_CHECKPOINTS, Kept, StagingSettings
-from leveret.protocols.v0_9.references import MOST_TRANSFERS
+from leveret.protocols.v0_9.references import MOST_FIELDS, MOST_TRANSFERS
 from leveret.protocols.v0_9.transfers import CHECKPOINT_EVERY, MOST_RESUMING
 from leveret.protocols.v0_9_1.connection import MAX_BACKLOG_SIZE
 from leveret.wire.amqp0.commands import Method
@@ -189,6 +189,14 @@ def test_too_many_messages_of_one_reference(site: Site, channel: Channel) -> Non
         refer(channel)
     assert channel.refused() == 406
     assert count(site) == 0 and not site.broker.staging.uploads
+
+
+def test_too_much_about_one_reference(site: Site, channel: Channel) -> None:
+    channel.declare()
+    channel.call("message.open", "message.ok", reference="r")
+    for _ in range(MOST_FIELDS // 100_000 + 1):
+        refer(channel, application_headers={"a": "x" * 100_000})
+    assert channel.refused() == 406 and not site.broker.staging.uploads
 
 
 def test_a_body_that_is_neither(channel: Channel) -> None:

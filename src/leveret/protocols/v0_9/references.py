@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.errors import NotFound, PreconditionFailed, ResourceLocked
 from leveret.broker.staging import Staged
+from leveret.wire.amqp0.classes import encode_transfer
 
 if TYPE_CHECKING:
     from leveret.protocols.v0_9.channel import Channel
 
 KIND: Final = "message"
-# Transfers whose body is the same reference, and octets of its name.
+# Transfers whose body is the same reference.
 MOST_TRANSFERS: Final = 256
+# Octets of their fields together, which are in memory; one may have any.
+MOST_FIELDS: Final = 1 << 20
+# Octets of its name.
 LONGEST_NAME: Final = 1024
 
 
@@ -26,6 +30,7 @@ class Reference:
         self.staged = staged
         self.turn = staged.turn
         self.transfers: list[tuple[dict[str, Any], int]] = []
+        self._fields = 0
 
     def check(self) -> None:
         """Raise ResourceLocked where the content is not this channel's any more."""
@@ -34,8 +39,10 @@ class Reference:
 
     def add(self, arguments: dict[str, Any], request: int) -> None:
         """A message that has this body. PreconditionFailed where it is one too many."""
-        if len(self.transfers) >= MOST_TRANSFERS:
-            raise PreconditionFailed(f"reference '{self.name}' is the body of {MOST_TRANSFERS} messages, which is the most")
+        self._fields += len(encode_transfer(0, arguments))
+        if len(self.transfers) >= MOST_TRANSFERS or (self.transfers and self._fields > MOST_FIELDS):
+            raise PreconditionFailed(f"reference '{self.name}' is the body of too many messages: at most {MOST_TRANSFERS},"
+                                     f" with {MOST_FIELDS} octets of fields, refer to it before it is closed")
         self.transfers.append((arguments, request))
 
 
