@@ -28,11 +28,11 @@ def prepare(command: list[str], what: str, **options: object) -> None:
         pytest.skip(f"{what}: {(ran.stderr or ran.stdout)[-1000:]}")
 
 
-def java(directory: Path, program: str, library: str) -> list[str]:
-    """The command that runs a Java program of one file, whose libraries its pom.xml names; `library` is one of them."""
+def java(directory: Path, program: str, library: str, libraries_of: str = "pom.xml") -> list[str]:
+    """The command that runs a Java program of one file, whose libraries a POM names; `library` is one of them."""
     if any(shutil.which(tool) is None for tool in ("java", "javac", "mvn")):
         pytest.skip("Java with Maven is not installed")
-    pom = directory / "pom.xml"
+    pom = directory / libraries_of
     source = directory / f"{program}.java"
     libraries = build_directory("java", pom)
     if not list(libraries.glob(f"{library}*.jar")):

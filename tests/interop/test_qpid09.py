@@ -1,4 +1,4 @@
-"""Qpid's old JMS client (qpid-client 6) over AMQP 0-9, by itself and beside clients of 0-9-1 and 1.0."""
+"""Qpid's old JMS client (qpid-client 6, and 0.10 of 2011) over AMQP 0-9, by itself and beside clients of 0-9-1 and 1.0."""
 
 from __future__ import annotations
 
@@ -28,6 +28,16 @@ def only_here() -> None:
 @pytest.mark.timeout(1500)
 def test_jms_over_0_9(broker: Broker) -> None:
     run(java(HERE, "Legacy", LIBRARY), broker, least=24, timeout=900)
+
+
+@pytest.mark.timeout(1500)
+def test_the_client_of_2011(broker: Broker) -> None:
+    """It has no addresses for 0-9, and texts of ASCII only."""
+    subjects = ["speaks 0-9", "mechanisms", "virtual hosts", "temporary queues", "queues", "depth and bindings", "topics",
+                "no-local", "selectors", "transactions", "recovery", "acknowledgement", "browsing", "large messages",
+                "kinds of messages", "expiry", "durable subscriptions", "listeners", "competing consumers",
+                "unroutable messages"]
+    run([*java(HERE, "Legacy", LIBRARY, "pom-0.10.xml"), *subjects], broker, least=len(subjects), timeout=900)
 
 
 def cross(broker: Broker, *arguments: str) -> list[str]:

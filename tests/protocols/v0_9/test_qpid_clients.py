@@ -60,6 +60,16 @@ def test_the_queue_of_a_durable_subscription_outlives_its_connection(site: Site,
     assert [item.body for item in again.deliveries()] == [b"meanwhile"]
 
 
+def test_the_end_of_a_queue_is_answered_even_without_wait(site: Site, channel: Channel) -> None:
+    channel.declare("q")
+    channel.call("queue.delete", "queue.delete-ok", queue="q", nowait=True)
+    other = connect(site).channel()
+    other.declare("q")
+    other.send("queue.delete", queue="q", nowait=True)
+    other.call("channel.ping", "channel.ok")
+    assert other.client.take("queue.delete-ok", other.number) is None
+
+
 def test_their_other_exclusive_queues_are_those_of_the_connection(site: Site, channel: Channel) -> None:
     channel.declare("temporary", exclusive=True, auto_delete=True)
     other = qpid(site).channel()
@@ -76,7 +86,17 @@ def test_an_expiration_may_be_a_point_in_time(site: Site, channel: Channel) -> N
     assert channel.bodies() == [b"kept", b"for a while"]
 
 
-@pytest.mark.parametrize("expiration", ["-1", "soon", "1" * 16, ""])
+@pytest.mark.parametrize("expiration", ["", "0"])
+def test_an_expiration_may_be_none(site: Site, channel: Channel, expiration: str) -> None:
+    channel.declare()
+    channel.publish(expiration=expiration)
+    assert channel.bodies() == [b"m"]
+    other = connect(site).channel()
+    other.publish(expiration=expiration)
+    assert other.bodies() == ([b"m"] if expiration == "" else [])
+
+
+@pytest.mark.parametrize("expiration", ["-1", "soon", "1" * 16])
 def test_an_expiration_is_milliseconds(channel: Channel, expiration: str) -> None:
     channel.declare()
     channel.publish(expiration=expiration)
@@ -126,6 +146,23 @@ def test_a_browser_that_does_not_close_goes_on(channel: Channel) -> None:
     assert len(channel.deliveries()) == 1
     assert channel.client.received == []
     assert channel.client.site.vhost.queues["q"].ready_count == 1
+
+
+def test_what_is_recovered_in_a_pause_comes_after_it(channel: Channel) -> None:
+    channel.declare()
+    for body in (b"one", b"two"):
+        channel.publish(body=body)
+    channel.consume()
+    assert len(channel.deliveries()) == 2
+    channel.publish(body=b"three")
+    channel.call("channel.flow", "channel.flow-ok", active=False)
+    channel.call("basic.recover-sync", "basic.recover-sync-ok", requeue=False)
+    assert channel.deliveries() == []
+    channel.call("channel.flow", "channel.flow-ok", active=True)
+    assert [(item.body, item.redelivered) for item in channel.deliveries()] == [
+        (b"one", True), (b"two", True), (b"three", False)]
+    channel.call("channel.flow", "channel.flow-ok", active=True)
+    assert channel.deliveries() == []
 
 
 def test_what_is_rejected_in_a_transaction_that_is_rolled_back_comes_again(channel: Channel) -> None:

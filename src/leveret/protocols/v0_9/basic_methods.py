@@ -48,7 +48,10 @@ def recover(channel: Channel, requeue: bool) -> None:
     """basic.recover: there is no answer to it in 0-9."""
     if channel.transacted:
         raise PreconditionFailed("basic.recover is not for a transacted channel: roll back instead")
-    basic_methods.recover_async(channel, requeue)
+    if requeue or channel.active:
+        basic_methods.recover_async(channel, requeue)
+    else:
+        channel.recovers = True  # the client takes no contents now
 
 
 def recover_sync(channel: Channel, requeue: bool) -> None:

@@ -28,7 +28,7 @@ _RETURNS: Final = {FILE: "file.return", STREAM: "stream.return"}
 
 class Channel(Channel091):
     """One channel. `id` is what channel.open-ok says, for channel.resume; `opened_on` is its connection; `pace` what
-    stream.qos asked for.
+    stream.qos asked for; `recovers`: basic.recover came in a pause by channel.flow, and is for the end of that.
 
     With methods in requests and responses, of the method that is being carried out, and 0 otherwise:
     request     the id of the request that it came in: what answers it later than the next one names it
@@ -42,6 +42,7 @@ class Channel(Channel091):
         self.format = FORMAT_BASIC_0_9
         self.publisher = publisher_of(connection, BASIC)
         self.id = id
+        self.recovers = False
         self.request = 0
         self.answers_from = 0
         self.answers_to = 0
@@ -65,8 +66,11 @@ class Channel(Channel091):
         return self if tag in self.consumers else self.opened_on.tag_owner(tag)
 
     def expiry(self, expiration: bytes) -> int:
-        # Qpid's clients say when, in milliseconds since 1970, and not after how long: later than 1980, that is beyond what
-        # is taken for a time to live.
+        # Old ones of Qpid's clients send it empty, or 0, where there is none.
+        if not expiration or (expiration == b"0" and self.opened_on.of_qpid):
+            return 0
+        # They say when, in milliseconds since 1970, and not after how long: later than 1980, that is beyond what is taken
+        # for a time to live.
         if len(expiration) < MOST_DIGITS and expiration.isdigit() and int(expiration) > LONGEST_EXPIRATION:
             return int(expiration)
         return Channel091.expiry(self, expiration)

@@ -10,7 +10,7 @@ from leveret.broker.errors import NotFound, ResourceLocked, SyntaxInvalid
 from leveret.broker.log import CommitWaiter
 from leveret.protocols.v0_9.channel import Channel
 from leveret.protocols.v0_9.realms import ACTIVE, EXCLUSIVE, PASSIVE, READ, WRITE
-from leveret.protocols.v0_9_1 import channel_methods
+from leveret.protocols.v0_9_1 import basic_methods, channel_methods
 from leveret.protocols.v0_9_1.replies import reply_when_kept
 from leveret.protocols.v0_9_1.reply_codes import CODES, reply_text
 from leveret.wire.amqp0.commands import Method
@@ -56,6 +56,14 @@ def _text(id: bytes | str) -> str:
     return id if isinstance(id, str) else id.decode("utf-8", "replace")
 
 
+def flow(channel: Channel, active: bool) -> None:
+    """channel.flow: what was to be recovered in a pause comes first when it ends."""
+    channel_methods.flow(channel, active)
+    if active and channel.recovers:
+        channel.recovers = False
+        basic_methods.recover_async(channel, False)
+
+
 def ping(channel: Channel) -> None:
     """channel.ping: done when everything that came before it is on disk, and a pong in return. Publishers have no other
     confirm."""
@@ -96,7 +104,7 @@ def request(channel: Channel, realm: str, exclusive: bool, passive: bool, active
 
 
 HANDLERS: Final[dict[str, Callable[..., None]]] = {
-    "channel.flow": channel_methods.flow, "channel.flow-ok": channel_methods.flow_ok,
+    "channel.flow": flow, "channel.flow-ok": channel_methods.flow_ok,
     "channel.close": channel_methods.close, "channel.close-ok": channel_methods.close_ok, "channel.ping": ping,
     "channel.pong": pong, "channel.ok": ok, "access.request": request,
 }

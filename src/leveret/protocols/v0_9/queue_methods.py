@@ -117,6 +117,8 @@ def delete(channel: Channel, ticket: int, queue: str, if_unused: bool, if_empty:
     name = name_of(channel, queue)
     channel.tickets.check(ticket, ACTIVE, name)
     find(channel, name)
+    if channel.opened_on.of_qpid and not channel.connection.engine.uses_requests:
+        nowait = False  # Qpid's brokers have always answered it, and clients up to 0.32 wait for that
     queue_methods.delete(channel, name, if_unused, if_empty, nowait)
 
 
