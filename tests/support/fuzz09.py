@@ -9,6 +9,8 @@ from __future__ import annotations
 import random
 import struct
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from tests.conformance.amqp09 import codec
@@ -87,24 +89,34 @@ CALLS = (
 )
 # Those of the calls that are better left alone mostly: they end what goes on, or fail where it is not as they expect.
 SELDOM = frozenset(CALLS[CALLS.index("tx.select") :])
+# Frame types of Qpid's dialect of 2007, in which methods are numbered.
+REQUEST_FRAME, RESPONSE_FRAME = 9, 10
+NUMBERS = struct.Struct(">QQI")
+RESPONSES = frozenset({name for name in METHODS if name.endswith("-ok")} | {
+    "channel.ok", "basic.get-empty", "message.ok", "message.empty", "message.reject", "message.offset"})
+TRANSFER = struct.pack(">HH", 120, 10)
 # Reply codes of the specification, and what the broker has besides; not 541, which is its own fault.
 CODES = frozenset((310, 311, 312, 313, 320, 402, 403, 404, 405, 406, 501, 502, 503, 504, 505, 506, 530, 540))
 
 
 class Fuzzer:
     """One client. `done` is set when the broker has closed the connection. Some are wilder than others: `wild` is the share
-    of what they do that no client should. `ids` are of channels that there were, for `channel.resume`."""
+    of what they do that no client should. `ids` are of channels that there were, for `channel.resume`. `requests`: it puts
+    methods into requests and responses, as Qpid's peers of 2007."""
 
     def __init__(self, seed: int, ids: list[bytes] | None = None) -> None:
         self.random = random.Random(seed)
         self.ids = [] if ids is None else ids
         self.wild = self.random.choice((0.0, 0.002, 0.01, 0.05, 0.3))
+        self.requests = self.chance(4)
+        # By channel: requests and responses that were sent, and the last request that came.
+        self.numbers: dict[int, list[int]] = {}
         self.buffer = b""
         self.done = False
         self.codes: list[int] = []
         self.history: list[str] = []
         # Answers that come before anything else.
-        self.answers: deque[bytes] = deque()
+        self.answers: deque[Callable[[], bytes]] = deque()
         # What is left of contents, by channel: header and octets that have not come.
         self.contents: dict[int, list[int]] = {}
 
@@ -116,14 +128,31 @@ class Fuzzer:
             "mechanism": "PLAIN", "response": f"\0{user}\0{user}", "locale": "en_US"})
         tune = codec.encode_method("connection.tune-ok", {"channel_max": channel_max, "frame_max": 4096})
         opening = codec.encode_method("connection.open", {"virtual_host": vhost})
-        return [octets(METHOD_FRAME, 0, first), octets(METHOD_FRAME, 0, tune) + octets(METHOD_FRAME, 0, opening),
+        opened = self.numbered(0, "connection.open", opening) if self.requests else octets(METHOD_FRAME, 0, opening)
+        return [octets(METHOD_FRAME, 0, first), octets(METHOD_FRAME, 0, tune) + opened,
                 b"".join(self.reopen(number) for number in CHANNELS), b"".join([
                     *(self.method(1, "queue.declare", queue=queue, nowait=True) for queue in "abf"),
                     self.method(2, "exchange.declare", exchange="x", type="fanout", nowait=True)])]
 
     def method(self, number: int, name: str, **fields: Any) -> bytes:
         self.history.append(f"{number} {name} {fields}")
-        return octets(METHOD_FRAME, number, codec.encode_method(name, fields))
+        payload = codec.encode_method(name, fields)
+        return self.numbered(number, name, payload) if self.requests else octets(METHOD_FRAME, number, payload)
+
+    def numbered(self, number: int, name: str, payload: bytes) -> bytes:
+        """A request or a response, as it should be unless this client is wild."""
+        if name in ("channel.open", "channel.resume"):
+            self.numbers.pop(number, None)
+        numbers = self.numbers.setdefault(number, [0, 0, 1])
+        type = RESPONSE_FRAME if name in RESPONSES else REQUEST_FRAME
+        numbers[type == RESPONSE_FRAME] += 1
+        if name == "message.transfer":
+            payload += b"\1" if self.chance(4) else b"\0"
+        id = numbers[type == RESPONSE_FRAME]
+        other = numbers[2] if type == RESPONSE_FRAME else 0
+        if self.is_wild():
+            id, other = self.random.choice((0, id, id + 1)), self.random.choice((0, 1, other, 1 << 63))
+        return octets(type, number, NUMBERS.pack(id, other, 1 if self.is_wild() else 0) + payload)
 
     def chance(self, one_in: int) -> bool:
         return self.random.randrange(one_in) == 0
@@ -149,7 +178,7 @@ class Fuzzer:
     def step(self) -> bytes:
         """The octets that this client sends next."""
         if self.answers and not self.chance(8):
-            return self.answers.popleft()
+            return self.answers.popleft()()
         if self.is_wild() and self.chance(2):
             return self.garbled(self.call()) if self.chance(2) else self.nonsense()
         if self.chance(8):
@@ -183,18 +212,17 @@ class Fuzzer:
         """A message by reference as it should be, or nearly."""
         number = self.random.choice(CHANNELS)
         name = self.random.choice((b"r1", b"r2"))
-        steps = [self.method(number, "message.open", reference=name)]
-        steps += [self.method(number, "message.append", reference=name, bytes=b"p" * self.random.choice(SIZES[:-2]))
+        steps: list[tuple[str, dict[str, Any]]] = [("message.open", {"reference": name})]
+        steps += [("message.append", {"reference": name, "bytes": b"p" * self.random.choice(SIZES[:-2])})
                   for _ in range(self.random.randrange(3))]
-        steps.append(self.method(number, "message.checkpoint", reference=name, identifier="i"))
-        transfer = self.method(number, "message.transfer", destination="", routing_key=self.random.choice(("a", "b")),
-                               body=Body(REFERENCE, name))
-        steps.insert(self.random.randrange(1, len(steps) + 1), transfer)
-        steps.append(self.method(number, "message.close", reference=name))
+        steps.append(("message.checkpoint", {"reference": name, "identifier": "i"}))
+        transfer = {"destination": "", "routing_key": self.random.choice(("a", "b")), "body": Body(REFERENCE, name)}
+        steps.insert(self.random.randrange(1, len(steps) + 1), ("message.transfer", transfer))
+        steps.append(("message.close", {"reference": name}))
         if self.is_wild():
             del steps[self.random.randrange(len(steps))]
             self.random.shuffle(steps)
-        return b"".join(steps)
+        return b"".join(self.method(number, method, **fields) for method, fields in steps)
 
     def content(self, number: int, kind: str, size: int | None = None) -> bytes:
         """Header and body of a content, mostly sound."""
@@ -255,7 +283,7 @@ class Fuzzer:
         return octets(type, self.channel(), payload)
 
     def reopen(self, number: int) -> bytes:
-        if self.ids and self.chance(2):
+        if self.ids and self.chance(8):
             return self.method(number, "channel.resume", channel_id=self.random.choice(self.ids))
         return self.method(number, "channel.open")
 
@@ -266,7 +294,8 @@ class Fuzzer:
         self.buffer += data
         while len(self.buffer) >= 7:
             type, number, size = struct.unpack_from(">BHI", self.buffer)
-            assert type in (METHOD_FRAME, HEADER_FRAME, BODY_FRAME, HEARTBEAT_FRAME), f"a frame of type {type}"
+            assert type in (METHOD_FRAME, HEADER_FRAME, BODY_FRAME, HEARTBEAT_FRAME) or (
+                self.requests and type in (REQUEST_FRAME, RESPONSE_FRAME)), f"a frame of type {type}"
             assert size + 8 <= 131072, f"a frame of {size + 8} octets"
             if len(self.buffer) < size + 8:
                 return
@@ -289,7 +318,14 @@ class Fuzzer:
             due[1] -= len(payload)
             assert due[1] >= 0, "more body than announced"
         else:
+            if type != METHOD_FRAME:
+                if type == REQUEST_FRAME:
+                    self.numbers.setdefault(number, [0, 0, 1])[2] = NUMBERS.unpack_from(payload)[0]
+                payload = payload[NUMBERS.size :]
+                if payload.startswith(TRANSFER):
+                    payload = payload[:-1]  # the bit `mandatory`
             method = codec.decode_method(payload)
+            assert not self.requests or type == METHOD_FRAME or (method.name in RESPONSES) == (type == RESPONSE_FRAME)
             if method.name in ("channel.close", "connection.close"):
                 self.contents.clear() if number == 0 else self.contents.pop(number, None)
             else:
@@ -311,23 +347,24 @@ class Fuzzer:
         if name == "connection.close":
             self.done = True
         elif name == "channel.close" and not self.chance(20):
-            self.answers.append(self.method(number, "channel.close-ok") + self.reopen(number))
+            self.answers.append(lambda: self.method(number, "channel.close-ok") + self.reopen(number))
         elif name == "channel.close-ok":
-            self.answers.append(self.reopen(number))
+            self.answers.append(partial(self.reopen, number))
         elif name == "channel.open-ok":
             self.ids.append(method.channel_id)
         elif name == "channel.flow" and not self.chance(3):
-            self.answers.append(self.method(number, "channel.flow-ok", active=method.active))
+            self.answer(number, "channel.flow-ok", active=method.active)
         elif name == "file.open" and not self.chance(4):
             staged = self.random.choice((0, 0, method.content_size, method.content_size // 2))
-            self.answers.append(self.method(number, "file.open-ok", staged_size=staged))
+            self.answer(number, "file.open-ok", staged_size=staged)
         elif name in ("basic.deliver", "file.deliver", "basic.get-ok") and self.chance(2):
             kind = name.split(".")[0]
             if self.chance(3):
-                self.answers.append(self.method(number, f"{kind}.reject", delivery_tag=method.delivery_tag,
-                                                requeue=self.chance(2)))
+                self.answer(number, f"{kind}.reject", delivery_tag=method.delivery_tag, requeue=self.chance(2))
             else:
-                self.answers.append(self.method(number, f"{kind}.ack", delivery_tag=method.delivery_tag,
-                                                multiple=self.chance(3)))
+                self.answer(number, f"{kind}.ack", delivery_tag=method.delivery_tag, multiple=self.chance(3))
         elif name == "message.transfer" and self.chance(2):
-            self.answers.append(self.method(number, "message.reject" if self.chance(4) else "message.ok"))
+            self.answer(number, "message.reject" if self.chance(4) else "message.ok")
+
+    def answer(self, number: int, name: str, **fields: Any) -> None:
+        self.answers.append(partial(self.method, number, name, **fields))

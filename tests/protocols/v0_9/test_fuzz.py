@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -169,6 +170,10 @@ def check_nothing_is_left(site: Site, kind: str) -> None:
         return
     assert all(staged.owner is None and not staged.taken for staged in site.broker.staging.uploads.values()), "an upload"
     assert not any(queue.consumers for queue in site.vhost.queues.values()), "a consumer is left"
+    in_branches = Counter(entry.queue.name for branch in site.vhost.branches.by_name.values()
+                          for entry, _ in branch.settlements)
+    for name, queue in site.vhost.queues.items():
+        assert queue.unacked == in_branches[name], f"queue {name}: {queue.unacked} entries are held by nobody"
     realms = site.services.realms.get("/")
     assert realms is None or not realms.active, "a ticket is left"
 
