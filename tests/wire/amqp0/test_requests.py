@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import struct
+from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from leveret.wire.amqp0.commands import Ack, Command, Deliver, Error, Method, Nack, Publish
 from leveret.wire.amqp0.engine import CLIENT, SERVER, Engine
 from leveret.wire.amqp0.properties import encode_header
 from leveret.wire.amqp0.specs import V0_9, V0_9_1
-from tests.wire.amqp0.peers import BASIC, frame, joined, method, publish_frames, short_string
+from tests.wire.amqp0.peers import BASIC, frame, joined, method, publish_frames, shape, short_string
+from tests.wire.amqp0.test_fuzz import check, session
 
 REQUEST = 9
 RESPONSE = 10
@@ -299,3 +303,84 @@ def test_requests_do_not_begin_before_connection_open() -> None:
     assert error_of(newer.receive(request(0, 1, OPEN))).text == "there are no frames of type 9"
     with pytest.raises(ValueError, match="requests and responses begin"):
         newer.use_requests()
+
+
+def opened(requests: bool) -> Engine:
+    """A server with channels 1 and 2, which has sent one request on each."""
+    engine = server_at_open()
+    for number, opens in ((0, OPEN), (1, of(20, 10, b"\0")), (2, of(20, 10, b"\0"))):
+        engine.receive(request(number, 1, opens) if requests else frame(1, number, opens))
+        if number == 0:
+            engine.send(0, "connection.open-ok")
+    for number in (1, 2):
+        engine.send(number, "channel.flow", {"active": True})
+    return engine
+
+
+def in_requests(octets: bytes) -> bytes:
+    """The same frames, with each method in a request, or in a response to the first request."""
+    out = b""
+    requests = {1: 1, 2: 1}
+    responses = {1: 0, 2: 0}
+    while octets:
+        type, channel, size = struct.unpack_from(">BHI", octets)
+        payload = octets[7 : 7 + size]
+        if type != 1:
+            out += octets[: 8 + size]
+        elif (spec := V0_9.methods[struct.unpack_from(">I", payload)[0]]).name in V0_9.responses:
+            responses[channel] += 1
+            out += response(channel, responses[channel], 1, payload)
+        else:
+            requests[channel] += 1
+            out += request(channel, requests[channel], payload + (b"\0" if spec.name == "message.transfer" else b""))
+        octets = octets[8 + size :]
+    return out
+
+
+def shapes(commands: list[Command]) -> list[Any]:
+    """What a command is, but for the numbers that it came with."""
+    found = []
+    for command in commands:
+        name, values = shape(command)
+        for number in ("request", "answers_from", "answers_to"):
+            values.pop(number, None)
+        arguments = values.get("arguments")
+        if isinstance(arguments, dict):
+            values["arguments"] = {key: value for key, value in arguments.items()
+                                   if (values["name"], key) != ("message.transfer", "mandatory")}
+        found.append((name, values))
+    return found
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_in_requests_the_commands_are_the_same(data: st.DataObject) -> None:
+    octets = b"".join(session(data.draw, V0_9))
+    plain = opened(False).receive(octets)
+    wrapped = in_requests(octets)
+    assert shapes(opened(True).receive(wrapped)) == shapes(plain)
+    engine = opened(True)
+    edges = [0, *sorted(data.draw(st.lists(st.integers(0, len(wrapped)), max_size=12))), len(wrapped)]
+    pieces = [command for start, end in pairwise(edges) for command in engine.receive(wrapped[start:end])]
+    assert shapes(pieces) == shapes(plain)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_mutated_requests(data: st.DataObject) -> None:
+    octets = bytearray(in_requests(b"".join(session(data.draw, V0_9))))
+    for _ in range(data.draw(st.integers(1, 4))):
+        octets[data.draw(st.integers(0, len(octets) - 1))] = data.draw(st.integers(0, 255))
+    engine = opened(True)
+    check(engine.receive(bytes(octets)), engine)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.tuples(st.sampled_from([1, 9, 9, 9, 10, 10, 2, 3]), st.sampled_from([0, 1, 2, 3]),
+                          st.integers(0, 3), st.integers(0, 3), st.integers(0, 2),
+                          st.sampled_from([10, 20, 50, 60, 120, 7]), st.integers(0, 125), st.binary(max_size=30))))
+def test_random_requests(drawn: list[tuple[int, int, int, int, int, int, int, bytes]]) -> None:
+    engine = opened(True)
+    for type, channel, first, second, third, class_id, method_id, rest in drawn:
+        check(engine.receive(frame(type, channel, struct.pack(
+            ">QQIHH", first, second, third, class_id, method_id) + rest)), engine)
