@@ -1,11 +1,14 @@
 """Kills at random moments, for every row of the table of guarantees between Leveret and Spark.
 
-    python bench/spark_kills.py [--kills 50] [--rows lease sink ...] [--messages 20000] [--seed 1]
+    python bench/spark_kills.py [--kills 50] [--rows lease sink ...] [--messages 20000] [--seed 1] [--cluster]
 
 For each row a broker gets numbered messages, and a query moves them in small batches while, again and again, something
 is killed with -9 at a random moment: the query with its JVM and its workers, a Python worker, or the broker, which is
 started again; sometimes the last commit of the checkpoint is deleted while the query is down. In the end the query runs
 undisturbed, and what has arrived is compared with what was sent: sets, and how often each is there.
+
+With `--cluster` the query runs on a standalone cluster of two workers on loopback, executors are lost in place of Python
+workers, and Spark runs slow tasks a second time beside the first (speculation), for which every third task is slow.
 
 | row | from | to | demanded |
 | --- | --- | --- | --- |
@@ -29,6 +32,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,11 +40,16 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
 from leveret import blocking  # noqa: E402
+from tests.spark.cluster import Cluster  # noqa: E402
 from tests.support.broker import LeveretProcess  # noqa: E402
 
 # Seconds for an undisturbed run to its end.
 PATIENCE = 600.0
 KINDS = ("query", "worker", "broker", "commit")
+ON_A_CLUSTER = {
+    "spark.executor.memory": "450m", "spark.executor.cores": "1", "spark.speculation": "true",
+    "spark.speculation.interval": "100ms", "spark.speculation.quantile": "0.5", "spark.speculation.minTaskRuntime": "100ms",
+}
 
 
 class Row(NamedTuple):
@@ -137,7 +146,7 @@ def feed(broker: LeveretProcess, first: int, count: int) -> list[str]:
     return sent
 
 
-def run(name: str, kills: int, messages: int, chance: random.Random) -> bool:
+def run(name: str, kills: int, messages: int, chance: random.Random, cluster: Cluster | None) -> bool:
     with tempfile.TemporaryDirectory(prefix=f"spark-kills-{name}-") as made:
         directory = Path(made)
         row = row_of(name, directory)
@@ -149,8 +158,12 @@ def run(name: str, kills: int, messages: int, chance: random.Random) -> bool:
             "dump": "" if row.to_queue else str(directory / "dump")})
         if "minPartitions" not in row.source and "spoolDir" not in row.source:
             query.argument["source"]["minPartitions"] = "2"
+        if cluster is not None:
+            slow = directory / "slow"
+            slow.mkdir()
+            query.argument |= {"master": cluster.url, "conf": ON_A_CLUSTER, "slow": str(slow)}
         try:
-            return _run(name, row, kills, messages, chance, broker, query, directory)
+            return _run(name, row, kills, messages, chance, broker, query, directory, cluster)
         finally:
             if query.running:
                 query.kill()
@@ -158,7 +171,7 @@ def run(name: str, kills: int, messages: int, chance: random.Random) -> bool:
 
 
 def _run(name: str, row: Row, kills: int, messages: int, chance: random.Random, broker: LeveretProcess, query: Query,
-         directory: Path) -> bool:
+         directory: Path, cluster: Cluster | None) -> bool:
     began = time.monotonic()
     with blocking.connect(broker.url()) as connection, connection.channel() as channel:
         streamed = {"x-queue-type": "stream"} if "stream" in row.source else None
@@ -179,7 +192,13 @@ def _run(name: str, row: Row, kills: int, messages: int, chance: random.Random, 
         kind = chance.choice(KINDS)
         if not query.running:
             continue
-        if kind == "worker":
+        if kind == "worker" and cluster is not None:
+            executors = cluster.executors()
+            if not executors:
+                continue
+            _kill(chance.choice(executors))
+            kind = "executor"
+        elif kind == "worker":
             workers = query.members("pyspark")
             if not workers:
                 continue
@@ -209,10 +228,12 @@ def _run(name: str, row: Row, kills: int, messages: int, chance: random.Random, 
     lost = [body for body in sent if not found[body]]
     invented = [body for body in found if not body.isdigit() or int(body) >= len(sent)]
     twice = {body: count for body, count in found.items() if count > 1}
+    twice_at_a_time = len(list((directory / "slow").glob("twice-*")))
     good = not lost and not invented and not (twice and row.once)
     print(f"{name}: {'good' if good else 'WRONG'}: {len(sent)} messages, {sum(found.values())} arrived, {len(lost)} lost, "
           f"{len(invented)} invented, {len(twice)} more than once ({'once' if row.once else 'at least once'} demanded); "
-          f"kills {dict(done)}, {failed} runs ended by themselves, {time.monotonic() - began:.0f} s", flush=True)
+          f"kills {dict(done)}, {twice_at_a_time} tasks run twice at a time, {failed} runs ended by themselves, "
+          f"{time.monotonic() - began:.0f} s", flush=True)
     if not good:
         print(f"  lost {lost[:20]}, invented {invented[:20]}, twice {dict(list(twice.items())[:20])}")
     return good
@@ -252,9 +273,15 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=ROWS)
     parser.add_argument("--messages", type=int, default=20000, help="that are there when the query begins")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    parser.add_argument("--cluster", action="store_true", help="of two workers")
     given = parser.parse_args()
     print(f"seed {given.seed}", flush=True)
-    results = [run(name, given.kills, given.messages, random.Random(f"{given.seed} {name}")) for name in given.rows]
+    with ExitStack() as stack:
+        cluster = None
+        if given.cluster:
+            cluster = stack.enter_context(Cluster(Path(stack.enter_context(tempfile.TemporaryDirectory()))))
+        results = [run(name, given.kills, given.messages, random.Random(f"{given.seed} {name}"), cluster)
+                   for name in given.rows]
     sys.exit(0 if all(results) else 1)
 
 

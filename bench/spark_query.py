@@ -1,27 +1,42 @@
 """A query to be killed, in a process of its own: `python bench/spark_query.py JSON`, run by `bench/spark_kills.py`.
 
 It reads what is there (AvailableNow) and ends. `source` and `sink` are options, of format `amqp` and of the format that the
-sink names. With `dump`, a file, the bodies of the table that the sink has written go there in the end, one a line.
+sink names. With `dump`, a file, the bodies of the table that the sink has written go there in the end, one a line. With
+`slow`, a directory, the first attempt of every third task waits until another one of it runs, some seconds at most, and
+leaves a file there where that came.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from pyspark.sql import SparkSession
+from pyspark.taskcontext import TaskContext
+
+LONGEST = 6.0
 
 
 def main(argument: str) -> None:
     given = json.loads(argument)
-    session = (
+    builder = (
         SparkSession.builder.master(given.get("master", "local[2,3]")).appName("kills").config("spark.ui.enabled", "false")
         .config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "700m").config("spark.local.dir", given["directory"])
         .config("spark.sql.warehouse.dir", given["directory"]).config("spark.log.level", "ERROR")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1").getOrCreate())
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1"))
+    for name, value in given.get("conf", {}).items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
     sink = dict(given["sink"])
     rows = session.readStream.format("amqp").options(**given["source"]).load().select("message_id", "body")
+    if given.get("slow"):
+        rows = rows.mapInArrow(_slowed(given["slow"]), rows.schema)
     query = (rows.writeStream.format(sink.pop("format")).options(**sink)
              .option("checkpointLocation", given["checkpoint"]).trigger(availableNow=True).start())
     query.awaitTermination()
@@ -30,6 +45,30 @@ def main(argument: str) -> None:
         with open(given["dump"], "w", encoding="utf-8") as file:
             file.writelines(f"{row.body.decode()}\n" for row in found)
     session.stop()
+
+
+def _slowed(directory: str) -> Any:
+    def slow(batches: Iterable[Any]) -> Iterator[Any]:
+        context = TaskContext.get()
+        assert context is not None
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        task = os.path.join(directory, f"{context.stageId()}-{batch}-{context.partitionId()}")
+        if context.attemptNumber():
+            with open(f"{task}-again", "w"):
+                pass
+        waiting = not context.attemptNumber() and (context.stageId() + context.partitionId()) % 3 == 0
+        for one in batches:
+            yield one.slice(0, one.num_rows // 2)
+            deadline = time.monotonic() + LONGEST
+            while waiting and time.monotonic() < deadline and not os.path.exists(f"{task}-again"):
+                time.sleep(0.02)
+            if waiting and os.path.exists(f"{task}-again"):
+                # Both go on now, side by side.
+                with open(os.path.join(directory, f"twice-{uuid.uuid4().hex}"), "w"):
+                    pass
+            waiting = False
+            yield one.slice(one.num_rows // 2)
+    return slow
 
 
 if __name__ == "__main__":

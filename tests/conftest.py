@@ -11,10 +11,14 @@ from hypothesis import settings
 settings.register_profile("leveret", deadline=None)
 settings.load_profile("leveret")
 
+# They start Spark applications as processes, and share no session.
+APPLICATIONS = {f"tests/spark/test_{name}.py" for name in ("cluster", "examples", "pipeline_run", "sink_kills")}
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `--dist loadfile`, everything under tests/spark is one file: it shares one Spark session."""
+    """With `--dist loadfile`, everything under tests/spark is one file: it shares one Spark session. What starts Spark
+    applications of its own is another: while these wait for each other the session goes on."""
     from xdist.scheduler.loadfile import LoadFileScheduling
 
     if config.getvalue("dist") != "loadfile":
@@ -22,6 +26,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "tests/spark" if nodeid.startswith("tests/spark/") else super()._split_scope(nodeid)
+            if not nodeid.startswith("tests/spark/"):
+                return super()._split_scope(nodeid)
+            return "tests/spark, applications" if nodeid.partition("::")[0] in APPLICATIONS else "tests/spark"
 
     return Scheduling(config, log)

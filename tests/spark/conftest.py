@@ -31,8 +31,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     reason = _reason_to_skip()
     if reason is not None:
         for item in items:
-            if HERE in item.path.parents and "spark" in getattr(item, "fixturenames", ()):
+            if HERE in item.path.parents and {"spark", "java"} & set(getattr(item, "fixturenames", ())):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def java() -> None:
+    """For tests that start Spark applications of their own: they are skipped where these cannot run."""
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from pyspark.sql import SparkSession
 
 from leveret import blocking
 from leveret.cli.app import leveret
@@ -97,7 +96,7 @@ def project(broker: LeveretProcess, connection: blocking.Connection, name: str, 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_pipeline_that_is_killed_goes_on_and_is_stopped_in_order(
-        spark: SparkSession, connection: blocking.Connection, name: str, project: Path) -> None:
+        java: None, connection: blocking.Connection, name: str, project: Path) -> None:
     publish(connection, "", [*orders(1000), b"nonsense"], name)
     run = Run(project)
     try:
@@ -128,7 +127,8 @@ def test_a_pipeline_that_is_killed_goes_on_and_is_stopped_in_order(
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
-def test_a_flow_that_cannot_run_ends_the_application(connection: blocking.Connection, project: Path, name: str) -> None:
+def test_a_flow_that_cannot_run_ends_the_application(java: None, connection: blocking.Connection, project: Path,
+                                                     name: str) -> None:
     path = project / "pipeline.toml"
     path.write_text(path.read_text().replace("backoff = 0.1", "backoff = 0.1\nrestarts = 1"))
     (project / "functions.py").write_text("def doubled(messages):\n    return messages.selectExpr('append_time', "

@@ -26,7 +26,7 @@ from leveret.client.errors import (
 from leveret.client.message import Message
 from leveret.segments.packed import PackDamaged, Packed
 from leveret.spark.connection import PATIENCE, ControlClient, Endpoint
-from leveret.spark.errors import DataLoss, OffsetError, ReadFailed
+from leveret.spark.errors import DataLoss, OffsetError, ReadFailed, RequestRefused
 from leveret.spark.topology import describe
 
 log = logging.getLogger("leveret.spark")
@@ -46,17 +46,20 @@ class StreamFetch:
     """The messages of one stream from an offset to before another, as packs in order.
 
     routing_keys  the pattern of those that are sent at all
+    loser  the holder under which the broker is told what was lost; None: it is only logged
     lost   messages that retention had taken before they were read, where that is no error
     """
 
     def __init__(self, endpoint: Endpoint, stream: str, id: str, *, prefetch: int | None = None,
-                 routing_keys: str | None = None, fail_on_data_loss: bool = True, patience: float = PATIENCE) -> None:
+                 routing_keys: str | None = None, fail_on_data_loss: bool = True, loser: str | None = None,
+                 patience: float = PATIENCE) -> None:
         self.endpoint = endpoint
         self.stream = stream
         self.id = id
         self.prefetch = prefetch or PREFETCH
         self.routing_keys = routing_keys
         self.fail_on_data_loss = fail_on_data_loss
+        self.loser = loser
         self.patience = patience
         self.lost = 0
         # Everything before it was handed out, or is lost.
@@ -155,9 +158,22 @@ class StreamFetch:
                 "them before they were read")
         if self.fail_on_data_loss:
             raise DataLoss(f"{what}; failOnDataLoss=false leaves them out")
+        log.warning("%s; they are left out (failOnDataLoss=false)", what)
+        self._tell_lost(self._at, stop)
         self.lost += count
         self._at = stop
-        log.warning("%s; they are left out (failOnDataLoss=false)", what)
+
+    def _tell_lost(self, first: int, stop: int) -> None:
+        """So that the query counts it: it runs elsewhere, and hears of a task only whether it has failed."""
+        if self.loser is None:
+            return
+        control = ControlClient(self.endpoint, "leveret-spark-read", self.patience)
+        try:
+            control.request("stream.lost", stream=self.stream, holder=self.loser, first=first, stop=stop)
+        except RequestRefused as error:
+            log.warning("stream %r: the loss is not counted: %s", self.stream, error)
+        finally:
+            control.close()
 
 
 def _grows(offsets: list[int]) -> bool:

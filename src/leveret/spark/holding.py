@@ -37,11 +37,13 @@ class Holding:
 
     holder   the name that the broker knows it by; each batch reader and each query has its own
     seconds  that it lasts from now on, or from the last renewal
+    counts   whoever holds asks what the tasks have lost, when it releases
     """
 
     holder: str
     seconds: float
     held: tuple[Held, ...] = ()
+    counts: bool = False
 
 
 def hold(control: ControlClient, holding: Holding, held: Held) -> tuple[Segment, ...]:

@@ -56,7 +56,7 @@ class Slice:
 
 
 class StreamPartition(InputPartition):
-    """What one task reads, in order. `holding` is that of the whole batch; None where it has no files."""
+    """What one task reads, in order. `holding` is that of the whole batch."""
 
     def __init__(self, slices: tuple[Slice, ...], holding: Holding | None = None) -> None:
         super().__init__(None)
@@ -95,8 +95,8 @@ def plan(slices: Iterable[Slice], min_partitions: int | None, holding: Holding |
             tasks.append([])
             room = share
     if holding is not None:
-        held = tuple(Held(part.stream, part.first, part.stop - 1) for part in pieces if part.segments)
-        holding = replace(holding, held=held) if held else None
+        holding = replace(holding, held=tuple(
+            Held(part.stream, part.first, part.stop - 1) for part in pieces if part.segments))
     return [StreamPartition(tuple(task), holding) for task in tasks if task]
 
 

@@ -25,7 +25,7 @@ from leveret.segments.schema import COLUMNS
 from leveret.spark.connection import ControlClient, Endpoint, endpoint_of
 from leveret.spark.errors import ReadFailed
 from leveret.spark.fetch import StreamFetch
-from leveret.spark.holding import Renewal
+from leveret.spark.holding import Holding, Renewal
 from leveret.spark.options import Settings
 from leveret.spark.planning import Slice, StreamPartition
 from leveret.spark.schema import arrow_schema
@@ -55,7 +55,7 @@ class Reading:
         """All of its slices, with the schema that Spark wants. The files of the batch are held meanwhile."""
         with nullcontext() if task.holding is None else Renewal(self.endpoint, task.holding):
             for part in task.slices:
-                yield from SliceReader(self, part).batches()
+                yield from SliceReader(self, part, task.holding).batches()
 
 
 def reading_of(settings: Settings) -> Reading:
@@ -103,8 +103,9 @@ class BatchMaker:
 class SliceReader:
     """One slice. `position` is the offset of the next message."""
 
-    def __init__(self, reading: Reading, part: Slice) -> None:
+    def __init__(self, reading: Reading, part: Slice, holding: Holding | None = None) -> None:
         self.reading = reading
+        self._loser = holding.holder if holding is not None and holding.counts else None
         self.part = part
         self.position = part.first
         self._maker = BatchMaker(reading, part.stream, part.partition)
@@ -165,7 +166,8 @@ class SliceReader:
     def _over_amqp(self, stop: int) -> Iterator[pa.RecordBatch]:
         reading, part = self.reading, self.part
         fetch = StreamFetch(reading.endpoint, part.stream, part.id, prefetch=reading.prefetch,
-                            routing_keys=reading.routing_key_filter, fail_on_data_loss=reading.fail_on_data_loss)
+                            routing_keys=reading.routing_key_filter, fail_on_data_loss=reading.fail_on_data_loss,
+                            loser=self._loser)
         for pack in fetch.read(self.position, stop):
             missing = pack.next - pack.first - pack.count
             if missing and reading.routing_key_filter is None:

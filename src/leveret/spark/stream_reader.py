@@ -41,7 +41,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.target = target
         self.reading = reading_of(settings)
         self.control = ControlClient(self.reading.endpoint, f"leveret-spark {settings.consumer_name or ''}".strip())
-        self.holding = Holding(uuid.uuid4().hex, HOLD)
+        self.holding = Holding(uuid.uuid4().hex, HOLD, counts=not settings.fail_on_data_loss)
         self._held: set[str] = set()
         self._target_offsets: dict[str, int] | None = None
         self._latest: dict[str, StreamInfo] = {}
@@ -92,6 +92,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begin = from_json(start)
+        if self.holding.counts:
+            # The batch before is done, and what it has lost is shown with this one.
+            self._release()
         infos = self._describe_all(begin)
         end = Offsets(began=dict(begin.began))
         backlogs: list[Backlog] = []
@@ -183,6 +186,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if segments and self.settings.history != "amqp":
                 segments = hold(self.control, self.holding, Held(name, first, place.next - 1))
                 self._held.add(name)
+            if self.holding.counts:
+                self._held.add(name)
             slices.append(Slice(name, numbers.get(name, 0), info.id, first, place.next, segments))
         return plan(slices, self.settings.min_partitions, self.holding)
 
@@ -199,7 +204,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _release(self) -> None:
         held, self._held = self._held, set()
         for name in held:
-            self.control.request("stream.release", stream=name, holder=self.holding.holder)
+            reply = self.control.request("stream.release", stream=name, holder=self.holding.holder)
+            self._lost += int(reply.get("lost") or 0)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, StreamPartition)
@@ -217,4 +223,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._release()
         except Exception as error:
             log.warning("segments stay held for up to %g s: %s", HOLD, error)
+        if self._lost:
+            log.warning("%d messages were lost and left out (failOnDataLoss=false)", self._lost)
         self.control.close()

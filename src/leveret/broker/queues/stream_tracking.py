@@ -23,6 +23,9 @@ PUBLISHER_OCTETS: Final = PUBLISHER.encode()
 # Publishers that a stream remembers; of more than that the one is forgotten that has been silent for longest.
 MOST_PUBLISHERS: Final = 10_000
 
+# Holders of whose losses a stream knows, where nobody asks for them.
+MOST_LOSERS: Final = 1_000
+
 
 class Progress:
     """How far a named consumer has come: `next` is the offset where it would begin now.
@@ -58,13 +61,34 @@ class Progress:
 
 
 class Tracking:
-    """Of one stream. `progress` by the name of the consumer, `sequences` by that of the publisher, oldest use first."""
+    """Of one stream. `progress` by the name of the consumer, `sequences` by that of the publisher, oldest use first.
+
+    lost  ranges of offsets, from the first to before the second, that retention took before they were read, by the holder
+          of the read lease under which they should have been; not in the log
+    """
 
     def __init__(self, log: Log, stream_id: int) -> None:
         self._log = log
         self._id = str(stream_id)
         self.progress: dict[str, Progress] = {}
         self.sequences: dict[str, int] = {}
+        self.lost: dict[str, list[tuple[int, int]]] = {}
+
+    def note_lost(self, holder: str, first: int, stop: int) -> None:
+        """What one of several readers of a holder did not find. They may say the same again."""
+        merged: list[tuple[int, int]] = []
+        for one in sorted([*self.lost.pop(holder, []), (first, stop)]):
+            if merged and one[0] <= merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(merged[-1][1], one[1]))
+            else:
+                merged.append(one)
+        self.lost[holder] = merged
+        if len(self.lost) > MOST_LOSERS:
+            del self.lost[next(iter(self.lost))]
+
+    def take_lost(self, holder: str) -> int:
+        """How many messages the readers of a holder have not found since this was asked last."""
+        return sum([stop - first for first, stop in self.lost.pop(holder, [])])
 
     def start(self, name: str) -> Progress:
         """The progress of a consumer that begins now; `next` is -1 where nothing is known of it."""

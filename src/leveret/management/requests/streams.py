@@ -55,6 +55,13 @@ class Hold(Held, kw_only=True):
     seconds: Annotated[float, Meta(gt=0, le=LONGEST_HOLD)]
 
 
+class Lost(Held, kw_only=True):
+    """`stop` is the offset behind the last one."""
+
+    first: Offset
+    stop: Offset
+
+
 class Locate(Arguments, kw_only=True):
     stream: str
     timestamp: Annotated[int, Meta(ge=0)]
@@ -130,7 +137,19 @@ def hold(asked: Asked, arguments: Hold) -> Fields:
 
 
 def release(asked: Asked, arguments: Held) -> Fields:
-    find(asked, arguments.stream).release(arguments.holder)
+    """`lost` is how many messages those who read for this holder have said to be lost."""
+    stream = find(asked, arguments.stream)
+    stream.release(arguments.holder)
+    return {"lost": stream.tracking.take_lost(arguments.holder)}
+
+
+def lose(asked: Asked, arguments: Lost) -> Fields:
+    """A reader tells whoever releases that retention was there before it. The same may be told twice."""
+    stream = find(asked, arguments.stream)
+    if arguments.stop <= arguments.first or arguments.stop > stream.first_offset:
+        raise PreconditionFailed(f"stream '{plain(stream.name)}' has not lost offsets {arguments.first} to"
+                                 f" {arguments.stop - 1}: it begins at {stream.first_offset}")
+    stream.tracking.note_lost(arguments.holder, arguments.first, arguments.stop)
     return {}
 
 
@@ -183,6 +202,7 @@ OPERATIONS = {
     "stream.describe": Operation(describe, Describe),
     "stream.hold": Operation(hold, Hold),
     "stream.release": Operation(release, Held),
+    "stream.lost": Operation(lose, Lost),
     "stream.locate": Operation(locate, Locate),
     "stream.start": Operation(start, ConsumerAt),
     "stream.commit": Operation(commit, ConsumerAt),
