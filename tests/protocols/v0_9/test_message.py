@@ -631,3 +631,33 @@ def test_a_selector(channel: Channel) -> None:
     put(channel, b"3", application_headers={"kind": "a"}, priority=3)
     put(channel, b"4", application_headers={"kind": "a"}, priority=9)
     assert bodies(channel) == [b"1", b"4"]
+
+
+@pytest.mark.parametrize("decision", ["commit", "rollback"])
+def test_what_is_answered_in_a_branch(site: Site, channel: Channel, decision: str) -> None:
+    channel.declare()
+    for body in (b"1", b"2"):
+        put(channel, body)
+    working = connect(site).channel()
+    working.call("dtx.select", "dtx.select-ok")
+    working.call("dtx.start", "dtx.start-ok", dtx_identifier="one")
+    consume(working)
+    assert bodies(working) == [b"1", b"2"]
+    working.send("message.ok")
+    working.run()
+    assert unacked(site) == 2
+    branches = site.vhost.branches
+    done: list[int] = []
+    branches.prepare(branches.find("one", "user"), done.append)
+    site.run()
+    working.client.drop()
+    assert (count(site), unacked(site)) == (1, 1)
+    branch = branches.find("one", "user")
+    if decision == "commit":
+        branches.commit(branch, False, done.append)
+    else:
+        branches.rollback(branch, done.append)
+    site.run()
+    assert len(done) == 2 and unacked(site) == 0
+    consume(channel)
+    assert bodies(channel) == ([b"2"] if decision == "commit" else [b"1", b"2"])
