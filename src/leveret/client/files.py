@@ -1,4 +1,4 @@
-"""Files of AMQP 0-9 as they are received (class file)."""
+"""Files of AMQP 0-9 as they are received (class file), and messages of class message, which may be as large."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ class FileContent(Message):
     identifier  stays the same when it is delivered again
     """
 
-    __slots__ = ("file", "identifier", "path")
+    __slots__ = ("file", "identifier", "kind", "path")
 
     def __init__(self, channel: ChannelCore, command: Deliver, settled: bool = False) -> None:
         super().__init__(channel, command, settled)
         self.file: IO[bytes]
         self.path: Path | None = None
         self.identifier = ""
+        # Its content class.
+        self.kind = "file"
 
     @property
     def filename(self) -> str:

@@ -135,6 +135,14 @@ def _nearest(name: str) -> str:
     return difflib.get_close_matches(name, (*NAMES, "persistent"), 1, 0.0)[0]
 
 
+def in_milliseconds(value: object) -> int:
+    """An expiration. `InvalidMessage` for what is none."""
+    try:
+        return int(_expiration(value))
+    except ValueError as error:
+        raise InvalidMessage(f"expiration: {error}") from error
+
+
 def _expiration(value: object) -> str:
     """As it is sent: milliseconds in digits."""
     if isinstance(value, str):

@@ -8,14 +8,18 @@ from collections.abc import Callable
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from leveret.client.access import Access
+from leveret.client.aio.consumer import Consumer
 from leveret.client.aio.files import FileConsumer
 from leveret.client.core.amqp09.channel import Amqp09Channel, channel_of
+from leveret.client.core.amqp09.streams import stream, tunnelled
+from leveret.client.core.amqp09.transfers import Transfer, open_body
 from leveret.client.core.amqp09.upload import Upload, open_source
-from leveret.client.core.encoding import name_of
+from leveret.client.core.encoding import Body, name_of
 from leveret.client.core.host import Waiter
 from leveret.client.core.kinds import AnyChannelCore
 from leveret.client.core.unconfirmed import Outgoing
-from leveret.client.errors import ConnectionClosed
+from leveret.client.errors import ConnectionClosed, Error
+from leveret.client.files import FileMessage
 from leveret.client.limit import DEFAULT, Limit
 from leveret.client.properties import Properties
 
@@ -37,6 +41,8 @@ class Amqp09Calls:
         async def _call(self, what: str, send: Callable[[], Waiter], timeout: Limit = DEFAULT) -> Any: ...
 
         async def send(self, outgoing: Outgoing, timeout: Limit) -> None: ...
+
+        async def until_flowing(self, timeout: Limit = DEFAULT) -> None: ...
 
     async def ping(self, *, timeout: Limit = DEFAULT) -> None:
         """Until the server has done everything that was sent before on this channel (`channel.ping`): over a channel
@@ -97,13 +103,9 @@ class Amqp09Calls:
                 file.close()
 
     async def _stage(self, upload: Upload, progress: Progress | None, timeout: Limit) -> None:
-        """On a channel of its own: what is wrong with it does not cost this one."""
         connection = self.connection
-        core = connection.core.new_channel(False, False)
-        assert isinstance(core, Amqp09Channel)
-        core.internal = True
+        core = await self._own_channel(timeout)
         try:
-            await connection.run(core.open(), timeout, "channel.open")
             await connection.wait(upload.find(core), timeout, "file.open")
             while True:
                 data = await asyncio.to_thread(upload.read)
@@ -135,6 +137,139 @@ class Amqp09Calls:
         found = core.new_file_consumer(name_of(queue), prefetch, sent, None if directory is None else os.fspath(directory))
         found.tag = consumer_tag
         return FileConsumer(cast("Channel", self), found, queue)
+
+    # Streams
+
+    async def publish_stream(self, body: Body, routing_key: str | Queue = "", exchange: str | Exchange = "", *,
+                             mandatory: bool = False, immediate: bool = False, timeout: Limit = DEFAULT,
+                             properties: Properties | None = None, **keywords: Any) -> None:
+        """Publish a message that is worth something in time only (class stream): done when it is written, and not sent
+        again over another connection. With `mandatory` or `immediate` it waits for what becomes of it, and raises
+        `Returned`."""
+        channel_of(self._core)
+        outgoing = stream(body, name_of(exchange), name_of(routing_key), mandatory, immediate, properties, keywords)
+        await self.send(outgoing, timeout)
+
+    def consume_stream(self, queue: str | Queue, *, exclusive: bool = False, no_local: bool = False,
+                       consumer_tag: str = "", arguments: dict[str, Any] | None = None) -> Consumer:
+        """The messages of class stream of a queue, as they come; there is nothing to acknowledge. `routing_key` is the
+        queue. `stream_qos` says how fast they come."""
+        core = channel_of(self._core)
+        sent = {"exclusive": exclusive, "no_local": no_local, "arguments": dict(arguments or {})}
+        found = core.new_stream_consumer(name_of(queue), sent)
+        found.tag = consumer_tag
+        return Consumer(cast("Channel", self), found, queue)
+
+    async def stream_qos(self, consume_rate: int = 0, prefetch_size: int = 0, prefetch_count: int = 0, *,
+                         timeout: Limit = DEFAULT) -> None:
+        """How fast the streams of the channel come, in octets a second, and how far ahead of that they may be, in octets
+        and messages (`stream.qos`); 0 is no limit."""
+        core = channel_of(self._core)
+        await self._call("stream.qos", lambda: core.stream_qos(consume_rate, prefetch_size, prefetch_count), timeout)
+
+    # Tunnels
+
+    async def tunnel(self, data_name: str, body: Body = b"", *, headers: dict[str, Any] | None = None,
+                     meta_data: dict[str, Any] | None = None, proxy_name: str = "", durable: bool = False,
+                     broadcast: bool = False, timeout: Limit = DEFAULT) -> None:
+        """Send a request to the server's handler of that name (`tunnel.request`), and wait until it is done with it.
+        Raises `NotFound` where there is none, and `PreconditionFailed` with what the handler says where it refuses."""
+        core = channel_of(self._core)
+        sent = tunnelled(data_name, body, headers, meta_data, proxy_name, durable, broadcast)
+        await self._call("tunnel.request", lambda: core.tunnel(*sent), timeout)
+
+    # Class message
+
+    async def transfer(self, body: str | bytes | bytearray | memoryview | os.PathLike[str] | IO[bytes],
+                       routing_key: str | Queue = "", exchange: str | Exchange = "", *, identifier: str = "",
+                       immediate: bool = False, progress: Progress | None = None, timeout: Limit = DEFAULT,
+                       properties: Properties | None = None, **keywords: Any) -> None:
+        """Publish a message of class message, of any size, and wait until the server has taken it.
+
+        body        text, octets, a path, or a file that is read from where it stands; it must not change meanwhile
+        identifier  of its checkpoints: a message that is interrupted goes on from the last one, after a lost connection
+                    and when it is sent again with the same identifier. "": it begins anew
+        progress    is called with the octets that were sent, and those of the whole, where it does not fit a frame
+        keywords    properties; `transaction_id` and `security_token` are of this class alone
+
+        Raises `InvalidMessage` before anything is sent, and `Nacked` when no queue takes it.
+        """
+        core = channel_of(self._core)
+        file, ours = open_body(body)
+        try:
+            sending = Transfer(core, file, name_of(exchange), name_of(routing_key), identifier, immediate, properties,
+                               keywords)
+            while True:
+                try:
+                    refused = await self._transfer(sending, progress, timeout)
+                    break
+                except ConnectionClosed:
+                    if self.connection.is_closed or core.transactional or core.branch:
+                        raise
+        finally:
+            if ours:
+                file.close()
+        if refused is not None:
+            raise refused
+
+    async def _transfer(self, sending: Transfer, progress: Progress | None, timeout: Limit) -> Error | None:
+        core = channel_of(self._core)
+        await self.until_flowing(timeout)
+        if sending.inline:
+            return cast("Error | None", await self._call("message.transfer", sending.send, timeout))
+        within = bool(core.transactional or core.branch)
+        own = core if within else await self._own_channel(timeout)
+        sending.use(own)
+        connection = self.connection
+        try:
+            await connection.wait(sending.begin(), timeout, "message.open")
+            while not sending.complete:
+                data = await asyncio.to_thread(sending.read)
+                while not sending.may_go_on():
+                    await connection.wait(own.until_flowing(), timeout, f"message.append while {own.why_stopped()}")
+                sending.append(data)
+                if progress is not None:
+                    progress(sending.sent, sending.size)
+            return cast("Error | None", await connection.wait(sending.finish(), timeout, "message.transfer"))
+        finally:
+            if not within:
+                own.abandon()
+
+    async def _own_channel(self, timeout: Limit) -> Amqp09Channel:
+        """A channel for one upload, with the access of this one: what is wrong with it does not cost this one."""
+        connection = self.connection
+        core = connection.core.new_channel(False, False)
+        assert isinstance(core, Amqp09Channel)
+        core.internal = True
+        access = channel_of(self._core).access
+        try:
+            await connection.run(core.open(), timeout, "channel.open")
+            await connection.run(core.prepare({"access": access}), timeout, "access.request")
+            core.use_access(access)
+        except BaseException:
+            core.abandon()
+            raise
+        return core
+
+    def consume_messages(self, queue: str | Queue, *, directory: str | os.PathLike[str] | None = None,
+                         prefetch: int = 100, no_ack: bool = False, exclusive: bool = False, no_local: bool = False,
+                         consumer_tag: str = "", arguments: dict[str, Any] | None = None) -> FileConsumer:
+        """The messages of class message of a queue, of any size, as they come. What does not come in one frame goes to
+        disk, as with `consume_files`, and goes on where it was interrupted. They are taken or rejected, not requeued."""
+        core = channel_of(self._core)
+        sent = {"no_ack": no_ack, "exclusive": exclusive, "no_local": no_local, "arguments": dict(arguments or {})}
+        found = core.new_message_consumer(
+            name_of(queue), prefetch, sent, None if directory is None else os.fspath(directory))
+        found.tag = consumer_tag
+        return FileConsumer(cast("Channel", self), found, queue)
+
+    async def get_message(self, queue: str | Queue, *, no_ack: bool = False,
+                          timeout: Limit = DEFAULT) -> FileMessage | None:
+        """The next message of class message of a queue, None when there is none (`message.get`)."""
+        core = channel_of(self._core)
+        name = name_of(queue)
+        found: FileMessage | None = await self._call("message.get", lambda: core.get_message(name, no_ack), timeout)
+        return found
 
     # Distributed transactions
 

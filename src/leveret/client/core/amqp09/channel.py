@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from leveret.client.access import Access
 from leveret.client.core.amqp09.files import FileConsumerCore, IncomingFiles
+from leveret.client.core.amqp09.messages import IncomingMessages, MessageConsumerCore
 from leveret.client.core.amqp09.operations import Operations09
 from leveret.client.core.amqp09.outgoing import OfClass
+from leveret.client.core.amqp09.streams import StreamConsumerCore, delivered
 from leveret.client.core.channel import NOBODY, Call, ChannelCore, OnReply
 from leveret.client.core.consumer import ConsumerCore
 from leveret.client.core.encoding import encode_address
@@ -46,18 +48,36 @@ class _Answered(Call):
         return reply.name in self.answers
 
 
+class _Failing:
+    """The waiter of an answer that is not yet the result: it hands on only that there is none."""
+
+    __slots__ = ("_waiter",)
+
+    def __init__(self, waiter: Waiter) -> None:
+        self._waiter = waiter
+
+    def done(self) -> bool:
+        return self._waiter.done()
+
+    def set_result(self, result: Any, /) -> None:
+        """The result comes behind it."""
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        self._waiter.set_exception(exception)
+
+
 class Amqp09Channel(ChannelCore):
     """One channel.
 
     id         what the server calls it (`channel.open-ok`)
     access     what the methods that carry a ticket are sent under, None for ticket 0
     granted    the tickets of this channel, by what was asked for
-    incoming   the files that come
+    incoming   the files that come, and messages: contents of class message
     internal   made for one purpose: it does not outlive its connection
     branch     the identifier of the distributed transaction that was begun last; "" for none
     """
 
-    __slots__ = ("_pinged", "access", "branch", "distributed", "granted", "id", "incoming", "internal")
+    __slots__ = ("_pinged", "access", "branch", "distributed", "granted", "id", "incoming", "internal", "messages", "rate")
 
     def __init__(self, connection: ConnectionCore, number: int, confirms: bool, transactional: bool) -> None:
         super().__init__(connection, number, confirms, transactional)
@@ -65,6 +85,9 @@ class Amqp09Channel(ChannelCore):
         self.access: Access | None = None
         self.granted: dict[Access, int] = {}
         self.incoming = IncomingFiles(self)
+        self.messages = IncomingMessages(self)
+        # The arguments of the last `stream.qos`.
+        self.rate: dict[str, Any] | None = None
         self.internal = False
         self.distributed = False
         self.branch = ""
@@ -80,7 +103,28 @@ class Amqp09Channel(ChannelCore):
         if name == "channel.open":
             self._pinged = 0
             on_reply = self._opened
+        elif name.startswith("message."):
+            return self._consuming(name, arguments or {}, on_reply, None)
         return super().call(name, arguments, on_reply)
+
+    def cast(self, name: str, arguments: dict[str, Any] | None = None, on_reply: OnReply | None = None) -> None:
+        if name.startswith("message."):
+            self._consuming(name, arguments or {}, on_reply, NOBODY)
+        else:
+            super().cast(name, arguments, on_reply)
+
+    def _consuming(self, name: str, arguments: dict[str, Any], on_reply: OnReply | None, waiter: Waiter | None) -> Waiter:
+        """`message.consume` and `message.cancel`: a consumer tag is a destination, and the answer does not name it."""
+        sent = dict(arguments)
+        tag = sent.pop("consumer_tag", None)
+        if tag is not None:
+            sent["destination"] = tag
+
+        def answered(reply: Method, abandoned: bool) -> Any:
+            reply.arguments["consumer_tag"] = tag
+            return None if on_reply is None else on_reply(reply, abandoned)
+
+        return self.ask(name, sent, ("message.ok",), answered, waiter)
 
     def _set_up(self) -> Procedure:
         for access in list(self.granted):
@@ -92,6 +136,8 @@ class Amqp09Channel(ChannelCore):
         if self.qos is not None:
             self.qos = {**self.qos, "global": False}
             yield self.call("basic.qos", self.qos)
+        if self.rate is not None:
+            yield self.call("stream.qos", self.rate)
 
     def prepare(self, arguments: dict[str, Any]) -> Procedure:
         access = arguments.get("access")
@@ -104,6 +150,7 @@ class Amqp09Channel(ChannelCore):
         return self.ask("channel.resume", {"channel_id": id}, ("channel.ok",))
 
     def lost(self, error: Error, recoverable: bool) -> None:
+        self.messages.lost(error)
         self.incoming.lost()
         if recoverable and self.id and self.error is None:
             cast("Amqp09Connection", self.connection).interrupted.append(self.id)
@@ -120,6 +167,7 @@ class Amqp09Channel(ChannelCore):
             self.connection.forget_channel(self)
 
     def ended(self, error: Error, consumers_error: bool = True) -> None:
+        self.messages.lost(error)
         self.incoming.lost()
         super().ended(error, consumers_error)
 
@@ -152,6 +200,13 @@ class Amqp09Channel(ChannelCore):
         """As `call`, of a method that is answered by one of these."""
         self._check_open()
         self.send(name, arguments)
+        return self.expect_answer(name, answers, on_reply, waiter)
+
+    def expect_answer(self, name: str, answers: tuple[str, ...], on_reply: OnReply | None = None,
+                      waiter: Waiter | None = None) -> Waiter:
+        """The answer to a method that was sent, behind those that are expected already."""
+        if self.transactional and name == "message.transfer" and not self._transaction:
+            self._transaction = "begun"
         if waiter is None:
             waiter = self.connection.host.new_waiter()
         self._calls.append(_Answered(name, waiter, on_reply, answers))
@@ -211,7 +266,7 @@ class Amqp09Channel(ChannelCore):
             body = outgoing.body
             engine.send_publish(self.number, outgoing.address, outgoing.flags | self._ticket(self.access) << TICKET_SHIFT,
                                 outgoing.header, body, len(body))
-        if self.confirms:
+        if self.confirms and not (isinstance(outgoing, OfClass) and not outgoing.awaited):
             self.unconfirmed.add(outgoing)
             if not self._pinged:
                 self._ping_for_confirms()
@@ -248,9 +303,9 @@ class Amqp09Channel(ChannelCore):
     # Consuming
 
     def _limit(self, consumer: ConsumerCore) -> None:
-        if self.qos is None:
+        if self.qos is None and consumer.kind != "stream":
             # One window for the channel: as large as those of its consumers together.
-            counts = [other.prefetch for other in self.consumers.values()] + [consumer.prefetch]
+            counts = [other.prefetch for other in self.consumers.values() if other.kind != "stream"] + [consumer.prefetch]
             self.cast("basic.qos", {"prefetch_count": 0 if 0 in counts else min(sum(counts), 0xFFFF)})
 
     def new_file_consumer(self, queue: str, prefetch: int, arguments: dict[str, Any], directory: str | None,
@@ -258,6 +313,65 @@ class Amqp09Channel(ChannelCore):
         """One of class file that has not begun; the files of a channel go to one directory, or to none."""
         self.incoming.use(directory)
         return FileConsumerCore(self, queue, prefetch, arguments, self.connection.host.message_class)
+
+    def new_message_consumer(self, queue: str, prefetch: int, arguments: dict[str, Any], directory: str | None,
+                             ) -> MessageConsumerCore:
+        """As `new_file_consumer`, of class message."""
+        if self.transactional:
+            raise NotSupported("messages of class message are answered in their order, which a roll-back breaks; expected a"
+                               " channel without transactions to consume them on")
+        self.incoming.use(directory)
+        if not arguments["no_ack"]:
+            arguments["arguments"].setdefault("x-resume", True)
+        return MessageConsumerCore(self, queue, prefetch, arguments, self.connection.host.message_class)
+
+    def new_stream_consumer(self, queue: str, arguments: dict[str, Any]) -> StreamConsumerCore:
+        """One of class stream that has not begun."""
+        return StreamConsumerCore(self, queue, arguments, self.connection.host.message_class)
+
+    def stream_qos(self, consume_rate: int, prefetch_size: int, prefetch_count: int) -> Waiter:
+        """`stream.qos`, of all streams of the channel."""
+        sent = {"consume_rate": consume_rate, "prefetch_size": prefetch_size, "prefetch_count": prefetch_count}
+
+        def set_(reply: Method, abandoned: bool) -> None:
+            self.rate = sent
+
+        return self.call("stream.qos", sent, set_)
+
+    def get_message(self, queue: str, no_ack: bool) -> Waiter:
+        """`message.get`: the result is a message or None."""
+        if self.transactional and not no_ack:
+            raise NotSupported("messages of class message are answered in their order, which a roll-back breaks; expected a"
+                               " channel without transactions to get them on")
+        waiter: Waiter = self.connection.host.new_waiter()
+        destination = self.connection.new_name()
+
+        def answered(reply: Method, abandoned: bool) -> None:
+            if reply.name == "message.ok":
+                self.messages.expect(destination, waiter, no_ack)
+            elif not waiter.done():
+                waiter.set_result(None)
+
+        self.ask("message.get", {"queue": queue, "destination": destination, "no_ack": no_ack},
+                 ("message.ok", "message.empty"), answered, _Failing(waiter))
+        return waiter
+
+    def _give_back(self, consumer: ConsumerCore) -> None:
+        if consumer.kind != "message":
+            super()._give_back(consumer)
+            return
+        consumer.cancelling = True
+        # A message cannot be requeued by itself: all that was not answered is, once the consumer has ended.
+        if consumer.ended and [message for message in consumer.forget() if not message.settled] and self.opened:
+            self.ask("message.recover", {"requeue": True}, ("message.ok",), None, NOBODY)
+            self.messages.recovered()
+            self.generation += 1
+
+    def tunnel(self, arguments: dict[str, Any], header: bytes, body: bytes) -> Waiter:
+        """`tunnel.request`; answered by a ping behind it."""
+        self._check_open()
+        self.connection.engine.send_content(self.number, "tunnel.request", arguments, header, body)
+        return self.ping()
 
     def consumer_of(self, tag: bytes) -> ConsumerCore | None:
         """Of this channel, also one that was cancelled."""
@@ -289,6 +403,8 @@ class Amqp09Channel(ChannelCore):
     def ack(self, message: Message, multiple: bool) -> None:
         if not isinstance(message, FileContent):
             super().ack(message, multiple)
+        elif self._may_settle(message) and message.kind == "message":
+            self.messages.decide(message.delivery_tag, True, multiple)
         elif self._may_settle(message):
             self.send("file.ack", {"delivery_tag": message.delivery_tag, "multiple": multiple})
 
@@ -300,6 +416,12 @@ class Amqp09Channel(ChannelCore):
     def reject(self, message: Message, requeue: bool) -> None:
         if not isinstance(message, FileContent):
             super().reject(message, requeue)
+        elif message.kind == "message":
+            if requeue:
+                raise NotSupported("a message of class message is taken or rejected; expected requeue=False, or that its"
+                                   " channel is closed")
+            if self._may_settle(message):
+                self.messages.decide(message.delivery_tag, False, False)
         elif self._may_settle(message):
             self.send("file.reject", {"delivery_tag": message.delivery_tag, "requeue": requeue})
 
@@ -352,13 +474,16 @@ class Amqp09Channel(ChannelCore):
         self.send("channel.ok")
 
     def _came_back(self, command: ContentMethod) -> None:
-        """`file.return`"""
+        """`file.return`, `stream.return`"""
         arguments = command.arguments
         exchange, routing_key = arguments["exchange"], arguments["routing_key"]
         error = Returned(f"{arguments['reply_text']}: exchange '{exchange}', routing key '{routing_key}'",
                          messages=[(exchange, routing_key, None, b"")],
                          reply_code=arguments["reply_code"], reply_text=arguments["reply_text"])
-        self.unconfirmed.returned(encode_address(exchange, routing_key), command.header, b"", error)
+        body = b""
+        if command.name == "stream.return":
+            body = command.body if isinstance(command.body, bytes) else b"".join(command.body)
+        self.unconfirmed.returned(encode_address(exchange, routing_key), command.header, body, error)
 
 
 def _no_nack() -> NotSupported:
@@ -378,9 +503,21 @@ _HANDLERS: Final[dict[str, Callable[[Amqp09Channel, Method], None]]] = {
     "channel.ping": Amqp09Channel._pinged_by_server,
     "channel.pong": Amqp09Channel._pong,
     "file.open": lambda channel, command: channel.incoming.open(command),
+    "message.ok": Amqp09Channel._reply,
+    "message.reject": Amqp09Channel._reply,
+    "message.empty": Amqp09Channel._reply,
+    "message.offset": Amqp09Channel._reply,
+    "message.transfer": lambda channel, command: channel.messages.transfer(command),
+    "message.open": lambda channel, command: channel.messages.open(command),
+    "message.resume": lambda channel, command: channel.messages.resume(command),
+    "message.append": lambda channel, command: channel.messages.append(command),
+    "message.checkpoint": lambda channel, command: channel.messages.checkpoint(command),
+    "message.close": lambda channel, command: channel.messages.close(command),
     "file.deliver": lambda channel, command: channel.incoming.deliver(command),
 }
 _CONTENT_HANDLERS: Final[dict[str, Callable[[Amqp09Channel, ContentMethod], None]]] = {
     "file.stage": lambda channel, command: channel.incoming.staged(command),
     "file.return": Amqp09Channel._came_back,
+    "stream.return": Amqp09Channel._came_back,
+    "stream.deliver": delivered,
 }

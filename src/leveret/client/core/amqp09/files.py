@@ -56,13 +56,21 @@ class Incoming:
 
     __slots__ = ("failed", "file", "identifier", "path", "size")
 
-    def __init__(self, identifier: str, size: int, file: IO[bytes], path: Path | None) -> None:
+    def __init__(self, identifier: str, size: int | None, file: IO[bytes], path: Path | None) -> None:
         self.identifier = identifier
         self.size = size
         self.file = file
         self.path = path
         # Why its octets cannot be kept.
         self.failed: OSError | None = None
+
+    def write(self, data: bytes) -> None:
+        """Once that has failed, nothing more is written."""
+        if self.failed is None:
+            try:
+                self.file.write(data)
+            except OSError as error:
+                self.failed = error
 
 
 class IncomingFiles:
@@ -91,12 +99,16 @@ class IncomingFiles:
     def lost(self) -> None:
         """The channel is gone: what is here waits to be delivered again."""
         for incoming in (*self._opened, *(incoming for incoming, _ in self._delivering)):
-            if incoming.path is not None:
-                incoming.file.close()
-            elif incoming.failed is None and len(self._parts) < MOST_PARTS:
-                self._parts[incoming.identifier] = incoming
+            self.keep(incoming)
         self._opened.clear()
         self._delivering.clear()
+
+    def keep(self, incoming: Incoming) -> None:
+        """It has come in part."""
+        if incoming.path is not None:
+            incoming.file.close()
+        elif incoming.identifier and incoming.failed is None and len(self._parts) < MOST_PARTS:
+            self._parts[incoming.identifier] = incoming
 
     # What the server says
 
@@ -108,12 +120,25 @@ class IncomingFiles:
             incoming = self._find(identifier, size)
             staged = incoming.file.tell()
         except OSError as error:
-            incoming = Incoming(identifier, size, tempfile.TemporaryFile(), None)  # noqa: SIM115 it is the message's
-            incoming.failed = error
+            incoming = self.temporary()
+            incoming.identifier, incoming.size, incoming.failed = identifier, size, error
         self._opened.append(incoming)
         self._channel.send("file.open-ok", {"staged_size": staged})
 
-    def _find(self, identifier: str, size: int) -> Incoming:
+    def temporary(self) -> Incoming:
+        """For what cannot be resumed."""
+        return Incoming("", None, cast("IO[bytes]", tempfile.SpooledTemporaryFile(IN_MEMORY)), None)
+
+    def find(self, identifier: str, size: int | None) -> Incoming:
+        """What is here of a content, ready to be written on, or nothing."""
+        try:
+            return self._find(identifier, size)
+        except OSError as error:
+            incoming = self.temporary()
+            incoming.failed = error
+            return incoming
+
+    def _find(self, identifier: str, size: int | None) -> Incoming:
         """The file, ready to be written on."""
         directory = self._directory
         if directory is None:
@@ -125,8 +150,9 @@ class IncomingFiles:
         # An identifier is the server's, and nothing to name a file by.
         path = directory / hashlib.sha256(identifier.encode("utf-8", "surrogateescape")).hexdigest()[:32]
         file = path.open("ab+")
-        if file.seek(0, 2) > size:
+        if size is not None and file.seek(0, 2) > size:
             file.truncate(0)
+        file.seek(0, 2)
         return Incoming(identifier, size, file, path)
 
     def begin(self, method: ContentMethod) -> None:
@@ -134,14 +160,8 @@ class IncomingFiles:
 
     def part(self, data: bytes) -> None:
         """Octets of it."""
-        if not self._opened:
-            return
-        incoming = self._opened[0]
-        if incoming.failed is None:
-            try:
-                incoming.file.write(data)
-            except OSError as error:
-                incoming.failed = error
+        if self._opened:
+            self._opened[0].write(data)
 
     def staged(self, command: ContentMethod) -> None:
         """All octets of it have come."""
@@ -158,7 +178,7 @@ class IncomingFiles:
         tag = arguments["consumer_tag"].encode("utf-8", "surrogateescape")
         described = Deliver(
             channel.number, tag, arguments["delivery_tag"], arguments["redelivered"],
-            encode_address(arguments["exchange"], arguments["routing_key"]), to_basic(header), incoming.size, b"")
+            encode_address(arguments["exchange"], arguments["routing_key"]), to_basic(header), incoming.size or 0, b"")
         message = channel.connection.host.file_class(channel, described)
         message.identifier = incoming.identifier
         message.file, message.path = incoming.file, incoming.path
@@ -180,6 +200,10 @@ class IncomingFiles:
     def _refuse(self, message: FileContent, consumer: ConsumerCore | None, failed: OSError) -> None:
         """There is no room for it here: others may have it, and whoever waits for it is told."""
         message.reject(requeue=True)
+        self.fail(consumer, failed)
+
+    def fail(self, consumer: ConsumerCore | None, failed: OSError) -> None:
+        """End a consumer whose contents cannot be kept."""
         if consumer is not None and not consumer.ended:
             consumer.abandon()
             consumer.end(ChannelClosed(

@@ -25,10 +25,11 @@ class OfClass(Outgoing):
     """A publish of another class: `method` with `arguments`, and a content where `header` is not empty.
 
     header   of its own class, as are `describe` and what comes back
+    awaited  it is confirmed on a channel with confirms
     has_content  whether header and body go with the method; those of a file were staged
     """
 
-    __slots__ = ("arguments", "has_content", "method")
+    __slots__ = ("arguments", "awaited", "has_content", "method")
 
     def __init__(self, method: str, exchange: str, routing_key: str, flags: int, header: bytes, body: bytes,
                  arguments: dict[str, Any], has_content: bool = True) -> None:
@@ -37,6 +38,7 @@ class OfClass(Outgoing):
         self.arguments = {"exchange": exchange, "routing_key": routing_key, "mandatory": bool(flags & 1),
                           "immediate": bool(flags & 2), **arguments}
         self.has_content = has_content
+        self.awaited = True
 
     def describe(self) -> tuple[str, str, Properties | None, bytes]:
         return (self.arguments["exchange"], self.arguments["routing_key"], decode_properties(to_basic(self.header)),

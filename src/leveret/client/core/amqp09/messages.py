@@ -1,0 +1,178 @@
+"""Class message as it is received: inline, or by a reference to which the octets are appended, and answered in order."""
+
+from __future__ import annotations
+
+import io
+from collections import deque
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from leveret.client.core.amqp09.files import FileConsumerCore, Incoming
+from leveret.client.core.consumer import ConsumerCore
+from leveret.client.core.encoding import encode_address
+from leveret.client.core.host import Waiter
+from leveret.client.errors import Error
+from leveret.client.files import FileContent
+from leveret.wire.amqp0.classes import encode_transfer, to_basic
+from leveret.wire.amqp0.commands import Deliver, Method
+
+if TYPE_CHECKING:
+    from leveret.client.core.amqp09.channel import Amqp09Channel
+
+
+class MessageConsumerCore(FileConsumerCore):
+    """One `message.consume`; its tag is the destination."""
+
+    kind: ClassVar[str] = "message"
+
+    def again(self) -> ConsumerCore:
+        return MessageConsumerCore(cast("Amqp09Channel", self.channel), self.queue, self.prefetch, self.arguments,
+                                   self._message_class)
+
+    def arrived(self, message: FileContent) -> None:
+        # What comes while it is being cancelled is given back with the rest.
+        message.settled = self._no_ack
+        self.messages.append(message)
+        if self._waiters.waiting:
+            self._waiters.wake()
+
+
+class _Unanswered:
+    """A transfer that we have to answer: `ok` or not, None where that is not decided."""
+
+    __slots__ = ("ok", "tag")
+
+    def __init__(self, tag: int) -> None:
+        self.tag = tag
+        self.ok: bool | None = None
+
+
+class _Arriving:
+    """A reference of the server's. `transfers`: those that name it, with their numbers."""
+
+    __slots__ = ("incoming", "transfers")
+
+    def __init__(self, incoming: Incoming) -> None:
+        self.incoming = incoming
+        self.transfers: list[tuple[int, dict[str, Any]]] = []
+
+
+class IncomingMessages:
+    """Those of one channel. `message.ok` names nothing: transfers are answered in their order, whenever the application
+    settles them."""
+
+    def __init__(self, channel: Amqp09Channel) -> None:
+        self._channel = channel
+        self._references: dict[str, _Arriving] = {}
+        self._unanswered: deque[_Unanswered] = deque()
+        self._gets: dict[str, tuple[Waiter, bool]] = {}
+        self._count = 0
+
+    def lost(self, error: Error) -> None:
+        """The channel is gone: what is here in part waits to be resumed."""
+        for arriving in self._references.values():
+            self._channel.incoming.keep(arriving.incoming)
+        self._references.clear()
+        self._unanswered.clear()
+        gets, self._gets = self._gets, {}
+        for waiter, _ in gets.values():
+            if not waiter.done():
+                waiter.set_exception(error)
+
+    def recovered(self) -> None:
+        """`message.recover` was sent: everything comes again but what is on its way."""
+        under_way = {tag for arriving in self._references.values() for tag, _ in arriving.transfers}
+        self._unanswered = deque(one for one in self._unanswered if one.tag in under_way)
+
+    def expect(self, destination: str, waiter: Waiter, no_ack: bool) -> None:
+        """The transfer of a `message.get` comes there."""
+        self._gets[destination] = (waiter, no_ack)
+
+    # Answers
+
+    def decide(self, tag: int, ok: bool, multiple: bool) -> None:
+        for one in self._unanswered:
+            if one.ok is None and (one.tag == tag or (multiple and one.tag <= tag)):
+                one.ok = ok
+        while self._unanswered and self._unanswered[0].ok is not None:
+            if self._unanswered.popleft().ok:
+                self._channel.send("message.ok")
+            else:
+                self._channel.send("message.reject", {"code": 0, "text": "rejected by the application"})
+
+    # What the server says
+
+    def transfer(self, command: Method) -> None:
+        """`message.transfer`"""
+        arguments = command.arguments
+        self._count += 1
+        tag = self._count
+        if not self._needs_no_answer(arguments["destination"]):
+            self._unanswered.append(_Unanswered(tag))
+        kind, octets = arguments["body"]
+        if kind == 0:
+            self._arrived(tag, arguments, Incoming("", len(octets), io.BytesIO(octets), None))
+            return
+        arriving = self._references.get(octets.decode("utf-8", "surrogateescape"))
+        if arriving is not None:
+            arriving.transfers.append((tag, arguments))
+
+    def open(self, command: Method) -> None:
+        """`message.open`"""
+        self._references[_text(command.arguments["reference"])] = _Arriving(self._channel.incoming.temporary())
+
+    def resume(self, command: Method) -> None:
+        """`message.resume`: answered with what is here."""
+        incoming = self._channel.incoming.find(command.arguments["identifier"], None)
+        self._references[_text(command.arguments["reference"])] = _Arriving(incoming)
+        self._channel.send("message.offset", {"value": incoming.file.tell()})
+
+    def append(self, command: Method) -> None:
+        """`message.append`"""
+        arriving = self._references.get(_text(command.arguments["reference"]))
+        if arriving is not None:
+            data = command.arguments["bytes"]
+            arriving.incoming.write(data if isinstance(data, bytes) else data.encode("utf-8", "surrogateescape"))
+
+    def checkpoint(self, command: Method) -> None:
+        """`message.checkpoint`: what is here is kept anyway."""
+
+    def close(self, command: Method) -> None:
+        """`message.close`: all of it is here."""
+        arriving = self._references.pop(_text(command.arguments["reference"]), None)
+        if arriving is not None:
+            for tag, arguments in arriving.transfers:
+                self._arrived(tag, arguments, arriving.incoming)
+
+    def _needs_no_answer(self, destination: str) -> bool:
+        if destination in self._gets:
+            return self._gets[destination][1]
+        consumer = self._channel.consumer_of(destination.encode("utf-8", "surrogateescape"))
+        return consumer is not None and bool(consumer.arguments.get("no_ack"))
+
+    def _arrived(self, tag: int, arguments: dict[str, Any], incoming: Incoming) -> None:
+        channel = self._channel
+        destination: str = arguments["destination"]
+        size = incoming.file.seek(0, 2)
+        described = Deliver(
+            channel.number, destination.encode("utf-8", "surrogateescape"), tag, arguments["redelivered"],
+            encode_address(arguments["exchange"], arguments["routing_key"]), to_basic(encode_transfer(size, arguments)),
+            size, b"")
+        message = channel.connection.host.file_class(channel, described)
+        message.kind = "message"
+        message.identifier = incoming.identifier
+        message.file, message.path = incoming.file, incoming.path
+        incoming.file.seek(0)
+        if destination in self._gets:
+            waiter, message.settled = self._gets.pop(destination)
+            if not waiter.done():
+                waiter.set_result(message)
+            return
+        consumer = channel.consumer_of(described.consumer_tag)
+        if incoming.failed is not None:
+            channel.incoming.fail(consumer, incoming.failed)
+        elif isinstance(consumer, FileConsumerCore):
+            consumer.arrived(message)
+
+
+def _text(reference: str | bytes) -> str:
+    return reference if isinstance(reference, str) else reference.decode("utf-8", "surrogateescape")

@@ -1,0 +1,162 @@
+"""Class message as it is sent: inline where a frame takes it, otherwise by a reference, from its last checkpoint on."""
+
+from __future__ import annotations
+
+import io
+import os
+import uuid
+from typing import IO, Any, Final
+
+from leveret.client.core.amqp09.channel import Amqp09Channel
+from leveret.client.core.channel import NOBODY
+from leveret.client.core.encoding import encode_body
+from leveret.client.core.host import Waiter
+from leveret.client.errors import InvalidMessage, Nacked
+from leveret.client.properties import Properties, from_keywords, in_milliseconds
+from leveret.wire.amqp0.classes import encode_transfer
+from leveret.wire.amqp0.commands import Method
+from leveret.wire.amqp0.errors import EncodeError
+
+# Methods whose answers have not come, and octets between two checkpoints.
+AHEAD: Final = 16
+CHECKPOINT_EVERY: Final = 8 << 20
+# Beside the octets of an append, and those of a transfer's own fields.
+_OVERHEAD: Final = 64
+_OK: Final = ("message.ok",)
+_OUTCOMES: Final = ("message.ok", "message.reject")
+_TEXTS: Final = ("message_id", "correlation_id", "reply_to", "content_type", "content_encoding", "user_id", "app_id")
+_NOT_THERE: Final = ("timestamp", "type", "cluster_id")
+
+Source = str | bytes | bytearray | memoryview | os.PathLike[str] | IO[bytes]
+
+
+def open_body(source: Source) -> tuple[IO[bytes], bool]:
+    """What to read from, and whether it is ours to close: text and octets are the body, a path is where it is."""
+    if isinstance(source, (str, bytes, bytearray, memoryview)):
+        return io.BytesIO(encode_body(source)), True
+    if isinstance(source, os.PathLike):
+        return open(source, "rb"), True
+    if not (hasattr(source, "read") and hasattr(source, "seek") and hasattr(source, "tell")):
+        raise InvalidMessage(f"text, octets, a path or a file that can be sought expected, not {type(source).__name__}")
+    return source, False
+
+
+class Transfer:
+    """One message on its way. `size` and `sent` are in octets; `inline`: it goes in one method."""
+
+    def __init__(self, channel: Amqp09Channel, file: IO[bytes], exchange: str, routing_key: str, identifier: str,
+                 immediate: bool, properties: Properties | None, keywords: dict[str, Any]) -> None:
+        self._channel = channel
+        self._file = file
+        self._begins = file.tell()
+        self.size = file.seek(0, 2) - self._begins
+        self.sent = 0
+        self.identifier = identifier
+        self._reference = uuid.uuid4().hex
+        self._ahead = 0
+        self._unchecked = 0
+        self._arguments = {"destination": exchange, "routing_key": routing_key, "immediate": immediate,
+                           **_fields(properties, keywords)}
+        try:
+            fields = len(encode_transfer(self.size, {
+                name: value for name, value in self._arguments.items() if name not in ("destination", "immediate")}))
+        except EncodeError as error:
+            raise InvalidMessage(f"the properties of class message: {error}") from error
+        room = channel.connection.engine.payload_max - _OVERHEAD
+        fields += len(exchange.encode("utf-8", "surrogateescape")) + len(routing_key.encode("utf-8", "surrogateescape"))
+        if fields > room:
+            raise InvalidMessage(f"the properties take {fields} octets; a frame holds {room} on this connection (option"
+                                 " frame_max)")
+        self.inline = self.size <= room - fields and not identifier
+        self._piece = room - len(self._reference)
+
+    def use(self, channel: Amqp09Channel) -> None:
+        """Send it there."""
+        self._channel = channel
+
+    def send(self) -> Waiter:
+        """The whole message; the result is None, or why it was not taken."""
+        self._file.seek(self._begins)
+        channel = self._channel
+        return channel.ask("message.transfer", {**self._arguments, "body": (0, self._file.read(self.size))}, _OUTCOMES,
+                           self._outcome)
+
+    def begin(self) -> Waiter:
+        """Open the reference; when that is answered, the file stands where it goes on."""
+
+        def opened(reply: Method, abandoned: bool) -> None:
+            self.sent = self._unchecked = self._ahead = 0
+            if reply.name == "message.offset":
+                self.sent = min(reply.arguments["value"], self.size)
+            self._file.seek(self._begins + self.sent)
+
+        self._reference = uuid.uuid4().hex
+        if self.identifier:
+            return self._channel.ask("message.resume", {"reference": self._reference, "identifier": self.identifier},
+                                     ("message.offset",), opened)
+        return self._channel.ask("message.open", {"reference": self._reference}, _OK, opened)
+
+    @property
+    def complete(self) -> bool:
+        return self.sent >= self.size
+
+    def may_go_on(self) -> bool:
+        """Whether the next octets may be sent; `Amqp09Channel.until_flowing` is until they may be so."""
+        return self._channel.flowing and self._ahead < AHEAD
+
+    def read(self) -> bytes:
+        """The next octets. Raises `InvalidMessage` where the file is shorter by now."""
+        wanted = min(self._piece, self.size - self.sent)
+        data = self._file.read(wanted)
+        if len(data) < wanted:
+            raise InvalidMessage(f"the file has become shorter while it was sent: {self.size} octets expected")
+        return data
+
+    def append(self, data: bytes) -> None:
+        self._cast("message.append", {"reference": self._reference, "bytes": data})
+        self.sent += len(data)
+        self._unchecked += len(data)
+        if self.identifier and self._unchecked >= CHECKPOINT_EVERY:
+            self._unchecked = 0
+            self._cast("message.checkpoint", {"reference": self._reference, "identifier": self.identifier})
+
+    def _cast(self, name: str, arguments: dict[str, Any]) -> None:
+        def answered(reply: Method, abandoned: bool) -> None:
+            self._ahead -= 1
+            self._channel.update_flow()
+
+        self._channel.ask(name, arguments, _OK, answered, NOBODY)
+        self._ahead += 1
+
+    def finish(self) -> Waiter:
+        """Transfer what was appended; the result as of `send`. The server answers the transfer behind the close."""
+        channel = self._channel
+        body = (1, self._reference.encode())
+        channel.send("message.transfer", {**self._arguments, "body": body})
+        channel.ask("message.close", {"reference": self._reference}, _OK, None, NOBODY)
+        return channel.expect_answer("message.transfer", _OUTCOMES, self._outcome)
+
+    def _outcome(self, reply: Method, abandoned: bool) -> Nacked | None:
+        if reply.name == "message.ok":
+            return None
+        text = reply.arguments["text"]
+        return Nacked(f"the server took the message into no queue: {text} (message.reject)", messages=[
+            (self._arguments["destination"], self._arguments["routing_key"], None, b"")],
+            reply_code=reply.arguments["code"], reply_text=text)
+
+
+def _fields(properties: Properties | None, keywords: dict[str, Any]) -> dict[str, Any]:
+    """Those of `message.transfer` that properties become."""
+    keywords = dict(keywords)
+    more: dict[str, Any] = {name: keywords.pop(name) for name in ("transaction_id", "security_token") if name in keywords}
+    merged = from_keywords(properties, keywords)
+    for name in _NOT_THERE:
+        if getattr(merged, name) is not None:
+            raise InvalidMessage(f"{name}: class message has no such property for a sender")
+    fields: dict[str, Any] = {name: value for name in _TEXTS if (value := getattr(merged, name)) is not None}
+    fields["application_headers"] = merged.headers or {}
+    fields["priority"] = 4 if merged.priority is None else merged.priority
+    fields["delivery_mode"] = 1 if merged.delivery_mode is None else merged.delivery_mode
+    if merged.expiration is not None:
+        fields["ttl"] = in_milliseconds(merged.expiration)
+    return {**fields, **more}
