@@ -11,6 +11,8 @@ from leveret.broker.errors import BrokerError
 from tests.protocols.support import Site
 from tests.protocols.v0_9.support import Channel, Client, connect
 
+IN_REQUESTS_TOO = True
+
 OK, RBROLLBACK, RBTIMEOUT = 8, 1, 2
 
 

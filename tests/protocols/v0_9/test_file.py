@@ -22,6 +22,9 @@ from tests.protocols.support import Channel as Channel091
 from tests.protocols.support import Site, bytes_of
 from tests.protocols.v0_9.support import Channel, Client, connect
 
+IN_REQUESTS_TOO = True
+FRAMES_ONLY = ("test_an_open_ok_without_an_open_is_out_of_order",)
+
 FILE = 70
 BODY = b"abcdefghij"
 

@@ -10,6 +10,8 @@ from leveret.protocols.v0_9.realms import Realm, Realms
 from tests.protocols.support import Site
 from tests.protocols.v0_9.support import Channel, connect
 
+IN_REQUESTS_TOO = True
+
 
 @pytest.fixture
 def channel() -> Channel:

@@ -8,6 +8,8 @@ from leveret.protocols.services import Amqp09Settings
 from tests.protocols.support import Site
 from tests.protocols.v0_9.support import Channel, Client, connect
 
+IN_REQUESTS_TOO = True
+
 
 @pytest.fixture
 def site() -> Site:

@@ -12,6 +12,8 @@ from tests.protocols.support import Site, bytes_of
 from tests.protocols.v0_9.streaming import consume, delivered, deliveries, properties_of, publish, qos
 from tests.protocols.v0_9.support import Channel, Clock, connect
 
+IN_REQUESTS_TOO = True
+
 
 @pytest.fixture
 def site() -> Site:
