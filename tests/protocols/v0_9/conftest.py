@@ -1,5 +1,5 @@
-"""Whole modules in both kinds of frames: one that sets `IN_REQUESTS_TOO` is run with methods in frames of their own, and with
-methods in requests and responses, but for the tests that it names in `FRAMES_ONLY`."""
+"""Whole modules in both kinds of frames: one that sets `IN_REQUESTS_TOO` is run with methods in frames of their own, and
+with methods in requests and responses, but for the tests that it names in `FRAMES_ONLY`."""
 
 from __future__ import annotations
 
