@@ -13,7 +13,7 @@ from leveret.wire.amqp0.properties import decode_header
 from tests.broker.support import HeldLog
 from tests.protocols.support import Channel as Channel091
 from tests.protocols.support import Site, bytes_of
-from tests.protocols.v0_9.support import Channel, connect
+from tests.protocols.v0_9.support import Channel, Clock, connect
 
 BODY = b"abcdefghij"
 
@@ -82,7 +82,7 @@ def unacked(site: Site, queue: str = "q") -> int:
 
 
 def test_a_message_goes_in_and_out(site: Site, channel: Channel) -> None:
-    site.broker.timers.now = lambda: 1_700_000_000_500  # type: ignore[method-assign]
+    Clock(site).time = 1_700_000_000_500
     channel.declare()
     fields: dict[str, Any] = {
         "priority": 7, "delivery_mode": 1, "message_id": "m", "correlation_id": "c", "reply_to": "r",
@@ -158,12 +158,11 @@ def test_a_message_for_a_full_queue_is_rejected(site: Site, channel: Channel) ->
 
 
 def test_the_ttl(site: Site, channel: Channel) -> None:
-    now = 1_700_000_000_000
-    site.broker.timers.now = lambda: now  # type: ignore[method-assign]
+    clock = Clock(site)
     channel.declare()
     put(channel, ttl=1000)
     put(channel, b"stays")
-    now += 1001
+    clock.advance(1001)
     consume(channel)
     assert bodies(channel) == [b"stays"]
 
