@@ -18,7 +18,7 @@ from leveret.spark.planning import Slice, StreamPartition, plan
 from leveret.spark.reading import reading_of
 from leveret.spark.starting import check_names, ending_offset, starting_offset
 from leveret.spark.target import Target, streams_of
-from leveret.spark.topology import check_same, describe
+from leveret.spark.topology import describe
 
 _OF_TRIGGERS: Final = ("maxMessagesPerTrigger", "maxBytesPerTrigger", "minMessagesPerTrigger", "maxTriggerDelay")
 
@@ -51,7 +51,9 @@ def with_segments(part: Slice, control: ControlClient, holding: Holding) -> Slic
     """The same with the segments that have some of it, which are held. `OffsetError` where the stream is another one by
     now."""
     info = describe(control, part.stream, part.first, part.stop - 1)
-    check_same(info, part.id, part.stop)
+    if info.id != part.id:
+        raise OffsetError(f"stream {part.stream!r} was deleted and declared again since its range was fixed (id {part.id}, "
+                          f"now {info.id}); expected to read it anew")
     if not info.segments:
         return part
     return replace(part, segments=hold(control, holding, Held(part.stream, part.first, part.stop - 1)))
