@@ -305,7 +305,8 @@ class Amqp09Channel(ChannelCore):
     def _limit(self, consumer: ConsumerCore) -> None:
         if self.qos is None and consumer.kind != "stream":
             # One window for the channel: as large as those of its consumers together.
-            counts = [other.prefetch for other in self.consumers.values() if other.kind != "stream"] + [consumer.prefetch]
+            others = [other for other in self.consumers.values() if other is not consumer and other.kind != "stream"]
+            counts = [one.prefetch for one in (*others, consumer)]
             self.cast("basic.qos", {"prefetch_count": 0 if 0 in counts else min(sum(counts), 0xFFFF)})
 
     def new_file_consumer(self, queue: str, prefetch: int, arguments: dict[str, Any], directory: str | None,

@@ -39,6 +39,12 @@ class FileConsumerCore(ConsumerCore):
         return FileConsumerCore(cast("Amqp09Channel", self.channel), self.queue, self.prefetch, self.arguments,
                                 self._message_class)
 
+    def lost(self) -> None:
+        if not self._no_ack:
+            for message in self.messages:
+                cast("FileContent", message).file.close()
+        super().lost()
+
     def arrived(self, message: FileContent) -> None:
         """A file is here as a whole."""
         message.settled = self._no_ack

@@ -1,0 +1,33 @@
+"""The blocking face over AMQP 0-9."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from leveret import blocking
+from tests.client.blocking.conftest import Open
+from tests.support.broker import Broker
+
+
+@pytest.fixture
+def dial() -> Iterator[Open]:
+    """Opens connections to a URL, over AMQP 0-9 unless another protocol is asked for; at the test's end they are closed."""
+    opened: list[blocking.Connection] = []
+
+    def open(url: str | list[str], **options: Any) -> blocking.Connection:
+        connection = blocking.connect(url, **{"protocol": "0-9", **options})
+        opened.append(connection)
+        return connection
+
+    yield open
+    for connection in opened:
+        connection.close()
+
+
+@pytest.fixture
+def connect(server: Broker, dial: Open) -> Open:
+    """Opens connections to the server."""
+    return lambda **options: dial(server.url(), **options)
