@@ -25,7 +25,6 @@ from tests.client.blocking.test_faults import (
 from tests.client.blocking.test_interrupts import (
     test_a_mistake_of_the_engine_ends_no_thread,
     test_an_interrupt_within_the_engine,
-    test_interrupts_anywhere,
 )
 from tests.client.blocking.test_lifecycle import (
     test_a_callback_that_waits_for_what_only_its_thread_can_do,
@@ -73,7 +72,6 @@ __all__ = [
     "test_events_of_a_connection_that_is_closed",
     "test_everything_is_there_again",
     "test_heartbeats_while_the_program_computes",
-    "test_interrupts_anywhere",
     "test_next_gives_up_in_time",
     "test_nothing_confirmed_is_lost_by_cuts",
     "test_pending_calls_fail_at_once",
