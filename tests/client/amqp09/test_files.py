@@ -308,3 +308,27 @@ def test_the_blocking_face(proxy: Proxy, block: Open, name: str, tmp_path: Path)
     with pytest.raises(Returned):
         channel.send_file(b"x", f"{name}.no", mandatory=True)
     assert channel.delete_queue(name) == 0
+
+
+def test_an_upload_goes_on_when_the_broker_is_killed(tmp_path: Path, block: Open) -> None:
+    with LeveretProcess(tmp_path).start() as process:
+        channel = block(process.url()).channel()
+        channel.declare_queue("q", durable=True)
+        seen: list[int] = []
+
+        def kill(sent: int, size: int) -> None:
+            seen.append(sent)
+            if sent == 6 * PIECE and seen.count(sent) == 1:
+                process.kill()
+                process.start()
+
+        channel.send_file(CONTENT, "q", progress=kill)
+        # The file is there after another one, too.
+        process.kill()
+        process.start()
+        with channel.consume_files("q") as files:
+            found = files.next(30)
+            assert found.body == CONTENT
+            found.ack()
+        channel.ping()
+        assert channel.get("q") is None

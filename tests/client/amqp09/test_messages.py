@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -250,3 +251,26 @@ def test_the_blocking_face(proxy: Proxy, block: Open, name: str, tmp_path: Path)
         channel.transfer(b"x", name, immediate=True)
     assert channel.get_message(name) is None
     assert channel.delete_queue(name) == 0
+
+
+def test_sending_goes_on_when_the_broker_is_killed(tmp_path: Path, block: Open) -> None:
+    with LeveretProcess(tmp_path).start() as process:
+        channel = block(process.url()).channel()
+        channel.declare_queue("q", durable=True)
+        seen: list[int] = []
+
+        def kill(sent: int, size: int) -> None:
+            seen.append(sent)
+            if len(seen) > 1 and seen[-1] > 18 * MIB >= seen[-2] and max(seen[:-1]) <= 18 * MIB:
+                process.kill()
+                process.start()
+
+        channel.transfer(CONTENT, "q", identifier="c", persistent=True, progress=kill)
+        went_back = [now for before, now in pairwise(seen) if now < before]
+        # From a checkpoint that was answered on: there is one every 8 MiB.
+        assert len(went_back) == 1 and went_back[0] > 8 * MIB
+        process.kill()
+        process.start()
+        found = channel.get_message("q")
+        assert found is not None and found.body == CONTENT
+        found.ack()
