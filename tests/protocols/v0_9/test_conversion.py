@@ -266,6 +266,23 @@ def test_expiry_by_the_message(clock: Clock, channel: Channel, other: Channel091
     assert properties["headers"]["x-death"][0]["original-expiration"] == "1000" and "expiration" not in properties
 
 
+def test_an_expiration_that_is_a_point_in_time(clock: Clock, channel: Channel, other: Channel091,
+                                               session: v1_0.Session) -> None:
+    """As Qpid's clients have it, in class basic."""
+    channel.declare()
+    for _ in range(3):
+        channel.publish(expiration=str(NOW + 5000))
+    channel.run()
+    clock.advance(2000)
+    assert basic(other)[1]["expiration"] == str(NOW + 5000)
+    receiver = session.receiver(credit=1)
+    sections = split(receiver.deliveries()[0].payload)
+    header = decode_composite(sections.data, sections.header, sections.header_end)[0]
+    assert isinstance(header, Header) and header.ttl == 3000
+    clock.advance(3001)
+    assert other.get() is None
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_priorities(channel: Channel, other: Channel091, kind: str) -> None:
     channel.declare(arguments={"x-max-priority": 9})
