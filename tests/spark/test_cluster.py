@@ -86,7 +86,7 @@ tables = [{{ path = "{directory}/table", partition = [] }}]
 """
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_a_packed_pipeline_runs_where_nothing_of_it_is_installed(
         cluster: Cluster, broker: LeveretProcess, connection: blocking.Connection, name: str, tmp_path: Path) -> None:
     declare_stream(connection, name)
@@ -103,7 +103,7 @@ def test_a_packed_pipeline_runs_where_nothing_of_it_is_installed(
     environment.pop("PYTHONPATH", None)
     (tmp_path / "out").rename(tmp_path / "elsewhere")
     result = subprocess.run([str(tmp_path / "elsewhere" / "submit.sh"), "--once"], cwd=tmp_path, env=environment,
-                            capture_output=True, text=True, timeout=150, check=False)
+                            capture_output=True, text=True, timeout=300, check=False)
     assert result.returncode == 0, result.stdout + result.stderr[-4000:]
     rows = [row for file in (tmp_path / "table").rglob("*.parquet") for row in pq.ParquetFile(file).read().to_pylist()]
     assert sorted((row["offset"], row["twice"]) for row in rows) == [(number, 2 * number) for number in range(50)]
