@@ -75,7 +75,10 @@ class ProtocolMismatch(ConnectionFailed):
 
 
 class Redirected(ConnectionFailed):
-    """The server sends us to another one, at `host` and `port` (AMQP 0-9); the client goes there by itself."""
+    """The server sends us to another one, at `host` and `port` (AMQP 0-9), or to one of its `known_hosts` where that one is
+    not there; the client goes there by itself."""
+
+    known_hosts: tuple[tuple[str, int], ...] = ()
 
 
 class TlsFailed(ConnectionFailed):

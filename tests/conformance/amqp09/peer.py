@@ -10,9 +10,9 @@ from typing import Any
 from tests.conformance import peer as base
 from tests.conformance.amqp09 import codec
 from tests.conformance.amqp09.codec import METHODS, Header, Method
-from tests.conformance.peer import BODY_FRAME, HEADER_FRAME, HEARTBEAT_FRAME, METHOD_FRAME, Closed, octets
+from tests.conformance.peer import BODY_FRAME, HEADER_FRAME, HEARTBEAT_FRAME, METHOD_FRAME, TIMEOUT, Closed, octets
 
-__all__ = ["Channel", "Closed", "Content", "Delivered", "Peer", "octets"]
+__all__ = ["TIMEOUT", "Channel", "Closed", "Content", "Delivered", "Peer", "octets"]
 
 HEADER_0_9 = b"AMQP\x01\x01\x00\x09"
 

@@ -22,9 +22,10 @@ from leveret.client.amqp1 import Filters
 from leveret.client.core.amqp1.links import check_protocol, session_of
 from leveret.client.core.amqp1.transactions import TransactionCore
 from leveret.client.core.backoff import Backoff
-from leveret.client.core.base import MOST_REDIRECTS, describe
+from leveret.client.core.base import describe
 from leveret.client.core.host import Host, Procedure
 from leveret.client.core.kinds import AnyCore, new_core, other_protocol
+from leveret.client.core.places import Places
 from leveret.client.core.socket_errors import lost_error
 from leveret.client.delivery import Delivery
 from leveret.client.errors import (
@@ -33,7 +34,6 @@ from leveret.client.errors import (
     ConnectionLost,
     Error,
     ProtocolMismatch,
-    Redirected,
     Timeout,
     TlsFailed,
 )
@@ -309,15 +309,13 @@ class Connection(Host):
 
     async def _connect(self, parameters: Parameters) -> None:
         """To this server, or where it sends us."""
-        for _ in range(MOST_REDIRECTS):
+        places = Places(parameters)
+        while True:
             try:
-                await self._connect_to(parameters)
+                await self._connect_to(places.here)
                 return
-            except Redirected as error:
-                parameters = replace(parameters, host=error.host, port=error.port)
-        raise ConnectionFailed(
-            f"{parameters.host}:{parameters.port} would be the {MOST_REDIRECTS + 1}th server in a row: they send us to one"
-            " another; expected one that takes us", host=parameters.host, port=parameters.port)
+            except ConnectionFailed as error:
+                places.move(error)
 
     async def _connect_to(self, parameters: Parameters) -> None:
         """A socket and the handshake. Raises an `Error`, and leaves no socket behind then."""

@@ -19,7 +19,6 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -27,9 +26,9 @@ from leveret.client.blocking.message import BlockingDelivery, BlockingMessage
 from leveret.client.blocking.sockets import AnySocket, open_socket
 from leveret.client.blocking.waiter import BlockingWaiter, wake
 from leveret.client.core.backoff import Backoff
-from leveret.client.core.base import MOST_REDIRECTS
 from leveret.client.core.host import Host, Procedure
 from leveret.client.core.kinds import AnyCore, new_core, other_protocol
+from leveret.client.core.places import Places
 from leveret.client.core.socket_errors import lost_error
 from leveret.client.errors import (
     ConnectionClosed,
@@ -37,7 +36,6 @@ from leveret.client.errors import (
     ConnectionLost,
     Error,
     ProtocolMismatch,
-    Redirected,
     Timeout,
     TlsFailed,
     anew,
@@ -118,15 +116,13 @@ class Driver(Host):
 
     def _connect(self, parameters: Parameters) -> None:
         """To this server, or where it sends us."""
-        for _ in range(MOST_REDIRECTS):
+        places = Places(parameters)
+        while True:
             try:
-                self._connect_to(parameters)
+                self._connect_to(places.here)
                 return
-            except Redirected as error:
-                parameters = replace(parameters, host=error.host, port=error.port)
-        raise ConnectionFailed(
-            f"{parameters.host}:{parameters.port} would be the {MOST_REDIRECTS + 1}th server in a row: they send us to one"
-            " another; expected one that takes us", host=parameters.host, port=parameters.port)
+            except ConnectionFailed as error:
+                places.move(error)
 
     def _connect_to(self, parameters: Parameters) -> None:
         """A socket and the handshake. Raises an `Error`, and leaves no socket behind then."""

@@ -26,8 +26,6 @@ CLOSED: Final = 5
 # The octets of messages that no prefetch limits and nobody takes: reading stops above, and goes on below.
 BUFFER_HIGH: Final = 32 << 20
 BUFFER_LOW: Final = 8 << 20
-# How often in a row a server may send a client to another one.
-MOST_REDIRECTS: Final = 5
 # What a message that waits costs beside its body.
 MESSAGE_OVERHEAD: Final = 512
 

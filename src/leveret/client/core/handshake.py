@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _OF_VHOST: Final = (INVALID_PATH, ACCESS_REFUSED, NOT_FOUND, NOT_ALLOWED)
 # What is said of a server that ends the connection during the login.
 HUNG_UP: Final = "it hung up without a word"
+# What connection.start says of itself, in 0-9 as in 0-9-1.
+VERSION: Final = (0, 9)
 CAPABILITIES: Final = {
     "publisher_confirms": True,
     "exchange_exchange_bindings": True,
@@ -32,6 +34,10 @@ def handshake(connection: ConnectionCore) -> Procedure:
     """Procedure: from the protocol header to `connection.open-ok`."""
     parameters = connection.parameters
     start: Method = yield connection.expect()
+    spoken = start.arguments["version_major"], start.arguments["version_minor"]
+    if spoken != VERSION:
+        raise ConnectionFailed(f"{parameters.host}:{parameters.port} speaks AMQP version {spoken[0]}.{spoken[1]}; expected"
+                               f" {VERSION[0]}.{VERSION[1]}", host=parameters.host, port=parameters.port)
     connection.server_properties = start.arguments["server_properties"]
     offered = start.arguments["mechanisms"].split()
     login = Login(parameters)
@@ -83,6 +89,8 @@ def _refused(parameters: Parameters, code: int, text: str, opening: bool) -> Con
 
 def _client_properties(parameters: Parameters) -> dict[str, Any]:
     properties: dict[str, Any] = {"product": "Leveret", "version": __version__, "platform": "Python",
+                                  "copyright": "The Leveret authors",
+                                  "information": "Licensed under the Apache License 2.0",
                                   "capabilities": dict(CAPABILITIES)}
     if parameters.name:
         properties["connection_name"] = parameters.name

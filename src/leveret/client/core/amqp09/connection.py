@@ -10,7 +10,7 @@ from leveret.client.core.channel import ChannelCore
 from leveret.client.core.connection import ConnectionCore
 from leveret.client.core.host import Host, Procedure, Waiter
 from leveret.client.core.recovery import LOCKED_ATTEMPTS
-from leveret.client.errors import ChannelClosed, ConnectionClosed, NotSupported, Redirected
+from leveret.client.errors import ChannelClosed, ConnectionClosed, InvalidUrl, NotSupported, Redirected
 from leveret.client.parameters import Parameters
 from leveret.client.url import split_host
 from leveret.wire.amqp0.commands import CONTENT_PART, CONTENT_START, Command, ContentPart, ContentStart, Method
@@ -88,9 +88,21 @@ class Amqp09Connection(ConnectionCore):
             return
         there = command.arguments["host"]
         host, port = split_host(there, self.parameters.port)
-        self._fail_awaited(Redirected(
-            f"{self.parameters.host}:{self.parameters.port} sends its clients to {there}", host=host, port=port))
+        redirected = Redirected(f"{self.parameters.host}:{self.parameters.port} sends its clients to {there}", host=host,
+                                port=port)
+        redirected.known_hosts = self._places(command.arguments["known_hosts"])
+        self._fail_awaited(redirected)
         self.host.hang_up()
+
+    def _places(self, known_hosts: str) -> tuple[tuple[str, int], ...]:
+        """Hosts and ports of a server's text; what is neither is left out."""
+        places = []
+        for place in known_hosts.replace(",", " ").split():
+            try:
+                places.append(split_host(place, self.parameters.port))
+            except InvalidUrl:
+                continue
+        return tuple(places)
 
     def _is_locked(self, command: Method) -> bool:
         """Whether the server ends the connection since an exclusive queue still belongs to the one that was lost."""

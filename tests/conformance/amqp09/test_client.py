@@ -1,0 +1,167 @@
+"""Rules of class connection that are the client's: `leveret.client` against servers that say what a test wants."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+import leveret
+from leveret import blocking
+from leveret.client import AuthenticationFailed, ConnectionFailed
+from tests.conformance.amqp09.conftest import CONFIG_0_9
+from tests.conformance.amqp09.peer import HEADER_0_9, TIMEOUT, Peer
+from tests.support.broker import LeveretProcess, free_port
+
+Connect = Callable[..., int]
+
+
+class ServerSide(Peer):
+    """A connection of a client, seen from the server."""
+
+    def __init__(self, accepted: socket.socket) -> None:
+        self.timeout = TIMEOUT
+        self.socket = accepted
+        self.buffer = b""
+        self.inboxes: dict[int, deque[Any]] = {}
+        self.frame_max = 131072
+        self.heartbeats = 0
+
+
+class Server:
+    """Takes one connection, and runs a script for it in a thread. What the script raises fails the test."""
+
+    def __init__(self, script: Callable[[ServerSide], None]) -> None:
+        self.script = script
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.listener.settimeout(TIMEOUT)
+        self.url = f"amqp://guest:guest@127.0.0.1:{self.listener.getsockname()[1]}"
+        self.failed: list[BaseException] = []
+        self.thread = threading.Thread(target=self.run)
+
+    def run(self) -> None:
+        try:
+            accepted, _ = self.listener.accept()
+            with accepted:
+                peer = ServerSide(accepted)
+                assert peer.read_octets(8) == HEADER_0_9
+                self.script(peer)
+        except BaseException as error:
+            self.failed.append(error)
+
+    def __enter__(self) -> Server:
+        self.thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is not None:
+            self.listener.close()
+        self.thread.join(2 * TIMEOUT)
+        self.listener.close()
+        if kind is None and self.failed:
+            raise self.failed[0]
+
+
+@pytest.fixture(params=["blocking", "aio"])
+def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
+    """Connects over 0-9, uses the connection once, and gives the port that it is connected to."""
+
+    def block(url: str, **options: Any) -> int:
+        with blocking.connect(url, protocol="0-9", reconnect=False, **options) as connection:
+            connection.channel().ping()
+            return connection.parameters.port
+
+    async def work(url: str, **options: Any) -> int:
+        async with leveret.connect(url, protocol="0-9", reconnect=False, **options) as connection:
+            await (await connection.channel()).ping()
+            return connection.parameters.port
+
+    yield block if request.param == "blocking" else lambda url, **options: asyncio.run(work(url, **options))
+
+
+def start(peer: ServerSide, *, minor: int = 9, mechanisms: str = "PLAIN AMQPLAIN SCRAM-SHA-256") -> None:
+    peer.send_method(0, "connection.start", version_major=0, version_minor=minor, server_properties={"product": "fake"},
+                     mechanisms=mechanisms, locales="en_US")
+
+
+@pytest.mark.rule("0-9", "connection.start.client-support")
+@pytest.mark.parametrize("minor", [1, 8, 10])
+def test_a_version_that_the_client_does_not_speak_gets_the_socket_closed(connect: Connect, minor: int) -> None:
+    def script(peer: ServerSide) -> None:
+        start(peer, minor=minor)
+        peer.expect_eof()
+
+    with Server(script) as server, pytest.raises(ConnectionFailed, match=rf"version 0\.{minor}"):
+        connect(server.url)
+
+
+@pytest.mark.rule("0-9", "connection.start-ok.client-properties.required-fields")
+def test_the_client_introduces_itself(connect: Connect) -> None:
+    seen: dict[str, Any] = {}
+
+    def script(peer: ServerSide) -> None:
+        start(peer)
+        seen.update(peer.expect_method(0, "connection.start-ok").client_properties)
+
+    with Server(script) as server, pytest.raises(ConnectionFailed):
+        connect(server.url, client_properties={"product": "mine"})
+    for field in ("version", "platform", "copyright", "information"):
+        assert isinstance(seen[field], str), field
+        assert seen[field], field
+    assert seen["product"] == "mine", "what the application says has precedence"
+
+
+@pytest.mark.rule("0-9", "connection.start-ok.mechanism.security")
+@pytest.mark.parametrize("mechanism", ["PLAIN", "AMQPLAIN", "SCRAM-SHA-256"])
+def test_the_client_authenticates_by_the_profile_that_it_was_told(connect: Connect, mechanism: str) -> None:
+    chosen = []
+
+    def script(peer: ServerSide) -> None:
+        start(peer)
+        chosen.append(peer.expect_method(0, "connection.start-ok").mechanism)
+
+    with Server(script) as server, pytest.raises(ConnectionFailed):
+        connect(server.url, mechanism=mechanism)
+    assert chosen == [mechanism]
+
+
+@pytest.mark.rule("0-9", "connection.start-ok.mechanism.security")
+def test_the_client_does_not_fall_back_to_a_lower_profile(connect: Connect) -> None:
+    def script(peer: ServerSide) -> None:
+        start(peer, mechanisms="PLAIN AMQPLAIN")
+        peer.expect_eof()  # not a word, and no password
+
+    with Server(script) as server, pytest.raises(AuthenticationFailed, match="SCRAM-SHA-256"):
+        connect(server.url, mechanism="SCRAM-SHA-256")
+
+
+@pytest.mark.rule("0-9", "connection.redirect.usage")
+def test_the_client_goes_where_it_is_sent(connect: Connect, broker: LeveretProcess, tmp_path: Path) -> None:
+    config = CONFIG_0_9 + f'redirect = "{broker.host}:{broker.port}"\nknown_hosts = ["127.0.0.1:{free_port()}"]\n'
+    with LeveretProcess(tmp_path / "redirecting", config=config).start() as redirecting:
+        assert connect(redirecting.url()) == broker.port
+
+
+@pytest.mark.rule("0-9", "connection.redirect.usage")
+def test_the_client_goes_to_a_known_host_where_that_one_is_not_there(connect: Connect, broker: LeveretProcess,
+                                                                    tmp_path: Path) -> None:
+    config = CONFIG_0_9 + (f'redirect = "127.0.0.1:{free_port()}"\n'
+                           f'known_hosts = ["127.0.0.1:{free_port()}", "{broker.host}:{broker.port}"]\n')
+    with LeveretProcess(tmp_path / "redirecting", config=config).start() as redirecting:
+        assert connect(redirecting.url()) == broker.port
+
+
+@pytest.mark.rule("0-9", "connection.redirect.usage")
+def test_where_none_of_them_is_there_the_error_says_so(connect: Connect, tmp_path: Path) -> None:
+    nowhere = [free_port(), free_port()]
+    config = CONFIG_0_9 + f'redirect = "127.0.0.1:{nowhere[0]}"\nknown_hosts = ["127.0.0.1:{nowhere[1]}"]\n'
+    with (LeveretProcess(tmp_path / "redirecting", config=config).start() as redirecting,
+          pytest.raises(ConnectionFailed, match=str(nowhere[1]))):
+        connect(redirecting.url())
