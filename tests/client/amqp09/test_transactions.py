@@ -65,6 +65,18 @@ async def test_tickets_are_carried(realms: LeveretProcess, dial: Connect09) -> N
             found = await channel.get("bills.q", no_ack=True)
             assert found is not None and found.body == b"bill"
             await channel.delete_queue("bills.q")
+            # The consumer, and what was published, go under their own tickets.
+            channel.use_access(orders)
+            proxy.flowing.clear()
+            publishing = asyncio.ensure_future(channel.publish(b"3", "k", "orders.x"))
+            await asyncio.sleep(0.05)
+            channel.use_access(bills)
+            proxy.cut()
+            proxy.flowing.set()
+            await publishing
+            message = await consumer.next(20)
+            assert message.body == b"3"
+            message.ack()
             await channel.send_file(b"a bill", "orders.q")
             channel.use_access(orders)
             async with channel.consume_files(queue) as files:

@@ -10,11 +10,11 @@ from leveret.client.access import Access
 from leveret.client.core.amqp09.files import FileConsumerCore, IncomingFiles
 from leveret.client.core.amqp09.messages import IncomingMessages, MessageConsumerCore
 from leveret.client.core.amqp09.operations import Operations09
-from leveret.client.core.amqp09.outgoing import OfClass
+from leveret.client.core.amqp09.outgoing import Encoder09, OfClass, Outgoing09
 from leveret.client.core.amqp09.streams import StreamConsumerCore, delivered
 from leveret.client.core.channel import NOBODY, Call, ChannelCore, OnReply
 from leveret.client.core.consumer import ConsumerCore
-from leveret.client.core.encoding import encode_address
+from leveret.client.core.encoding import Encoder, encode_address
 from leveret.client.core.host import Procedure, Waiter
 from leveret.client.core.operations import Operations
 from leveret.client.core.unconfirmed import Outgoing
@@ -173,6 +173,9 @@ class Amqp09Channel(ChannelCore):
 
     # Calls
 
+    def new_encoder(self) -> Encoder:
+        return Encoder09()
+
     @property
     def operations(self) -> Operations:
         return Operations09(self)
@@ -260,12 +263,17 @@ class Amqp09Channel(ChannelCore):
         if len(outgoing.header) > engine.payload_max:
             raise InvalidMessage(f"the properties take {len(outgoing.header)} octets; a header frame holds"
                                  f" {engine.payload_max} on this connection (option frame_max)")
+        assert isinstance(outgoing, Outgoing09)
+        if not outgoing.sent:
+            outgoing.access = self.access
+            outgoing.sent = True
+        ticket = self._ticket(outgoing.access)
         if isinstance(outgoing, OfClass):
-            self._publish_of_class(outgoing)
+            self._publish_of_class(outgoing, ticket)
         else:
             body = outgoing.body
-            engine.send_publish(self.number, outgoing.address, outgoing.flags | self._ticket(self.access) << TICKET_SHIFT,
-                                outgoing.header, body, len(body))
+            engine.send_publish(self.number, outgoing.address, outgoing.flags | ticket << TICKET_SHIFT, outgoing.header,
+                                body, len(body))
         if self.confirms and not (isinstance(outgoing, OfClass) and not outgoing.awaited):
             self.unconfirmed.add(outgoing)
             if not self._pinged:
@@ -278,15 +286,14 @@ class Amqp09Channel(ChannelCore):
             outgoing.settle(None)
         connection.host.flush_soon()
 
-    def _publish_of_class(self, outgoing: OfClass) -> None:
-        if not outgoing.has_content:
-            self.send(outgoing.method, outgoing.arguments)
-            return
-        arguments = outgoing.arguments
-        if outgoing.method in _WITH_TICKET:
-            arguments = {**arguments, "ticket": self._ticket(self.access)}
+    def _publish_of_class(self, outgoing: OfClass, ticket: int) -> None:
+        engine = self.connection.engine
+        arguments = {**outgoing.arguments, "ticket": ticket}
         try:
-            self.connection.engine.send_content(self.number, outgoing.method, arguments, outgoing.header, outgoing.body)
+            if outgoing.has_content:
+                engine.send_content(self.number, outgoing.method, arguments, outgoing.header, outgoing.body)
+            else:
+                engine.send(self.number, outgoing.method, arguments)
         except (ValueError, TypeError, AttributeError, OverflowError, struct.error) as error:
             raise InvalidMessage(f"{outgoing.method}: {error}") from error
 
@@ -301,6 +308,11 @@ class Amqp09Channel(ChannelCore):
             self._ping_for_confirms()
 
     # Consuming
+
+    def consume(self, consumer: ConsumerCore) -> Waiter:
+        # Begun again, it takes the same ticket.
+        consumer.arguments.setdefault("access", self.access)
+        return super().consume(consumer)
 
     def _limit(self, consumer: ConsumerCore) -> None:
         if self.qos is None and consumer.kind != "stream":

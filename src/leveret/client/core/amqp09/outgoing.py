@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Final
 
-from leveret.client.core.encoding import encode_address
+from leveret.client.access import Access
+from leveret.client.core.encoding import Body, Encoder, encode_address
 from leveret.client.core.unconfirmed import Outgoing
 from leveret.client.errors import InvalidMessage
 from leveret.client.properties import Properties, decode_properties, from_keywords
@@ -21,7 +22,29 @@ from leveret.wire.amqp0.table_0_9 import V0_9
 _OF_DELIVERY: Final = ("delivery_mode",)
 
 
-class OfClass(Outgoing):
+class Outgoing09(Outgoing):
+    """A publish of class basic. `access`: what it was published under, which it is again over another connection; `sent` is
+    whether that is known."""
+
+    __slots__ = ("access", "sent")
+
+    def __init__(self, address: bytes, flags: int, header: bytes, body: bytes) -> None:
+        super().__init__(address, flags, header, body)
+        self.access: Access | None = None
+        self.sent = False
+
+
+class Encoder09(Encoder):
+    """Encodes publishes of class basic."""
+
+    __slots__ = ()
+
+    def encode(self, body: Body, exchange: str, routing_key: str, flags: int, properties: bytes) -> Outgoing:
+        made = super().encode(body, exchange, routing_key, flags, properties)
+        return Outgoing09(made.address, made.flags, made.header, made.body)
+
+
+class OfClass(Outgoing09):
     """A publish of another class: `method` with `arguments`, and a content where `header` is not empty.
 
     header   of its own class, as are `describe` and what comes back
