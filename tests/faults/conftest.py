@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.killed import configuration, process
 from tests.faults.neighbour import neighbour
 from tests.support.fixtures import broker, name, shared_broker
 
-__all__ = ["broker", "name", "neighbour", "shared_broker"]
+__all__ = ["broker", "configuration", "name", "neighbour", "process", "shared_broker"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,21 +14,11 @@ from leveret.wire.amqp0.commands import ContentMethod
 from leveret.wire.amqp0.properties import encode_header
 from tests.cli.runner import Commands
 from tests.support.amqp09 import Client
-from tests.support.broker import LeveretProcess, free_port, leveret_only
+from tests.support.broker import LeveretProcess
 
 MESSAGES = 200
 ROUNDS = 10
 GONE = (OSError, ConnectionError)
-
-
-@pytest.fixture
-def process(tmp_path: Path) -> Iterator[LeveretProcess]:
-    leveret_only("it is killed and started")
-    process = LeveretProcess(tmp_path)
-    process.port = free_port()
-    yield process
-    process.kill()
-    process.check_log()
 
 
 def body_of(number: int) -> bytes:

@@ -8,14 +8,13 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from leveret import blocking
 from leveret.management.control_client import NoBroker, call
-from tests.support.broker import LeveretProcess, basic_config, free_port, leveret_only
+from tests.support.broker import LeveretProcess, basic_config
 
 CONFIG = basic_config() + """
 [streams]
@@ -29,13 +28,8 @@ RULES = [{"action": "remove", "headers": {"customer": "3"}}, {"action": "drop-bo
 
 
 @pytest.fixture
-def process(tmp_path: Path) -> Iterator[LeveretProcess]:
-    leveret_only("it is killed and started")
-    process = LeveretProcess(tmp_path, config=CONFIG)
-    process.port = free_port()
-    yield process
-    process.kill()
-    process.check_log()
+def configuration() -> str:
+    return CONFIG
 
 
 def fill(process: LeveretProcess) -> None:

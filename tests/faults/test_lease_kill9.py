@@ -8,31 +8,17 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pika
 import pika.exceptions
 import pytest
 
-from tests.support.broker import LeveretProcess, free_port, leveret_only
+from tests.support.broker import LeveretProcess
 
 QUEUE = "orders"
 ROUNDS = 6
 GONE = (pika.exceptions.AMQPError, OSError)
-
-
-
-
-@pytest.fixture
-def process(tmp_path: Path) -> Iterator[LeveretProcess]:
-    leveret_only("it is killed and started")
-    process = LeveretProcess(tmp_path)
-    process.port = free_port()
-    yield process
-    process.kill()
-    process.check_log()
 
 
 def connect(process: LeveretProcess) -> Any:

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from leveret.wire.amqp0.commands import Method
 from tests.support.amqp09 import Client
-from tests.support.broker import LeveretProcess, free_port, leveret_only
+from tests.support.broker import LeveretProcess
 
 MIB = 1 << 20
 SIZE = 20 * MIB + 4321
@@ -20,14 +19,8 @@ PIECE = 100_000
 
 
 @pytest.fixture
-def process(tmp_path: Path) -> Iterator[LeveretProcess]:
-    leveret_only("it is killed and started")
-    process = LeveretProcess(tmp_path)
-    process.port = free_port()
-    process.start()
-    yield process
-    process.kill()
-    process.check_log()
+def process(process: LeveretProcess) -> LeveretProcess:
+    return process.start()
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import pika
 import pytest
 
 from leveret.management.control_client import call
-from tests.support.broker import LeveretProcess, basic_config, free_port, leveret_only
+from tests.support.broker import LeveretProcess, basic_config
 
 CONFIG = basic_config() + """
 [streams]
@@ -32,13 +32,8 @@ LIMIT = 60.0
 
 
 @pytest.fixture
-def process(tmp_path: Path) -> Iterator[LeveretProcess]:
-    leveret_only("it is killed and started")
-    process = LeveretProcess(tmp_path, config=CONFIG)
-    process.port = free_port()
-    yield process
-    process.kill()
-    process.check_log()
+def configuration() -> str:
+    return CONFIG
 
 
 def connect(process: LeveretProcess) -> pika.BlockingConnection:

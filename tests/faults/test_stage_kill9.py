@@ -9,30 +9,16 @@ from __future__ import annotations
 import random
 import threading
 import uuid
-from collections.abc import Iterator
-from pathlib import Path
 from zlib import crc32
-
-import pytest
 
 from leveret import blocking
 from leveret.client import Error
-from tests.support.broker import LeveretProcess, free_port, leveret_only
+from tests.support.broker import LeveretProcess
 from tests.support.requests import Refused, ask
 
 QUEUE = "results"
 WRITERS = 3
 ROWS = 400
-
-
-@pytest.fixture
-def process(tmp_path: Path) -> Iterator[LeveretProcess]:
-    leveret_only("it is killed and started")
-    process = LeveretProcess(tmp_path)
-    process.port = free_port()
-    yield process
-    process.kill()
-    process.check_log()
 
 
 def rows_of(batch: int, writer: int) -> list[bytes]:

@@ -5,23 +5,11 @@ from __future__ import annotations
 import random
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import pika
-import pytest
 
-from tests.support.broker import LeveretProcess, free_port, leveret_only
-
-
-@pytest.fixture
-def process(tmp_path: Path) -> Any:
-    leveret_only("it is killed and started")
-    process = LeveretProcess(tmp_path)
-    process.port = free_port()
-    yield process
-    process.kill()
-    process.check_log()
+from tests.support.broker import LeveretProcess
 
 
 def connect(process: LeveretProcess) -> pika.BlockingConnection:
