@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from leveret.broker.message import make_address
-from leveret.protocols.v0_9 import tunnels
+from leveret.protocols.v0_9 import tunnel_methods, tunnels
 from leveret.security.permissions import Permission
 from leveret.wire.amqp0.commands import Method
 from leveret.wire.amqp0.engine import CLIENT, Engine
@@ -332,6 +332,22 @@ def test_a_large_body_within_a_tunnel(site: Site, channel: Channel) -> None:
     header = encode_header(60, len(body), {})
     tunnel(channel, encoded(1, lambda engine: engine.send_publish(1, make_address("", "q"), 0, header, body, len(body))))
     assert channel.bodies() == [body]
+
+
+@pytest.mark.parametrize("count", [tunnel_methods.MOST_FRAMES, tunnel_methods.MOST_FRAMES + 1], ids=["most", "more"])
+def test_so_many_methods_go_through_one_tunnel(channel: Channel, count: int) -> None:
+    """They are carried out in one go: more would keep everybody waiting."""
+    channel.declare()
+    one = encoded(1, lambda engine: engine.send(1, "queue.purge", {"queue": "q", "nowait": True}))
+    channel.publish()
+    channel.run()
+    tunnel(channel, one * count)
+    if count > tunnel_methods.MOST_FRAMES:
+        assert close_of(channel)[0] == 311
+        channel = channel.client.channel(2)
+        assert channel.bodies() == [b"m"], "none of them was carried out"
+    else:
+        assert channel.bodies() == []
 
 
 def test_a_tunnelled_upload(site: Site, channel: Channel) -> None:

@@ -102,11 +102,10 @@ class Tickets:
 
     def _new_number(self) -> int:
         """A number that no channel of the connection has: so that another one's ticket is known as such."""
-        used = {number for tickets in self.siblings for number in tickets.by_number}
         number = max((tickets._last for tickets in self.siblings), default=0)
         for _ in range(LAST_TICKET):
             number = number % LAST_TICKET + 1
-            if number not in used:
+            if not any(number in tickets.by_number for tickets in self.siblings):
                 self._last = number
                 return number
         raise NotAllowed(f"the connection has its most access tickets, {LAST_TICKET}")

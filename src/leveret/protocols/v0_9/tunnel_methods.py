@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from leveret.broker.bodies import whole
-from leveret.broker.errors import CommandInvalid, NotFound, NotImplementedByBroker, ResourceLocked
+from leveret.broker.errors import CommandInvalid, ContentTooLarge, NotFound, NotImplementedByBroker, ResourceLocked
 from leveret.protocols.v0_9.channel import Channel
 from leveret.protocols.v0_9.tunnels import MOST_WAITING, Refused, Request
 from leveret.wire.amqp0.commands import CONNECTION_SCOPE, Command, ContentMethod, Error, Method
-from leveret.wire.amqp0.constants import FRAME_END, FRAME_ERROR, FRAME_METHOD, PRECONDITION_FAILED
+from leveret.wire.amqp0.constants import FRAME_END, FRAME_ERROR, FRAME_METHOD, FRAME_OVERHEAD, PRECONDITION_FAILED
 from leveret.wire.amqp0.dialects import QPID
 from leveret.wire.amqp0.engine import SERVER, Engine
 from leveret.wire.amqp0.properties import decode_header
@@ -22,7 +22,11 @@ METHODS: Final = "amqp"
 TUNNEL: Final = 110
 REQUEST: Final = 10
 CHANNEL: Final = 20
+# Frames of one request: they are carried out in one go, while everybody else waits.
+MOST_FRAMES: Final = 10_000
 _FRAME: Final = struct.Struct(">BHI").pack
+_SIZE: Final = struct.Struct(">I").unpack_from
+_SIZE_AT: Final = 3
 
 
 def request(channel: Channel, command: ContentMethod) -> None:
@@ -88,6 +92,7 @@ def _carry_out(channel: Channel, body: bytes) -> None:
     if body[:1] == b"\0":
         # No frame is of type 0; the number of a class begins with it.
         body = _FRAME(FRAME_METHOD, number, len(body)) + body + bytes((FRAME_END,))
+    _check_count(body)
     within = Engine(SERVER, V0_9, frame_max=engine.frame_max, max_body_size=engine.max_body_size,
                     spool_threshold=engine.spool_threshold)
     within.max_staged_size = engine.max_staged_size
@@ -106,6 +111,18 @@ def _carry_out(channel: Channel, body: bytes) -> None:
             channel.backlog.extendleft(reversed(commands[index:]))
             return
         connection.perform(channel, command)
+
+
+def _check_count(body: bytes) -> None:
+    """Refuse too many frames before anything is made of them."""
+    at = count = 0
+    end = len(body)
+    while at + FRAME_OVERHEAD <= end:
+        size: int = _SIZE(body, at + _SIZE_AT)[0]
+        at += size + FRAME_OVERHEAD
+        count += 1
+        if count > MOST_FRAMES:
+            raise ContentTooLarge(f"tunnel.request: its content has more than {MOST_FRAMES} frames")
 
 
 def _check(command: Command, number: int) -> None:
