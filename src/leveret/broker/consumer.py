@@ -34,6 +34,16 @@ class Holder(CommitWaiter):
         raise NotImplementedError
 
 
+class Scope:
+    """What stands for a channel in entries that it rejected: it refers to nothing, for entries may outlive channels.
+    `gone`: the channel is closed, and there is nobody that they must not come back to."""
+
+    __slots__ = ("gone",)
+
+    def __init__(self) -> None:
+        self.gone = False
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Consumer:
     """One consumer of one queue.
@@ -41,8 +51,8 @@ class Consumer:
     tag       its name, as the protocol knows it
     owner     the connection (for exclusive queues and no-local)
     channel   the channel or link
-    scope     stands for it in entries that it rejected, which must not come back to it in strict mode: an object that
-              refers to nothing, for entries may outlive channels
+    scope     stands for it in entries that it rejected, which must not come back to it in strict mode and over 0-9: of a
+              channel a `Scope`
     no_ack    what is handed out counts as settled
     unacked   entries handed out and not settled
     parked    refused an entry; waits for `wake`

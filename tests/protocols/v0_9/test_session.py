@@ -123,6 +123,22 @@ def test_a_rejected_message_does_not_come_back_to_its_channel(channel: Channel) 
     assert len(other.deliveries()) == 1
 
 
+def test_a_message_does_not_remember_all_that_have_rejected_it(channel: Channel) -> None:
+    channel.declare()
+    channel.publish()
+    staying = channel.client.channel()
+    staying.consume()
+    staying.reject(staying.deliveries()[0].delivery_tag)
+    for _ in range(20):
+        other = channel.client.channel()
+        other.consume()
+        other.reject(other.deliveries()[0].delivery_tag)
+        other.close()
+    (entry,) = channel.client.site.vhost.queues["q"].backlog.head
+    assert entry.overlay is not None and len(entry.overlay.refused) == 2
+    assert staying.deliveries() == []
+
+
 def test_properties_of_queues_and_exchanges_stay_as_they_were(channel: Channel) -> None:
     channel.call("exchange.declare", "exchange.declare-ok", exchange="x", type="direct", durable=True)
     channel.call("exchange.declare", "exchange.declare-ok", exchange="x", type="direct", auto_delete=True)

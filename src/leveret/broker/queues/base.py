@@ -16,7 +16,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from leveret.broker.arguments import DROP_HEAD, QUORUM, QueueSettings
-from leveret.broker.consumer import Consumer
+from leveret.broker.consumer import Consumer, Scope
 from leveret.broker.leases import reading
 from leveret.broker.message import (
     ACQUIRED,
@@ -532,7 +532,10 @@ class Queue:
 
     def refuse(self, entry: Entry, scope: object) -> None:
         """Consumers of this scope must not get the entry again (0-9-1 basic.reject.requeue.01)."""
-        own_overlay(entry).refused.append(scope)
+        overlay = own_overlay(entry)
+        # Without those that are gone: or a message that nobody wants would remember all who did not.
+        overlay.refused = [other for other in overlay.refused if not (isinstance(other, Scope) and other.gone)]
+        overlay.refused.append(scope)
         self.refusing = True
         if not self.selective:
             self.selective = True

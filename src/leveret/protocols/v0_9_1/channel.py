@@ -9,7 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.bodies import Body, StoredBody, whole
-from leveret.broker.consumer import Consumer, Holder
+from leveret.broker.consumer import Consumer, Holder, Scope
 from leveret.broker.errors import ContentTooLarge, NotImplementedByBroker, PreconditionFailed
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, Entry, Message
 from leveret.broker.queues.base import Queue
@@ -67,7 +67,7 @@ class Channel(Holder):
         self.broker = connection.broker
         self.log = connection.broker.log
         self.number = number
-        self.scope = object()
+        self.scope = Scope()
         self.format = FORMAT_AMQP0
         self.publisher: int = connection.number
         self.active = True
@@ -557,6 +557,7 @@ class Channel(Holder):
         if self.closing:
             return
         self.closing = True
+        self.scope.gone = True
         self.broker.holders.pop(self, None)
         if self.timeout is not None:
             self.broker.timers.cancel(self.timeout)
