@@ -259,20 +259,23 @@ def test_queues_without_leases(world: World, options: dict[str, Any], arguments:
     assert queue.leases is None
 
 
-def test_leases_and_batches_have_limits(world: World, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operations, "MOST_LEASES", 2)
-    monkeypatch.setattr(operations, "MOST_BATCHES", 2)
+def test_leases_and_batches_have_limits(world: World, queue: Queue) -> None:
+    most = operations.MOST_LEASES
     epoch = acquire(queue)
-    acquire(queue, "other")
-    with pytest.raises(ResourceError, match="most leases, 2"):
-        acquire(queue, "third")
-    for number in range(2):
+    for number in range(most - 1):
+        acquire(queue, f"other {number}")
+    with pytest.raises(ResourceError, match=f"most leases, {most}"):
+        acquire(queue, "one more")
+    most = operations.MOST_BATCHES
+    world.push(queue, *(f"m{number}" for number in range(most + 1)), persistent=True)
+    world.run()
+    for number in range(most):
         plan(world, queue, "l", epoch, number, 1)
-    with pytest.raises(ResourceError, match="most planned batches, 2: commit the first"):
-        ask(queue, "l", epoch, 2, 1)
-    assert plan(world, queue, "l", epoch, 1, 1) is not None
+    with pytest.raises(ResourceError, match=f"most planned batches, {most}: commit the first"):
+        ask(queue, "l", epoch, most, 1)
+    assert plan(world, queue, "l", epoch, most - 1, 1) is not None
     operations.commit(queue, "l", epoch, 1)
-    assert plan(world, queue, "l", epoch, 2, 1) is not None
+    assert plan(world, queue, "l", epoch, most, 1) is not None
 
 
 def test_a_queue_in_exclusive_use_is_not_planned(world: World, queue: Queue) -> None:
