@@ -78,6 +78,11 @@ def _commands(text: str) -> list[Command]:
     return found
 
 
+def _as_in_a_terminal() -> None:
+    """Ctrl-C ends the program, also where the tests run in the background of a shell, which ignore it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 class Running:
     """A program that was started; its lines are read as they come."""
 
@@ -90,7 +95,8 @@ class Running:
         self._changed = threading.Condition()
         self._ended = False
         self._process = subprocess.Popen([sys.executable, *words], cwd=directory, env=environment, text=True,
-                                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+                                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                         preexec_fn=_as_in_a_terminal)
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 

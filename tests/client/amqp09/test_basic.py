@@ -48,6 +48,7 @@ def test_what_was_confirmed_survives_kill_9(tmp_path: Path, block: Open) -> None
             channel.publish(b"%d" % number, "kept", persistent=True)
         process.kill()
         process.start()
+        channel = block(process.url()).channel()
         assert [message.body for _ in range(20) if (message := channel.get("kept", no_ack=True))] == [
             b"%d" % number for number in range(20)]
 

@@ -326,6 +326,7 @@ def test_an_upload_goes_on_when_the_broker_is_killed(tmp_path: Path, block: Open
         # The file is there after another one, too.
         process.kill()
         process.start()
+        channel = block(process.url()).channel()
         with channel.consume_files("q") as files:
             found = files.next(30)
             assert found.body == CONTENT

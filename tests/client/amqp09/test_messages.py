@@ -271,6 +271,6 @@ def test_sending_goes_on_when_the_broker_is_killed(tmp_path: Path, block: Open) 
         assert len(went_back) == 1 and went_back[0] > 8 * MIB
         process.kill()
         process.start()
-        found = channel.get_message("q")
+        found = block(process.url()).channel().get_message("q")
         assert found is not None and found.body == CONTENT
         found.ack()

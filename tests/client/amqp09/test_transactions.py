@@ -243,6 +243,7 @@ def test_a_prepared_branch_survives_kill_9(tmp_path: Path, block: Open) -> None:
         Coordinator(process.data_dir).prepare("b")
         process.kill()
         process.start()
+        setup = block(process.url()).channel()
         assert setup.get("q") is None
         Coordinator(process.data_dir).commit("b")
         message = setup.get("q", no_ack=True)

@@ -106,12 +106,11 @@ def _json(df: DataFrame, decode: Decode) -> DataFrame:
     schema = json_schema(decode)
     read = StructType([*schema.fields]).add(_CORRUPT, StringType())
     text = F.col("body").cast("string")
-    parsed = df.withColumn("__parsed", F.from_json(text, read, {"mode": "PERMISSIVE",
-                                                                "columnNameOfCorruptRecord": _CORRUPT}))
-    inner = F.col("__parsed")
-    value = F.struct(*(inner.getField(field.name).alias(field.name) for field in schema.fields))
-    return parsed.select(*(F.col(_quoted(name)) for name in df.columns), value.alias(decode.column),
-                         _json_error(df, text, inner, schema).alias(ERROR))
+    parsed = F.from_json(text, read, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
+    value = F.struct(*(parsed.getField(field.name).alias(field.name) for field in schema.fields))
+    # In one projection, in which Spark parses a body once: another one would make all columns anew.
+    return df.select(*(F.col(_quoted(name)) for name in df.columns), value.alias(decode.column),
+                     _json_error(df, text, parsed, schema).alias(ERROR))
 
 
 def _json_error(df: DataFrame, text: Column, parsed: Column, schema: StructType) -> Column:

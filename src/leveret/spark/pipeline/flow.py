@@ -143,7 +143,7 @@ class _Batches:
         if self._quarantine is not None:
             # So that a batch without bad messages, the usual one, is read once.
             watched = Observation()
-            rows = batch.observe(watched, F.count_if(F.col(ERROR).isNotNull()).alias("bad"))
+            rows = batch.observe(watched, F.count(ERROR).alias("bad"))
         if self._messages is not None:
             rows = flow.good(rows)
         if self._transform is not None:

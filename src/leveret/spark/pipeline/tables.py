@@ -109,7 +109,9 @@ class TableWriter:
         for name, (transform, source) in partitions.items():
             if transform:
                 with_partitions = with_partitions.withColumn(name, _text_of(transform, source))
-        writer = with_partitions.write.mode("overwrite").option("compression", "zstd")
+        # Level 1 takes half the time of Spark's 3, for a few percent more octets.
+        writer = (with_partitions.write.mode("overwrite").option("compression", "zstd")
+                  .option("parquet.compression.codec.zstd.level", "1"))
         if partitions:
             writer = writer.partitionBy(*partitions)
         writer.parquet(files.url(staged))
