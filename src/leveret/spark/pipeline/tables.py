@@ -104,6 +104,8 @@ class TableWriter:
         """Write the batch's files; False where it has no row at all."""
         # Spark's default, INT96, has no statistics, and nanoseconds for whom else reads it.
         batch.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+        # A batch of a few days goes to so many files at a time, where Spark would sort all of it in memory first.
+        batch.sparkSession.conf.set("spark.sql.maxConcurrentOutputFileWriters", "4")
         partitions = partition_columns(self._output, batch.columns)
         with_partitions = batch
         for name, (transform, source) in partitions.items():
