@@ -56,7 +56,7 @@ def seal(broker: LeveretProcess, connection: blocking.Connection, name: str, sto
         until(lambda: segments(channel, name) and segments(channel, name)[-1]["last"] == stop - 1)
 
 
-def segments(channel: blocking.Channel, name: str) -> list[dict[str, object]]:
+def segments(channel: blocking.Channel, name: str) -> list[dict[str, Any]]:
     return list(ask(channel, "stream.describe", stream=name, segments=True)["segments"])
 
 
