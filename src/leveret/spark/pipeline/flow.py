@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from leveret.spark.pipeline import capture as capturing
 from leveret.spark.pipeline.decode import ERROR, bad_rows, decoded, good_rows
+from leveret.spark.pipeline.direct import Direct, direct_of
 from leveret.spark.pipeline.exchanges import ExchangeWriter, publishable
 from leveret.spark.pipeline.model import Broker, Capture, Decode, ExchangeOutput, TableOutput
 from leveret.spark.pipeline.session import register
-from leveret.spark.pipeline.tables import TableWriter, partition_columns, shaped
+from leveret.spark.pipeline.tables import Ready, TableWriter, partition_columns, shaped
 from leveret.spark.pipeline.transform import Function
 
 if TYPE_CHECKING:
@@ -94,6 +95,10 @@ def start_flow(spark: SparkSession, flow: Flow, broker: Broker, checkpoint: str,
     register(spark)
     if source is None:
         capturing.declare(flow.capture, broker, flow.name)
+        direct = direct_of(spark, flow, broker, checkpoint)
+        if direct is not None:
+            batches = _Batches(flow, broker, direct.columns, None, direct)
+            return [_start(direct.read_stream(spark), flow, batches, checkpoint, once, "append")]
         source = capturing.read_stream(spark, flow.capture, broker, flow.name)
     messages = source.columns
     both = flow.judged(source)
@@ -123,21 +128,36 @@ def _start(df: DataFrame, flow: Flow, batches: _Batches, checkpoint: str, once: 
 class _Batches:
     """What `foreachBatch` calls."""
 
-    def __init__(self, flow: Flow, broker: Broker, messages: list[str] | None, transform: Function | None) -> None:
+    def __init__(self, flow: Flow, broker: Broker, messages: list[str] | None, transform: Function | None,
+                 direct: Direct | None = None) -> None:
         self._flow = flow
         self._broker = broker
         # Columns of the captured messages where batches are judged messages; None where they are good ones already.
         self._messages = messages
         self._transform = transform
+        self._direct = direct
         self._writers: list[tuple[Any, Any]] | None = None
         self._quarantine: TableWriter | None = None
 
     def __call__(self, batch: DataFrame, number: int) -> None:
+        writers = self._open(batch.sparkSession)
+        if self._direct is None:
+            self._write(batch, number, writers)
+        else:
+            (writer, shape), = writers
+            ready, undecided = self._direct.written(batch)
+            if undecided is None:
+                writer.write_ready(batch.sparkSession, number, ready)
+            else:
+                self._write(self._flow.judged(undecided), number, [(_With(writer, ready), shape)])
+        if self._flow.after is not None:
+            self._flow.after(batch.sparkSession)
+
+    def _write(self, batch: DataFrame, number: int, writers: list[tuple[Any, Any]]) -> None:
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
 
         flow = self._flow
-        writers = self._open(batch.sparkSession)
         watched = None
         rows = batch
         if self._quarantine is not None:
@@ -160,8 +180,6 @@ class _Batches:
         if self._quarantine is not None and (not writers or _bad(watched) != 0):
             assert self._messages is not None
             self._quarantine.write(bad_rows(batch, flow.decode, self._messages), number)
-        if flow.after is not None:
-            flow.after(batch.sparkSession)
 
     def _open(self, spark: SparkSession) -> list[tuple[Any, Any]]:
         if self._writers is None:
@@ -176,6 +194,17 @@ class _Batches:
                 place = TableOutput(path=self._flow.decode.quarantine)
                 self._quarantine = TableWriter(place, f"{query}-quarantine")
         return self._writers
+
+
+class _With:
+    """Writes files that are ready with what there is besides."""
+
+    def __init__(self, writer: TableWriter, ready: list[Ready]) -> None:
+        self._writer = writer
+        self._ready = ready
+
+    def write(self, rows: DataFrame, number: int) -> None:
+        self._writer.write(rows, number, self._ready)
 
 
 def _as_they_are(rows: DataFrame) -> DataFrame:

@@ -111,6 +111,8 @@ class TableOutput(Section, frozen=True):
     # Only rows for which this SQL expression holds.
     where: str | None = None
     columns: list[str] = []
+    # "auto": the tasks that read write the files, too, where they can; "spark": Spark does in any case.
+    writer: Literal["auto", "spark"] = "auto"
 
 
 class ExchangeOutput(Section, frozen=True):

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import UNSET
 
@@ -24,13 +25,20 @@ from leveret.spark.pipeline.files import Files
 from leveret.spark.pipeline.model import TableOutput
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 # Plans that are kept: a batch that is told again is the last one, or after a lost commit file the one before it.
 KEPT_PLANS = 16
 
 _PARTITION = re.compile(r"(?:(day|hour|month)\((\w+)\)|(\w+))\Z")
 _FORMATS = {"day": "yyyy-MM-dd", "hour": "yyyy-MM-dd-HH", "month": "yyyy-MM"}
+
+
+class Ready(NamedTuple):
+    """A file of rows that is complete. `name` is below the table's directory, as `place` is, where it will be."""
+
+    name: str
+    place: str
 
 
 def partition_columns(output: TableOutput, columns: list[str]) -> dict[str, tuple[str, str]]:
@@ -76,32 +84,54 @@ class TableWriter:
         self._output = output
         self._application = application
 
-    def write(self, batch: DataFrame, number: int) -> None:
-        """Have the batch in the table, once, however often this is called."""
+    def write(self, batch: DataFrame, number: int, ready: Sequence[Ready] = ()) -> None:
+        """Have the batch in the table, once, however often this is called. Files that are ready are a part of it."""
         files = Files(batch.sparkSession, self._output.path)
+
+        def stage(staged: str) -> None:
+            self._stage(batch, files.url(staged))
+            self._take(files, ready, staged)
+
+        targets = self._commit(files, number, stage)
+        if targets and self._output.format == "iceberg":
+            from leveret.spark.pipeline.iceberg import add_to_table
+
+            partitions = partition_columns(self._output, batch.columns)
+            add_to_table(self._output, files, batch, partitions, targets, f"{self._application}:{number}")
+
+    def write_ready(self, spark: SparkSession, number: int, ready: Sequence[Ready]) -> None:
+        """`write` of a batch of which everything is ready; of a table of plain Parquet files."""
+        files = Files(spark, self._output.path)
+
+        def stage(staged: str) -> None:
+            files.remove(staged)
+            self._take(files, ready, staged)
+
+        self._commit(files, number, stage)
+
+    def _commit(self, files: Files, number: int, stage: Callable[[str], None]) -> list[str]:
+        """Where the files of a batch are, which `stage` writes to a directory where there is no plan yet. None for a batch
+        without a row."""
         own = f"_leveret/{self._application}"
         plan = f"{own}/{number:012}.json"
         staged = f"{own}/{number:012}"
         if not files.exists(plan):
-            if not self._stage(batch, files, staged):
-                return
-            files.write_text(plan, json.dumps(self._plan(files, staged, number)))
-        moves: list[list[Any]] = json.loads(files.read_text(plan))
+            stage(staged)
+            moves = self._plan(files, staged, number)
+            if not moves:
+                return []
+            files.write_text(plan, json.dumps(moves))
+        planned: list[tuple[str, str]] = json.loads(files.read_text(plan))
         if files.exists(staged):
-            self._move(files, staged, moves)
-        if self._output.format == "iceberg":
-            from leveret.spark.pipeline.iceberg import add_to_table
-
-            partitions = partition_columns(self._output, batch.columns)
-            add_to_table(self._output, files, batch, partitions, [target for _, target in moves],
-                         f"{self._application}:{number}")
+            self._move(files, staged, planned)
         files.remove(staged)
         for old in files.listing(own)[:-KEPT_PLANS]:
             if old.endswith(".json") and int(old[:-5]) < number:
                 files.remove(f"{own}/{old}")
+        return [target for _, target in planned]
 
-    def _stage(self, batch: DataFrame, files: Files, staged: str) -> bool:
-        """Write the batch's files; False where it has no row at all."""
+    def _stage(self, batch: DataFrame, url: str) -> None:
+        """Have Spark write the batch's files."""
         # Spark's default, INT96, has no statistics, and nanoseconds for whom else reads it.
         batch.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         # A batch of a few days goes to so many files at a time, where Spark would sort all of it in memory first.
@@ -116,8 +146,15 @@ class TableWriter:
                   .option("parquet.compression.codec.zstd.level", "1"))
         if partitions:
             writer = writer.partitionBy(*partitions)
-        writer.parquet(files.url(staged))
-        return any(name.endswith(".parquet") for name, _ in files.files_under(staged))
+        writer.parquet(url)
+
+    def _take(self, files: Files, ready: Sequence[Ready], staged: str) -> None:
+        for place in {file.place for file in ready}:
+            files.make_directory(f"{staged}/{place}" if place else staged)
+        for name, place in ready:
+            if not files.move(name, "/".join(filter(None, (staged, place, name.rpartition("/")[2])))):
+                raise PipelineError(f"table {self._output.path}: {name}, which a task has written, is not there; expected "
+                                    "a directory that the tasks and the driver share, or the table's writer = \"spark\"")
 
     def _plan(self, files: Files, staged: str, number: int) -> list[tuple[str, str]]:
         moves = []
@@ -128,7 +165,7 @@ class TableWriter:
                 moves.append((name, f"{directory}/{target}" if directory else target))
         return moves
 
-    def _move(self, files: Files, staged: str, moves: list[list[Any]]) -> None:
+    def _move(self, files: Files, staged: str, moves: list[tuple[str, str]]) -> None:
         for directory in {target.rpartition("/")[0] for _, target in moves}:
             if directory:
                 files.make_directory(directory)

@@ -1,0 +1,159 @@
+"""What a task does that writes a table's files itself: messages are read, decoded and written as Arrow's batches.
+
+Spark gets a row for each message, nearly all of them empty, so that its counts are right; the first rows of a task tell of
+its files. Messages that are undecided are in files of their own, whole, for Spark to look at.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql.types import StructType
+
+from leveret.spark.pipeline.arrow_json import json_decoder
+
+# Of a file that was written: its name, the directory of the table that it is for, and whether its messages are undecided.
+TOLD: Final = pa.schema([("file", pa.string()), ("place", pa.string()), ("undecided", pa.bool_())])
+_TOLD_AT_ONCE: Final = 65_536
+# A row group: of so many rows, or octets.
+_GROUP_ROWS: Final = 1 << 17
+_GROUP_OCTETS: Final = 32 << 20
+# Files that are written to at a time: at the turn of a day there are two.
+_OPEN: Final = 4
+FORMATS: Final = {"day": "%Y-%m-%d", "hour": "%Y-%m-%d-%H", "month": "%Y-%m"}
+
+
+@dataclass(frozen=True)
+class DirectTask:
+    """How files are written.
+
+    directory   of this machine, or of all that have tasks: where the files are until they are the table's
+    column      for what is decoded; schema: of that, as JSON, "" where nothing is
+    partitions  (name, day or hour or month) of `append_time`, which is told in `timezone`
+    """
+
+    directory: str
+    column: str = ""
+    schema: str = ""
+    partitions: Sequence[tuple[str, str]] = ()
+    timezone: str = "UTC"
+
+    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write the messages, and tell of the files."""
+        os.makedirs(self.directory, exist_ok=True)
+        decoder = json_decoder(StructType.fromJson(json.loads(self.schema))) if self.schema else None
+        files, undecided = _Files(self.directory), _Files(self.directory)
+        count = 0
+        for batch in batches:
+            count += batch.num_rows
+            if decoder is not None:
+                value, decided = decoder.decode(batch)
+                if decided is not None:
+                    undecided.write("", batch.filter(pc.invert(decided)))
+                batch = batch.append_column(self.column, value)
+                if decided is not None:
+                    batch = batch.filter(decided)
+            for place, rows in self._placed(batch):
+                files.write(place, rows)
+        told = [(name, place, False) for name, place in files.close()]
+        told += [(name, place, True) for name, place in undecided.close()]
+        yield from _told(told, count)
+
+    def _placed(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Rows by the directories that they are for."""
+        if not batch.num_rows:
+            return
+        if not self.partitions:
+            yield "", batch
+            return
+        times = batch.column("append_time")
+        ends = pc.min_max(times)
+        place = self._place(ends["min"].as_py())
+        if place == self._place(ends["max"].as_py()):
+            yield place, batch
+            return
+        rows: dict[str, list[int]] = {}
+        for number, time in enumerate(times.to_pylist()):
+            rows.setdefault(self._place(time), []).append(number)
+        for place, numbers in rows.items():
+            yield place, batch.take(pa.array(numbers))
+
+    def _place(self, time: datetime) -> str:
+        local = time.astimezone(ZoneInfo(self.timezone))
+        return "/".join(f"{name}={local.strftime(FORMATS[kind])}" for name, kind in self.partitions)
+
+
+class _Files:
+    """Files of one task."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._open: OrderedDict[str, _File] = OrderedDict()
+        self._written: list[tuple[str, str]] = []
+
+    def write(self, place: str, rows: pa.RecordBatch) -> None:
+        file = self._open.get(place)
+        if file is None:
+            if len(self._open) == _OPEN:
+                self._open.popitem(last=False)[1].close()
+            name = f"{uuid.uuid4().hex}.parquet"
+            file = self._open[place] = _File(os.path.join(self._directory, name), rows.schema)
+            self._written.append((name, place))
+        self._open.move_to_end(place)
+        file.write(rows)
+
+    def close(self) -> list[tuple[str, str]]:
+        """(name, place) of all that were written, which are whole now."""
+        for file in self._open.values():
+            file.close()
+        return self._written
+
+
+class _File:
+    """Row groups are gathered first: a small one is as dear as a large one."""
+
+    def __init__(self, path: str, schema: pa.Schema) -> None:
+        self._writer = pq.ParquetWriter(path, schema, compression="zstd", compression_level=1)
+        self._rows: list[pa.RecordBatch] = []
+        self._count = 0
+        self._octets = 0
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        self._rows.append(rows)
+        self._count += rows.num_rows
+        self._octets += rows.nbytes
+        if self._count >= _GROUP_ROWS or self._octets >= _GROUP_OCTETS:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._rows:
+            self._writer.write_table(pa.Table.from_batches(self._rows), self._count)
+            self._rows = []
+            self._count = self._octets = 0
+
+    def close(self) -> None:
+        self._flush()
+        self._writer.close()
+
+
+def _told(files: list[tuple[str, str, bool]], count: int) -> Iterator[pa.RecordBatch]:
+    """As many rows as there were messages, of which none is in two files."""
+    if files:
+        columns = [pa.array(list(column), kind) for column, kind in zip(zip(*files, strict=True), TOLD.types, strict=True)]
+        yield pa.RecordBatch.from_arrays(columns, schema=TOLD)
+    left = count - len(files)
+    while left:
+        some = min(left, _TOLD_AT_ONCE)
+        yield pa.RecordBatch.from_arrays([pa.nulls(some, kind) for kind in TOLD.types], schema=TOLD)
+        left -= some
