@@ -18,6 +18,7 @@ workers, and Spark runs slow tasks a second time beside the first (speculation),
 | sink | stream | queue, exactly once | each once |
 | leased-sink | classic queue | queue, exactly once | each once |
 | confirms | stream | queue, at least once | each at least once |
+| archive | stream | table, whose files the tasks write | each once |
 """
 
 from __future__ import annotations
@@ -73,10 +74,11 @@ def row_of(name: str, directory: Path) -> Row:
         "sink": Row(stream, True, once, True),
         "leased-sink": Row(lease, True, once, True),
         "confirms": Row(stream, True, {**once, "guarantee": "at-least-once"}, False),
+        "archive": Row(stream, False, {**table, "format": "archive"}, True),
     }[name]
 
 
-ROWS = ("stream", "lease", "spool", "sink", "leased-sink", "confirms")
+ROWS = ("stream", "lease", "spool", "sink", "leased-sink", "confirms", "archive")
 
 
 class Query:

@@ -1,9 +1,9 @@
 """A query to be killed, in a process of its own: `python bench/spark_query.py JSON`, run by `bench/spark_kills.py`.
 
 It reads what is there (AvailableNow) and ends. `source` and `sink` are options, of format `amqp` and of the format that the
-sink names. With `dump`, a file, the bodies of the table that the sink has written go there in the end, one a line. With
-`slow`, a directory, the first attempt of every third task waits until another one of it runs, some seconds at most, and
-leaves a file there where that came.
+sink names, which may be an archive's table. With `dump`, a file, the bodies of the table that the sink has written go there
+in the end, one a line. With `slow`, a directory, the first attempt of every third task waits until another one of it runs,
+some seconds at most, and leaves a file there where that came.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.taskcontext import TaskContext
+
+from leveret.spark.pipeline import Broker, Capture, TableOutput, archive
 
 LONGEST = 6.0
 
@@ -34,17 +37,29 @@ def main(argument: str) -> None:
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     sink = dict(given["sink"])
-    rows = session.readStream.format("amqp").options(**given["source"]).load().select("message_id", "body")
-    if given.get("slow"):
-        rows = rows.mapInArrow(_slowed(given["slow"]), rows.schema)
-    query = (rows.writeStream.format(sink.pop("format")).options(**sink)
-             .option("checkpointLocation", given["checkpoint"]).trigger(availableNow=True).start())
+    if sink["format"] == "archive":
+        query = _archive(session, given["source"], sink["path"], given["checkpoint"])
+    else:
+        rows = session.readStream.format("amqp").options(**given["source"]).load().select("message_id", "body")
+        if given.get("slow"):
+            rows = rows.mapInArrow(_slowed(given["slow"]), rows.schema)
+        query = (rows.writeStream.format(sink.pop("format")).options(**sink)
+                 .option("checkpointLocation", given["checkpoint"]).trigger(availableNow=True).start())
     query.awaitTermination()
     if given.get("dump"):
         found = session.read.parquet(sink["path"]).select("body").collect()
         with open(given["dump"], "w", encoding="utf-8") as file:
             file.writelines(f"{row.body.decode()}\n" for row in found)
     session.stop()
+
+
+def _archive(session: SparkSession, source: dict[str, str], path: str, checkpoint: str) -> StreamingQuery:
+    options: dict[str, Any] = dict(source)
+    broker = Broker(url=options.pop("url"))
+    capture = Capture(stream=options.pop("stream"), consumer=options.pop("consumerName"),
+                      starting_offsets=options.pop("startingOffsets"), options=options)
+    query, = archive(session, broker, capture, TableOutput(path=path), checkpoint=checkpoint, once=True)
+    return query
 
 
 def _slowed(directory: str) -> Any:
