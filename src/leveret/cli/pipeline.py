@@ -243,12 +243,14 @@ def _decode(values: dict[str, Any]) -> dict[str, Any]:
 @click.option("--table-format", type=click.Choice(["parquet", "iceberg"]), default="parquet", show_default=True)
 @click.option("--partition", "partitions", multiple=True, metavar="COLUMN",
               help="day(COLUMN), hour(COLUMN), month(COLUMN) or a column; repeatable.  [default: day(append_time)]")
+@click.option("--writer", type=click.Choice(["auto", "spark"]), default="auto", show_default=True,
+              help="Who writes files: the tasks that read, where they can, or always Spark.")
 @flow_options
 @broker_options
-def archive(table: str, table_format: str, partitions: tuple[str, ...], url: str, password_file: str | None, master: str,
-            directory: str, once: bool, **values: Any) -> None:
+def archive(table: str, table_format: str, partitions: tuple[str, ...], writer: str, url: str, password_file: str | None,
+            master: str, directory: str, once: bool, **values: Any) -> None:
     """Write every message of a stream, queue or exchange into a table, once."""
-    output: dict[str, Any] = {"path": table, "format": table_format}
+    output: dict[str, Any] = {"path": table, "format": table_format, "writer": writer}
     if partitions:
         output["partition"] = list(partitions)
     _run_flow("archive", "archive", {"capture": _capture(values), "decode": _decode(values), "table": output}, url,
