@@ -47,10 +47,10 @@ log = logging.getLogger("leveret.spark")
 _RANGES: Final = "ranges"
 _OF_THE_RANGE: Final = ("startingoffsets", "endingoffsets", "startingtimestamp", "columns")
 # Of Spark's Parquet reader, whatever the session says: nothing is left out in silence, and no times are shifted.
-_STRICT: Final = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", "datetimeRebaseMode": "CORRECTED",
+STRICT: Final = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", "datetimeRebaseMode": "CORRECTED",
                   "parquet.page.verify-checksum.enabled": "true"}
 # What it would take for a pattern in a path.
-_GLOB: Final = frozenset("{}[]*?\\")
+GLOB: Final = frozenset("{}[]*?\\")
 # Schemes that fsspec and Hadoop name differently.
 _SCHEMES: Final = {"s3": "s3a", "gcs": "gs"}
 # Files whose footers are read at a time.
@@ -141,7 +141,7 @@ def _following(part: Slice) -> Iterator[Segment]:
     """Segments from the beginning of a slice to the first offset that is in none."""
     position = part.first
     for segment in part.segments:
-        if segment.first > position or _GLOB & set(segment.path):
+        if segment.first > position or GLOB & set(segment.path):
             return
         if segment.last >= position:
             yield segment
@@ -153,7 +153,7 @@ def _from_files(spark: SparkSession, part: Slice, settings: Settings, columns: S
 
     whole = table_schema()
     stored = StructType([field for field in whole.fields if field.name not in _WITHOUT_FILES])
-    frame = spark.read.schema(stored).options(**_STRICT).parquet(*[_path(segment.path) for segment in part.segments])
+    frame = spark.read.schema(stored).options(**STRICT).parquet(*[_path(segment.path) for segment in part.segments])
     offset = F.col("offset")
     if part.first > part.segments[0].first:
         frame = frame.where(offset >= part.first)

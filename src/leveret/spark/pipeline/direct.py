@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
+from leveret.spark.history import GLOB, STRICT
 from leveret.spark.options import read_options
 from leveret.spark.pipeline import capture as capturing
 from leveret.spark.pipeline.arrow_json import json_decoder
@@ -57,12 +58,17 @@ class Direct:
     def written(self, batch: DataFrame) -> tuple[list[Ready], DataFrame | None]:
         """Have the tasks write a batch: the files for the table, and the undecided messages, None where all are decided."""
         spark = batch.sparkSession
-        # What is there now is of tasks whose batch came to nothing, or which ran twice.
-        Files(spark, self.root).remove(self.directory)
+        self.clear(spark)
         told = batch.where("file IS NOT NULL").collect()
         undecided = [f"{_LOCAL}{self.task.directory}/{row.file}" for row in told if row.undecided]
         ready = [Ready(f"{self.directory}/{row.file}", row.place) for row in told if not row.undecided]
-        return ready, spark.read.schema(table_schema(self.columns)).parquet(*undecided) if undecided else None
+        if not undecided:
+            return ready, None
+        return ready, spark.read.schema(table_schema(self.columns)).options(**STRICT).parquet(*undecided)
+
+    def clear(self, spark: SparkSession) -> None:
+        """No batch runs: what is there is of one that is done, or came to nothing, or of a task that ran twice."""
+        Files(spark, self.root).remove(self.directory)
 
 
 def direct_of(spark: SparkSession, flow: Flow, broker: Broker, checkpoint: str) -> Direct | None:
@@ -79,7 +85,7 @@ def direct_of(spark: SparkSession, flow: Flow, broker: Broker, checkpoint: str) 
     place = Files(spark, table.path).url()
     partitions = _partitions(table, columns, timezone)
     schema = _schema(flow.decode, columns)
-    if not place.startswith(_LOCAL) or partitions is None or schema is None:
+    if not place.startswith(_LOCAL) or GLOB & set(place) or partitions is None or schema is None:
         return None
     # Every run of a query finds the directory of the one before, and no other query's.
     key = checkpoint if "://" in checkpoint else os.path.abspath(checkpoint)

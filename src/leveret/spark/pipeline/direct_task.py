@@ -1,6 +1,6 @@
 """What a task does that writes a table's files itself: messages are read, decoded and written as Arrow's batches.
 
-Spark gets a row for each message, nearly all of them empty, so that its counts are right; the first rows of a task tell of
+Spark gets a row for each message, nearly all of them empty, so that its counts are right; the last rows of a task tell of
 its files. Messages that are undecided are in files of their own, whole, for Spark to look at.
 """
 
@@ -25,7 +25,6 @@ from leveret.spark.pipeline.arrow_json import json_decoder
 
 # Of a file that was written: its name, the directory of the table that it is for, and whether its messages are undecided.
 TOLD: Final = pa.schema([("file", pa.string()), ("place", pa.string()), ("undecided", pa.bool_())])
-_TOLD_AT_ONCE: Final = 65_536
 # A row group: of so many rows, or octets.
 _GROUP_ROWS: Final = 1 << 17
 _GROUP_OCTETS: Final = 32 << 20
@@ -54,9 +53,10 @@ class DirectTask:
         os.makedirs(self.directory, exist_ok=True)
         decoder = json_decoder(StructType.fromJson(json.loads(self.schema))) if self.schema else None
         files, undecided = _Files(self.directory), _Files(self.directory)
-        count = 0
+        # Rows that Spark has not been given yet: never fewer than there are files, each of which has one at least.
+        owed = 0
         for batch in batches:
-            count += batch.num_rows
+            owed += batch.num_rows
             if decoder is not None:
                 value, decided = decoder.decode(batch)
                 if decided is not None:
@@ -66,9 +66,15 @@ class DirectTask:
                     batch = batch.filter(decided)
             for place, rows in self._placed(batch):
                 files.write(place, rows)
-        told = [(name, place, False) for name, place in files.close()]
-        told += [(name, place, True) for name, place in undecided.close()]
-        yield from _told(told, count)
+            kept = len(files.written) + len(undecided.written)
+            if owed > kept:
+                yield _empty(owed - kept)
+                owed = kept
+        files.close()
+        undecided.close()
+        if owed:
+            yield _told([(name, place, False) for name, place in files.written]
+                        + [(name, place, True) for name, place in undecided.written])
 
     def _placed(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Rows by the directories that they are for."""
@@ -95,12 +101,12 @@ class DirectTask:
 
 
 class _Files:
-    """Files of one task."""
+    """Files of one task. `written`: (name, place) of all of them, which are whole when all are closed."""
 
     def __init__(self, directory: str) -> None:
+        self.written: list[tuple[str, str]] = []
         self._directory = directory
         self._open: OrderedDict[str, _File] = OrderedDict()
-        self._written: list[tuple[str, str]] = []
 
     def write(self, place: str, rows: pa.RecordBatch) -> None:
         file = self._open.get(place)
@@ -109,15 +115,13 @@ class _Files:
                 self._open.popitem(last=False)[1].close()
             name = f"{uuid.uuid4().hex}.parquet"
             file = self._open[place] = _File(os.path.join(self._directory, name), rows.schema)
-            self._written.append((name, place))
+            self.written.append((name, place))
         self._open.move_to_end(place)
         file.write(rows)
 
-    def close(self) -> list[tuple[str, str]]:
-        """(name, place) of all that were written, which are whole now."""
+    def close(self) -> None:
         for file in self._open.values():
             file.close()
-        return self._written
 
 
 class _File:
@@ -147,13 +151,11 @@ class _File:
         self._writer.close()
 
 
-def _told(files: list[tuple[str, str, bool]], count: int) -> Iterator[pa.RecordBatch]:
-    """As many rows as there were messages, of which none is in two files."""
-    if files:
-        columns = [pa.array(list(column), kind) for column, kind in zip(zip(*files, strict=True), TOLD.types, strict=True)]
-        yield pa.RecordBatch.from_arrays(columns, schema=TOLD)
-    left = count - len(files)
-    while left:
-        some = min(left, _TOLD_AT_ONCE)
-        yield pa.RecordBatch.from_arrays([pa.nulls(some, kind) for kind in TOLD.types], schema=TOLD)
-        left -= some
+def _empty(count: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.nulls(count, kind) for kind in TOLD.types], schema=TOLD)
+
+
+def _told(files: list[tuple[str, str, bool]]) -> pa.RecordBatch:
+    columns = zip(*files, strict=True)
+    return pa.RecordBatch.from_arrays([pa.array(column, kind) for column, kind in zip(columns, TOLD.types, strict=True)],
+                                      schema=TOLD)

@@ -150,6 +150,7 @@ class _Batches:
                 writer.write_ready(batch.sparkSession, number, ready)
             else:
                 self._write(self._flow.judged(undecided), number, [(_With(writer, ready), shape)])
+            self._direct.clear(batch.sparkSession)
         if self._flow.after is not None:
             self._flow.after(batch.sparkSession)
 
