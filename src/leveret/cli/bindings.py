@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import click
 
+from leveret.cli.listing import listing
+from leveret.cli.options import together
 from leveret.cli.remote import (
     argument_option,
     current,
@@ -22,39 +23,20 @@ COLUMNS = (
 )
 
 
-def _binding(function: Callable[..., None]) -> Callable[..., None]:
-    for option in (
-        argument_option,
-        click.option("--to-exchange", is_flag=True, help="The destination is an exchange, not a queue."),
-        click.option("--routing-key", default="", help="The routing key, or pattern."),
-        in_vhost_option,
-        click.argument("destination"),
-        click.argument("source"),
-    ):
-        function = option(function)
-    return function
+_binding = together(
+    click.argument("source"),
+    click.argument("destination"),
+    in_vhost_option,
+    click.option("--routing-key", default="", help="The routing key, or pattern."),
+    click.option("--to-exchange", is_flag=True, help="The destination is an exchange, not a queue."),
+    argument_option,
+)
 
 
-@click.group(invoke_without_command=True)
-@vhost_option
-@remote_options
-@click.pass_context
-def bindings(context: click.Context, /, vhost: str | None, **_: Any) -> None:
-    """List bindings; the subcommands change them."""
-    if context.invoked_subcommand is None:
-        _list(vhost)
-
-
-def _list(vhost: str | None) -> None:
-    current().show_list("bindings.list", COLUMNS, ("vhost", "source", "destination", "routing_key"), vhost=vhost)
-
-
-@bindings.command("list")
-@vhost_option
-@remote_options
-def list_bindings(vhost: str | None, **_: Any) -> None:
+@listing("List bindings; the subcommands change them.", vhost_option)
+def bindings(vhost: str | None, **_: Any) -> None:
     """List bindings, without those of the default exchange."""
-    _list(vhost)
+    current().show_list("bindings.list", COLUMNS, ("vhost", "source", "destination", "routing_key"), vhost=vhost)
 
 
 @bindings.command()

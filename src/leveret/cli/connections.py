@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from leveret.cli.failed import Failed
+from leveret.cli.listing import listing
 from leveret.cli.output import Columns, octets
 from leveret.cli.remote import current, remote_options, vhost_option
 
@@ -31,20 +32,8 @@ def _list(call: str, columns: Columns, vhost: str | None) -> None:
     current().show_list(call, columns, vhost=vhost)
 
 
-@click.group(invoke_without_command=True)
-@vhost_option
-@remote_options
-@click.pass_context
-def connections(context: click.Context, /, vhost: str | None, **_: Any) -> None:
-    """List connections; `close` closes some."""
-    if context.invoked_subcommand is None:
-        _list("connections.list", CONNECTIONS, vhost)
-
-
-@connections.command("list")
-@vhost_option
-@remote_options
-def list_connections(vhost: str | None, **_: Any) -> None:
+@listing("List connections; `close` closes some.", vhost_option)
+def connections(vhost: str | None, **_: Any) -> None:
     """List connections."""
     _list("connections.list", CONNECTIONS, vhost)
 

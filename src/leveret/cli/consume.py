@@ -2,42 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
 from leveret.cli.client_command import SECONDS, quiet_option, url_option
+from leveret.cli.options import together
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def settle_options(function: Function) -> Function:
-    """What becomes of messages, the same for `consume` and `get`: parameter `settle`."""
-    for option in (
-        click.option("--no-ack", "settle", flag_value="no-ack",
-                     help="The broker forgets messages as it sends them; what is not written is lost."),
-        click.option("--requeue", "settle", flag_value="requeue", help="All of them go back to the queue at the end."),
-        click.option("--reject", "settle", flag_value="reject",
-                     help="They are dropped, or dead-lettered, when they are written."),
-        click.option("--ack", "settle", flag_value="ack",
-                     help="The broker may forget messages that are written.  [default]"),
-    ):
-        function = option(function)
-    return function
-
-
-def output_options(function: Function) -> Function:
-    """How messages are written, the same for `consume` and `get`: parameters `form` and `output_dir`."""
-    for option in (
-        click.option("--output-dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
-                     help="Write each body to a file of its own there."),
-        click.option("--format", "form", type=click.Choice(["lines", "json", "raw"]),
-                     help="A body a line, a JSON object a line, or bodies as they are.  [default: lines]"),
-    ):
-        function = option(function)
-    return function
+# What becomes of messages, the same for `consume` and `get`: parameter `settle`.
+settle_options = together(
+    click.option("--ack", "settle", flag_value="ack",
+                 help="The broker may forget messages that are written.  [default]"),
+    click.option("--reject", "settle", flag_value="reject",
+                 help="They are dropped, or dead-lettered, when they are written."),
+    click.option("--requeue", "settle", flag_value="requeue", help="All of them go back to the queue at the end."),
+    click.option("--no-ack", "settle", flag_value="no-ack",
+                 help="The broker forgets messages as it sends them; what is not written is lost."),
+)
+# How messages are written, the same for `consume` and `get`: parameters `form` and `output_dir`.
+output_options = together(
+    click.option("--format", "form", type=click.Choice(["lines", "json", "raw"]),
+                 help="A body a line, a JSON object a line, or bodies as they are.  [default: lines]"),
+    click.option("--output-dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+                 help="Write each body to a file of its own there."),
+)
 
 
 def check_output(form: str | None, output_dir: Path | None) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from leveret.cli.listing import listing
 from leveret.cli.output import Columns
 from leveret.cli.remote import current, in_vhost_option, remote_options, vhost_option
 
@@ -19,26 +20,11 @@ remember_option = click.option("--remember", is_flag=True, help="Keep the outcom
                                " coordinator that comes later.")
 
 
-@click.group(invoke_without_command=True)
-@vhost_option
-@remote_options
-@click.pass_context
-def dtx(context: click.Context, /, vhost: str | None, **_: Any) -> None:
-    """List branches of distributed transactions; the subcommands are for coordinators, or decide in their place."""
-    if context.invoked_subcommand is None:
-        _list(vhost)
-
-
-def _list(vhost: str | None) -> None:
-    current().show_list("dtx.list", COLUMNS, ("vhost", "branch"), vhost=vhost)
-
-
-@dtx.command("list")
-@vhost_option
-@remote_options
-def list_branches(vhost: str | None, **_: Any) -> None:
+@listing("List branches of distributed transactions; the subcommands are for coordinators, or decide in their place.",
+         vhost_option)
+def dtx(vhost: str | None, **_: Any) -> None:
     """List branches with what they hold. Those that are prepared wait for a decision, also after a restart."""
-    _list(vhost)
+    current().show_list("dtx.list", COLUMNS, ("vhost", "branch"), vhost=vhost)
 
 
 @dtx.command()

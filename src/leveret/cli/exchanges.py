@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from leveret.cli.output import show_json, show_table
+from leveret.cli.listing import listing
+from leveret.cli.output import text
 from leveret.cli.remote import (
     argument_option,
     current,
@@ -16,38 +17,21 @@ from leveret.cli.remote import (
     vhost_option,
 )
 
+
+def _name(name: str) -> str:
+    return text(name) or "(default)"
+
+
 COLUMNS = (
-    ("vhost", "vhost"), ("name", "name"), ("type", "type"), ("bindings", "bindings"), ("durable", "durable"),
+    ("vhost", "vhost"), ("name", "name", _name), ("type", "type"), ("bindings", "bindings"), ("durable", "durable"),
     ("auto_delete", "auto-delete"), ("internal", "internal"), ("arguments", "arguments"),
 )
 
 
-@click.group(invoke_without_command=True)
-@vhost_option
-@remote_options
-@click.pass_context
-def exchanges(context: click.Context, /, vhost: str | None, **_: Any) -> None:
-    """List exchanges; the subcommands change them."""
-    if context.invoked_subcommand is None:
-        _list(vhost)
-
-
-def _list(vhost: str | None) -> None:
-    broker = current()
-    found = broker.call("exchanges.list", vhost=vhost)
-    found.sort(key=lambda item: (item["vhost"], item["name"]))
-    if broker.as_json:
-        show_json(found)
-    else:
-        show_table([{**item, "name": item["name"] or "(default)"} for item in found], COLUMNS)
-
-
-@exchanges.command("list")
-@vhost_option
-@remote_options
-def list_exchanges(vhost: str | None, **_: Any) -> None:
+@listing("List exchanges; the subcommands change them.", vhost_option)
+def exchanges(vhost: str | None, **_: Any) -> None:
     """List exchanges."""
-    _list(vhost)
+    current().show_list("exchanges.list", COLUMNS, ("vhost", "name"), vhost=vhost)
 
 
 @exchanges.command()

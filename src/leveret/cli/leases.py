@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from leveret.cli.listing import listing
 from leveret.cli.output import octets
 from leveret.cli.remote import current, in_vhost_option, remote_options, vhost_option
 
@@ -26,26 +27,10 @@ COLUMNS = (
 )
 
 
-@click.group(invoke_without_command=True)
-@vhost_option
-@remote_options
-@click.pass_context
-def leases(context: click.Context, /, vhost: str | None, **_: Any) -> None:
-    """List leases; `release` ends one."""
-    if context.invoked_subcommand is None:
-        _list(vhost)
-
-
-def _list(vhost: str | None) -> None:
-    current().show_list("leases.list", COLUMNS, ("vhost", "queue", "lease"), vhost=vhost)
-
-
-@leases.command("list")
-@vhost_option
-@remote_options
-def list_leases(vhost: str | None, **_: Any) -> None:
+@listing("List leases; `release` ends one.", vhost_option)
+def leases(vhost: str | None, **_: Any) -> None:
     """List leases with what they have planned."""
-    _list(vhost)
+    current().show_list("leases.list", COLUMNS, ("vhost", "queue", "lease"), vhost=vhost)
 
 
 @leases.command()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
+from leveret.cli.listing import listing
+from leveret.cli.options import together
 from leveret.cli.output import Columns
 from leveret.cli.remote import current, in_vhost_option, remote_options, vhost_option
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 COLUMNS: Columns = (
     ("vhost", "vhost"), ("user", "user"), ("container", "container"), ("name", "name"), ("role", "role"),
@@ -19,42 +18,24 @@ COLUMNS: Columns = (
 )
 
 
-def one_options(function: Function) -> Function:
-    """What identifies a link beside its name."""
-    for option in (
-        click.option("--role", help="What the broker is: sender, receiver, shared-durable or shared-volatile."),
-        click.option("--user", help="Whose link it is."),
-        click.option("--container", help="The container-id of its client."),
-    ):
-        function = option(function)
-    return in_vhost_option(function)
+# What identifies a link beside its name.
+_link = together(
+    in_vhost_option,
+    click.option("--container", help="The container-id of its client."),
+    click.option("--user", help="Whose link it is."),
+    click.option("--role", help="What the broker is: sender, receiver, shared-durable or shared-volatile."),
+)
 
 
-@click.group(invoke_without_command=True)
-@vhost_option
-@remote_options
-@click.pass_context
-def links(context: click.Context, /, vhost: str | None, **_: Any) -> None:
-    """List links of AMQP 1.0, attached and suspended; the subcommands end what they keep."""
-    if context.invoked_subcommand is None:
-        _list(vhost)
-
-
-def _list(vhost: str | None) -> None:
-    current().show_list("links.list", COLUMNS, ("vhost", "user", "container", "name", "role"), vhost=vhost)
-
-
-@links.command("list")
-@vhost_option
-@remote_options
-def list_links(vhost: str | None, **_: Any) -> None:
+@listing("List links of AMQP 1.0, attached and suspended; the subcommands end what they keep.", vhost_option)
+def links(vhost: str | None, **_: Any) -> None:
     """List links with what is unsettled and when they expire."""
-    _list(vhost)
+    current().show_list("links.list", COLUMNS, ("vhost", "user", "container", "name", "role"), vhost=vhost)
 
 
 @links.command()
 @click.argument("name")
-@one_options
+@_link
 @remote_options
 def release(name: str, vhost: str, container: str | None, user: str | None, role: str | None, **_: Any) -> None:
     """Give what a suspended link holds unsettled back to its queue."""
@@ -64,7 +45,7 @@ def release(name: str, vhost: str, container: str | None, user: str | None, role
 
 @links.command()
 @click.argument("name")
-@one_options
+@_link
 @remote_options
 def delete(name: str, vhost: str, container: str | None, user: str | None, role: str | None, **_: Any) -> None:
     """Forget a link, with its subscription; one that is attached is detached."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from leveret.cli.listing import listing
 from leveret.cli.remote import current, in_vhost_option, remote_options, vhost_option
 
 COLUMNS = (
@@ -14,28 +15,11 @@ COLUMNS = (
 )
 
 
-@click.group(invoke_without_command=True)
-@vhost_option
-@click.option("--user", help="Only this user.")
-@remote_options
-@click.pass_context
-def permissions(context: click.Context, /, vhost: str | None, user: str | None, **_: Any) -> None:
-    """List permissions; the subcommands change them. Those of users that the configuration names are changed there."""
-    if context.invoked_subcommand is None:
-        _list(vhost, user)
-
-
-def _list(vhost: str | None, user: str | None) -> None:
-    current().show_list("permissions.list", COLUMNS, vhost=vhost, user=user)
-
-
-@permissions.command("list")
-@vhost_option
-@click.option("--user", help="Only this user.")
-@remote_options
-def list_permissions(vhost: str | None, user: str | None, **_: Any) -> None:
+@listing("List permissions; the subcommands change them. Those of users that the configuration names are changed there.",
+         vhost_option, click.option("--user", help="Only this user."))
+def permissions(vhost: str | None, user: str | None, **_: Any) -> None:
     """List permissions."""
-    _list(vhost, user)
+    current().show_list("permissions.list", COLUMNS, vhost=vhost, user=user)
 
 
 @permissions.command("set")

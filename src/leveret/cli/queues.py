@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from leveret.cli.listing import listing
 from leveret.cli.output import octets
 from leveret.cli.remote import (
     argument_option,
@@ -23,26 +24,10 @@ COLUMNS = (
 )
 
 
-@click.group(invoke_without_command=True)
-@vhost_option
-@remote_options
-@click.pass_context
-def queues(context: click.Context, /, vhost: str | None, **_: Any) -> None:
-    """List queues; the subcommands change them."""
-    if context.invoked_subcommand is None:
-        _list(vhost)
-
-
-def _list(vhost: str | None) -> None:
-    current().show_list("queues.list", COLUMNS, ("vhost", "name"), vhost=vhost)
-
-
-@queues.command("list")
-@vhost_option
-@remote_options
-def list_queues(vhost: str | None, **_: Any) -> None:
+@listing("List queues; the subcommands change them.", vhost_option)
+def queues(vhost: str | None, **_: Any) -> None:
     """List queues with their figures."""
-    _list(vhost)
+    current().show_list("queues.list", COLUMNS, ("vhost", "name"), vhost=vhost)
 
 
 @queues.command()

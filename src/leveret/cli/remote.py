@@ -2,45 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from leveret.cli.failed import NO_BROKER, Failed
+from leveret.cli.options import together
 from leveret.cli.output import Columns, show_json, show_table
 from leveret.cli.tables import read_table
 from leveret.management import control_client
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-def remote_options(function: Function) -> Function:
-    """The options of every command that talks to a broker. They may stand before or after a subcommand's name."""
-    for option in (
-        click.option("--json", "as_json", is_flag=True, default=None, help="Print JSON."),
-        click.option("--config", "config_path", type=click.Path(path_type=Path), help="The broker's config file."),
-        click.option("--data-dir", type=click.Path(path_type=Path), help="The broker's data directory."),
-    ):
-        function = option(function)
-    return function
-
-
-def vhost_option(function: Function) -> Function:
-    """--vhost of a list: without it, of all vhosts."""
-    return click.option("--vhost", help="Only this vhost.")(function)
-
-
-def in_vhost_option(function: Function) -> Function:
-    """--vhost of a command about one thing."""
-    return click.option("--vhost", default="/", show_default=True, help="The vhost that it is in.")(function)
-
-
-def argument_option(function: Function) -> Function:
-    """--argument NAME=VALUE, any number of times."""
-    return click.option("--argument", "arguments", multiple=True, metavar="NAME=VALUE",
-                        help="An argument; the value is JSON, or a text.")(function)
+# The options of every command that talks to a broker. They may stand before or after a subcommand's name.
+remote_options = together(
+    click.option("--data-dir", type=click.Path(path_type=Path), help="The broker's data directory."),
+    click.option("--config", "config_path", type=click.Path(path_type=Path), help="The broker's config file."),
+    click.option("--json", "as_json", is_flag=True, default=None, help="Print JSON."),
+)
+# --vhost of a list: without it, of all vhosts.
+vhost_option = click.option("--vhost", help="Only this vhost.")
+# --vhost of a command about one thing.
+in_vhost_option = click.option("--vhost", default="/", show_default=True, help="The vhost that it is in.")
+# --argument NAME=VALUE, any number of times.
+argument_option = click.option("--argument", "arguments", multiple=True, metavar="NAME=VALUE",
+                               help="An argument; the value is JSON, or a text.")
 
 
 def read_arguments(pairs: tuple[str, ...]) -> dict[str, Any]:
@@ -74,6 +61,16 @@ class Remote:
             show_json(found)
         else:
             show_table(found, columns)
+
+
+    def show_one(self, call: str, **arguments: Any) -> None:
+        """Print the figures of the one thing that a call describes: a line each, or as JSON where that is asked for."""
+        found: dict[str, Any] = self.call(call, **arguments)
+        if self.as_json:
+            show_json(found)
+        else:
+            show_table([{"figure": key.replace("_", " "), "value": value} for key, value in found.items()],
+                       (("figure", "figure"), ("value", "value")))
 
 
 def current() -> Remote:

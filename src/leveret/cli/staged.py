@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from leveret.cli.output import Columns, octets, show_json, show_table
+from leveret.cli.listing import listing
+from leveret.cli.options import together
+from leveret.cli.output import Columns, octets
 from leveret.cli.remote import current, in_vhost_option, remote_options, vhost_option
 
 COLUMNS: Columns = (
@@ -16,40 +17,18 @@ COLUMNS: Columns = (
     ("timeout", "timeout"),
 )
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+# What says which one is meant.
+_upload = together(
+    click.argument("identifier"),
+    click.option("--user", help="Where the identifier is not enough."),
+    click.option("--kind", type=click.Choice(["file", "message"]), help="Where the identifier is not enough."),
+)
 
 
-def _upload(function: Function) -> Function:
-    """What says which one is meant."""
-    for option in (
-        click.option("--kind", type=click.Choice(["file", "message"]), help="Where the identifier is not enough."),
-        click.option("--user", help="Where the identifier is not enough."),
-        click.argument("identifier"),
-    ):
-        function = option(function)
-    return function
-
-
-@click.group(invoke_without_command=True)
-@vhost_option
-@remote_options
-@click.pass_context
-def staged(context: click.Context, /, vhost: str | None, **_: Any) -> None:
-    """List staged contents of AMQP 0-9: uploads that wait for their senders, or to be published."""
-    if context.invoked_subcommand is None:
-        _list(vhost)
-
-
-def _list(vhost: str | None) -> None:
-    current().show_list("staged.list", COLUMNS, ("vhost", "identifier", "kind", "user"), vhost=vhost)
-
-
-@staged.command("list")
-@vhost_option
-@remote_options
-def list_staged(vhost: str | None, **_: Any) -> None:
+@listing("List staged contents of AMQP 0-9: uploads that wait for their senders, or to be published.", vhost_option)
+def staged(vhost: str | None, **_: Any) -> None:
     """List staged contents with how much of each is there, and how many seconds it will wait."""
-    _list(vhost)
+    current().show_list("staged.list", COLUMNS, ("vhost", "identifier", "kind", "user"), vhost=vhost)
 
 
 @staged.command()
@@ -58,13 +37,7 @@ def list_staged(vhost: str | None, **_: Any) -> None:
 @remote_options
 def show(identifier: str, user: str | None, kind: str | None, vhost: str, **_: Any) -> None:
     """Show one, with its checkpoints."""
-    broker = current()
-    found = broker.call("staged.show", name=identifier, user=user, kind=kind, vhost=vhost)
-    if broker.as_json:
-        show_json(found)
-    else:
-        show_table([{"figure": key, "value": value} for key, value in found.items()],
-                   (("figure", "figure"), ("value", "value")))
+    current().show_one("staged.show", name=identifier, user=user, kind=kind, vhost=vhost)
 
 
 @staged.command()

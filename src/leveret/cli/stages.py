@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from leveret.cli.listing import listing
 from leveret.cli.output import Columns
 from leveret.cli.remote import current, in_vhost_option, remote_options, vhost_option
 
@@ -19,26 +20,11 @@ APP_COLUMNS: Columns = (
 )
 
 
-@click.group(invoke_without_command=True)
-@vhost_option
-@remote_options
-@click.pass_context
-def stages(context: click.Context, /, vhost: str | None, **_: Any) -> None:
-    """List stages, in which sinks publish what they promote batch by batch; the subcommands give them up."""
-    if context.invoked_subcommand is None:
-        _list(vhost)
-
-
-def _list(vhost: str | None) -> None:
-    current().show_list("stages.list", COLUMNS, ("vhost", "app", "stage"), vhost=vhost)
-
-
-@stages.command("list")
-@vhost_option
-@remote_options
-def list_stages(vhost: str | None, **_: Any) -> None:
+@listing("List stages, in which sinks publish what they promote batch by batch; the subcommands give them up.",
+         vhost_option)
+def stages(vhost: str | None, **_: Any) -> None:
     """List stages with what they hold, and for how many seconds nothing has happened to them."""
-    _list(vhost)
+    current().show_list("stages.list", COLUMNS, ("vhost", "app", "stage"), vhost=vhost)
 
 
 @stages.command()

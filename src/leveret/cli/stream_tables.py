@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from leveret.cli.failed import Failed
-from leveret.cli.output import show_json, show_table
+from leveret.cli.listing import listing
 from leveret.cli.remote import Remote, current, remote_options, vhost_option
 from leveret.cli.stream_segments import PAUSE, moment
 
@@ -16,31 +16,14 @@ TABLES = (("vhost", "vhost"), ("name", "stream"), ("table", "table"), ("files", 
           ("synced", "in step since", moment), ("problem", "problem"))
 
 
-@click.group(invoke_without_command=True)
-@vhost_option
-@remote_options
-@click.pass_context
-def iceberg(context: click.Context, /, vhost: str | None, **_: Any) -> None:
-    """List the Iceberg tables over streams; `sync` has them follow now."""
-    if context.invoked_subcommand is None:
-        _show(current(), vhost, None)
+@listing("List the Iceberg tables over streams; `sync` has them follow now.", vhost_option)
+def iceberg(vhost: str | None, **_: Any) -> None:
+    """List the tables, and whether they agree with the segments."""
+    _show(current(), vhost, None)
 
 
 def _show(broker: Remote, vhost: str | None, name: str | None) -> None:
-    found = broker.call("streams.tables", vhost=vhost, name=name)
-    found.sort(key=lambda item: (item["vhost"], item["name"]))
-    if broker.as_json:
-        show_json(found)
-    else:
-        show_table(found, TABLES)
-
-
-@iceberg.command("list")
-@vhost_option
-@remote_options
-def list_tables(vhost: str | None, **_: Any) -> None:
-    """List the tables, and whether they agree with the segments."""
-    _show(current(), vhost, None)
+    broker.show_list("streams.tables", TABLES, ("vhost", "name"), vhost=vhost, name=name)
 
 
 @iceberg.command()

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from leveret.cli import stream_erasing, stream_segments, stream_tables
+from leveret.cli.listing import listing
 from leveret.cli.output import octets, show_json, show_table
 from leveret.cli.remote import (
     argument_option,
@@ -31,17 +32,9 @@ CONSUMERS = (("stream", "stream"), ("consumer", "consumer"), ("next_offset", "ne
              ("reading", "reading"))
 
 
-@click.group(invoke_without_command=True)
-@vhost_option
-@remote_options
-@click.pass_context
-def streams(context: click.Context, /, vhost: str | None, **_: Any) -> None:
-    """List streams; the subcommands inspect and change them."""
-    if context.invoked_subcommand is None:
-        _list(vhost)
-
-
-def _list(vhost: str | None) -> None:
+@listing("List streams; the subcommands inspect and change them.", vhost_option)
+def streams(vhost: str | None, **_: Any) -> None:
+    """List streams with their figures."""
     broker = current()
     found = broker.call("streams.list", vhost=vhost)
     found.sort(key=lambda item: (item["vhost"], item["name"]))
@@ -53,27 +46,13 @@ def _list(vhost: str | None) -> None:
             click.echo(f"streams are not sealed: {reason}", err=True)
 
 
-@streams.command("list")
-@vhost_option
-@remote_options
-def list_streams(vhost: str | None, **_: Any) -> None:
-    """List streams with their figures."""
-    _list(vhost)
-
-
 @streams.command()
 @click.argument("name")
 @in_vhost_option
 @remote_options
 def show(name: str, vhost: str, **_: Any) -> None:
     """Show all figures of a stream."""
-    broker = current()
-    found = broker.call("streams.show", name=name, vhost=vhost)
-    if broker.as_json:
-        show_json(found)
-    else:
-        show_table([{"figure": key.replace("_", " "), "value": value} for key, value in found.items()],
-                   (("figure", "figure"), ("value", "value")))
+    current().show_one("streams.show", name=name, vhost=vhost)
 
 
 @streams.command()

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from leveret.cli.listing import listing
 from leveret.cli.output import limit
 from leveret.cli.passwords import get_password, password_file_option
 from leveret.cli.remote import current, remote_options
@@ -18,24 +19,10 @@ COLUMNS = (
 )
 
 
-@click.group(invoke_without_command=True)
-@remote_options
-@click.pass_context
-def users(context: click.Context, /, **_: Any) -> None:
-    """List users; the subcommands change them. Users that the configuration names are changed there."""
-    if context.invoked_subcommand is None:
-        _list()
-
-
-def _list() -> None:
-    current().show_list("users.list", COLUMNS)
-
-
-@users.command("list")
-@remote_options
-def list_users(**_: Any) -> None:
+@listing("List users; the subcommands change them. Users that the configuration names are changed there.")
+def users(**_: Any) -> None:
     """List users."""
-    _list()
+    current().show_list("users.list", COLUMNS)
 
 
 @users.command()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import click
 
+from leveret.cli.listing import listing
+from leveret.cli.options import together
 from leveret.cli.output import limit
 from leveret.cli.remote import current, remote_options
 
@@ -17,36 +18,19 @@ COLUMNS = (
 )
 
 
-def _settings(function: Callable[..., None]) -> Callable[..., None]:
-    for option in (
-        click.option("--consumer-timeout", type=click.FloatRange(0), help="Seconds until a delivery must be settled."),
-        click.option("--qos-global", type=click.Choice(["rabbitmq", "spec"]), help="Meaning of global in basic.qos."),
-        click.option("--max-connections", type=click.IntRange(0), help="0: any."),
-        click.option("--max-queues", type=click.IntRange(0), help="0: as the broker's limit."),
-        click.option("--strict/--no-strict", default=None, help="Follow the specification where RabbitMQ deviates."),
-    ):
-        function = option(function)
-    return function
+_settings = together(
+    click.option("--strict/--no-strict", default=None, help="Follow the specification where RabbitMQ deviates."),
+    click.option("--max-queues", type=click.IntRange(0), help="0: as the broker's limit."),
+    click.option("--max-connections", type=click.IntRange(0), help="0: any."),
+    click.option("--qos-global", type=click.Choice(["rabbitmq", "spec"]), help="Meaning of global in basic.qos."),
+    click.option("--consumer-timeout", type=click.FloatRange(0), help="Seconds until a delivery must be settled."),
+)
 
 
-@click.group(invoke_without_command=True)
-@remote_options
-@click.pass_context
-def vhosts(context: click.Context, /, **_: Any) -> None:
-    """List vhosts; the subcommands change them. Vhosts that the configuration names are changed there."""
-    if context.invoked_subcommand is None:
-        _list()
-
-
-def _list() -> None:
-    current().show_list("vhosts.list", COLUMNS)
-
-
-@vhosts.command("list")
-@remote_options
-def list_vhosts(**_: Any) -> None:
+@listing("List vhosts; the subcommands change them. Vhosts that the configuration names are changed there.")
+def vhosts(**_: Any) -> None:
     """List vhosts."""
-    _list()
+    current().show_list("vhosts.list", COLUMNS)
 
 
 @vhosts.command()

@@ -1,0 +1,20 @@
+"""Options that go together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Option = Callable[[Any], Any]
+
+
+def together(*options: Option) -> Callable[[Function], Function]:
+    """One decorator of several of click's, in the order in which they would stand above a function."""
+
+    def decorate(function: Function) -> Function:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
