@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -152,6 +153,24 @@ def test_row_groups_are_bounded_by_rows_and_octets(tmp_path: Path) -> None:
     assert len(write(str(tmp_path), wide).groups) >= 3
     huge = write(str(tmp_path), rows(0, 2, 40 << 20))
     assert huge.groups == (1, 1)
+
+
+@pytest.mark.parametrize(("make", "stored"), [
+    (lambda size: os.urandom(size), "UNCOMPRESSED"), (lambda size: os.urandom(size // 2).hex().encode(), "ZSTD"),
+    (lambda size: b"", "ZSTD")])
+@pytest.mark.parametrize(("count", "size"), [(2000, 200), (3, 1 << 20)])
+def test_bodies_are_compressed_where_that_makes_them_shorter(tmp_path: Path, make: Callable[[int], bytes], stored: str,
+                                                             count: int, size: int) -> None:
+    bodies = [make(size) for _ in range(count)]
+    header = encode_header(60, size, {"delivery_mode": 2})
+    segment = write(str(tmp_path), Rows(list(range(count)), [1000] * count, 0, [make_address("e", "k")] * count,
+                                        [header] * count, bodies))
+    group = pq.ParquetFile(tmp_path / segment.path).metadata.row_group(0)
+    codecs = {group.column(number).path_in_schema: group.column(number).compression for number in range(group.num_columns)}
+    assert codecs.pop("body") == stored
+    assert set(codecs.values()) == {"ZSTD"}
+    with open_segment(str(tmp_path / segment.path), expected=segment) as reader:
+        assert [body for batch in reader.read(["body"]) for body in batch.column("body").to_pylist()] == bodies
 
 
 @pytest.mark.parametrize("offsets", [[5, 5], [6, 5], [4, 6]], ids=str)

@@ -32,6 +32,26 @@ _DICTIONARY: Final = ["protocol", "exchange", "routing_key", "content_type", "co
 _STATISTICS: Final = ["offset", "append_time", "exchange", "routing_key"]
 
 
+# Bodies that are compressed or encrypted already would only be copied, at a quarter of what a row takes. So the first ones
+# are tried, up to so many octets, and bodies are stored as they are where those do not become so much shorter.
+_TRIED: Final = 1 << 18
+_WORTHWHILE: Final = 0.95
+
+
+def _leaves(kind: pa.DataType, path: str) -> list[str]:
+    """The columns as Parquet has them, below a field."""
+    if pa.types.is_struct(kind):
+        return [leaf for field in kind for leaf in _leaves(field.type, f"{path}.{field.name}")]
+    if pa.types.is_map(kind):
+        return _leaves(kind.key_type, f"{path}.key_value.key") + _leaves(kind.item_type, f"{path}.key_value.value")
+    if pa.types.is_list(kind):
+        return _leaves(kind.value_type, f"{path}.list.element")
+    return [path]
+
+
+_LEAVES: Final = [leaf for field in schema.FILE_SCHEMA for leaf in _leaves(field.type, field.name)]
+
+
 class _Output:
     """The file that Arrow writes to, with the checksum of what it has written."""
 
@@ -107,13 +127,7 @@ class SegmentWriter:
         except OSError as error:
             raise SegmentError(directory, f"no file can be made there: {error.strerror}") from error
         self._local = local
-        self._writer = pq.ParquetWriter(
-            pa.PythonFile(self._output, mode="w"),
-            schema.FILE_SCHEMA.with_metadata({schema.VERSION_KEY: str(schema.SCHEMA_VERSION).encode(),
-                                              schema.STREAM_KEY: stream.encode("utf-8", "replace")}),
-            compression="zstd", use_dictionary=_DICTIONARY, write_statistics=_STATISTICS, version="2.6",
-            write_page_checksum=True,
-        )
+        self._writer: pq.ParquetWriter | None = None
 
     def append(self, rows: Rows) -> None:
         """Add rows, whose offsets go on where those before ended. SegmentError where the disk fails, ValueError for rows
@@ -161,12 +175,27 @@ class SegmentWriter:
             [pa.chunked_array([columns[name] for columns in held], type=schema.FILE_SCHEMA.field(name).type)
              for name in schema.FILE_COLUMNS], schema=schema.FILE_SCHEMA)
         try:
+            if self._writer is None:
+                self._writer = self._begin(table.column("body").chunk(0))
             self._writer.write_table(table, row_group_size=GROUP_ROWS)
         except OSError as error:
             raise SegmentError(self._temporary, f"it cannot be written: {error}") from error
         self.groups.append(self._held_rows)
         self._held_rows = 0
         self._held_octets = 0
+
+    def _begin(self, bodies: pa.Array | None = None) -> pq.ParquetWriter:
+        """`bodies`: some of the first ones, by which it is seen how they are stored."""
+        codecs = dict.fromkeys(_LEAVES, "zstd")
+        if bodies is not None and not _shrink(bodies):
+            codecs["body"] = "none"
+        return pq.ParquetWriter(
+            pa.PythonFile(self._output, mode="w"),
+            schema.FILE_SCHEMA.with_metadata({schema.VERSION_KEY: str(schema.SCHEMA_VERSION).encode(),
+                                              schema.STREAM_KEY: self.stream.encode("utf-8", "replace")}),
+            compression=codecs, use_dictionary=_DICTIONARY, write_statistics=_STATISTICS, version="2.6",
+            write_page_checksum=True,
+        )
 
     def cover(self, first: int, last: int) -> None:
         """The segment covers these offsets (inclusive), though some of the first or last rows are not there any more, or
@@ -184,6 +213,8 @@ class SegmentWriter:
         name = f"{self.first:020d}-{self.id}{SUFFIX}"
         try:
             self._write_group()
+            if self._writer is None:
+                self._writer = self._begin()
             self._writer.add_key_value_metadata({
                 schema.FIRST_KEY: str(self.first).encode(), schema.LAST_KEY: str(self.last).encode(),
                 schema.COUNT_KEY: str(self.count).encode()})
@@ -219,6 +250,15 @@ class SegmentWriter:
 def is_temporary(name: str) -> bool:
     """Whether a file of this name is one that a writer did not finish."""
     return name.startswith(".") and name.endswith(TEMPORARY)
+
+
+def _shrink(bodies: pa.Array) -> bool:
+    """Whether it is worthwhile to compress such bodies."""
+    sample = bodies
+    while len(sample) > 1 and _octets(sample, 0, len(sample)) > _TRIED:
+        sample = sample.slice(0, len(sample) // 2)
+    octets = b"".join(filter(None, sample.to_pylist()))[:_TRIED]
+    return not octets or pa.Codec("zstd").compress(octets).size < _WORTHWHILE * len(octets)
 
 
 def _milliseconds(moment: pa.Scalar) -> int:
