@@ -85,21 +85,3 @@ class FileMessage(FileContent):
     """A file that was received by asyncio's face."""
 
     __slots__ = ()
-
-
-class BlockingFileMessage(FileContent):
-    """A file that was received by the blocking face; it may be settled from any thread."""
-
-    __slots__ = ()
-
-    def ack(self, multiple: bool = False) -> None:
-        with self._channel.face.lock:
-            super().ack(multiple)
-
-    def nack(self, requeue: bool = True, multiple: bool = False) -> None:
-        with self._channel.face.lock:
-            super().nack(requeue, multiple)
-
-    def reject(self, requeue: bool = False) -> None:
-        with self._channel.face.lock:
-            super().reject(requeue)

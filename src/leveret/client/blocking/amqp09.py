@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from leveret.client.access import Access
 from leveret.client.blocking.consumer import Consumer
 from leveret.client.blocking.files import FileConsumer
-from leveret.client.core.amqp09.channel import Amqp09Channel, channel_of
+from leveret.client.core.amqp09.channel import Amqp09Channel, Directory, channel_of
+from leveret.client.core.amqp09.sources import Source, body_of, file_of
 from leveret.client.core.amqp09.streams import stream, tunnelled
-from leveret.client.core.amqp09.transfers import Transfer, open_body
-from leveret.client.core.amqp09.upload import Upload, open_source
+from leveret.client.core.amqp09.transfers import Transfer
+from leveret.client.core.amqp09.upload import Upload
 from leveret.client.core.encoding import Body, name_of
 from leveret.client.core.host import Waiter
 from leveret.client.core.kinds import AnyChannelCore
@@ -68,11 +68,10 @@ class Amqp09Calls:
 
     # Files
 
-    def send_file(self, source: str | bytes | bytearray | memoryview | os.PathLike[str] | IO[bytes],
-                  routing_key: str | Queue = "", exchange: str | Exchange = "", *, identifier: str = "",
-                  filename: str | None = None, mandatory: bool = False, immediate: bool = False,
-                  progress: Progress | None = None, timeout: Limit = DEFAULT, properties: Properties | None = None,
-                  **keywords: Any) -> str:
+    def send_file(self, source: Source, routing_key: str | Queue = "", exchange: str | Exchange = "", *,
+                  identifier: str = "", filename: str | None = None, mandatory: bool = False,
+                  immediate: bool = False, progress: Progress | None = None, timeout: Limit = DEFAULT,
+                  properties: Properties | None = None, **keywords: Any) -> str:
         """Send a file by staging, and publish it (class file); its identifier. Octets that the server has are not sent
         again: neither after a lost connection, nor when it is called again with the same identifier.
 
@@ -85,8 +84,7 @@ class Amqp09Calls:
         Raises `InvalidMessage` before anything is sent, `Returned`, and what `publish` raises.
         """
         channel_of(self._core)
-        file, ours = open_source(source)
-        try:
+        with file_of(source) as file:
             upload = Upload(file, name_of(exchange), name_of(routing_key), identifier, mandatory, immediate, filename,
                             properties, keywords)
             while True:
@@ -98,9 +96,6 @@ class Amqp09Calls:
                 except ConnectionClosed:
                     if self.connection.is_closed:
                         raise
-        finally:
-            if ours:
-                file.close()
 
     def _stage(self, upload: Upload, progress: Progress | None, timeout: Limit) -> None:
         driver = self.connection.driver
@@ -136,7 +131,7 @@ class Amqp09Calls:
                 driver.interrupted(error)
                 raise
 
-    def consume_files(self, queue: str | Queue, *, directory: str | os.PathLike[str] | None = None, prefetch: int = 10,
+    def consume_files(self, queue: str | Queue, *, directory: Directory = None, prefetch: int = 10,
                       no_ack: bool = False, exclusive: bool = False, no_local: bool = False, consumer_tag: str = "",
                       arguments: dict[str, Any] | None = None) -> FileConsumer:
         """The files of a queue, as they come: `for file in channel.consume_files("files"): ...`
@@ -147,10 +142,9 @@ class Amqp09Calls:
         prefetch   how many it may hold that are not acknowledged, those that are on their way included; 0 is no limit
         no_ack     they are settled as they are sent
         """
-        core = channel_of(self._core)
-        sent = {"no_ack": no_ack, "exclusive": exclusive, "no_local": no_local, "arguments": dict(arguments or {})}
-        found = core.new_file_consumer(name_of(queue), prefetch, sent, None if directory is None else os.fspath(directory))
-        found.tag = consumer_tag
+        found = channel_of(self._core).new_file_consumer(
+            name_of(queue), consumer_tag, prefetch, directory, arguments, no_ack=no_ack, exclusive=exclusive,
+            no_local=no_local)
         return FileConsumer(cast("Channel", self), found, queue)
 
     # Streams
@@ -169,10 +163,8 @@ class Amqp09Calls:
                        consumer_tag: str = "", arguments: dict[str, Any] | None = None) -> Consumer:
         """The messages of class stream of a queue, as they come; there is nothing to acknowledge. `routing_key` is the
         queue. `stream_qos` says how fast they come."""
-        core = channel_of(self._core)
-        sent = {"exclusive": exclusive, "no_local": no_local, "arguments": dict(arguments or {})}
-        found = core.new_stream_consumer(name_of(queue), sent)
-        found.tag = consumer_tag
+        found = channel_of(self._core).new_stream_consumer(
+            name_of(queue), consumer_tag, arguments, exclusive=exclusive, no_local=no_local)
         return Consumer(cast("Channel", self), found, queue)
 
     def stream_qos(self, consume_rate: int = 0, prefetch_size: int = 0, prefetch_count: int = 0, *,
@@ -195,10 +187,9 @@ class Amqp09Calls:
 
     # Class message
 
-    def transfer(self, body: str | bytes | bytearray | memoryview | os.PathLike[str] | IO[bytes],
-                 routing_key: str | Queue = "", exchange: str | Exchange = "", *, identifier: str = "",
-                 immediate: bool = False, progress: Progress | None = None, timeout: Limit = DEFAULT,
-                 properties: Properties | None = None, **keywords: Any) -> None:
+    def transfer(self, body: Source, routing_key: str | Queue = "", exchange: str | Exchange = "", *,
+                 identifier: str = "", immediate: bool = False, progress: Progress | None = None,
+                 timeout: Limit = DEFAULT, properties: Properties | None = None, **keywords: Any) -> None:
         """Publish a message of class message, of any size, and wait until the server has taken it.
 
         body        text, octets, a path, or a file that is read from where it stands; it must not change meanwhile
@@ -210,8 +201,7 @@ class Amqp09Calls:
         Raises `InvalidMessage` before anything is sent, and `Nacked` when no queue takes it.
         """
         core = channel_of(self._core)
-        file, ours = open_body(body)
-        try:
+        with body_of(body) as file:
             sending = Transfer(core, file, name_of(exchange), name_of(routing_key), identifier, immediate, properties,
                                keywords)
             while True:
@@ -219,11 +209,8 @@ class Amqp09Calls:
                     refused = self._transfer(sending, progress, timeout)
                     break
                 except ConnectionClosed:
-                    if self.connection.is_closed or core.transactional or core.branch:
+                    if self.connection.is_closed or core.in_transaction:
                         raise
-        finally:
-            if ours:
-                file.close()
         if refused is not None:
             raise refused
 
@@ -232,7 +219,7 @@ class Amqp09Calls:
         self.until_flowing(timeout)
         if sending.inline:
             return cast("Error | None", self._call("message.transfer", sending.send, timeout))
-        within = bool(core.transactional or core.branch)
+        within = core.in_transaction
         own = core if within else self._own_channel(timeout)
         sending.use(own)
         driver = self.connection.driver
@@ -274,16 +261,14 @@ class Amqp09Calls:
             raise
         return core
 
-    def consume_messages(self, queue: str | Queue, *, directory: str | os.PathLike[str] | None = None,
+    def consume_messages(self, queue: str | Queue, *, directory: Directory = None,
                          prefetch: int = 100, no_ack: bool = False, exclusive: bool = False, no_local: bool = False,
                          consumer_tag: str = "", arguments: dict[str, Any] | None = None) -> FileConsumer:
         """The messages of class message of a queue, of any size, as they come. What does not come in one frame goes to
         disk, as with `consume_files`, and goes on where it was interrupted. They are taken or rejected, not requeued."""
-        core = channel_of(self._core)
-        sent = {"no_ack": no_ack, "exclusive": exclusive, "no_local": no_local, "arguments": dict(arguments or {})}
-        found = core.new_message_consumer(
-            name_of(queue), prefetch, sent, None if directory is None else os.fspath(directory))
-        found.tag = consumer_tag
+        found = channel_of(self._core).new_message_consumer(
+            name_of(queue), consumer_tag, prefetch, directory, arguments, no_ack=no_ack, exclusive=exclusive,
+            no_local=no_local)
         return FileConsumer(cast("Channel", self), found, queue)
 
     def get_message(self, queue: str | Queue, *, no_ack: bool = False, timeout: Limit = DEFAULT) -> FileMessage | None:

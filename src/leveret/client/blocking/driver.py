@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from leveret.client.blocking.message import BlockingDelivery, BlockingMessage
+from leveret.client.blocking.message import BlockingDelivery, BlockingFileMessage, BlockingMessage
 from leveret.client.blocking.sockets import AnySocket, open_socket
 from leveret.client.blocking.waiter import BlockingWaiter, wake
 from leveret.client.core.backoff import Backoff
@@ -41,7 +41,6 @@ from leveret.client.errors import (
     anew,
 )
 from leveret.client.events import Closed, Connected, Event, Reconnecting
-from leveret.client.files import BlockingFileMessage
 from leveret.client.limit import DEFAULT, Default, Limit
 from leveret.client.parameters import Parameters
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from leveret.client.delivery import Delivery
+from leveret.client.files import FileContent
 from leveret.client.message import Message
 
 if TYPE_CHECKING:
@@ -28,6 +29,12 @@ class BlockingMessage(Message):
     def reject(self, requeue: bool = False) -> None:
         with self._channel.face.lock:
             super().reject(requeue)
+
+
+class BlockingFileMessage(BlockingMessage, FileContent):
+    """A file that was received by the blocking face; it may be settled from any thread."""
+
+    __slots__ = ()
 
 
 class BlockingDelivery(Delivery):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -27,6 +28,9 @@ from leveret.wire.amqp0.table_0_9 import V0_9
 if TYPE_CHECKING:
     from leveret.client.core.amqp09.connection import Amqp09Connection
     from leveret.client.core.connection import ConnectionCore
+
+# Where what is received goes; None is temporary files.
+Directory = str | os.PathLike[str] | None
 
 _FLAGS: Final = MANDATORY | IMMEDIATE
 _WITH_TICKET: Final = frozenset(name for name, spec in V0_9.by_name.items()
@@ -220,6 +224,11 @@ class Amqp09Channel(ChannelCore):
         """`channel.ping`: answered when the server has done everything that was sent before."""
         return self.ask("channel.ping", None, ("channel.ok",), on_reply)
 
+    @property
+    def in_transaction(self) -> bool:
+        """What is sent on it takes effect with a commit, and only on it."""
+        return self.transactional or bool(self.branch)
+
     # Access
 
     def request_access(self, access: Access) -> Waiter:
@@ -321,26 +330,41 @@ class Amqp09Channel(ChannelCore):
             counts = [one.prefetch for one in (*others, consumer)]
             self.cast("basic.qos", {"prefetch_count": 0 if 0 in counts else min(sum(counts), 0xFFFF)})
 
-    def new_file_consumer(self, queue: str, prefetch: int, arguments: dict[str, Any], directory: str | None,
-                          ) -> FileConsumerCore:
-        """One of class file that has not begun; the files of a channel go to one directory, or to none."""
-        self.incoming.use(directory)
-        return FileConsumerCore(self, queue, prefetch, arguments, self.connection.host.message_class)
+    def new_file_consumer(self, queue: str, tag: str, prefetch: int, directory: Directory,
+                          arguments: dict[str, Any] | None, **options: bool) -> FileConsumerCore:
+        """One of class file that has not begun; the files of a channel go to one directory, or to none. `options` are
+        fields of `file.consume`."""
+        self._receive_in(directory)
+        consumer = FileConsumerCore(self, queue, prefetch, {**options, "arguments": dict(arguments or {})},
+                                    self.connection.host.message_class)
+        consumer.tag = tag
+        return consumer
 
-    def new_message_consumer(self, queue: str, prefetch: int, arguments: dict[str, Any], directory: str | None,
-                             ) -> MessageConsumerCore:
+    def new_message_consumer(self, queue: str, tag: str, prefetch: int, directory: Directory,
+                             arguments: dict[str, Any] | None, **options: bool) -> MessageConsumerCore:
         """As `new_file_consumer`, of class message."""
         if self.transactional:
             raise NotSupported("messages of class message are answered in their order, which a roll-back breaks; expected a"
                                " channel without transactions to consume them on")
-        self.incoming.use(directory)
-        if not arguments["no_ack"]:
-            arguments["arguments"].setdefault("x-resume", True)
-        return MessageConsumerCore(self, queue, prefetch, arguments, self.connection.host.message_class)
+        self._receive_in(directory)
+        sent = dict(arguments or {})
+        if not options["no_ack"]:
+            sent.setdefault("x-resume", True)
+        consumer = MessageConsumerCore(self, queue, prefetch, {**options, "arguments": sent},
+                                       self.connection.host.message_class)
+        consumer.tag = tag
+        return consumer
 
-    def new_stream_consumer(self, queue: str, arguments: dict[str, Any]) -> StreamConsumerCore:
-        """One of class stream that has not begun."""
-        return StreamConsumerCore(self, queue, arguments, self.connection.host.message_class)
+    def _receive_in(self, directory: Directory) -> None:
+        self.incoming.use(None if directory is None else os.fspath(directory))
+
+    def new_stream_consumer(self, queue: str, tag: str, arguments: dict[str, Any] | None,
+                            **options: bool) -> StreamConsumerCore:
+        """One of class stream that has not begun. `options` are fields of `stream.consume`."""
+        consumer = StreamConsumerCore(self, queue, {**options, "arguments": dict(arguments or {})},
+                                      self.connection.host.message_class)
+        consumer.tag = tag
+        return consumer
 
     def stream_qos(self, consume_rate: int, prefetch_size: int, prefetch_count: int) -> Waiter:
         """`stream.qos`, of all streams of the channel."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
-import os
 import uuid
 from typing import IO, Any, Final
 
 from leveret.client.core.amqp09.channel import Amqp09Channel
+from leveret.client.core.amqp09.sources import read_exactly
 from leveret.client.core.channel import NOBODY
-from leveret.client.core.encoding import encode_body
 from leveret.client.core.host import Waiter
 from leveret.client.errors import InvalidMessage, Nacked
 from leveret.client.properties import Properties, from_keywords, in_milliseconds
@@ -26,20 +24,6 @@ _OK: Final = ("message.ok",)
 _OUTCOMES: Final = ("message.ok", "message.reject")
 _TEXTS: Final = ("message_id", "correlation_id", "reply_to", "content_type", "content_encoding", "user_id", "app_id")
 _NOT_THERE: Final = ("timestamp", "type", "cluster_id")
-
-Source = str | bytes | bytearray | memoryview | os.PathLike[str] | IO[bytes]
-
-
-def open_body(source: Source) -> tuple[IO[bytes], bool]:
-    """What to read from, and whether it is ours to close: text and octets are the body, a path is where it is."""
-    if isinstance(source, (str, bytes, bytearray, memoryview)):
-        return io.BytesIO(encode_body(source)), True
-    if isinstance(source, os.PathLike):
-        return open(source, "rb"), True
-    if not (hasattr(source, "read") and hasattr(source, "seek") and hasattr(source, "tell")):
-        raise InvalidMessage(f"text, octets, a path or a file that can be sought expected, not {type(source).__name__}")
-    return source, False
-
 
 class Transfer:
     """One message on its way. `size` and `sent` are in octets; `inline`: it goes in one method."""
@@ -106,11 +90,7 @@ class Transfer:
 
     def read(self) -> bytes:
         """The next octets. Raises `InvalidMessage` where the file is shorter by now."""
-        wanted = min(self._piece, self.size - self.sent)
-        data = self._file.read(wanted)
-        if len(data) < wanted:
-            raise InvalidMessage(f"the file has become shorter while it was sent: {self.size} octets expected")
-        return data
+        return read_exactly(self._file, min(self._piece, self.size - self.sent), self.size)
 
     def append(self, data: bytes) -> None:
         self._cast("message.append", {"reference": self._reference, "bytes": data})

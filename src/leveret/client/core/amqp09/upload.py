@@ -7,13 +7,12 @@ connection is lost.
 
 from __future__ import annotations
 
-import io
-import os
 import uuid
 from typing import IO, Any, Final
 
 from leveret.client.core.amqp09.channel import Amqp09Channel
 from leveret.client.core.amqp09.outgoing import OfClass, content_header
+from leveret.client.core.amqp09.sources import read_exactly
 from leveret.client.core.encoding import encode_flags
 from leveret.client.core.host import Waiter
 from leveret.client.errors import InvalidMessage
@@ -24,20 +23,6 @@ from leveret.wire.amqp0.commands import Method
 # Octets that are announced at once, and how many pieces may be on their way.
 PIECE: Final = 1 << 20
 AHEAD: Final = 4
-
-Source = str | bytes | bytearray | memoryview | os.PathLike[str] | IO[bytes]
-
-
-def open_source(source: Source) -> tuple[IO[bytes], bool]:
-    """What to read from, and whether it is ours to close. `InvalidMessage` for what is no file."""
-    if isinstance(source, (bytes, bytearray, memoryview)):
-        return io.BytesIO(source), True
-    if isinstance(source, (str, os.PathLike)):
-        return open(source, "rb"), True
-    if not (hasattr(source, "read") and hasattr(source, "seek") and hasattr(source, "tell")):
-        raise InvalidMessage(f"a path, octets or a file that can be sought expected, not {type(source).__name__}")
-    return source, False
-
 
 class Upload:
     """One file on its way.
@@ -100,11 +85,7 @@ class Upload:
 
     def read(self) -> bytes:
         """The next piece. Raises `InvalidMessage` where the file is shorter by now."""
-        wanted = min(PIECE, self.size - self.sent)
-        data = self._file.read(wanted)
-        if len(data) < wanted:
-            raise InvalidMessage(f"the file has become shorter while it was sent: {self.size} octets expected")
-        return data
+        return read_exactly(self._file, min(PIECE, self.size - self.sent), self.size)
 
     def stage(self, channel: Amqp09Channel, data: bytes) -> None:
         """Send a piece of what is open, and have the next one opened."""
