@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from leveret import blocking
 from leveret.client import amqp1
+from leveret.spark.finish import finish
 from leveret.spark.pipeline import Broker, Capture, Decode, Flow, PipelineError, TableOutput, archive, start_flow
 from leveret.spark.pipeline.direct import direct_of
 from leveret.spark.pipeline.direct_task import DirectTask
@@ -26,6 +27,7 @@ from tests.spark.test_history import seal
 from tests.spark.test_pipeline_flows import SCHEMA, plain_files
 from tests.spark.test_types import publish_raw
 from tests.support.broker import LeveretProcess
+from tests.support.requests import ask
 
 BAD = [b"{broken", b'{"id": "text"}', b"", b"\xff", b'{"customer": "c"}']
 # For these, only Spark knows: they are good all the same.
@@ -76,14 +78,19 @@ def test_bodies_as_they_are_and_no_days(spark: SparkSession, broker: LeveretProc
     declare_stream(connection, name)
     publish_raw(broker, name)
     publish(connection, "", [b"\xff", b"{", b""], name)
-    run_to_end(archive(spark, Broker(url=broker.url()), Capture(stream=name),
-                       TableOutput(path=str(tmp_path / "table"), partition=[]), checkpoint=str(tmp_path / "checkpoint"),
-                       name=name, once=True))
+    queries = archive(spark, Broker(url=broker.url()), Capture(stream=name),
+                      TableOutput(path=str(tmp_path / "table"), partition=[]), checkpoint=str(tmp_path / "checkpoint"),
+                      name=name, once=True)
+    run_to_end(queries)
     path, = (tmp_path / "table").glob("*.parquet")
     assert pq.ParquetFile(path).metadata.created_by.startswith("parquet-cpp-arrow")
     found = spark.read.parquet(str(tmp_path / "table")).orderBy("offset").collect()
     assert found == read(spark, broker.url(), stream=name).orderBy("offset").collect()
     assert [bytes(row.body) for row in found] == [b"\0\xffab", b"\xff", b"{", b""]
+    # The broker hears how far that was.
+    assert [finish(query) for query in queries] == [1]
+    with connection.channel() as channel:
+        assert ask(channel, "stream.lag", stream=name, consumer=name)["lag"] == 0
 
 
 @pytest.mark.parametrize("ends", ["before the plan", "in the middle of the moves", "behind the moves"])

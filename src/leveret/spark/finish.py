@@ -11,7 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from leveret.spark.errors import SparkError
-from leveret.spark.source import AmqpDataSource
+from leveret.spark.source import DIRECT, DIRECT_TASK, AmqpDataSource
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -50,7 +50,7 @@ def finish(query: StreamingQuery) -> int:
 
 
 def _sources(execution: Any) -> list[tuple[Any, dict[str, str]]]:
-    """The sources of this format, and their options."""
+    """The sources of this format, or of archives, and their options."""
     found = []
     leaves = execution.logicalPlan().collectLeaves()
     for index in range(leaves.size()):
@@ -58,8 +58,10 @@ def _sources(execution: Any) -> list[tuple[Any, dict[str, str]]]:
         if not leaf.getClass().getSimpleName().startswith("StreamingDataSourceV2"):
             continue
         relation = leaf.relation()
-        if relation.table().name() == AmqpDataSource.name():
-            found.append((leaf.stream(), dict(relation.options().asCaseSensitiveMap())))
+        if relation.table().name() in (AmqpDataSource.name(), DIRECT):
+            options = dict(relation.options().asCaseSensitiveMap())
+            options.pop(DIRECT_TASK, None)
+            found.append((leaf.stream(), options))
     return found
 
 

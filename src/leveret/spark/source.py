@@ -22,6 +22,9 @@ from leveret.spark.target import Target, find_target
 # Seconds for a broker that does not answer when a query is defined: it is more often a mistake in the URL than one that
 # starts again just now.
 PATIENCE_AT_FIRST: Final = 5.0
+# The source of flows whose tasks write what they read, and the option that only it has: how.
+DIRECT: Final = "amqp_direct"
+DIRECT_TASK: Final = "task"
 
 
 _OF_SPARK = ("checkpointlocation", "queryname")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -14,11 +13,9 @@ from pyspark.sql.types import StructType
 
 from leveret.spark.options import Settings
 from leveret.spark.pipeline.direct_task import TOLD, DirectTask
-from leveret.spark.source import AmqpDataSource
+from leveret.spark.source import DIRECT, DIRECT_TASK, AmqpDataSource
 from leveret.spark.stream_reader import StreamReader
 from leveret.spark.target import Target
-
-_TASK: Final = "task"
 
 
 class DirectSource(AmqpDataSource):
@@ -26,12 +23,12 @@ class DirectSource(AmqpDataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         given = dict(options)
-        self._task = DirectTask(**json.loads(given.pop(_TASK)))
+        self._task = DirectTask(**json.loads(given.pop(DIRECT_TASK)))
         super().__init__(given)
 
     @classmethod
     def name(cls) -> str:
-        return "amqp_direct"
+        return DIRECT
 
     def schema(self) -> StructType:
         return from_arrow_schema(TOLD)
@@ -54,4 +51,4 @@ class DirectReader(StreamReader):
 
 def with_task(options: dict[str, str], task: DirectTask) -> dict[str, str]:
     """Options of the source."""
-    return options | {_TASK: json.dumps(asdict(task))}
+    return options | {DIRECT_TASK: json.dumps(asdict(task))}
