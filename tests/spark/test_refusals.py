@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -90,8 +92,12 @@ def test_latest_needs_a_name(broker: LeveretProcess, connection: blocking.Connec
         initial(consumerName="c", endingOffsets="latest")
     initial(consumerName="c", startingOffsets=f'{{"{name}": 0}}')
     publish(connection, name, numbers(0, 10))
-    with pytest.raises(OffsetError, match="consumer 'c' began at 0; expected another consumerName"):
+    with pytest.raises(OffsetError, match="consumer 'c' began at 0; expected another consumerName") as refusal:
         initial(consumerName="c", startingOffsets=f'{{"{name}": 5}}')
+    # The command that it names is one, and helps.
+    command = str(refusal.value).split("`")[1].split()
+    subprocess.run([sys.executable, "-m", *command, "--data-dir", str(broker.data_dir)], check=True, timeout=60)
+    assert initial(consumerName="c", startingOffsets=f'{{"{name}": 5}}')
 
 
 def test_a_checkpoint_of_something_else(broker: LeveretProcess, connection: blocking.Connection, name: str) -> None:

@@ -79,7 +79,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if offset != begin and isinstance(self.settings.starting_offsets, dict):
             raise OffsetError(f"option startingOffsets: it begins at offset {begin} of stream {info.name!r}, but consumer "
                               f"{consumer!r} began at {offset}; expected another consumerName, or `leveret streams "
-                              "set-offset` to make the broker forget")
+                              f"forget {info.name} {consumer}` before")
         return offset
 
     # How far it goes
