@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from leveret import blocking
-from leveret.spark.pipeline.run import no_messages
+from leveret.spark.pipeline.capture import no_messages
 
 
 def publish(connection: blocking.Connection, exchange: str, bodies: Iterable[bytes], key: str = "k",

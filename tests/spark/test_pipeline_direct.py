@@ -118,7 +118,7 @@ def test_a_query_that_ends_in_a_batch_goes_on(
         write_text(self, path, text)
 
     def failing_listing(self: Files, path: str) -> list[str]:
-        if ends == "behind the moves":
+        if ends == "behind the moves" and path.startswith("_leveret"):
             raise InterruptedError
         return listing(self, path)
 
@@ -158,6 +158,35 @@ def test_files_of_tasks_that_came_to_nothing_go(
     assert len(plain_files(tmp_path / "table")) == 3
 
 
+@pytest.mark.parametrize("directory", ["a b#c%20d\u00e4\u65e5", "[1]{a,b}*?\\c"], ids=["letters", "patterns"])
+def test_a_table_in_a_directory_of_any_name(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
+                                            name: str, tmp_path: Path, directory: str) -> None:
+    declare_stream(connection, name)
+    publish(connection, "", [*orders(20), BAD[0], ODD[0]], name)
+    table = tmp_path / directory / "table"
+    for _ in range(2):
+        run_to_end(archive(spark, Broker(url=broker.url()), Capture(stream=name), TableOutput(path=str(table)),
+                           checkpoint=str(tmp_path / "checkpoint"), name=name, once=True,
+                           decode=Decode(format="json", schema=SCHEMA, quarantine=str(tmp_path / directory / "bad"))))
+        publish(connection, "", [*orders(20, 20), BAD[0], ODD[0]], name)
+    assert sorted(row["data"]["id"] for row in plain_files(table)) == sorted([*range(40), 1000, 1000])
+    assert len(plain_files(tmp_path / directory / "bad")) == 2
+
+
+def test_the_decoded_column_may_be_called_as_a_partition(spark: SparkSession, broker: LeveretProcess,
+                                                         connection: blocking.Connection, name: str,
+                                                         tmp_path: Path) -> None:
+    declare_stream(connection, name)
+    publish(connection, "", orders(20), name)
+    for writer in ("auto", "spark"):
+        run_to_end(archive(spark, Broker(url=broker.url()), Capture(stream=name, consumer=writer),
+                           TableOutput(path=str(tmp_path / writer), writer=writer),
+                           checkpoint=str(tmp_path / f"{writer}-checkpoint"), name=writer, once=True,
+                           decode=Decode(format="json", schema=SCHEMA, column="Day", on_error="drop")))
+        assert [path.name.partition("=")[0] for path in (tmp_path / writer).glob("*=*")] == ["append_time_day"]
+        assert spark.read.parquet(str(tmp_path / writer)).where("Day.id >= 0").count() == 20
+
+
 def test_a_file_that_the_driver_does_not_see_is_named(spark: SparkSession, broker: LeveretProcess,
                                                       connection: blocking.Connection, name: str, tmp_path: Path,
                                                       monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,6 +215,8 @@ def test_spark_writes_what_tasks_cannot(spark: SparkSession, tmp_path: Path) -> 
     for table in ({"writer": "spark"}, {"format": "iceberg"}, {"where": "offset > 1"}, {"columns": ["body"]},
                   {"partition": ["queue"]}, {"partition": ["day(timestamp)"]}):
         assert not is_direct(table=table), table
+    for column, schema in (("Body", "id INT"), ("data", "id INT, ID INT"), ("data", "a STRUCT<id: INT, ID: INT>")):
+        assert not is_direct(decode=Decode(format="json", schema=schema, column=column, on_error="drop")), schema
     two = [TableOutput(path=str(tmp_path / name)) for name in "ab"]
     assert not is_direct(table={"path": str(tmp_path / "t{1}")})  # Spark would take it for a pattern
     assert not is_direct(tables=two) and not is_direct(tables=[])

@@ -63,7 +63,7 @@ def arrow_type(kind: DataType) -> pa.DataType | None:
             return None if element is None or not kind.containsNull else pa.list_(pa.field("element", element))
         case t.StructType():
             fields = [(field.name, _within(field.dataType)) for field in kind.fields]
-            names = {field.name for field in kind.fields}
+            names = {field.name.lower() for field in kind.fields}
             if not fields or len(names) < len(fields) or any(of is None for _, of in fields) or \
                     not all(field.nullable for field in kind.fields):
                 return None
@@ -82,7 +82,7 @@ def json_decoder(schema: StructType) -> JsonDecoder | None:
     fields: list[pa.Field] = []
     for field in schema.fields:
         kind = arrow_type(field.dataType)
-        if kind is None or field.name in {other.name for other in fields}:
+        if kind is None or field.name.lower() in {other.name.lower() for other in fields}:
             return None
         fields.append(pa.field(field.name, kind, field.nullable))
     return JsonDecoder(fields) if fields else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from leveret.spark.connection import ControlClient, endpoint_of
 from leveret.spark.options import read_options
@@ -72,3 +72,16 @@ def control_client(broker: Broker, name: str) -> ControlClient:
 def read_stream(spark: SparkSession, capture: Capture, broker: Broker, flow: str) -> DataFrame:
     """The messages as they come."""
     return spark.readStream.format("amqp").options(**source_options(capture, broker, flow)).load()
+
+
+def no_messages(spark: SparkSession, columns: Any = None) -> DataFrame:
+    """A DataFrame of the messages' columns without a row.
+
+    columns  as the data source's option has them; None for all
+    """
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    from leveret.segments.schema import TABLE_SCHEMA
+
+    df = spark.createDataFrame([], from_arrow_schema(TABLE_SCHEMA))
+    return df.select(*(name.strip() for name in str(columns).split(","))) if columns is not None else df

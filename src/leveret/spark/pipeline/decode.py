@@ -30,7 +30,7 @@ def decoded(df: DataFrame, decode: Decode) -> DataFrame:
         return df.withColumn(ERROR, F.lit(None).cast("string"))
     if "body" not in df.columns:
         raise PipelineError("decode: the messages have no column body; expected it among the source's option columns")
-    if decode.column in df.columns:
+    if has_column(df.columns, decode.column):
         raise PipelineError(f"decode.column is {decode.column!r}, which the messages have already; choose another name")
     if decode.format == "json":
         return _json(df, decode)
@@ -97,6 +97,11 @@ def json_schema(decode: Decode) -> StructType:
         raise PipelineError(f"decode.schema is of the type {parsed.simpleString()}; expected columns, such as "
                             "\"id BIGINT NOT NULL, name STRING\"")
     return parsed
+
+
+def has_column(columns: list[str], name: str) -> bool:
+    """For Spark names that differ in case only are the same."""
+    return name.lower() in map(str.lower, columns)
 
 
 def _json(df: DataFrame, decode: Decode) -> DataFrame:

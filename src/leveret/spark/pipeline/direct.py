@@ -19,7 +19,7 @@ from leveret.spark.history import GLOB, STRICT
 from leveret.spark.options import read_options
 from leveret.spark.pipeline import capture as capturing
 from leveret.spark.pipeline.arrow_json import json_decoder
-from leveret.spark.pipeline.decode import json_schema
+from leveret.spark.pipeline.decode import has_column, json_schema
 from leveret.spark.pipeline.direct_source import DirectSource, with_task
 from leveret.spark.pipeline.direct_task import DirectTask
 from leveret.spark.pipeline.files import Files
@@ -83,8 +83,8 @@ def direct_of(spark: SparkSession, flow: Flow, broker: Broker, checkpoint: str) 
     columns = table_schema(read_options(options).columns).names
     timezone = spark.conf.get("spark.sql.session.timeZone") or ""
     place = Files(spark, table.path).url()
-    partitions = _partitions(table, columns, timezone)
     schema = _schema(flow.decode, columns)
+    partitions = _partitions(table, [*columns, flow.decode.column] if schema else columns, timezone)
     if not place.startswith(_LOCAL) or GLOB & set(place) or partitions is None or schema is None:
         return None
     # Every run of a query finds the directory of the one before, and no other query's.
@@ -110,7 +110,7 @@ def _schema(decode: Decode, columns: list[str]) -> str | None:
     """Of the bodies, "" for none; None where they cannot be decoded in the tasks."""
     if decode.format == "raw":
         return ""
-    if decode.format != "json" or "body" not in columns or decode.column in columns:
+    if decode.format != "json" or "body" not in columns or has_column(columns, decode.column):
         return None
     schema = json_schema(decode)
     return None if json_decoder(schema) is None else schema.json()

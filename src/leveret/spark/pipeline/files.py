@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+def as_it_is(path: str) -> str:
+    """A path or URL for readers of Spark's, which take some characters in it for a pattern of names."""
+    return re.sub(r"([][{}*?\\])", r"\\\1", path)
 
 
 class Files:
@@ -27,6 +33,10 @@ class Files:
 
     def exists(self, name: str) -> bool:
         return bool(self._system.exists(self._path(name)))
+
+    def is_file(self, name: str) -> bool:
+        path = self._path(name)
+        return bool(self._system.exists(path) and self._system.getFileStatus(path).isFile())
 
     def make_directory(self, name: str) -> None:
         self._system.mkdirs(self._path(name))

@@ -19,6 +19,7 @@ from leveret.spark.pipeline.decode import ERROR, bad_rows, decoded, good_rows
 from leveret.spark.pipeline.direct import Direct, direct_of
 from leveret.spark.pipeline.exchanges import ExchangeWriter, publishable
 from leveret.spark.pipeline.model import Broker, Capture, Decode, ExchangeOutput, TableOutput
+from leveret.spark.pipeline.places import check_place, check_table
 from leveret.spark.pipeline.session import register
 from leveret.spark.pipeline.tables import Ready, TableWriter, partition_columns, shaped
 from leveret.spark.pipeline.transform import Function
@@ -83,6 +84,19 @@ class Flow:
         for exchange in self.exchanges:
             publishable(rows, exchange)
 
+    def check_places(self, messages: DataFrame) -> None:
+        """See what is where tables are to be. `PipelineError` where the rows do not fit; messages as of `check`."""
+        spark = messages.sparkSession
+        if self.quarantines:
+            assert self.decode.quarantine is not None
+            check_place(spark, self.decode.quarantine, "quarantine")
+        if self.tables:
+            rows = self.good(self.judged(messages))
+            if self.transform is not None:
+                rows = self.transform(rows)
+            for table in self.tables:
+                check_table(spark, table, shaped(rows, table).schema)
+
 
 def start_flow(spark: SparkSession, flow: Flow, broker: Broker, checkpoint: str,
                once: bool = False, source: DataFrame | None = None) -> list[StreamingQuery]:
@@ -94,6 +108,8 @@ def start_flow(spark: SparkSession, flow: Flow, broker: Broker, checkpoint: str,
     """
     register(spark)
     if source is None:
+        if flow.transform is None:  # what a function makes of messages is known before `run` only, or by the first batch
+            flow.check_places(capturing.no_messages(spark, flow.capture.options.get("columns")))
         capturing.declare(flow.capture, broker, flow.name)
         direct = direct_of(spark, flow, broker, checkpoint)
         if direct is not None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leveret.spark.errors import OptionError
 from leveret.spark.options import read_options
-from leveret.spark.pipeline.capture import source_options
+from leveret.spark.pipeline.capture import no_messages, source_options
 from leveret.spark.pipeline.errors import PipelineError
 from leveret.spark.pipeline.exchanges import sink_options
 from leveret.spark.pipeline.flow import Flow
@@ -20,7 +20,7 @@ from leveret.spark.pipeline.session import make_session
 from leveret.spark.pipeline.supervise import Supervisor
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 
 def run_pipeline(path: str, *, master: str | None = None, url: str | None = None, once: bool = False,
@@ -41,7 +41,7 @@ def run_loaded(pipeline: Pipeline, *, once: bool = False, submitted: bool = Fals
     flows = flows_of(pipeline)
     spark = make_session(pipeline.name, None if submitted else pipeline.spark.master, pipeline.spark.conf)
     try:
-        plan(spark, flows)
+        plan(spark, flows, True)
         supervisor = Supervisor(spark, pipeline, flows, once, echo)
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -82,12 +82,18 @@ def flows_of(pipeline: Pipeline) -> dict[str, Flow]:
     return flows
 
 
-def plan(spark: SparkSession, flows: Mapping[str, Flow]) -> list[str]:
-    """Have Spark plan every flow over no messages; what each of them does."""
+def plan(spark: SparkSession, flows: Mapping[str, Flow], places: bool = False) -> list[str]:
+    """Have Spark plan every flow over no messages; what each of them does.
+
+    places  whether what is there where tables are to be is looked at, too
+    """
     lines = []
     for name, flow in flows.items():
         try:
-            flow.check(no_messages(spark.newSession(), flow.capture.options.get("columns")))
+            messages = no_messages(spark.newSession(), flow.capture.options.get("columns"))
+            flow.check(messages)
+            if places:
+                flow.check_places(messages)
         except PipelineError as error:
             raise PipelineError(f"flows.{name}: {error}") from None
         except Exception as error:
@@ -98,16 +104,3 @@ def plan(spark: SparkSession, flows: Mapping[str, Flow]) -> list[str]:
                     for exchange in flow.exchanges]
         lines.append(f"{name}: {flow.decode.format} to {', '.join(outputs)}")
     return lines
-
-
-def no_messages(spark: SparkSession, columns: Any = None) -> DataFrame:
-    """A DataFrame of the messages' columns without a row.
-
-    columns  as the data source's option has them; None for all
-    """
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    from leveret.segments.schema import TABLE_SCHEMA
-
-    df = spark.createDataFrame([], from_arrow_schema(TABLE_SCHEMA))
-    return df.select(*(name.strip() for name in str(columns).split(","))) if columns is not None else df

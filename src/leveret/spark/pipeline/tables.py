@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import UNSET
 
+from leveret.spark.pipeline.decode import has_column
 from leveret.spark.pipeline.errors import PipelineError
 from leveret.spark.pipeline.files import Files
 from leveret.spark.pipeline.model import TableOutput
@@ -55,7 +56,7 @@ def partition_columns(output: TableOutput, columns: list[str]) -> dict[str, tupl
             raise PipelineError(f"table {output.path}: partition {text!r} is of a column that the rows do not have; "
                                 f"they have {', '.join(columns)}")
         name = transform or plain
-        if transform and (name in columns or name in found):
+        if transform and (has_column(columns, name) or name in found):
             name = f"{source}_{transform}"
         found[name] = (transform or "", source or plain)
     return found
