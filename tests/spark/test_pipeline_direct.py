@@ -74,7 +74,7 @@ def test_the_rows_are_those_that_spark_writes(spark: SparkSession, broker: Lever
 
 
 def test_bodies_as_they_are_and_no_days(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
-                                        name: str, tmp_path: Path) -> None:
+                                        name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     declare_stream(connection, name)
     publish_raw(broker, name)
     publish(connection, "", [b"\xff", b"{", b""], name)
@@ -87,6 +87,9 @@ def test_bodies_as_they_are_and_no_days(spark: SparkSession, broker: LeveretProc
     found = spark.read.parquet(str(tmp_path / "table")).orderBy("offset").collect()
     assert found == read(spark, broker.url(), stream=name).orderBy("offset").collect()
     assert [bytes(row.body) for row in found] == [b"\0\xffab", b"\xff", b"{", b""]
+    queries[0].explain(extended=True)
+    plan = capsys.readouterr().out
+    assert "amqp_direct" in plan and "guest" not in plan
     # The broker hears how far that was.
     assert [finish(query) for query in queries] == [1]
     with connection.channel() as channel:
