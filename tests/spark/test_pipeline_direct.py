@@ -220,6 +220,13 @@ def test_spark_writes_what_tasks_cannot(spark: SparkSession, tmp_path: Path) -> 
         assert not is_direct(table=table), table
     for column, schema in (("Body", "id INT"), ("data", "id INT, ID INT"), ("data", "a STRUCT<id: INT, ID: INT>")):
         assert not is_direct(decode=Decode(format="json", schema=schema, column=column, on_error="drop")), schema
+    before = str(spark.conf.get("spark.sql.session.timeZone"))
+    try:
+        for zone in ("GMT+01:00", "+01:00", "ACT"):  # Java's
+            spark.conf.set("spark.sql.session.timeZone", zone)
+            assert not is_direct(), zone
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
     two = [TableOutput(path=str(tmp_path / name)) for name in "ab"]
     assert not is_direct(table={"path": str(tmp_path / "t{1}")})  # Spark would take it for a pattern
     assert not is_direct(tables=two) and not is_direct(tables=[])

@@ -101,7 +101,7 @@ def _partitions(table: TableOutput, columns: list[str], timezone: str) -> list[t
         return None
     try:
         ZoneInfo(timezone)
-    except (ValueError, OSError):  # Java knows more names
+    except (KeyError, ValueError, OSError):  # Java knows more names
         return None
     return [(name, transform) for name, (transform, _) in found.items()]
 
