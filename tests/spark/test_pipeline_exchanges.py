@@ -126,6 +126,48 @@ def test_an_archive_is_replayed_in_order_and_once(spark: SparkSession, broker: L
         replay(spark, where, str(tmp_path / "table"), ExchangeOutput(), name="x", where="colour = 1")
 
 
+def test_a_name_is_for_one_replay(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str,
+                                  tmp_path: Path) -> None:
+    with connection.channel() as channel:
+        channel.declare_queue(name, durable=True, arguments=STREAM)
+        channel.declare_queue(f"{name}-again", durable=True)
+    where = Broker(url=broker.url())
+
+    def archived(first: int, count: int) -> None:
+        publish(connection, "", orders(count, first), name)
+        run_to_end(archive(spark, where, Capture(stream=name), TableOutput(path=str(tmp_path / "table")),
+                           checkpoint=str(tmp_path / "checkpoint"), name=name, once=True))
+
+    def replayed(**options: Any) -> int:
+        to = ExchangeOutput(exchange="", routing_key=options.pop("key", f"{name}-again"))
+        return replay(spark, where, str(tmp_path / "table"), to, name=name, **options)
+
+    archived(0, 30)
+    assert replayed(where="offset < 30") == 30
+    archived(30, 20)
+    assert replayed(where="offset < 30") == 30
+    for other in ({}, {"where": "offset >= 20"}, {"where": "offset < 20"}, {"where": "offset < 30", "key": "nowhere"}):
+        with pytest.raises(PipelineError, match=r"has published 30 messages, and not the first ones of those"):
+            replayed(**other)
+    assert len(taken(connection, f"{name}-again")) == 30
+
+
+def test_an_archive_of_a_queue_is_replayed(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
+                                           name: str, tmp_path: Path) -> None:
+    with connection.channel() as channel:
+        channel.declare_queue(name, durable=True)
+        channel.declare_queue(f"{name}-again", durable=True)
+    publish(connection, "", orders(30), name)
+    where = Broker(url=broker.url())
+    run_to_end(archive(spark, where, Capture(queue=name), TableOutput(path=str(tmp_path / "table")),
+                       checkpoint=str(tmp_path / "checkpoint"), name=name, once=True))
+    lines: list[str] = []
+    assert replay(spark, where, str(tmp_path / "table"), ExchangeOutput(exchange="", routing_key=f"{name}-again"),
+                  name=name, echo=lines.append) == 30
+    assert lines == ["30 messages"]
+    assert [json.loads(message.body)["id"] for message in taken(connection, f"{name}-again")] == list(range(30))
+
+
 def bury(connection: blocking.Connection, name: str) -> str:
     """Thirty orders with one key and ten with another are rejected, and one message is put among them by hand."""
     dead = f"{name}-dead"

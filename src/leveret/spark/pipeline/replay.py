@@ -1,12 +1,14 @@
 """An archive, or a part of a stream, back to an exchange.
 
 Messages go in the order in which they were appended, each partition's in its own order. They are written in steps, each
-under the replay's name and the step's number: a replay that is started again under its name goes on where it was, and
-publishes nothing twice. With a rate, a step is what a second may take.
+under the replay's name and a version, which says how many messages were published with it and which ones: a replay that is
+started again under its name goes on where it was, and publishes nothing twice; where that is not to be found in what is
+selected now, it is refused. With a rate, a step is what a second may take.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from collections.abc import Callable
@@ -24,6 +26,12 @@ if TYPE_CHECKING:
 STEP = 200_000
 LEAST = 50
 
+# Bits of a version below the count.
+_BITS = 20
+# Messages of a queue have no time: so many positions of theirs are taken for a second, and all of these for the first ones.
+_POSITIONS = 10_000
+_UNTIMED = -(1 << 40)
+
 _SECOND, _PART = "__second", "__part"
 
 
@@ -37,7 +45,7 @@ def replay(spark: SparkSession, broker: Broker, messages: DataFrame | str, to: E
     name          of the replay: what was published under it is not published again
     where         an SQL expression over the messages' columns
     since, until  times of appending, such as "2026-11-22 10:00:00", UTC; the latter is not included
-    rate          messages a second, over all partitions
+    rate          messages a second, over all partitions; the same when the replay goes on
     partitions    tasks that publish at a time; messages of one queue and partition are in one of them
     """
     from pyspark.sql import functions as F
@@ -51,13 +59,13 @@ def replay(spark: SparkSession, broker: Broker, messages: DataFrame | str, to: E
     try:
         steps = planned.groupBy(_SECOND, _PART).count().orderBy(_SECOND, _PART).collect()
         options = {**sink_options(to, broker), "txnAppId": f"replay-{name}"}
-        done = _published_steps(broker, options["txnAppId"])
-        began, sent, before = time.monotonic(), 0, 0
-        for number, group in enumerate(_grouped(steps, size)):
+        groups = _grouped(steps, size)
+        versions = _versions(groups, to)
+        done = _steps_done(broker, options["txnAppId"], name, versions)
+        before: int = sum(size for group in groups[:done] for _, _, size in group)
+        began, sent = time.monotonic(), 0
+        for group, version in zip(groups[done:], versions[done:], strict=True):
             count = sum(size for _, _, size in group)
-            if number <= done:
-                before += count
-                continue
             if rate is not None:
                 time.sleep(max(0.0, began + sent / rate - time.monotonic()))
             first, last = group[0], group[-1]
@@ -66,23 +74,41 @@ def replay(spark: SparkSession, broker: Broker, messages: DataFrame | str, to: E
             step = planned.where(second.between(first[0], last[0])).where(
                 ((second > first[0]) | (part >= first[1])) & ((second < last[0]) | (part <= last[1])))
             rows = publishable(_in_order(step, partitions), to)
-            rows.write.format("amqp").options(**options).option("txnVersion", number).mode("append").save()
+            rows.write.format("amqp").options(**options).option("txnVersion", version).mode("append").save()
             sent += count
             if echo is not None:
-                echo(f"{before + sent:,} messages, until {_time(last[0])}")
+                until = f", until {_time(last[0])}" if last[0] >= 0 else ""
+                echo(f"{before + sent:,} messages{until}")
     finally:
         planned.unpersist()
     return before + sent
 
 
-def _published_steps(broker: Broker, application: str) -> int:
-    """The last step that was published under a replay's name; -1 where there is none."""
+def _versions(groups: list[list[Any]], to: ExchangeOutput) -> list[int]:
+    """Of each step: the messages up to its end, and behind that a digest of where they go and of which they are."""
+    digest = hashlib.sha256(repr((to.exchange, to.routing_key)).encode())
+    versions, count = [], 0
+    for group in groups:
+        digest.update(repr([tuple(step) for step in group]).encode())
+        count += sum(size for _, _, size in group)
+        versions.append(count << _BITS | int.from_bytes(digest.digest()[:4]) >> 32 - _BITS)
+    return versions
+
+
+def _steps_done(broker: Broker, application: str, name: str, versions: list[int]) -> int:
+    """How many steps were published under the replay's name. `PipelineError` where they were other ones."""
     client = control_client(broker, application)
     try:
         last = client.request("stage.last", app=application)["batch"]
     finally:
         client.close()
-    return -1 if last is None else int(last)
+    if last is None:
+        return 0
+    if last not in versions:
+        raise PipelineError(f"replay: {name!r} has published {last >> _BITS:,} messages, and not the first ones of those "
+                            "that are selected now; expected the same messages, exchange, key and rate as before, or "
+                            "another name")
+    return versions.index(last) + 1
 
 
 def _selected(df: DataFrame, where: str | None, since: str | None, until: str | None) -> DataFrame:
@@ -101,7 +127,8 @@ def _selected(df: DataFrame, where: str | None, since: str | None, until: str | 
                 df = df.where(f"append_time {sign} TIMESTAMP '{text}'")
     except PySparkException as error:
         raise PipelineError(f"replay: where, since or until: {str(error).strip().splitlines()[0]}") from None
-    return df.withColumn(_SECOND, F.unix_seconds("append_time"))
+    untimed = F.floor(F.col("offset") / _POSITIONS) + _UNTIMED
+    return df.withColumn(_SECOND, F.coalesce(F.unix_seconds("append_time"), untimed))
 
 
 def _steps(df: DataFrame, size: int) -> DataFrame:
