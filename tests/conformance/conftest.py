@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.peer import Channel, Peer
+from tests.conformance.sockets import sockets
 from tests.support.broker import Broker, LeveretProcess, basic_config, leveret_only, start_broker
 
 MODES = {"rabbitmq": "/", "strict": "strict"}
@@ -87,16 +88,7 @@ def _skip_what_rabbitmq_lacks(request: pytest.FixtureRequest) -> None:
 @pytest.fixture
 def raw(broker: Broker) -> Iterator[Callable[..., Peer]]:
     """A factory of sockets on which nothing was said yet."""
-    peers: list[Peer] = []
-
-    def make(**options: int) -> Peer:
-        peer = Peer(broker.host, broker.port, **options)
-        peers.append(peer)
-        return peer
-
-    yield make
-    for peer in peers:
-        peer.drop()
+    yield from sockets(Peer, broker)
 
 
 Connect = Callable[..., Peer]

@@ -150,15 +150,20 @@ class Peer:
                 self.inboxes.setdefault(number, deque()).append(value)
 
     def read_frame(self, deadline: float | None = None) -> tuple[int, Any]:
+        kind, channel, payload = self.read_payload(deadline)
+        consumed, number, value = frame.unmarshal(octets(kind, channel, payload))
+        assert (consumed, number) == (len(payload) + 8, channel)
+        return channel, value
+
+    def read_payload(self, deadline: float | None = None) -> tuple[int, int, bytes]:
+        """Type, channel and payload of the next frame."""
         start = self.read_octets(7, deadline)
         kind, channel, size = struct.unpack(">BHI", start)
         rest = self.read_octets(size + 1, deadline)
         assert rest[-1] == 0xCE, f"no frame end: {(start + rest)[:100]!r}"
         assert kind in (METHOD_FRAME, HEADER_FRAME, BODY_FRAME, HEARTBEAT_FRAME), f"frame type {kind}"
         assert size + 8 <= self.frame_max, f"a frame of {size + 8} octets, {self.frame_max} were agreed"
-        consumed, number, value = frame.unmarshal(start + rest)
-        assert (consumed, number) == (size + 8, channel)
-        return channel, value
+        return kind, channel, rest[:-1]
 
     def expect(self, channel: int, kind: type[M]) -> M:
         """The next frame on the channel, which must be this method."""

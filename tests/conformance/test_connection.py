@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import pytest
@@ -10,17 +9,6 @@ import pytest
 from tests.conformance.conftest import Connect
 from tests.conformance.peer import Basic, Channel, ChannelClass, Connection, Exchange, Peer, Queue, method
 from tests.support.broker import Broker, LeveretProcess
-
-
-def wait_for_log(broker: LeveretProcess, wanted: str, after: int) -> str:
-    """The line of the log that has this text, when it has come."""
-    deadline = time.monotonic() + 10
-    while True:
-        for line in broker.log()[after:].splitlines():
-            if wanted in line:
-                return line
-        assert time.monotonic() < deadline, f"no line with {wanted!r} in:\n{broker.log()[after:]}"
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -70,7 +58,7 @@ def test_a_socket_that_ends_without_close_ok_is_logged(leveret: LeveretProcess, 
     peer = connect()
     peer.channel().quiet()
     peer.drop()
-    line = wait_for_log(leveret, f":{peer.local_port}", after)
+    line = leveret.wait_for_log(f":{peer.local_port}", after)
     assert "clos" in line.lower()
 
 
@@ -82,7 +70,7 @@ def test_a_socket_that_ends_after_close_but_without_close_ok_is_logged(leveret: 
     after = len(leveret.log())
     peer.read_connection_close(504)
     peer.drop()
-    wait_for_log(leveret, f":{peer.local_port}", after)
+    leveret.wait_for_log(f":{peer.local_port}", after)
 
 
 @pytest.mark.rule("0-9-1", "channel.close-ok.reporting")
@@ -94,7 +82,7 @@ def test_a_socket_that_ends_without_channel_close_ok_is_logged(leveret: LeveretP
     channel.expect(ChannelClass.Close)
     after = len(leveret.log())
     peer.drop()
-    wait_for_log(leveret, f":{peer.local_port}", after)
+    leveret.wait_for_log(f":{peer.local_port}", after)
 
 
 @pytest.mark.rule("0-9-1", "section.4.8")

@@ -3,57 +3,31 @@ nor made up, and when everybody has gone nothing is left behind."""
 
 from __future__ import annotations
 
-import logging
-from typing import Any
-
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, invariant, rule
 
 from leveret.wire.amqp0.commands import ContentMethod, Deliver, Method
-from tests.protocols.support import Channel, Client, Site, bytes_of
+from tests.protocols.machine import QUEUES, TwoClients
+from tests.protocols.support import Site, bytes_of
 
-QUEUES = ("one", "two", "three")
 CHANNELS = (1, 2)
 tags = st.integers(0, 12)
 
 
-class Errors(logging.Handler):
-    """Collects what the broker logs as its own failure."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage() + str(record.exc_info))
-
-
-class SessionMachine(RuleBasedStateMachine):
+class SessionMachine(TwoClients):
     """Three queues, two of which are durable, and two clients with two channels each."""
 
     @initialize(strict=st.booleans(), qos_spec=st.booleans())
     def begin(self, strict: bool, qos_spec: bool) -> None:
-        self.errors = Errors()
-        logging.getLogger("leveret").addHandler(self.errors)
-        self.site = Site(strict=strict, qos_spec=qos_spec)
-        self.clients: list[Client] = [self.site.connect(), self.site.connect()]
-        channel = self.clients[0].channel(1)
-        channel.declare("one", durable=True)
-        channel.declare("two", durable=True, arguments={
-            "x-max-length": 10, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "three"})
-        channel.declare("three")
-        self.count = 0
+        site = Site(strict=strict, qos_spec=qos_spec)
+        self.set_up(site, site.connect)
         self.sent: set[bytes] = set()
 
     def teardown(self) -> None:
-        if not hasattr(self, "errors"):
+        if not self.begun:
             return
-        logging.getLogger("leveret").removeHandler(self.errors)
-        for client in self.clients:
-            client.drop()
-        self.site.run()
-        assert not self.errors.lines
+        self.all_leave()
         for queue in self.site.vhost.queues.values():
             assert queue.unacked == 0
             assert queue.consumers == []
@@ -62,26 +36,6 @@ class SessionMachine(RuleBasedStateMachine):
             bodies = reader.bodies(name)
             assert len(bodies) == len(set(bodies)) and set(bodies) <= self.sent
             assert self.site.vhost.queues[name].memory == 0
-
-    def channel(self, which: int, number: int) -> Channel:
-        client = self.clients[which]
-        if not client.is_open:
-            client.drop()
-            client = self.clients[which] = self.site.connect()
-        if number not in client.session.channels:
-            while client.refusal()[0]:
-                pass  # answer what was closed
-            return client.channel(number)
-        return client.channels[number]
-
-    def settle(self) -> None:
-        for client in self.clients:
-            client.run()
-
-    def do(self, which: int, number: int, name: str, **arguments: Any) -> None:
-        channel = self.channel(which, number)
-        channel.send(name, **arguments)
-        self.settle()
 
     where = {"which": st.integers(0, 1), "number": st.sampled_from(CHANNELS)}
 
@@ -149,22 +103,9 @@ class SessionMachine(RuleBasedStateMachine):
         self.clients[which].engine.send(number, "channel.close", {"reply_code": 200})
         self.settle()
 
-    @rule(which=st.integers(0, 1))
-    def drop(self, which: int) -> None:
-        self.clients[which].drop()
-
-    @rule(which=st.integers(0, 1), full=st.booleans())
-    def socket(self, which: int, full: bool) -> None:
-        session = self.clients[which].session
-        if full:
-            session.pause_writing()
-        else:
-            session.resume_writing()
-        self.settle()
-
     @invariant()
     def nothing_is_counted_wrong(self) -> None:
-        if not hasattr(self, "site"):
+        if not self.begun:
             return
         held = dict.fromkeys(self.site.vhost.queues.values(), 0)
         for client in self.clients:
@@ -184,7 +125,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     @invariant()
     def each_message_came_from_somebody(self) -> None:
-        if not hasattr(self, "site"):
+        if not self.begun:
             return
         for client in self.clients:
             for item in client.received:

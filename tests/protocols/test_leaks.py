@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-import gc
 from typing import Any
 
 import pytest
 
-from leveret.broker.timers import Timed
 from leveret.broker.vhost import MAX_NOTED
 from leveret.protocols.v0_9_1.channel import MAX_GONE_TAGS
+from tests.protocols.census import census
 from tests.protocols.support import Channel, Site
 
 KINDS = ("Connection", "Channel", "ChannelConsumer", "Engine", "Queue", "Entry", "Message", "Route", "Binding",
          "WireChannel", "ConsumerTimeout", "PendingPublish", "MemoryRow")
-
-
-def census(site: Site) -> dict[str, int]:
-    """How many objects of the broker's there are, by kind. Compiled classes are found by their names, too."""
-    timers = site.broker.timers
-    for number in range(200):  # enough for the timers to clear away what was cancelled
-        timed = Timed()
-        timers.at(timers.now() + 10 ** 9 + number, timed)
-        timers.cancel(timed)
-    gc.collect()
-    counts = dict.fromkeys(KINDS, 0)
-    for item in gc.get_objects():
-        kind = type(item)
-        if kind.__name__ in counts and kind.__module__.startswith("leveret"):
-            counts[kind.__name__] += 1
-    return counts
 
 
 @pytest.fixture(params=[False, True], ids=["default", "strict"])
@@ -95,10 +78,10 @@ def test_connections_that_come_and_go(site: Site, how: str) -> None:
         empty(site)
 
     once()
-    before = census(site)
+    before = census(site, KINDS)
     for _ in range(5):
         once()
-    after = census(site)
+    after = census(site, KINDS)
     assert after == before
     assert not site.services.by_user.get("nobody") and len(site.services.sessions) == 1
 
@@ -119,10 +102,10 @@ def test_messages_that_wait_do_not_hold_on_to_the_connections_that_gave_them_bac
         channel.client.drop()
 
     once(0)
-    before = census(site)["Connection"]
+    before = census(site, KINDS)["Connection"]
     for number in range(5):
         once(number)
-    assert census(site)["Connection"] == before
+    assert census(site, KINDS)["Connection"] == before
 
 
 def test_channels_that_come_and_go_on_one_connection(site: Site) -> None:
@@ -141,10 +124,10 @@ def test_channels_that_come_and_go_on_one_connection(site: Site) -> None:
 
     for _ in range(2):
         once()
-    before = census(site)
+    before = census(site, KINDS)
     for _ in range(5):
         once()
-    assert census(site) == before
+    assert census(site, KINDS) == before
 
 
 def test_exclusive_queues_that_come_and_go_on_one_connection(site: Site) -> None:
@@ -160,9 +143,9 @@ def test_exclusive_queues_that_come_and_go_on_one_connection(site: Site) -> None
         channel.call("queue.delete", "queue.delete-ok", queue="x")
 
     once(20)
-    before = census(site)
+    before = census(site, KINDS)
     once(100)
-    after = census(site)
+    after = census(site, KINDS)
     assert after["Queue"] <= before["Queue"] + 20, (before, after)
 
 
@@ -179,10 +162,10 @@ def test_consumers_that_come_and_go(site: Site) -> None:
         channel.call("basic.cancel", "basic.cancel-ok", consumer_tag=tag)
 
     once()
-    before: dict[str, Any] = census(site)
+    before: dict[str, Any] = census(site, KINDS)
     for _ in range(10):
         once()
-    assert census(site) == before
+    assert census(site, KINDS) == before
     assert len(site.vhost.queues["shared"].rings) <= 1
 
 

@@ -215,6 +215,16 @@ class LeveretProcess(Broker):
         except FileNotFoundError:
             return ""
 
+    def wait_for_log(self, wanted: str, after: int = 0) -> str:
+        """The line of the log that has this text, behind so many characters, when it has come."""
+        deadline = time.monotonic() + 30
+        while True:
+            for line in self.log()[after:].splitlines():
+                if wanted in line:
+                    return line
+            assert time.monotonic() < deadline, f"no line with {wanted!r} in:\n{self.log()[after:]}"
+            time.sleep(0.02)
+
     def check_log(self) -> None:
         text = self.log()
         for sign in (

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from leveret import blocking
+from leveret.client import Event
+from leveret.client.events import Disconnected
 from tests.client.conftest import Connect
 from tests.support.broker import Broker, LeveretProcess
 from tests.support.proxy import Proxy
@@ -65,3 +67,27 @@ def block() -> Iterator[Open]:
     yield open
     for connection in opened:
         connection.close()
+
+
+class Died(Exception):
+    """What a sender dies of."""
+
+
+def die_after(most: int) -> Callable[[int, int], None]:
+    """A `progress` that ends the sending when more than so many octets were sent."""
+
+    def die(sent: int, size: int) -> None:
+        if sent > most:
+            raise Died
+
+    return die
+
+
+def let_through(proxy: Proxy) -> Callable[[Event], None]:
+    """An `on_event`: when the connection is lost, the proxy cuts no other."""
+
+    def lost(event: Event) -> None:
+        if isinstance(event, Disconnected):
+            proxy.cut_after = None
+
+    return lost

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from leveret.client import ChannelClosed, ConnectionClosed, Event, InvalidMessage, Returned
+from leveret.client import ChannelClosed, ConnectionClosed, InvalidMessage, Returned
 from leveret.client.aio.connection import Connection
 from leveret.client.core.amqp09.upload import PIECE
-from leveret.client.events import Disconnected
-from tests.client.amqp09.conftest import QUICK, Connect09, Open
+from tests.client.amqp09.conftest import QUICK, Connect09, Died, Open, die_after, let_through
 from tests.support.broker import Broker, LeveretProcess, basic_config
 from tests.support.proxy import Proxy
 
@@ -144,16 +143,8 @@ async def test_an_upload_goes_on_when_the_connection_is_lost(through: Connect09,
 async def test_an_upload_goes_on_in_another_process(connect: Connect09, server: Broker, block: Open, name: str) -> None:
     channel = await (await connect()).channel()
     await channel.declare_queue(name)
-
-    class Died(Exception):
-        pass
-
-    def die(sent: int, size: int) -> None:
-        if sent >= 5 * PIECE:
-            raise Died
-
     with pytest.raises(Died):
-        await channel.send_file(CONTENT, name, identifier=name, progress=die)
+        await channel.send_file(CONTENT, name, identifier=name, progress=die_after(5 * PIECE - 1))
     assert channel.is_open
     await channel.connection.close()
     seen: list[int] = []
@@ -173,13 +164,8 @@ async def test_a_delivery_goes_on_when_the_connection_is_lost(connect: Connect09
     setup = await (await connect()).channel()
     await setup.declare_queue(name)
     await setup.send_file(CONTENT, name)
-
-    def lost(event: Event) -> None:
-        if isinstance(event, Disconnected):
-            proxy.cut_after = None
-
     proxy.cut_after = 7 * PIECE
-    connection = await dial(proxy.url(), on_event=lost, **QUICK)
+    connection = await dial(proxy.url(), on_event=let_through(proxy), **QUICK)
     channel = await connection.channel()
     async with channel.consume_files(name, directory=tmp_path if kept else None) as files:
         found = await files.next(30)

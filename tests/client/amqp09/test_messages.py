@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from leveret.client import ChannelClosed, ConnectionClosed, Event, InvalidMessage, Nacked, NotFound, NotSupported
-from leveret.client.events import Disconnected
-from tests.client.amqp09.conftest import QUICK, Connect09, Open
+from leveret.client import ChannelClosed, ConnectionClosed, InvalidMessage, Nacked, NotFound, NotSupported
+from tests.client.amqp09.conftest import QUICK, Connect09, Died, Open, die_after, let_through
 from tests.support.broker import Broker, LeveretProcess
 from tests.support.proxy import Proxy
 
@@ -168,16 +167,8 @@ async def test_sending_goes_on_in_another_process(connect: Connect09, server: Br
     connection = await connect()
     channel = await connection.channel()
     await channel.declare_queue(name)
-
-    class Died(Exception):
-        pass
-
-    def die(sent: int, size: int) -> None:
-        if sent > 18 * MIB:
-            raise Died
-
     with pytest.raises(Died):
-        await channel.transfer(CONTENT, name, identifier=name, progress=die)
+        await channel.transfer(CONTENT, name, identifier=name, progress=die_after(18 * MIB))
     assert channel.is_open
     await channel.ping()
     await connection.close()
@@ -198,13 +189,8 @@ async def test_a_delivery_goes_on_when_the_connection_is_lost(connect: Connect09
     setup = await (await connect()).channel()
     await setup.declare_queue(name)
     await setup.transfer(CONTENT, name)
-
-    def lost(event: Event) -> None:
-        if isinstance(event, Disconnected):
-            proxy.cut_after = None
-
     proxy.cut_after = 15 * MIB
-    connection = await dial(proxy.url(), on_event=lost, **QUICK)
+    connection = await dial(proxy.url(), on_event=let_through(proxy), **QUICK)
     channel = await connection.channel()
     async with channel.consume_messages(name, directory=tmp_path if kept else None) as messages:
         found = await messages.next(30)

@@ -7,7 +7,6 @@ are not kept for `channel.resume`, so that what they held can be had at once.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 
 from tests.conformance.amqp09.peer import Channel, Peer
 from tests.conformance.conftest import CONFIG, MODES
+from tests.conformance.sockets import sockets
 from tests.support.broker import Broker, LeveretProcess, leveret_only
 
 REALM = "realm"
@@ -87,16 +87,7 @@ def own_broker(tmp_path: Path) -> Iterator[LeveretProcess]:
 @pytest.fixture
 def raw(broker09: LeveretProcess) -> Iterator[Raw]:
     """A factory of sockets on which nothing was said yet."""
-    peers: list[Peer] = []
-
-    def make(at: Broker = broker09, **options: int) -> Peer:
-        peer = Peer(at.host, at.port, **options)
-        peers.append(peer)
-        return peer
-
-    yield make
-    for peer in peers:
-        peer.drop()
+    yield from sockets(Peer, broker09)
 
 
 @pytest.fixture
@@ -143,14 +134,3 @@ def guarded(connect: Connect) -> Callable[[], Channel]:
 def ticket(channel: Channel, *rights: str, realm: str = OWN) -> int:
     """A ticket with these rights."""
     return int(channel.call("access.request", realm=realm, **dict.fromkeys(rights, True)).ticket)
-
-
-def wait_for_log(broker: LeveretProcess, wanted: str, after: int) -> str:
-    """The line of the log that has this text, when it has come."""
-    deadline = time.monotonic() + 30
-    while True:
-        for line in broker.log()[after:].splitlines():
-            if wanted in line:
-                return line
-        assert time.monotonic() < deadline, f"no line with {wanted!r} in:\n{broker.log()[after:]}"
-        time.sleep(0.02)

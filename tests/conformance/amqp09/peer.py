@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-import struct
-import time
 from collections import deque
 from typing import Any
+
+from pamqp.heartbeat import Heartbeat
 
 from tests.conformance import peer as base
 from tests.conformance.amqp09 import codec
 from tests.conformance.amqp09.codec import METHODS, Header, Method
-from tests.conformance.peer import BODY_FRAME, HEADER_FRAME, HEARTBEAT_FRAME, METHOD_FRAME, TIMEOUT, Closed, octets
+from tests.conformance.peer import BODY_FRAME, HEADER_FRAME, METHOD_FRAME, TIMEOUT, Closed, octets
 
 __all__ = ["TIMEOUT", "Channel", "Closed", "Content", "Delivered", "Peer", "octets"]
 
 HEADER_0_9 = b"AMQP\x01\x01\x00\x09"
 
 
-class Content:
+class Content(base.Content):
     """A method with its content, as read."""
 
     def __init__(self, method: Method, header: Header, body: bytes) -> None:
-        self.method = method
-        self.properties = header.properties
+        super().__init__(method, header.properties, body)
         self.header = header
-        self.body = body
-
-    @property
-    def tag(self) -> int:
-        return int(self.method.delivery_tag)
-
-    @property
-    def redelivered(self) -> bool:
-        return bool(self.method.redelivered)
 
 
 class Delivered:
@@ -72,38 +62,13 @@ class Peer(base.Peer):
             data += octets(BODY_FRAME, number, body[at : at + size])
         return data
 
-    def read(self, channel: int | None = None) -> Any:
-        """The next method, header or body (as octets) on that channel (any channel for None)."""
-        deadline = time.monotonic() + self.timeout
-        while True:
-            for number, inbox in self.inboxes.items():
-                if inbox and (channel is None or channel == number):
-                    return inbox.popleft()
-            number, value = self.read_frame(deadline)
-            if value is None:
-                self.heartbeats += 1
-            elif channel is None or number == channel:
-                return value
-            elif number == 0:
-                raise AssertionError(f"waiting on channel {channel}, got {value} on channel 0")
-            else:
-                self.inboxes.setdefault(number, deque()).append(value)
-
     def read_frame(self, deadline: float | None = None) -> tuple[int, Any]:
-        start = self.read_octets(7, deadline)
-        kind, channel, size = struct.unpack(">BHI", start)
-        rest = self.read_octets(size + 1, deadline)
-        assert rest[-1] == 0xCE, f"no frame end: {(start + rest)[:100]!r}"
-        assert size + 8 <= self.frame_max, f"a frame of {size + 8} octets, {self.frame_max} were agreed"
-        payload = rest[:-1]
+        kind, channel, payload = self.read_payload(deadline)
         if kind == METHOD_FRAME:
             return channel, codec.decode_method(payload)
         if kind == HEADER_FRAME:
             return channel, codec.decode_header(payload)
-        if kind == BODY_FRAME:
-            return channel, payload
-        assert kind == HEARTBEAT_FRAME, f"frame type {kind}"
-        return channel, None
+        return channel, payload if kind == BODY_FRAME else Heartbeat()
 
     def expect_method(self, channel: int, *names: str) -> Method:
         """The next frame on the channel, which must be one of these methods."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.amqp09 import kinds
-from tests.conformance.amqp09.conftest import CONFIG_0_9, Connect, wait_for_log
+from tests.conformance.amqp09.conftest import CONFIG_0_9, Connect
 from tests.conformance.amqp09.peer import Channel, Peer, octets
 from tests.conformance.peer import HEADER_FRAME
 from tests.support.broker import LeveretProcess
@@ -214,4 +214,4 @@ def test_a_socket_that_ends_without_channel_close_ok_is_logged(broker: LeveretPr
     channel.expect("channel.close")
     after = len(broker.log())
     peer.drop()
-    wait_for_log(broker, f":{peer.local_port}", after)
+    broker.wait_for_log(f":{peer.local_port}", after)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.amqp09 import codec
-from tests.conformance.amqp09.conftest import CONFIG_0_9, Connect, Raw, wait_for_log
+from tests.conformance.amqp09.conftest import CONFIG_0_9, Connect, Raw
 from tests.conformance.amqp09.peer import HEADER_0_9, Peer, octets
 from tests.conformance.peer import METHOD_FRAME
 from tests.support.broker import LeveretProcess
@@ -224,10 +224,10 @@ def test_a_socket_that_ends_without_close_ok_is_logged(broker: LeveretProcess, c
     if asked:
         channel.send("channel.open")
         peer.read_end(504)
-        wait_for_log(broker, f":{peer.local_port}", 0)
+        broker.wait_for_log(f":{peer.local_port}", 0)
     after = len(broker.log())
     peer.drop()
-    assert "clos" in wait_for_log(broker, f":{peer.local_port}", after).lower()
+    assert "clos" in broker.wait_for_log(f":{peer.local_port}", after).lower()
 
 
 @pytest.mark.rule("0-9", "section.connection.start")

@@ -10,6 +10,7 @@ import pytest
 from tests.conformance.peer import Channel
 from tests.conformance.peer import Peer as OtherPeer
 from tests.conformance.peer1 import Peer, Session
+from tests.conformance.sockets import sockets
 from tests.support.broker import Broker
 
 Connect = Callable[..., Peer]
@@ -25,16 +26,7 @@ def _leveret_only() -> None:
 @pytest.fixture
 def raw(broker: Broker) -> Iterator[Connect]:
     """A factory of sockets on which nothing was said yet."""
-    peers: list[Peer] = []
-
-    def make(at: Broker = broker, **options: int) -> Peer:
-        peer = Peer(at.host, at.port, **options)
-        peers.append(peer)
-        return peer
-
-    yield make
-    for peer in peers:
-        peer.drop()
+    yield from sockets(Peer, broker)
 
 
 @pytest.fixture

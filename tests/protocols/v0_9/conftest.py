@@ -1,11 +1,13 @@
-"""Whole modules in both kinds of frames: one that sets `IN_REQUESTS_TOO` is run with methods in frames of their own, and
-with methods in requests and responses, but for the tests that it names in `FRAMES_ONLY`."""
+"""Sites and channels for the tests. And whole modules in both kinds of frames: one that sets `IN_REQUESTS_TOO` is run with
+methods in frames of their own, and with methods in requests and responses, but for the tests that it names in
+`FRAMES_ONLY`."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.protocols.v0_9.support import Client
+from tests.protocols.support import Site
+from tests.protocols.v0_9.support import Channel, Client, Clock, connect
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -25,3 +27,18 @@ def frames(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         plain(self, insist)
 
     monkeypatch.setattr(Client, "open_vhost", open_vhost)
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+@pytest.fixture
+def channel(site: Site) -> Channel:
+    return connect(site).channel()
+
+
+@pytest.fixture
+def clock(site: Site) -> Clock:
+    return Clock(site)

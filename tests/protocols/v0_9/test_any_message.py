@@ -3,20 +3,18 @@ neither lost nor made up, and when everybody has gone nothing is left behind but
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, invariant, rule
 
 from leveret.wire.amqp0.commands import Method
 from leveret.wire.amqp0.properties import decode_header
+from tests.protocols.machine import QUEUES, TwoClients
 from tests.protocols.support import Site
-from tests.protocols.test_any_session import Errors
-from tests.protocols.v0_9.support import Channel, Client, connect
+from tests.protocols.v0_9.support import Channel, connect
 
-QUEUES = ("one", "two", "three")
 CHANNELS = (1, 1, 1, 2)
 PIECE = bytes(range(256)) * 500
 references = st.sampled_from(("r", "s"))
@@ -25,30 +23,18 @@ mostly = st.integers(0, 30)
 identifiers = st.sampled_from(("c", "d"))
 
 
-class MessageMachine(RuleBasedStateMachine):
+class MessageMachine(TwoClients):
     """Three queues, two of which are durable, and two clients with two channels each."""
 
     @initialize()
     def begin(self) -> None:
-        self.errors = Errors()
-        logging.getLogger("leveret").addHandler(self.errors)
-        self.site = Site()
-        self.clients: list[Client] = [connect(self.site), connect(self.site)]
-        channel = self.clients[0].channel(1)
-        channel.declare("one", durable=True)
-        channel.declare("two", durable=True, arguments={
-            "x-max-length": 10, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "three"})
-        channel.declare("three")
-        self.count = 0
+        site = Site()
+        self.set_up(site, lambda: connect(site))
 
     def teardown(self) -> None:
-        if not hasattr(self, "errors"):
+        if not self.begun:
             return
-        logging.getLogger("leveret").removeHandler(self.errors)
-        for client in self.clients:
-            client.drop()
-        self.site.run()
-        assert not self.errors.lines
+        self.all_leave()
         for staged in self.site.broker.staging.uploads.values():
             assert staged.checkpoints and staged.owner is None and not staged.taken
         assert self.site.broker.staging.checkpoints.keys() == {
@@ -64,23 +50,12 @@ class MessageMachine(RuleBasedStateMachine):
 
     def channel(self, which: int, number: int) -> Channel:
         client = self.clients[which]
-        if not client.is_open:
-            client.drop()
-            client = self.clients[which] = connect(self.site)
-        if number not in client.session.channels:
+        if client.is_open and number not in client.session.channels:
             client.session.resume_writing()
             client.run()
-            while client.refusal()[0]:
-                pass  # answer what was closed
-            return client.channel(number)
-        channel = client.channels[number]
+        channel = super().channel(which, number)
         assert isinstance(channel, Channel)
         return channel
-
-    def do(self, which: int, number: int, name: str, **arguments: Any) -> None:
-        self.channel(which, number).send(name, **arguments)
-        for client in self.clients:
-            client.run()
 
     def messages(self, which: int, number: int) -> Any:
         """What the broker has of class message on a channel."""
@@ -184,22 +159,9 @@ class MessageMachine(RuleBasedStateMachine):
     def close_channel(self, which: int, number: int) -> None:
         self.do(which, number, "channel.close", reply_code=200)
 
-    @rule(which=st.integers(0, 1))
-    def drop(self, which: int) -> None:
-        self.clients[which].drop()
-
-    @rule(which=st.integers(0, 1), full=st.booleans())
-    def socket(self, which: int, full: bool) -> None:
-        session = self.clients[which].session
-        if full:
-            session.pause_writing()
-        else:
-            session.resume_writing()
-        self.clients[which].run()
-
     @invariant()
     def nothing_is_counted_wrong(self) -> None:
-        if not hasattr(self, "site"):
+        if not self.begun:
             return
         held = dict.fromkeys(self.site.vhost.queues.values(), 0)
         for client in self.clients:
@@ -217,7 +179,7 @@ class MessageMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_is_refused_for_nothing(self) -> None:
-        if not hasattr(self, "site"):
+        if not self.begun:
             return
         for client in self.clients:
             closes = [item for item in client.received if isinstance(item, Method) and item.name.endswith(".close")

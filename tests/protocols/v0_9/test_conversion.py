@@ -18,7 +18,7 @@ from leveret.wire.amqp1.values import Described, Map, Symbol
 from tests.protocols.support import Channel as Channel091
 from tests.protocols.support import Site, bytes_of, properties_of
 from tests.protocols.v0_9.contents import KINDS, consume, got, put, take
-from tests.protocols.v0_9.support import Channel, Clock, connect
+from tests.protocols.v0_9.support import Channel, Clock
 from tests.protocols.v1_0 import support as v1_0
 
 NOW = 1_700_000_000_000
@@ -64,11 +64,6 @@ def clock(site: Site) -> Clock:
     clock = Clock(site)
     clock.time = NOW
     return clock
-
-
-@pytest.fixture
-def channel(site: Site) -> Channel:
-    return connect(site).channel()
 
 
 @pytest.fixture

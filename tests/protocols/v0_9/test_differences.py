@@ -10,17 +10,7 @@ import pytest
 from leveret.wire.amqp0.specs import V0_9_1
 from tests.protocols.support import Channel as Channel091
 from tests.protocols.support import Site
-from tests.protocols.v0_9.support import Channel, connect
-
-
-@pytest.fixture
-def site() -> Site:
-    return Site()
-
-
-@pytest.fixture
-def channel(site: Site) -> Channel:
-    return connect(site).channel()
+from tests.protocols.v0_9.support import Channel
 
 
 @pytest.fixture

@@ -17,11 +17,6 @@ OK, RBROLLBACK, RBTIMEOUT = 8, 1, 2
 
 
 @pytest.fixture
-def site() -> Site:
-    return Site()
-
-
-@pytest.fixture
 def channel(site: Site) -> Channel:
     channel = connect(site).channel()
     channel.declare("q", durable=True)

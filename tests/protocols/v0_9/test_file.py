@@ -29,16 +29,6 @@ FILE = 70
 BODY = b"abcdefghij"
 
 
-@pytest.fixture
-def site() -> Site:
-    return Site()
-
-
-@pytest.fixture
-def channel(site: Site) -> Channel:
-    return connect(site).channel()
-
-
 def stage(channel: Channel, body: bytes, **properties: Any) -> None:
     """Send one `file.stage`."""
     header = encode_header(FILE, len(body), properties, QPID, V0_9)

@@ -7,7 +7,6 @@ connections there are.
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 from collections import Counter
@@ -16,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from leveret.broker.timers import Timed
 from leveret.protocols.peer import Peer
 from leveret.protocols.services import Amqp09Settings
 from leveret.protocols.v0_9.connection import Connection
 from leveret.protocols.v0_9.realms import RIGHTS, Realm, Realms
+from tests.protocols.census import census
 from tests.protocols.support import Site
 from tests.support.fuzz09 import Fuzzer
 
@@ -136,22 +135,6 @@ def clear(site: Site) -> None:
     site.run()
 
 
-def census(site: Site) -> dict[str, int]:
-    """How many objects of the broker's there are, by kind."""
-    timers = site.broker.timers
-    for number in range(300):  # enough for the timers to clear away what was cancelled
-        timed = Timed()
-        timers.at(timers.now() + 10**9 + number, timed)
-        timers.cancel(timed)
-    gc.collect()
-    counts = dict.fromkeys(KINDS, 0)
-    for item in gc.get_objects():
-        kind = type(item)
-        if kind.__name__ in counts and kind.__module__.startswith("leveret"):
-            counts[kind.__name__] += 1
-    return counts
-
-
 def make_site(kind: str) -> Site:
     """`realms` has tickets, `resume` channels that wait for their resumption."""
     made = Site(spool_threshold=2000, max_message_size=100_000, max_transaction=50_000)
@@ -183,7 +166,7 @@ def check_nothing_is_left(site: Site, kind: str) -> None:
 def test_whatever_is_sent(kind: str, batch: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     site = make_site(kind)
-    before = census(site)
+    before = census(site, KINDS)
     for number in range(EXAMPLES // 4):
         seed = batch * 1_000_000 + number
         try:
@@ -193,4 +176,4 @@ def test_whatever_is_sent(kind: str, batch: int, caplog: pytest.LogCaptureFixtur
             raise AssertionError(f"seed {seed}: {error}") from error
         assert not caplog.records, f"seed {seed}: {caplog.records[0].getMessage()}\n{caplog.text[-3000:]}"
     clear(site)
-    assert census(site) == before
+    assert census(site, KINDS) == before

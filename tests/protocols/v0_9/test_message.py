@@ -18,16 +18,6 @@ from tests.protocols.v0_9.support import Channel, Clock, connect
 BODY = b"abcdefghij"
 
 
-@pytest.fixture
-def site() -> Site:
-    return Site()
-
-
-@pytest.fixture
-def channel(site: Site) -> Channel:
-    return connect(site).channel()
-
-
 def answers(channel: Channel) -> list[str]:
     """Remove and return the names of the answers that came, in order."""
     channel.run()

@@ -22,11 +22,6 @@ class Numbered(Client):
 
 
 @pytest.fixture
-def site() -> Site:
-    return Site()
-
-
-@pytest.fixture
 def channel(site: Site) -> Channel:
     return channel_of(site)
 

@@ -9,11 +9,6 @@ from tests.protocols.support import Site
 from tests.protocols.v0_9.support import Channel, Client, connect
 
 
-@pytest.fixture
-def site() -> Site:
-    return Site()
-
-
 def qpid(site: Site, product: str = "Qpid Java Client") -> Client:
     client = Client(site)
     client.product = product

@@ -22,16 +22,6 @@ from tests.protocols.v0_9.test_message import answers, bodies, consume, count, g
 BODY = b"abcdefghij"
 
 
-@pytest.fixture
-def site() -> Site:
-    return Site()
-
-
-@pytest.fixture
-def channel(site: Site) -> Channel:
-    return connect(site).channel()
-
-
 def refer(channel: Channel, reference: str = "r", key: str = "q", **arguments: Any) -> None:
     """Send a transfer by reference, which is not answered before the reference is closed."""
     channel.send("message.transfer", routing_key=key, body=(1, reference.encode()), **arguments)

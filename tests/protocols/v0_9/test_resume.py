@@ -29,16 +29,6 @@ def site() -> Site:
     return site
 
 
-@pytest.fixture
-def channel(site: Site) -> Channel:
-    return connect(site).channel()
-
-
-@pytest.fixture
-def clock(site: Site) -> Clock:
-    return Clock(site)
-
-
 def resume(lost: Channel, client: Client | None = None, number: int = 0) -> Channel:
     """Go on with a lost channel on another connection, a new one unless it is given."""
     client = connect(lost.client.site) if client is None else client

@@ -11,16 +11,6 @@ from tests.protocols.v0_9.support import Channel, Client, connect
 IN_REQUESTS_TOO = True
 
 
-@pytest.fixture
-def site() -> Site:
-    return Site()
-
-
-@pytest.fixture
-def channel(site: Site) -> Channel:
-    return connect(site).channel()
-
-
 def test_the_server_says_who_it_is_in_texts_alone(site: Site) -> None:
     client = connect(site)
     assert client.start is not None

@@ -15,21 +15,6 @@ from tests.protocols.v0_9.support import Channel, Clock, connect
 IN_REQUESTS_TOO = True
 
 
-@pytest.fixture
-def site() -> Site:
-    return Site()
-
-
-@pytest.fixture
-def channel(site: Site) -> Channel:
-    return connect(site).channel()
-
-
-@pytest.fixture
-def clock(site: Site) -> Clock:
-    return Clock(site)
-
-
 def count(site: Site, queue: str = "q") -> int:
     return site.vhost.queues[queue].ready_count
 

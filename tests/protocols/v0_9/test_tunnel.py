@@ -52,16 +52,6 @@ def wait(request):
 """
 
 
-@pytest.fixture
-def site() -> Site:
-    return Site()
-
-
-@pytest.fixture
-def channel(site: Site) -> Channel:
-    return connect(site).channel()
-
-
 class Plugin:
     """A module with handlers."""
 

@@ -1,0 +1,29 @@
+"""Peers that a test's end drops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Protocol, TypeVar
+
+from tests.support.broker import Broker
+
+
+class _Droppable(Protocol):
+    def drop(self) -> None: ...
+
+
+P = TypeVar("P", bound=_Droppable)
+
+
+def sockets(kind: Callable[..., P], broker: Broker) -> Iterator[Callable[..., P]]:
+    """What a fixture yields: a factory of peers on which nothing was said yet, of that broker or of another."""
+    peers: list[P] = []
+
+    def make(at: Broker = broker, **options: int) -> P:
+        peer = kind(at.host, at.port, **options)
+        peers.append(peer)
+        return peer
+
+    yield make
+    for peer in peers:
+        peer.drop()

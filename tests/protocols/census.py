@@ -1,0 +1,25 @@
+"""What is in memory of the broker."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable
+
+from leveret.broker.timers import Timed
+from tests.protocols.support import Site
+
+
+def census(site: Site, kinds: Iterable[str]) -> dict[str, int]:
+    """How many objects of the broker's there are, of these kinds. Compiled classes are found by their names, too."""
+    timers = site.broker.timers
+    for number in range(300):  # enough for the timers to clear away what was cancelled
+        timed = Timed()
+        timers.at(timers.now() + 10**9 + number, timed)
+        timers.cancel(timed)
+    gc.collect()
+    counts = dict.fromkeys(kinds, 0)
+    for item in gc.get_objects():
+        kind = type(item)
+        if kind.__name__ in counts and kind.__module__.startswith("leveret"):
+            counts[kind.__name__] += 1
+    return counts
