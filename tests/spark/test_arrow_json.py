@@ -37,7 +37,10 @@ VALUES = {
           '"0000-01-01T00:00:00Z"', '"9999-12-31T23:59:59.999999Z"', '"2026-05-01T24:00:00Z"', '"2026-05-01T23:59:60Z"',
           '"1582-10-10T00:00:00Z"', '"1500-02-29T00:00:00Z"', '"2026-05-01 12:00:00"', '"2026-05-01"',
           '"2026-05-01T12:00:00"', '"2026-05-01T12:00:00.1234567Z"', '"2026-05-01T12:00:00.1Z"', "1234567", '"x"', '""',
-          "null", '"2026-05-01T12:00:00.Z"', '"1969-12-31T23:59:59.999999Z"', '"2026-13-01T12:00:00Z"',
+          "null", '"2026-05-01T12:00:00.123456789Z"', '"2026-05-01 12:00:00.1234567"', '"2026-05-01 12:00:00.5+01:00"',
+          '"1969-12-31T23:59:59.9999999Z"', '"2026-05-01T12:00:00.1234567890Z"', '"2026-05-01T12:00:00.999999999"',
+          '"2026-05-01  12:00:00"', '"2026-05-01t12:00:00Z"', '"2026-05-01T12:00:00z"', '"2026-05-01T12:00:00.Z"',
+          '"1969-12-31T23:59:59.999999Z"', '"2026-13-01T12:00:00Z"',
           '"2026-05-01T12:60:00Z"', '"2026-05-01T12:00:00+02:60"', '"2026-05-01T12:00:00-00:00"',
           '"0001-01-01T00:00:00+17:00"', '"2026-05-01T12:00:00Z\\n"'],
     "da": ['"2026-05-01"', '"2026-02-29"', '"2024-02-29"', '"0001-01-01"', '"1582-10-10"', '"0000-01-01"', '"2026-5-1"',
@@ -63,7 +66,8 @@ PLAIN: list[bytes | None] = [
     b"{}", b'{"l": 1}', b'\n{"l":-7} ', b'{"d":1.5,"b":true}', b'{"d":7}', b'{"s":"\xc3\xa9\\n\\u00e9"}',
     b'{"q":{"l":5},"i":2}',
     b'{"t":"2026-05-01T12:00:00.123Z"}', b'{"t":"2026-05-01T12:00:00+02:00","s":"x"}', b'{"da":"2024-02-29"}',
-    b'{"a":[1,null]}',
+    b'{"a":[1,null]}', b'{"t":"2026-05-01 12:00:00"}', b'{"t":"2026-05-01T12:00:00.123456"}',
+    b'{"t":"2026-05-01T12:00:00.123456789Z"}',
     b'{"n":{"x":0.25,"z":["a"]}}', b'{\n  "l": 1,\n  "s": "pretty"\n}', b'{"s":"' + b"x" * 4000 + b'"}',
     b'{"t":null,"l":null}']
 
@@ -73,8 +77,8 @@ def odd() -> list[bytes | None]:
     return [*BODIES, *(f'{{"{name}": {value}}}'.encode() for name, values in VALUES.items() for value in values)]
 
 
-def decoder(schema: str = SCHEMA) -> JsonDecoder:
-    found = json_decoder(StructType.fromDDL(schema))
+def decoder(schema: str = SCHEMA, timezone: str = "UTC") -> JsonDecoder:
+    found = json_decoder(StructType.fromDDL(schema), timezone)
     assert found is not None
     return found
 
@@ -143,6 +147,10 @@ def test_what_makes_a_body_undecided() -> None:
     assert by_arrow([b'{"t":"x"}', b'{"t":null}', b'{"t":"2026-05-01T12:00:00Z"}'], "t TIMESTAMP") == [
         "undecided", {"t": None}, {"t": 1_777_636_800_000_000}]
     assert by_arrow([]) == []
+    # Without an offset it is a time of the session's zone.
+    times = pa.RecordBatch.from_pydict({"body": pa.array([b'{"t":"2026-05-01T12:00:00"}'], pa.binary())})
+    assert decoder("t TIMESTAMP").decode(times)[1] is None
+    assert decoder("t TIMESTAMP", "Europe/Berlin").decode(times)[1].to_pylist() == [False]
 
 
 @pytest.mark.parametrize("schema", [

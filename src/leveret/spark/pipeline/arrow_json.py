@@ -29,9 +29,12 @@ _FEW: Final = 16
 _PARTS: Final = 8
 _SPACE: Final = " \t\r\n"
 _PLAIN: Final = pa.array(["", "utf-8", "utf8", "identity"])
-# Date and time with seconds and an offset: the only form that depends on nothing else.
-_TIMESTAMP: Final = (r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
-                     r"(Z|[+-](0[0-9]|1[0-7]):[0-5][0-9])$")
+_MOMENT: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}"
+_OFFSET: Final = r"(Z|[+-](0[0-9]|1[0-7]):[0-5][0-9])"
+# As Arrow reads it; and what is the same with digits less, and in a session of UTC with an offset more.
+_TIMESTAMP: Final = rf"{_MOMENT}(\.[0-9]{{1,6}})?{_OFFSET}$"
+_OTHER_TIMESTAMP: Final = rf"{_MOMENT}(\.[0-9]{{1,9}})?{_OFFSET}$"
+_IN_UTC: Final = rf"{_MOMENT}(\.[0-9]{{1,9}})?{_OFFSET}?$"
 _DATE: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 
 
@@ -77,25 +80,27 @@ def _within(kind: DataType) -> pa.DataType | None:
     return None if found is not None and (pa.types.is_timestamp(found) or pa.types.is_date(found)) else found
 
 
-def json_decoder(schema: StructType) -> JsonDecoder | None:
-    """What reads bodies of a schema; None where it has a column that Spark has to read."""
+def json_decoder(schema: StructType, timezone: str = "") -> JsonDecoder | None:
+    """What reads bodies of a schema in a session of a time zone; None where it has a column that Spark has to read."""
     fields: list[pa.Field] = []
     for field in schema.fields:
         kind = arrow_type(field.dataType)
         if kind is None or field.name.lower() in {other.name.lower() for other in fields}:
             return None
         fields.append(pa.field(field.name, kind, field.nullable))
-    return JsonDecoder(fields) if fields else None
+    return JsonDecoder(fields, timezone == "UTC") if fields else None
 
 
 class JsonDecoder:
     """Reads bodies.
 
     fields  of the struct; a body without one that is not nullable is undecided
+    is_utc  times without an offset are of UTC, and undecided otherwise
     """
 
-    def __init__(self, fields: list[pa.Field]) -> None:
+    def __init__(self, fields: list[pa.Field], is_utc: bool) -> None:
         self._fields = fields
+        self._is_utc = is_utc
         self._type = pa.struct([field.with_nullable(True) for field in fields])
         text = pa.string()
         self._read = pa.schema([(field.name, text if _is_time(field.type) else field.type) for field in fields])
@@ -167,14 +172,21 @@ class JsonDecoder:
         array = values.field(field.name)
         if not _is_time(field.type) or array.null_count == len(array):
             return array if array.type == field.type else pa.nulls(len(array), field.type)
-        form = _DATE if pa.types.is_date(field.type) else _TIMESTAMP
-        matches = pc.match_substring_regex(array, form)
-        if matches.true_count + array.null_count < len(array):
-            array = pc.if_else(matches, array, pa.scalar(None, pa.string()))
         try:
-            return array.cast(field.type)
+            return self._times(array, field.type)
         except pa.ArrowInvalid:  # 30 February
             return pa.nulls(len(array), field.type)
+
+    def _times(self, text: pa.Array, kind: pa.DataType) -> pa.Array:
+        """Null where it is not written as expected. ArrowInvalid where it is, and there is no such time."""
+        if pa.types.is_date(kind):
+            return _where(text, _DATE).cast(kind)
+        if pc.all(pc.match_substring_regex(text, _TIMESTAMP)).as_py():
+            return text.cast(kind)
+        text = _where(text, _IN_UTC if self._is_utc else _OTHER_TIMESTAMP)
+        text = pc.replace_substring_regex(text, r"(\.[0-9]{6})[0-9]+", r"\1")
+        bare = pc.invert(pc.match_substring_regex(text, f"{_OFFSET}$"))
+        return pc.if_else(bare, pc.binary_join_element_wise(text, "Z", ""), text).cast(kind)
 
 
 def _is_time(kind: pa.DataType) -> bool:
@@ -183,6 +195,10 @@ def _is_time(kind: pa.DataType) -> bool:
 
 def _are_objects(text: pa.Array) -> bool:
     return bool(pc.all(pc.and_(pc.starts_with(text, "{"), pc.ends_with(text, "}")), min_count=0).as_py())
+
+
+def _where(text: pa.Array, form: str) -> pa.Array:
+    return pc.if_else(pc.match_substring_regex(text, form), text, pa.scalar(None, pa.string()))
 
 
 def _is_beyond_limits(text: pa.Array) -> bool:

@@ -51,7 +51,7 @@ class DirectTask:
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the messages, and tell of the files."""
         os.makedirs(self.directory, exist_ok=True)
-        decoder = json_decoder(StructType.fromJson(json.loads(self.schema))) if self.schema else None
+        decoder = json_decoder(StructType.fromJson(json.loads(self.schema)), self.timezone) if self.schema else None
         files, undecided = _Files(self.directory), _Files(self.directory)
         # Rows that Spark has not been given yet: never fewer than there are files, each of which has one at least.
         owed = 0
