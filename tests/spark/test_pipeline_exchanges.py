@@ -168,6 +168,11 @@ def test_an_archive_of_a_queue_is_replayed(spark: SparkSession, broker: LeveretP
     assert [json.loads(message.body)["id"] for message in taken(connection, f"{name}-again")] == list(range(30))
 
 
+def test_an_archive_that_is_not_there(spark: SparkSession, broker: LeveretProcess, tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match=r"replay: table .*nothing: .*PATH_NOT_FOUND.*; expected the directory of an"):
+        replay(spark, Broker(url=broker.url()), str(tmp_path / "nothing"), ExchangeOutput(exchange="x"), name="x")
+
+
 def bury(connection: blocking.Connection, name: str) -> str:
     """Thirty orders with one key and ten with another are rejected, and one message is put among them by hand."""
     dead = f"{name}-dead"

@@ -188,6 +188,21 @@ def test_a_queue_feeds_several_tables_and_is_empty_then(
     assert state is not None and state["state"] == "finished" and state["flows"]["taken"]["state"] == "finished"
 
 
+@pytest.mark.parametrize("capture", [{"stream": "nothing"}, {"queue": "nothing"}, {"stream": "nothing", "direct": True}],
+                         ids=["stream", "queue", "archive"])
+def test_what_is_not_there_is_not_waited_for_once(spark: SparkSession, broker: LeveretProcess, tmp_path: Path,
+                                                  capture: dict[str, Any]) -> None:
+    flow: dict[str, Any] = {"kind": "archive", "table": {"path": str(tmp_path / "table"), "writer": "spark"}}
+    if capture.pop("direct", False):
+        del flow["table"]["writer"]
+    pipeline = pipeline_of({"name": "once", "directory": str(tmp_path / "state"), "broker": {"url": broker.url()},
+                            "flows": {"f": {**flow, "capture": capture}}})
+    lines: list[str] = []
+    assert not Supervisor(spark, pipeline, flows_of(pipeline), True, lines.append).run()
+    assert any(line.startswith("f: failed: ") and "no queue 'nothing'" in line for line in lines), lines
+    assert not any("starts again" in line for line in lines)
+
+
 def test_an_iceberg_table_gets_a_commit_a_batch(spark: SparkSession, tmp_path: Path) -> None:
     table = TableOutput(path=str(tmp_path / "table"), format="iceberg", partition=["day(at)"])
     rows = spark.range(20).select("id", F.timestamp_seconds(F.col("id") * 10_000).alias("at"))

@@ -50,7 +50,7 @@ def replay(spark: SparkSession, broker: Broker, messages: DataFrame | str, to: E
     """
     from pyspark.sql import functions as F
 
-    df = spark.read.parquet(messages) if isinstance(messages, str) else messages
+    df = _archived(spark, messages) if isinstance(messages, str) else messages
     df = _selected(df, where, since, until)
     if rate is not None and not rate > 0:
         raise PipelineError(f"replay: rate is {rate!r}; expected messages a second, more than 0")
@@ -82,6 +82,16 @@ def replay(spark: SparkSession, broker: Broker, messages: DataFrame | str, to: E
     finally:
         planned.unpersist()
     return before + sent
+
+
+def _archived(spark: SparkSession, path: str) -> DataFrame:
+    from pyspark.errors import PySparkException
+
+    try:
+        return spark.read.parquet(path)
+    except PySparkException as error:
+        raise PipelineError(f"replay: table {path}: {str(error).strip().splitlines()[0]}; expected the directory of an "
+                            "archive") from None
 
 
 def _versions(groups: list[list[Any]], to: ExchangeOutput) -> list[int]:

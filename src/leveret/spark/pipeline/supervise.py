@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from leveret.spark.errors import OptionError
 from leveret.spark.finish import finish
 from leveret.spark.pipeline import state as told
 from leveret.spark.pipeline.errors import PipelineError
@@ -88,6 +89,10 @@ class Supervisor:
 
     def _write(self, state: str) -> None:
         self._file.write(state, {running.name: running.state for running in self._running})
+
+
+# How `_reason` begins of what is wrong with options, and with names in them.
+_REFUSED = f"{OptionError.__module__}.{OptionError.__name__}:"
 
 
 class _Running:
@@ -187,7 +192,9 @@ class _Running:
         self._failed_at = time.monotonic()
         self.state.error = _reason(error)
         self.state.updated = time.time()
-        if self._failures > self._rules.restarts or isinstance(error, PipelineError):
+        # Who takes what there is now, and has named something that is not, does not wait for it to come.
+        refused = self._once and self.state.error.startswith(_REFUSED)
+        if self._failures > self._rules.restarts or refused or isinstance(error, PipelineError):
             self.state.state = told.FAILED
             self._echo(f"{self.name}: failed: {self.state.error}")
             return
