@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from leveret import blocking
-from leveret.spark.pipeline import Broker, Capture, Decode, Flow, TableOutput, archive, start_flow
+from leveret.spark.pipeline import Broker, Capture, Decode, Flow, PipelineError, TableOutput, archive, start_flow
 from leveret.spark.pipeline.load import pipeline_of
 from leveret.spark.pipeline.run import flows_of
 from leveret.spark.pipeline.state import read_state
@@ -162,6 +162,13 @@ def test_a_body_that_fails_the_flow_is_named(spark: SparkSession, broker: Levere
     with pytest.raises(Exception, match=told):
         query.awaitTermination(60)
     assert plain_files(tmp_path / "table") == []
+
+
+def test_bad_messages_have_somewhere_to_go(spark: SparkSession, tmp_path: Path) -> None:
+    for decode in (Decode(format="json", schema=SCHEMA), Decode(format="avro", schema="{}")):
+        with pytest.raises(PipelineError, match=r"f: decode\.quarantine is not set"):
+            archive(spark, Broker(), Capture(stream="s"), TableOutput(path=str(tmp_path / "table")), decode=decode,
+                    checkpoint=str(tmp_path / "checkpoint"), name="f", once=True)
 
 
 def test_a_queue_feeds_several_tables_and_is_empty_then(

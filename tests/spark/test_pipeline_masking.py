@@ -54,6 +54,12 @@ def test_all_rules_hold_on_one_body() -> None:
     assert masked == {"a": "*", "b": "*", "c": "me@****"}
 
 
+@pytest.mark.parametrize("body", [b'{"a": {"b": "Jo"}, "a": 1}', b'{"a": [{"b": "Jo", "b": null}]}'])
+def test_a_field_that_is_there_twice_does_not_hide_another(body: bytes) -> None:
+    with pytest.raises(ValueError, match="a field is there twice"):
+        BodyMasker([Rule(field="a.b")], KEY)(body)
+
+
 def test_headers() -> None:
     masker = HeadersMasker([Rule(header="email"), Rule(header="gone", action="drop")], KEY)
     assert json.loads(masker('{"email":"a@b","gone":1,"n":{"$int":3}}')) == {"email": "*@*", "n": {"$int": 3}}
@@ -73,3 +79,10 @@ def test_messages_in_spark(spark: SparkSession) -> None:
     assert good["decode_error"] is None
     assert bad["decode_error"].startswith("no JSON, and a rule names a field of it")
     assert bad["body"] is None
+
+
+def test_compressed_bodies_are_not_passed_on(spark: SparkSession) -> None:
+    source = messages(spark, [b"\x1f\x8b", b"x"], content_encoding=F.when(F.col("offset") == 0, "GZIP"))
+    for rules, expected in (([Rule(pattern="x")], ["content-encoding gzip is not decoded", None]),
+                            ([Rule(property="user_id")], [None, None])):
+        assert [row["decode_error"] for row in scrubbed(source, rules).orderBy("offset").collect()] == expected

@@ -96,7 +96,8 @@ def _check_scrub(flow: model.ScrubFlow) -> Iterator[Problem]:
                 yield (*at, "pattern"), f"is no regular expression: {error}"
         if rule.action == "hash" and flow.key_file is None:
             yield (*at, "action"), "is \"hash\", which needs key_file: without a key, hashes are found by trying"
-    if any(rule.field is not None for rule in flow.rules) and flow.on_error == "quarantine" and flow.quarantine is None:
+    of_bodies = any(rule.field is not None or rule.pattern is not None for rule in flow.rules)
+    if of_bodies and flow.on_error == "quarantine" and flow.quarantine is None:
         yield ("quarantine",), "is not set, and on_error is \"quarantine\"; name a directory, or set on_error"
 
 

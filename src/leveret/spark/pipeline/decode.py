@@ -127,11 +127,16 @@ def _json_error(df: DataFrame, text: Column, parsed: Column, schema: StructType)
     error = (F.when(parsed.isNull(), "the body is empty")
              .when(parsed.getField(_CORRUPT).isNotNull(), "no JSON object of the schema")
              .when(~F.is_valid_utf8(text), "not UTF-8").otherwise(error))
-    if "content_encoding" not in df.columns:
-        return error
+    return F.coalesce(encoding_error(), error) if "content_encoding" in df.columns else error
+
+
+def encoding_error() -> Column:
+    """Null, or what is wrong with a body that is compressed."""
+    from pyspark.sql import functions as F
+
     encoding = F.lower(F.coalesce(F.col("content_encoding"), F.lit("")))
     plain = encoding.isin("", "utf-8", "utf8", "identity")
-    return F.when(~plain, F.concat(F.lit("content-encoding "), encoding, F.lit(" is not decoded"))).otherwise(error)
+    return F.when(~plain, F.concat(F.lit("content-encoding "), encoding, F.lit(" is not decoded")))
 
 
 def _json_reason() -> Any:

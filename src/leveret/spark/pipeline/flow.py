@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from leveret.spark.pipeline import capture as capturing
 from leveret.spark.pipeline.decode import ERROR, bad_rows, decoded, good_rows
 from leveret.spark.pipeline.direct import Direct, direct_of
+from leveret.spark.pipeline.errors import PipelineError
 from leveret.spark.pipeline.exchanges import ExchangeWriter, publishable
 from leveret.spark.pipeline.model import Broker, Capture, Decode, ExchangeOutput, TableOutput
 from leveret.spark.pipeline.places import check_place, check_table
@@ -105,8 +106,12 @@ def start_flow(spark: SparkSession, flow: Flow, broker: Broker, checkpoint: str,
     checkpoint  directory; each query has its own below it
     once        take what is there now, and end
     source      messages to take instead of the captured ones, streaming
+    Raises `PipelineError` for what does not fit.
     """
     register(spark)
+    if flow.judges and flow.decode.on_error == "quarantine" and not flow.quarantines:
+        raise PipelineError(f"{flow.name}: decode.quarantine is not set, and decode.on_error is \"quarantine\"; expected a "
+                            "table's directory for messages that are bad, or on_error \"fail\" or \"drop\"")
     if source is None:
         if flow.transform is None:  # what a function makes of messages is known before `run` only, or by the first batch
             flow.check_places(capturing.no_messages(spark, flow.capture.options.get("columns")))

@@ -51,10 +51,10 @@ class BodyMasker:
         self._patterns = [(re.compile(rule.pattern), mask_of(rule, key)) for rule in rules if rule.pattern is not None]
 
     def __call__(self, body: bytes) -> bytes:
-        """The masked body; what no rule meets is returned as it came. ValueError for a body that is no JSON where a rule
-        names a field."""
+        """The masked body; what no rule meets is returned as it came. ValueError for a body that is no JSON, or has a field
+        twice, where a rule names a field."""
         if self._fields:
-            value = json.loads(body)
+            value = json.loads(body, object_pairs_hook=_once)
             if sum(mask_path(value, path, mask) for path, mask in self._fields):
                 body = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
         if self._patterns:
@@ -66,6 +66,14 @@ class BodyMasker:
                 text = pattern.sub(_within_text(mask), text)
             body = text.encode(encoding, "replace")
         return body
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object. Of a field that is there twice only one would be looked at, and both would be passed on."""
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise ValueError("a field is there twice")
+    return value
 
 
 def _within_text(mask: Mask) -> Callable[[re.Match[str]], str]:

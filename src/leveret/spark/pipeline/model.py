@@ -187,7 +187,7 @@ class ScrubFlow(Section, frozen=True, tag_field="kind", tag="scrub"):
     rules: list[Rule]
     # File whose first line is the key of hashes: equal values stay equal, and are not found by trying.
     key_file: str | None = None
-    # What becomes of a message whose body is no JSON where a rule names a field.
+    # What becomes of a message whose body is no JSON where a rule names a field, or is compressed where one looks into it.
     on_error: Literal["quarantine", "fail", "drop"] = "quarantine"
     quarantine: str | None = None
     tables: list[TableOutput] = []

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leveret.spark.pipeline.arrows import arrow_function
-from leveret.spark.pipeline.decode import ERROR
+from leveret.spark.pipeline.decode import ERROR, encoding_error
 from leveret.spark.pipeline.errors import PipelineError
 from leveret.spark.pipeline.flow import Flow, start_flow
 from leveret.spark.pipeline.masking import BodyMasker, HeadersMasker, mask_of, mask_text
@@ -24,7 +24,9 @@ _MASKED = "__masked"
 def scrub_flow(name: str, flow: ScrubFlow) -> Flow:
     """What a flow of kind "scrub" does. `PipelineError` where the file of the key cannot be read."""
     key = _read_key(flow.key_file)
-    return Flow(name, flow.capture, Decode(on_error=flow.on_error, quarantine=flow.quarantine),
+    # Of headers and properties none is bad.
+    on_error = flow.on_error if _of_bodies(flow.rules) else "fail"
+    return Flow(name, flow.capture, Decode(on_error=on_error, quarantine=flow.quarantine),
                 lambda both: _judged(both, flow.rules, key), _swapped, tables=flow.tables, exchanges=flow.exchanges,
                 trigger=flow.trigger)
 
@@ -36,7 +38,7 @@ def scrub(spark: SparkSession, broker: Broker, capture: Capture, rules: Sequence
     """Start to write every captured message with what the rules name masked, exactly once.
 
     key_file    its first line is the key of hashes
-    quarantine  table of the messages that are no JSON where a rule names a field, as they came: with their personal data
+    quarantine  table of the messages whose bodies cannot be looked into, as they came: with their personal data
     """
     flow = ScrubFlow(capture=capture, rules=list(rules), key_file=key_file, quarantine=quarantine,
                      on_error="quarantine" if quarantine else "fail", tables=list(tables), exchanges=list(exchanges),
@@ -52,6 +54,10 @@ def scrubbed(df: DataFrame, rules: Sequence[Rule], key: bytes = b"") -> DataFram
     return judged.withColumn("body", F.col(f"{_MASKED}.body")).drop(_MASKED)
 
 
+def _of_bodies(rules: Sequence[Rule]) -> bool:
+    return any(rule.field is not None or rule.pattern is not None for rule in rules)
+
+
 def _swapped(rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
@@ -62,9 +68,11 @@ def _judged(both: DataFrame, rules: Sequence[Rule], key: bytes) -> DataFrame:
     """With a struct of the masked body, the headers masked in place, and the error of bodies that could not be."""
     from pyspark.sql import functions as F
 
+    columns = set(both.columns)
     both = both.withColumn(_MASKED, _body_masker(rules, key)(F.col("body")))
     both = both.withColumn(ERROR, F.coalesce(F.col(ERROR), F.col(f"{_MASKED}.error")))
-    columns = set(both.columns)
+    if "content_encoding" in columns and _of_bodies(rules):
+        both = both.withColumn(ERROR, F.coalesce(encoding_error(), F.col(ERROR)))
     masks = {rule.header: mask_of(rule, key) for rule in rules if rule.header is not None}
     if masks:
         masker = _text_masker(HeadersMasker([rule for rule in rules if rule.header is not None], key))
