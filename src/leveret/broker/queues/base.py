@@ -32,7 +32,7 @@ from leveret.broker.message import (
     own_overlay,
 )
 from leveret.broker.outcomes import ACCEPTED, DELIVERY_LIMIT, REJECTED, RELEASED, protocol_of
-from leveret.broker.queues import browsing, delayed, expiry, getting, limits, paging, removal, rings, selective
+from leveret.broker.queues import browsing, delayed, draining, expiry, getting, limits, paging, removal, rings, selective
 from leveret.broker.queues.backlog import Backlog
 
 if TYPE_CHECKING:
@@ -324,9 +324,9 @@ class Queue:
         if self.selective:
             selective.drain(self)
         elif self.levels is not None:
-            self._drain_levels()
+            draining.drain_levels(self)
         else:
-            self._drain_backlog(self.backlog)
+            draining.drain_backlog(self, self.backlog)
         self.offered_until = self.next_seq
         if self.streams:
             limits.drop_streams(self)
@@ -338,79 +338,6 @@ class Queue:
         a consumer was waiting for."""
         if self.active and self.ring:
             self.drain()
-
-    def _drain_levels(self) -> None:
-        levels = self.levels
-        assert levels is not None
-        for priority in sorted(levels, reverse=True):
-            level = levels[priority]
-            if len(level):
-                self._drain_backlog(level)
-                if len(level):
-                    return  # no credit left, or the next entries are being loaded
-        # Everything was handed out: go back to the cheap form.
-        if not any(level.loading or len(level) for level in levels.values()):
-            self.levels = None
-            self.backlog = Backlog(-1)
-
-    def _drain_backlog(self, backlog: Backlog) -> None:
-        head = backlog.head
-        ring = self.ring
-        delivered = 0
-        freed = 0
-        try:
-            while ring:
-                if not head:
-                    if backlog.chunks:
-                        break
-                    young = backlog.young
-                    if young is None or not young:
-                        break
-                    backlog.settle_young()
-                entry = head[0]
-                message = entry.message
-                if message.expires_at or entry.overlay is not None:
-                    # A dead letter may lead back here: the figures must be right.
-                    self.memory -= freed
-                    freed = 0
-                    if expiry.drop_expired(self, backlog, entry):
-                        continue
-                consumer = ring[0]
-                if entry.acquired_count and entry.holder is consumer and len(ring) > 1:
-                    ring.rotate(-1)  # a requeued message prefers another consumer
-                    consumer = ring[0]
-                if not consumer.can_take(message.size):
-                    consumer.parked = True
-                    ring.popleft()
-                    if not ring and len(self.rings) > 1:
-                        rings.choose(self)
-                        ring = self.ring
-                    continue
-                if len(ring) > 1:
-                    ring.rotate(-1)
-                head.popleft()
-                freed += message.size + ENTRY_OVERHEAD
-                delivered += 1
-                entry.state = ACQUIRED
-                entry.holder = consumer
-                entry.acquired_count += 1
-                if not consumer.no_ack:
-                    consumer.unacked += 1
-                    self.unacked += 1
-                    consumer.deliver(entry)
-                else:
-                    consumer.deliver(entry)
-                    entry.state = ARCHIVED
-                    entry.holder = None
-                    row = entry.row
-                    if row is not None:
-                        row.log.settle(entry)
-                    self.settled += 1
-        finally:
-            self.memory -= freed
-            self.delivered += delivered
-        if backlog.chunks and not backlog.loading:
-            paging.load_more(self, backlog)
 
     def hand_out(self, entry: Entry, consumer: Consumer) -> None:
         """Acquire an entry, which is in no backlog any more, for a consumer."""
