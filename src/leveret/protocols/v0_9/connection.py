@@ -10,6 +10,7 @@ from leveret.protocols.v0_9 import channel_methods, handshake, methods
 from leveret.protocols.v0_9.channel import Channel
 from leveret.protocols.v0_9.realms import Realms, Tickets
 from leveret.protocols.v0_9.streams import Pace
+from leveret.protocols.v0_9_1 import alarms
 from leveret.protocols.v0_9_1.channel import Channel as Channel091
 from leveret.protocols.v0_9_1.connection import Connection as Connection091
 from leveret.wire.amqp0.commands import Command, ContentPart, Method
@@ -61,7 +62,7 @@ class Connection(Connection091):
     def published(self, channel: Channel091) -> None:
         """A content of another class than basic was published: alarms concern its publisher, too."""
         if not self.published_any:
-            self._first_publish(channel)
+            alarms.first_publish(self, channel)
 
     def channels_of_0_9(self) -> dict[int, Channel]:
         """Its channels, all of which are of this version."""

@@ -15,7 +15,7 @@ from leveret.broker.message import Message
 from leveret.broker.vhost import Vhost
 from leveret.protocols.peer import Peer
 from leveret.protocols.services import Services
-from leveret.protocols.v0_9_1 import handshake, methods
+from leveret.protocols.v0_9_1 import alarms, handshake, methods
 from leveret.protocols.v0_9_1.channel import Channel
 from leveret.protocols.v0_9_1.consumers import QUANTUM
 from leveret.protocols.v0_9_1.heartbeat import Heartbeat
@@ -204,7 +204,7 @@ class Connection(VhostSession):
             confirming.clear()
             self.mark()
         if self.services.alarm and not self.published_any and self.engine.is_receiving_content(LARGEST_REQUEST):
-            self._block(self.services.alarm)  # a publisher that has not finished its first message is one, too
+            alarms.block(self, self.services.alarm)  # a publisher that has not finished its first message is one, too
         store = self.broker.log
         if store.pending_bytes > MAX_UNCOMMITTED and "commit" not in self.held_back and self.published_any and (
                 self.spools or store.pending_bytes - store.pending_spooled > MAX_UNCOMMITTED):
@@ -241,7 +241,7 @@ class Connection(VhostSession):
             if isinstance(command, Publish):
                 channel.publish(command)
                 if not self.published_any:
-                    self._first_publish(channel)
+                    alarms.first_publish(self, channel)
             elif isinstance(command, Ack):
                 channel.ack(command.delivery_tag, command.multiple)
             elif isinstance(command, Nack):
@@ -504,48 +504,8 @@ class Connection(VhostSession):
 
     # Back pressure
 
-    def _first_publish(self, channel: Channel) -> None:
-        """From now on this is a publisher, whom alarms concern; without `connection.blocked`, each channel of it. Requests
-        to the broker make no publisher."""
-        if channel.requested:
-            channel.requested = False
-            return
-        if self.services.alarm and not self.notify_blocked:
-            channel.ask_to_pause()
-            self.mark()
-            return
-        self.published_any = True
-        if self.services.alarm:
-            self._block(self.services.alarm)
-
-    def _block(self, reason: str) -> None:
-        """Read a publisher no more, and tell it why; who only consumes goes on, for that may be what ends the alarm."""
-        if self.notify_blocked and not self.blocked:
-            self.blocked = True
-            self.engine.send(0, "connection.blocked", {"reason": reason})
-            self.mark()
-        self.hold_back("alarm")
-
     def alarm(self, reason: str) -> None:
-        if not self.opened or self.closing:
-            return
-        if reason:
-            if self.notify_blocked:
-                if self.published_any:
-                    self._block(reason)
-            else:
-                # Clients that do not know connection.blocked know channel.flow; one that goes on is not read any more.
-                self.published_any = False
-                for channel in self.channels.values():
-                    channel.ask_to_pause()
-        else:
-            if self.blocked:
-                self.blocked = False
-                self.engine.send(0, "connection.unblocked", {})
-            for channel in self.channels.values():
-                channel.ask_to_go_on()
-            self.release_input("alarm")
-        self.mark()
+        alarms.changed(self, reason)
 
     def hold_back(self, why: str) -> None:
         """Stop reading the socket until nothing holds it back any more."""
