@@ -1,13 +1,11 @@
-"""A channel of the client: calls and their replies in order, confirms, consumers (0-9-1 classes channel, basic, tx)."""
+"""A channel of the client: opening and closing, confirms, consumers, transactions (0-9-1 classes channel, basic, tx)."""
 
 from __future__ import annotations
 
-import struct
-from collections import deque
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from leveret.client.core.calls import GET_EMPTY, NOBODY, Call, CallingChannel
 from leveret.client.core.consumer import ConsumerCore
 from leveret.client.core.encoding import Encoder, encode_address
 from leveret.client.core.host import Procedure, Waiter
@@ -23,112 +21,52 @@ from leveret.client.errors import (
     Returned,
     TransactionLost,
     anew,
-    breach_error,
     closed_error,
 )
 from leveret.client.message import Message
 from leveret.client.properties import Properties, decode_properties
 from leveret.wire.amqp0.commands import ContentMethod, Deliver, Method
-from leveret.wire.amqp0.methods import encode_arguments
 
 if TYPE_CHECKING:
     from leveret.client.core.connection import ConnectionCore
 
-# What a reply becomes: the method, and whether the caller has given up.
-OnReply = Callable[[Method, bool], Any]
-
-GET_EMPTY: Final = "basic.get-empty"
 # How many consumers that were cancelled are remembered.
 PAST_CONSUMERS: Final = 64
 
 
-class _Nobody:
-    """The waiter of a reply that nobody waits for."""
-
-    def done(self) -> bool:
-        return True
-
-    def set_result(self, result: Any, /) -> None:
-        raise AssertionError("nobody waits")
-
-    def set_exception(self, exception: BaseException, /) -> None:
-        raise AssertionError("nobody waits")
-
-
-NOBODY: Final = _Nobody()
-
-
-class Call:
-    """A method that was sent and whose reply has not come. `tag` is the consumer tag that the reply will name, if any."""
-
-    __slots__ = ("name", "on_reply", "tag", "waiter")
-
-    def __init__(self, name: str, waiter: Waiter, on_reply: OnReply | None, tag: str = "") -> None:
-        self.name = name
-        self.waiter = waiter
-        self.on_reply = on_reply
-        self.tag = tag
-
-    def is_answered_by(self, reply: Method) -> bool:
-        return reply.name.startswith(self.name) and (not self.tag or self.tag == reply.arguments.get("consumer_tag"))
-
-
-class ChannelCore:
+class ChannelCore(CallingChannel):
     """One channel; it survives the loss of its connection, under the same number.
 
     face         the application's channel
-    opened       it is open on the wire now
     flowing      publishes may be sent now
-    error        why it is closed for good
     generation   counts what ends the life of delivery tags: a lost connection, and `basic.recover`
     recovering   how many `basic.recover` were sent and not answered: what comes to be acknowledged comes once more
     """
 
-    __slots__ = ("_calls", "_flow", "_given_up", "_held", "_past", "_stopped", "_transaction",
-                 "confirms", "connection", "consumers", "error", "face", "flowing", "generation", "number", "opened",
-                 "qos", "recovering", "replies", "transactional", "unconfirmed")
+    __slots__ = ("_flow", "_given_up", "_past", "_stopped", "_transaction", "confirms", "consumers", "face", "flowing",
+                 "generation", "qos", "recovering", "replies", "transactional", "unconfirmed")
 
     def __init__(self, connection: ConnectionCore, number: int, confirms: bool, transactional: bool) -> None:
-        self.connection = connection
-        self.number = number
+        super().__init__(connection, number)
         self.confirms = confirms
         self.transactional = transactional
         self.face: Any = None
-        self.opened = False
         self.flowing = False
-        self.error: Error | None = None
         self.generation = 0
         self.consumers: dict[bytes, ConsumerCore] = {}
         # Those that were cancelled: RabbitMQ delivers behind cancel-ok what was on its way.
         self._past: dict[bytes, ConsumerCore] = {}
         # Those that are to be cancelled once they have begun.
         self._given_up: list[ConsumerCore] = []
-        # What is to be sent once the transaction is committed; None while none is being.
-        self._held: list[Callable[[], None]] | None = None
         self.unconfirmed = Unconfirmed()
         self.replies: Replies | None = None
         # The `basic.qos` that hold for the whole channel (`global` is true), by name of the field.
         self.qos: dict[str, Any] | None = None
-        self._calls: deque[Call] = deque()
         self._flow = Waiters(connection.host)
         self._stopped = False
         self.recovering = 0
         # "": nothing was published or settled since the last commit; "begun"; or "lost" with its connection.
         self._transaction = ""
-
-    # Calls
-
-    def call(self, name: str, arguments: dict[str, Any] | None = None, on_reply: OnReply | None = None) -> Waiter:
-        """Send a method and wait for its reply, whose `arguments`, or what `on_reply` makes of it, are the result.
-
-        Raises the error of a channel that is not open, and `InvalidMessage` for arguments that cannot be encoded.
-        """
-        self._check_open()
-        self.send(name, arguments)
-        waiter: Waiter = self.connection.host.new_waiter()
-        self._calls.append(Call(name, waiter, on_reply, (arguments or {}).get("consumer_tag", "")))
-        self.connection.listen()
-        return waiter
 
     def new_encoder(self) -> Encoder:
         """What encodes publishes."""
@@ -143,36 +81,6 @@ class ChannelCore:
     def expecting(self) -> bool:
         """Somebody waits for what the server has to say."""
         return bool(self._calls) or len(self.unconfirmed) > 0 or (self.replies is not None and self.replies.expecting)
-
-    def cast(self, name: str, arguments: dict[str, Any] | None = None, on_reply: OnReply | None = None) -> None:
-        """As `call`, where nobody waits for the reply."""
-        self._check_open()
-        self.send(name, arguments)
-        self._calls.append(Call(name, NOBODY, on_reply, (arguments or {}).get("consumer_tag", "")))
-
-    def send(self, name: str, arguments: dict[str, Any] | None = None) -> None:
-        """A method without a reply."""
-        engine = self.connection.engine
-        try:
-            if self._held is not None and not name.startswith("channel.close"):
-                encode_arguments(engine.version.by_name[name], arguments or {}, engine.dialect)
-                self._held.append(partial(self.send, name, arguments))
-                return
-            engine.send(self.number, name, arguments)
-            if name == "tx.commit":
-                # RabbitMQ closes the connection over whatever comes before it has answered.
-                self._held = []
-        except (ValueError, TypeError, AttributeError, OverflowError, struct.error) as error:
-            raise InvalidMessage(f"{name}: {error}") from error
-        self.connection.host.flush_soon()
-
-    def _check_open(self) -> None:
-        if not self.opened:
-            raise anew(self.why_closed())
-
-    def why_closed(self) -> Error:
-        """What a call on a channel that is not open gets."""
-        return self.error or self.connection.why_closed()
 
     def open(self) -> Procedure:
         """Procedure: open it on the wire, for the first time or again. Raises the error of a connection that is lost, as it
@@ -256,21 +164,6 @@ class ChannelCore:
         elif name == "basic.cancel":
             self._cancelled(command.arguments)
 
-    def _reply(self, command: Method) -> None:
-        calls = self._calls
-        # In the order of the calls, but that RabbitMQ's basic.consume-ok may be overtaken by what came later.
-        for index, call in enumerate(calls):
-            if call.is_answered_by(command):
-                del calls[index]
-                break
-        else:
-            self.connection.fail(breach_error(503, f"{command.name} came, for which nobody has asked"))
-            return
-        abandoned = call.waiter.done()
-        result = command.arguments if call.on_reply is None else call.on_reply(command, abandoned)
-        if not abandoned:
-            call.waiter.set_result(result)
-
     def content(self, command: ContentMethod) -> None:
         """`basic.return` and `basic.get-ok`."""
         if command.name != "basic.return":
@@ -353,12 +246,6 @@ class ChannelCore:
         for consumer in self._given_up:
             consumer.end(None)
         self._given_up.clear()
-
-    def _fail_calls(self, error: Error) -> None:
-        calls, self._calls = self._calls, deque()
-        for call in calls:
-            if not call.waiter.done():
-                call.waiter.set_exception(error)
 
     # Publishing
 

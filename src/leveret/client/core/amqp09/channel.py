@@ -13,7 +13,8 @@ from leveret.client.core.amqp09.messages import IncomingMessages, MessageConsume
 from leveret.client.core.amqp09.operations import Operations09
 from leveret.client.core.amqp09.outgoing import Encoder09, OfClass, Outgoing09
 from leveret.client.core.amqp09.streams import StreamConsumerCore, delivered
-from leveret.client.core.channel import NOBODY, Call, ChannelCore, OnReply
+from leveret.client.core.calls import NOBODY, Call, OnReply
+from leveret.client.core.channel import ChannelCore
 from leveret.client.core.consumer import ConsumerCore
 from leveret.client.core.encoding import Encoder, encode_address
 from leveret.client.core.host import Procedure, Waiter

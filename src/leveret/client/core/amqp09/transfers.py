@@ -7,7 +7,7 @@ from typing import IO, Any, Final
 
 from leveret.client.core.amqp09.channel import Amqp09Channel
 from leveret.client.core.amqp09.sources import read_exactly
-from leveret.client.core.channel import NOBODY
+from leveret.client.core.calls import NOBODY
 from leveret.client.core.host import Waiter
 from leveret.client.errors import InvalidMessage, Nacked
 from leveret.client.properties import Properties, from_keywords, in_milliseconds
