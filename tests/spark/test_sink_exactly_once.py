@@ -181,8 +181,11 @@ def test_rows_that_cannot_be_published_are_dead_lettered_with_the_write(broker: 
 
 
 def test_an_exchange_that_there_is_not_is_told_before_anything_moves(broker: LeveretProcess, name: str) -> None:
-    with pytest.raises(RequestRefused, match=f"no exchange '{name}'"):
+    with pytest.raises(OptionError, match=f"option exchange: no exchange '{name}'"):
         write_and_commit(broker.url(), [batch_of(body=[b"1"])], exchange=name, txnAppId=name, txnVersion=1)
+    with pytest.raises(OptionError, match=f"option deadLetterExchange: no exchange '{name}'"):
+        write_and_commit(broker.url(), [batch_of(body=[b"1"])], exchange="amq.topic", txnAppId=name, txnVersion=1,
+                         onUnroutable="dead-letter", deadLetterExchange=name)
 
 
 def test_a_user_who_may_not_write_is_told_before_anything_moves(broker: LeveretProcess, name: str) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import WriterCommitMessage
 
 from leveret.client.core.amqp1.addresses import choose
-from leveret.client.errors import ChannelClosed, Error
+from leveret.client.errors import ChannelClosed, Error, NotFound
 from leveret.spark.connection import ControlClient
 from leveret.spark.encode0 import Encoder0
 from leveret.spark.encode1 import Encoder1
@@ -124,6 +124,10 @@ def decide(plan: SinkPlan, app: str | None, control: ControlClient) -> str:
     return AT_LEAST_ONCE
 
 
+def _no_exchange(option: str, told: str) -> OptionError:
+    return OptionError(f"option {option}: {told}; expected an exchange that is declared")
+
+
 class _Task:
     def __init__(self, plan: SinkPlan, control: ControlClient, partition: int, app: str | None) -> None:
         self._plan = plan
@@ -164,12 +168,21 @@ class _Task:
         prefix = ""
         if self._stage:
             exchanges = [name for name in {plan.exchange, plan.dead_letter_exchange} if name]
-            self._control.request("stage.open", stage=self._stage, app=self._written.app, exchanges=exchanges or None)
+            try:
+                self._control.request("stage.open", stage=self._stage, app=self._written.app, exchanges=exchanges or None)
+            except RequestRefused as error:
+                if error.condition != "not-found":
+                    raise
+                other = plan.exchange is None or f"'{plan.exchange}'" not in error.message
+                raise _no_exchange("deadLetterExchange" if other else "exchange", error.message) from None
             prefix = f"{STAGE}{self._stage}:"
         channel = self._control.channel()
         if not prefix and plan.exchange and plan.endpoint.protocol == "0-9-1":
             # Fails here, rather than in the middle.
-            channel.declare_exchange(plan.exchange, passive=True)
+            try:
+                channel.declare_exchange(plan.exchange, passive=True)
+            except NotFound as error:
+                raise _no_exchange("exchange", str(error)) from None
         target = Target(plan.exchange, plan.routing_key)
         limits = Limits(plan.max_message_bytes, LONGEST - len(prefix))
         if plan.endpoint.protocol == "1.0":
