@@ -140,7 +140,9 @@ def test_messages_of_any_broker_are_rows_and_are_acknowledged(spark: SparkSessio
                 headers={"x": 1})
         query = run(spark, directory=tmp_path, maxMessagesPerTrigger="100", **options)
         assert written(spark, tmp_path) == [f"{number}" for number in range(250)]
-        assert [progress.numInputRows for progress in query.recentProgress if progress.numInputRows] == [100, 100, 50]
+        told = [progress for progress in query.recentProgress if progress.numInputRows]
+        assert [progress.numInputRows for progress in told] == [100, 100, 50]
+        assert [json.loads(progress.sources[0].latestOffset)["lag"] for progress in told] == [150, 50, 0]
         assert count(options["url"], options["queue"]) == 0
         row = spark.read.parquet(str(tmp_path / "out")).where("offset = 249").first()
         assert (row.queue, row.message_id, row.durable, row.headers_json, row.routing_key) == (

@@ -77,6 +77,8 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # With AvailableNow: how many messages are still to be taken.
         self._left: int | None = None
         self._triggered = time.monotonic()
+        # Where the batch ends that was planned last.
+        self._reached = 0
 
     def _open(self) -> Spool:
         if self._spool is None:
@@ -131,6 +133,7 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         spool = self._open()
         begin = self._read_offset(start, spool)
         spool.between(begin, begin)
+        self._reached = begin
         most: int = MOST
         if not isinstance(limit, ReadAllAvailable):
             most = self.settings.max_messages_per_trigger or MOST
@@ -140,6 +143,7 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._waits(stop - begin, limit):
             return start
         self._triggered = time.monotonic()
+        self._reached = stop
         return self._offset(spool, stop)
 
     def _take(self, spool: Spool, most: int) -> None:
@@ -172,7 +176,8 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._spool is None or self._consumer is None:
             return None
         waiting = self._consumer.waiting()
-        return {**self._offset(self._spool, self._spool.next), "waiting": waiting}
+        return {**self._offset(self._spool, self._spool.next), "waiting": waiting,
+                "lag": waiting + self._spool.next - self._reached}
 
     # Batches
 
