@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from leveret import blocking
 from leveret.spark.pipeline import Broker, Capture, Decode, Flow, PipelineError, TableOutput, archive, start_flow
 from leveret.spark.pipeline.load import pipeline_of
+from leveret.spark.pipeline.places import check_table
 from leveret.spark.pipeline.run import flows_of
 from leveret.spark.pipeline.state import read_state
 from leveret.spark.pipeline.supervise import Supervisor
@@ -220,3 +221,18 @@ def test_an_iceberg_table_gets_a_commit_a_batch(spark: SparkSession, tmp_path: P
     assert sorted(found.scan().to_arrow().column("id").to_pylist()) == [*range(20), *range(100, 120)]
     assert sum(snapshot.summary is not None for snapshot in found.metadata.snapshots) == 2
     assert len(list(found.scan(row_filter="at < '1970-01-02T00:00:00+00:00'").plan_files())) == 2
+
+
+def test_an_iceberg_table_gets_columns_that_are_new(spark: SparkSession, tmp_path: Path) -> None:
+    table = TableOutput(path=str(tmp_path / "table"), format="iceberg", partition=["day(at)"])
+    rows = spark.range(5).select(F.struct("id").alias("data"), F.timestamp_seconds(F.col("id") * 10_000).alias("at"))
+    more = rows.withColumn("data", F.struct("data.id", F.lit("x").alias("name"))).withColumn("new", F.lit(1))
+    for number, batch in enumerate((rows, more, rows)):
+        check_table(spark, table, batch.schema)
+        TableWriter(table, "app").write(batch, number)
+    catalog = load_catalog("leveret", type="sql", uri=f"sqlite:///{tmp_path}/table/_leveret/catalog.sqlite")
+    found = catalog.load_table("leveret.table").scan().to_arrow().to_pylist()
+    assert sorted((row["data"]["id"], row["data"]["name"] or "", row["new"] or 0) for row in found) == sorted(
+        [(number, "", 0) for number in range(5)] * 2 + [(number, "x", 1) for number in range(5)])
+    with pytest.raises(PipelineError, match="its column data is of the type"):
+        check_table(spark, table, rows.withColumn("data", F.lit(1)).schema)

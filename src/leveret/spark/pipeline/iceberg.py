@@ -43,9 +43,13 @@ def _table(output: TableOutput, files: Files, batch: DataFrame, partitions: dict
                                   "warehouse": files.url()}
     catalog = load_catalog("leveret", **settings)
     try:
-        return catalog.load_table(name)
+        table = catalog.load_table(name)
     except NoSuchTableError:
         pass
+    else:
+        with table.update_schema() as update:
+            update.union_by_name(_schema(batch, partitions))
+        return table
     try:
         catalog.create_namespace(name.rpartition(".")[0])
     except NamespaceAlreadyExistsError:
@@ -55,24 +59,28 @@ def _table(output: TableOutput, files: Files, batch: DataFrame, partitions: dict
 
 def _create(catalog: Any, name: str, output: TableOutput, files: Files, batch: DataFrame,
             partitions: dict[str, tuple[str, str]]) -> Any:
+    plain = [name for name in batch.columns if partitions.get(name) == ("", name)]
+    if plain:
+        raise PipelineError(f"table {output.path}: partition {plain[0]!r} of an Iceberg table; expected day(COLUMN), "
+                            "hour(COLUMN) or month(COLUMN)")
+    table = catalog.create_table(name, _schema(batch, partitions), location=files.url(),
+                                 properties={"write.parquet.compression-codec": "zstd"})
+    with table.update_spec() as update:
+        for transform, source in partitions.values():
+            update.add_field(source, transform, f"{source}_{transform}")
+    return catalog.load_table(name)
+
+
+def _schema(batch: DataFrame, partitions: dict[str, tuple[str, str]]) -> Any:
     import pyarrow as pa
     from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
     from pyiceberg.schema import assign_fresh_schema_ids
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    fields = list(to_arrow_schema(batch.schema, timezone="UTC"))
-    columns = [field for field in fields
+    # Spark writes files in which every column may be null.
+    columns = [field for field in to_arrow_schema(batch.schema.toNullable(), timezone="UTC")
                if partitions.get(field.name, ("x", ""))[0] or field.name not in partitions]
-    plain = [field.name for field in fields if partitions.get(field.name) == ("", field.name)]
-    if plain:
-        raise PipelineError(f"table {output.path}: partition {plain[0]!r} of an Iceberg table; expected day(COLUMN), "
-                            "hour(COLUMN) or month(COLUMN)")
-    schema = assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(pa.schema(columns)))
-    table = catalog.create_table(name, schema, location=files.url(), properties={"write.parquet.compression-codec": "zstd"})
-    with table.update_spec() as update:
-        for transform, source in partitions.values():
-            update.add_field(source, transform, f"{source}_{transform}")
-    return catalog.load_table(name)
+    return assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(pa.schema(columns)))
 
 
 def _local(output: TableOutput) -> str:

@@ -35,14 +35,12 @@ def check_place(spark: SparkSession, path: str, key: str = "table") -> Files:
 def check_table(spark: SparkSession, output: TableOutput, rows: StructType) -> None:
     """`PipelineError` where rows do not fit those that the table has; it may have other columns besides."""
     files = check_place(spark, output.path)
-    if output.format != "parquet":
-        return
     found = _newest(files)
     if found is None:
         return
     before = [part.partition("=")[0] for part in found.split("/")[:-1] if "=" in part]
     now = list(partition_columns(output, rows.names))
-    if before != now:
+    if before != now and output.format == "parquet":
         raise PipelineError(f"table {output.path}: it is partitioned by {', '.join(before) or 'nothing'}, and the key "
                             f"partition says {', '.join(now) or 'nothing'}; expected the same, or another directory")
     misfit = _misfit(spark.read.parquet(as_it_is(files.url(found))).schema, rows, "")
