@@ -12,7 +12,7 @@ settings.register_profile("leveret", deadline=None)
 settings.load_profile("leveret")
 
 # They start Spark applications as processes, and share no session.
-APPLICATIONS = {f"tests/spark/test_{name}.py" for name in ("cluster", "pipeline_run", "sink_kills")}
+APPLICATIONS = {f"tests/spark/test_{name}.py" for name in ("cluster", "examples", "pipeline_run", "sink_kills")}
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -42,13 +41,6 @@ def test_the_demo_accounts_for_every_message(tmp_path: Path) -> None:
     assert "kill -9 of the broker" in result.stdout
     page = (tmp_path / "demo" / "traffic.html").read_text("utf-8")
     assert "<svg" in page and "Messages a second" in page
-
-
-@pytest.fixture
-def own_broker(tmp_path: Path) -> Iterator[LeveretProcess]:
-    leveret_only("Spark reads what only Leveret keeps")
-    with LeveretProcess(tmp_path / "broker").start() as broker:
-        yield broker
 
 
 def test_the_declarative_pipeline(own_broker: LeveretProcess, tmp_path: Path) -> None:
