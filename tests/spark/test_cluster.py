@@ -39,7 +39,7 @@ def app(cluster: Cluster, broker: LeveretProcess, connection: blocking.Connectio
     made = App(broker, tmp_path, name, cluster.url, {
         "spark.executorEnv.PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
         "spark.executor.memory": "450m", "spark.executor.cores": "1", "spark.speculation": "true",
-        "spark.speculation.interval": "100ms", "spark.speculation.quantile": "0.5",
+        "spark.speculation.interval": "100ms", "spark.speculation.quantile": "0.5", "spark.speculation.multiplier": "1",
         "spark.speculation.minTaskRuntime": "100ms"})
     yield made
     if made.process is not None and made.process.poll() is None:
