@@ -28,6 +28,7 @@ from leveret.wire.amqp1.output import Output
 from leveret.wire.amqp1.transactions import Coordinator, Declare, Discharge, TransactionalState
 from leveret.wire.amqp1.transport import Attach, Begin, Close, Detach, Disposition, End, Flow, Open, Transfer
 from leveret.wire.amqp1.values import Described, Symbol
+from tests.protocols.machine import Errors
 from tests.protocols.v1_0.support import Client, connect, make_site, message
 
 channels = st.integers(0, 2)
@@ -74,17 +75,6 @@ BEGINNING: list[Performative] = [
     Transfer(2, 0, b"1", 0, payload=VALUE + encode_composite(Declare())),
     Transfer(0, 1, b"2", 0, payload=message(durable=True)), Transfer(0, 2, b"3", 0, payload=message()),
 ]
-
-
-class Errors(logging.Handler):
-    """Collects what the broker logs as its own failure."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage() + str(record.exc_info))
 
 
 def octets_of(frame: Composite) -> bytes:
