@@ -230,7 +230,7 @@ def test_spark_writes_what_tasks_cannot(spark: SparkSession, tmp_path: Path) -> 
     finally:
         spark.conf.set("spark.sql.session.timeZone", before)
     two = [TableOutput(path=str(tmp_path / name)) for name in "ab"]
-    assert not is_direct(table={"path": str(tmp_path / "t{1}")})  # Spark would take it for a pattern
+    assert is_direct(table={"path": str(tmp_path / "t{1}")})
     assert not is_direct(tables=two) and not is_direct(tables=[])
     with pytest.raises(PipelineError, match="no list of columns"):
         is_direct(decode=Decode(format="json", schema="id BIGGEST", on_error="drop"))

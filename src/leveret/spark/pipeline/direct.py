@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
-from leveret.spark.history import GLOB, STRICT
+from leveret.spark.history import STRICT
 from leveret.spark.options import read_options
 from leveret.spark.pipeline import capture as capturing
 from leveret.spark.pipeline.arrow_json import json_decoder
 from leveret.spark.pipeline.decode import has_column, json_schema
 from leveret.spark.pipeline.direct_source import DirectSource, with_task
 from leveret.spark.pipeline.direct_task import DirectTask
-from leveret.spark.pipeline.files import Files
+from leveret.spark.pipeline.files import Files, as_it_is
 from leveret.spark.pipeline.model import Broker, Decode, TableOutput
 from leveret.spark.pipeline.tables import Ready, partition_columns
 from leveret.spark.schema import table_schema
@@ -64,7 +64,7 @@ class Direct:
         ready = [Ready(f"{self.directory}/{row.file}", row.place) for row in told if not row.undecided]
         if not undecided:
             return ready, None
-        return ready, spark.read.schema(table_schema(self.columns)).options(**STRICT).parquet(*undecided)
+        return ready, spark.read.schema(table_schema(self.columns)).options(**STRICT).parquet(*map(as_it_is, undecided))
 
     def clear(self, spark: SparkSession) -> None:
         """No batch runs: what is there is of one that is done, or came to nothing, or of a task that ran twice."""
@@ -85,7 +85,7 @@ def direct_of(spark: SparkSession, flow: Flow, broker: Broker, checkpoint: str) 
     place = Files(spark, table.path).url()
     schema = _schema(flow.decode, columns)
     partitions = _partitions(table, [*columns, flow.decode.column] if schema else columns, timezone)
-    if not place.startswith(_LOCAL) or GLOB & set(place) or partitions is None or schema is None:
+    if not place.startswith(_LOCAL) or partitions is None or schema is None:
         return None
     # Every run of a query finds the directory of the one before, and no other query's.
     key = checkpoint if "://" in checkpoint else os.path.abspath(checkpoint)
