@@ -190,7 +190,8 @@ class Pipeline:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+        paths = [str(ROOT / "src"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(path for path in paths if path))}
         with (self.directory / "pipeline.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "leveret", "pipeline", "run", str(self.directory / "pipeline.toml")], stdout=log,

@@ -13,6 +13,9 @@ settings.load_profile("leveret")
 
 # They start Spark applications as processes, and share no session.
 APPLICATIONS = {f"tests/spark/test_{name}.py" for name in ("cluster", "examples", "pipeline_run", "sink_kills")}
+# They need no session: what its tasks do is called by the tests themselves.
+TASKS = {f"tests/spark/test_{name}.py" for name in ("holding", "limits", "options", "sink_at_least_once",
+                                                    "sink_exactly_once")}
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -26,8 +29,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            if not nodeid.startswith("tests/spark/"):
+            file = nodeid.partition("::")[0]
+            if not nodeid.startswith("tests/spark/") or file in TASKS:
                 return super()._split_scope(nodeid)
-            return "tests/spark, applications" if nodeid.partition("::")[0] in APPLICATIONS else "tests/spark"
+            return "tests/spark, applications" if file in APPLICATIONS else "tests/spark"
 
     return Scheduling(config, log)

@@ -7,11 +7,12 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pyspark
+
+from tests.spark.environment import JAVA_OPTIONS, environment
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
 PATIENCE = 90.0
@@ -61,15 +62,13 @@ class Cluster:
     def _start(self, name: str, main: str, *arguments: str) -> Path:
         home = Path(pyspark.__file__).parent
         log = self.directory / f"{name}.log"
-        environment = {
-            **os.environ, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": HOSTS[0], "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_LOCAL_DIRS": str(self.directory / "local"), "PYSPARK_PYTHON": sys.executable,
-        }
+        variables = environment(SPARK_HOME=str(home), SPARK_LOCAL_IP=HOSTS[0], SPARK_DAEMON_MEMORY="256m",
+                                SPARK_DAEMON_JAVA_OPTS=JAVA_OPTIONS, SPARK_LOCAL_DIRS=str(self.directory / "local"))
         # What an application needs of this checkout it has to bring.
-        environment.pop("PYTHONPATH", None)
+        del variables["PYTHONPATH"]
         with open(log, "wb") as output:
             self._processes.append(subprocess.Popen(
-                [str(home / "bin" / "spark-class"), main, *arguments], cwd=self.directory, env=environment, stdout=output,
+                [str(home / "bin" / "spark-class"), main, *arguments], cwd=self.directory, env=variables, stdout=output,
                 stderr=output, start_new_session=True))
         return log
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leveret import blocking
-from tests.support.broker import ROOT, LeveretProcess, leveret_only
+from tests.spark.environment import environment
+from tests.support.broker import LeveretProcess, leveret_only
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,9 +45,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session with two task slots. Its Python workers run this checkout."""
     from pyspark.sql import SparkSession
 
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ.update(environment())
     directory = tmp_path_factory.mktemp("spark")
     session = (
         SparkSession.builder.master("local[2]").appName("leveret tests")
@@ -60,7 +58,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
         .config("spark.local.dir", str(directory / "local"))
-        .config("spark.driver.extraJavaOptions", f"-Dderby.system.home={directory} -XX:TieredStopAtLevel=1")
+        .config("spark.driver.extraJavaOptions", f"-Dderby.system.home={directory}")
         .config("spark.sql.streaming.stopTimeout", "30s")
         .config("spark.sql.streaming.pollingDelay", "20ms")
         .config("spark.log.level", "ERROR")

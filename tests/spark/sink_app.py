@@ -31,8 +31,7 @@ def main(argument: str) -> None:
         .config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "512m").config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC").config("spark.local.dir", str(directory / "local"))
-        .config("spark.sql.warehouse.dir", str(directory / "warehouse")).config("spark.log.level", "ERROR")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1"))
+        .config("spark.sql.warehouse.dir", str(directory / "warehouse")).config("spark.log.level", "ERROR"))
     for name, value in given["conf"].items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()

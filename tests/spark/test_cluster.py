@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,10 +16,11 @@ from click.testing import CliRunner
 from leveret import blocking
 from leveret.cli.app import leveret
 from tests.spark.cluster import Cluster
+from tests.spark.environment import JAVA_OPTIONS, PYTHONPATH, environment
 from tests.spark.sinks import bodies, drain, eventually
 from tests.spark.support import declare_stream, publish
 from tests.spark.test_sink_kills import ROWS, App
-from tests.support.broker import ROOT, LeveretProcess
+from tests.support.broker import LeveretProcess
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def app(cluster: Cluster, broker: LeveretProcess, connection: blocking.Connectio
         channel.declare_queue(f"{name}-out", durable=True)
     publish(connection, f"{name}-in", ROWS, persistent=True)
     made = App(broker, tmp_path, name, cluster.url, {
-        "spark.executorEnv.PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
+        "spark.executorEnv.PYTHONPATH": PYTHONPATH, "spark.executor.extraJavaOptions": JAVA_OPTIONS,
         "spark.executor.memory": "450m", "spark.executor.cores": "1", "spark.speculation": "true",
         "spark.speculation.interval": "100ms", "spark.speculation.quantile": "0.5", "spark.speculation.multiplier": "1",
         "spark.speculation.minTaskRuntime": "100ms"})
@@ -74,6 +74,7 @@ directory = "{directory}/state"
 url = "{url}"
 [spark.conf]
 "spark.executor.memory" = "450m"
+"spark.executor.extraJavaOptions" = "{java}"
 "spark.driver.host" = "127.0.0.1"
 "spark.driver.bindAddress" = "127.0.0.1"
 "spark.driver.memory" = "512m"
@@ -93,16 +94,16 @@ def test_a_packed_pipeline_runs_where_nothing_of_it_is_installed(
     publish(connection, name, [f'{{"id": {number}}}' for number in range(50)])
     (tmp_path / "doubling.py").write_text(
         "def double(messages):\n    return messages.selectExpr('offset', 'data.id * 2 AS twice')\n")
-    (tmp_path / "pipeline.toml").write_text(PIPELINE.format(directory=tmp_path, url=broker.url(), name=name))
+    (tmp_path / "pipeline.toml").write_text(PIPELINE.format(directory=tmp_path, url=broker.url(), name=name,
+                                                                 java=JAVA_OPTIONS))
     packed = CliRunner().invoke(leveret, ["pipeline", "package", str(tmp_path / "pipeline.toml"), "--to",
                                           str(tmp_path / "out"), "--master", cluster.url])
     assert packed.exit_code == 0, packed.output
-    environment = {**os.environ, "PATH": f"{Path(pyspark.__file__).parent / 'bin'}{os.pathsep}{os.environ['PATH']}",
-                   "SPARK_HOME": str(Path(pyspark.__file__).parent), "PYSPARK_PYTHON": sys.executable,
-                   "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    environment.pop("PYTHONPATH", None)
+    home = Path(pyspark.__file__).parent
+    variables = environment(PATH=f"{home / 'bin'}{os.pathsep}{os.environ['PATH']}", SPARK_HOME=str(home))
+    del variables["PYTHONPATH"]
     (tmp_path / "out").rename(tmp_path / "elsewhere")
-    result = subprocess.run([str(tmp_path / "elsewhere" / "submit.sh"), "--once"], cwd=tmp_path, env=environment,
+    result = subprocess.run([str(tmp_path / "elsewhere" / "submit.sh"), "--once"], cwd=tmp_path, env=variables,
                             capture_output=True, text=True, timeout=300, check=False)
     assert result.returncode == 0, result.stdout + result.stderr[-4000:]
     rows = [row for file in (tmp_path / "table").rglob("*.parquet") for row in pq.ParquetFile(file).read().to_pylist()]

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from leveret import blocking
+from tests.spark.environment import environment
 from tests.support.broker import ROOT, LeveretProcess, leveret_only
 
 BIN = Path(sys.executable).parent
@@ -24,17 +25,11 @@ pytestmark = [
 ]
 
 
-def environment(**variables: str) -> dict[str, str]:
-    paths = [str(ROOT / "src"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(path for path in paths if path), "SPARK_LOCAL_IP": "127.0.0.1",
-                         "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable,
-                         "COLUMNS": "120"} | variables
-
-
 def test_the_demo_accounts_for_every_message(tmp_path: Path) -> None:
     leveret_only("the demo starts one")
     result = subprocess.run([sys.executable, str(ROOT / "examples" / "demo_pipeline.py")], cwd=tmp_path, timeout=390,
-                            env=environment(LEVERET_DEMO_SECONDS="2,2,1", LEVERET_DEMO_DIRECTORY=str(tmp_path / "demo")),
+                            env=environment(COLUMNS="120", LEVERET_DEMO_SECONDS="2,2,1",
+                                            LEVERET_DEMO_DIRECTORY=str(tmp_path / "demo")),
                             stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "Every message is accounted for" in result.stdout
@@ -54,7 +49,7 @@ def test_the_declarative_pipeline(own_broker: LeveretProcess, tmp_path: Path) ->
     file = project / "spark-pipeline.yml"
     file.write_text(file.read_text().replace("/tmp/leveret-declarative-pipeline", str(tmp_path / "storage")))
     result = subprocess.run([str(BIN / "spark-pipelines"), "run"], cwd=project, timeout=390,
-                            env=environment(LEVERET_URL=own_broker.url()), capture_output=True, text=True,
+                            env=environment(COLUMNS="120", LEVERET_URL=own_broker.url()), capture_output=True, text=True,
                             check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "Run is COMPLETED" in result.stdout

@@ -19,9 +19,10 @@ from click.testing import CliRunner
 from leveret import blocking
 from leveret.cli.app import leveret
 from leveret.spark.pipeline.state import FlowState
+from tests.spark.environment import environment
 from tests.spark.pipelines import orders, publish
 from tests.spark.test_pipeline_flows import plain_files
-from tests.support.broker import ROOT, LeveretProcess
+from tests.support.broker import LeveretProcess
 
 PIPELINE = """
 name = "{name}"
@@ -36,7 +37,7 @@ backoff = 0.1
 
 [spark]
 master = "local[2]"
-conf = {{ "spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1", "spark.driver.memory" = "512m" }}
+conf = {{ "spark.driver.memory" = "512m" }}
 
 [flows.orders]
 capture = {{ stream = "{name}", options = {{ maxMessagesPerTrigger = 400 }} }}
@@ -59,12 +60,11 @@ class Run:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
         self.log = directory / "log"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "leveret", "pipeline", "run", str(directory / "pipeline.toml")], stdout=log,
-                stderr=log, env=environment, start_new_session=True)
+                stderr=log, env=environment(), start_new_session=True)
 
     def kill(self) -> None:
         if self.process.poll() is None:
@@ -134,8 +134,7 @@ def test_a_flow_that_cannot_run_ends_the_application(java: None, connection: blo
     (project / "functions.py").write_text("def doubled(messages):\n    return messages.selectExpr('append_time', "
                                           "'raise_error(\"a fault of ours\") AS x')\n")
     publish(connection, "", orders(3), name)
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    result = subprocess.run([sys.executable, "-m", "leveret", "pipeline", "run", str(path)], env=environment, timeout=190,
+    result = subprocess.run([sys.executable, "-m", "leveret", "pipeline", "run", str(path)], env=environment(), timeout=190,
                             capture_output=True, text=True, check=False)
     assert result.returncode == 1
     assert "orders: failed, and starts again in 0.1 s (1 of 1): " in result.stdout

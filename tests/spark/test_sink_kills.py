@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from leveret import blocking
+from tests.spark.environment import environment
 from tests.spark.sinks import bodies, drain, eventually
 from tests.spark.support import publish
 from tests.support.broker import ROOT, LeveretProcess
@@ -35,12 +36,9 @@ class App:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> App:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
-                       "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable,
-                       "SPARK_LOCAL_IP": "127.0.0.1"}
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen([sys.executable, "-m", "tests.spark.sink_app", self.argument], cwd=ROOT,
-                                            env=environment, stdout=log, stderr=log, start_new_session=True)
+                                            env=environment(), stdout=log, stderr=log, start_new_session=True)
         return self
 
     def kill(self) -> None:
