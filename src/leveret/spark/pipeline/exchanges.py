@@ -61,10 +61,11 @@ class ExchangeWriter:
         self._output = output
         self._options = {**sink_options(output, broker), "txnAppId": application}
 
-    def write(self, batch: DataFrame, number: int) -> None:
-        """Have the batch published, once, however often this is called."""
+    def write(self, batch: DataFrame, number: int) -> bool:
+        """Have the batch published, once, however often this is called. True: it was read."""
         rows = publishable(batch, self._output)
         rows.write.format("amqp").options(**self._options).option("txnVersion", number).mode("append").save()
+        return True
 
 
 def sink_options(output: ExchangeOutput, broker: Broker) -> dict[str, str]:

@@ -193,13 +193,14 @@ class _Batches:
         # Several outputs read the broker once, too.
         several = len(writers) > 1
         kept = rows.persist() if several else rows
+        read = False
         try:
             for writer, shape in writers:
-                writer.write(shape(kept), number)
+                read |= writer.write(shape(kept), number)
         finally:
             if several:
                 kept.unpersist()
-        if self._quarantine is not None and (not writers or _bad(watched) != 0):
+        if self._quarantine is not None and (not read or _bad(watched) != 0):
             assert self._messages is not None
             self._quarantine.write(bad_rows(batch, flow.decode, self._messages), number)
 
@@ -225,8 +226,8 @@ class _With:
         self._writer = writer
         self._ready = ready
 
-    def write(self, rows: DataFrame, number: int) -> None:
-        self._writer.write(rows, number, self._ready)
+    def write(self, rows: DataFrame, number: int) -> bool:
+        return self._writer.write(rows, number, self._ready)
 
 
 def _as_they_are(rows: DataFrame) -> DataFrame:

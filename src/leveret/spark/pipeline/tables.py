@@ -85,11 +85,15 @@ class TableWriter:
         self._output = output
         self._application = application
 
-    def write(self, batch: DataFrame, number: int, ready: Sequence[Ready] = ()) -> None:
-        """Have the batch in the table, once, however often this is called. Files that are ready are a part of it."""
+    def write(self, batch: DataFrame, number: int, ready: Sequence[Ready] = ()) -> bool:
+        """Have the batch in the table, once, however often this is called. Files that are ready are a part of it. Whether
+        the batch was read: it is not where an earlier call came so far that its files were known."""
         files = Files(batch.sparkSession, self._output.path)
+        read = False
 
         def stage(staged: str) -> None:
+            nonlocal read
+            read = True
             self._stage(batch, files.url(staged))
             self._take(files, ready, staged)
 
@@ -99,6 +103,7 @@ class TableWriter:
 
             partitions = partition_columns(self._output, batch.columns)
             add_to_table(self._output, files, batch, partitions, targets, f"{self._application}:{number}")
+        return read
 
     def write_ready(self, spark: SparkSession, number: int, ready: Sequence[Ready]) -> None:
         """`write` of a batch of which everything is ready; of a table of plain Parquet files."""
