@@ -76,7 +76,8 @@ def use_spark(directory: Path) -> None:
         session.stop()
         # The JVM writes the file when it ends.
         process.stdin.close()
-        process.wait()
+        if process.wait():
+            sys.exit(f"the JVM ended with {process.returncode}")
 
 
 if __name__ == "__main__":
