@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 import uuid
 from zlib import crc32
 
@@ -63,14 +64,18 @@ def test_every_row_once(process: LeveretProcess) -> None:
             channel.bind_queue(queue, "amq.fanout")
     random_number = random.Random(5)
     batches = attempts = killed = 0
+    took = 1.0
     while batches < 8 or killed < 4:
         kill = None
-        if attempts % 2 == 0:
-            kill = threading.Timer(random_number.uniform(0.05, 1.2), process.kill)
+        if attempts % 2:
+            # In the middle, however fast this machine is.
+            kill = threading.Timer(random_number.uniform(0, took), process.kill)
             kill.start()
         attempts += 1
+        began = time.monotonic()
         if do_batch(process, batches):
             batches += 1
+            took = time.monotonic() - began
         if kill is not None:
             kill.cancel()
             kill.join()
