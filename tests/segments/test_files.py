@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from leveret.broker.message import make_address
-from leveret.segments import files, schema
+from leveret.segments import files, schema, writer
 from leveret.segments.columns import Rows, make_batch
 from leveret.segments.errors import SegmentDamaged, SegmentError, SegmentMissing, SegmentTooNew
 from leveret.segments.manifest import Segment, decode, encode
@@ -77,8 +77,10 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
     octets = bytearray(path.read_bytes())
     octets[200] ^= 1
     path.write_bytes(octets)
-    with open_segment(str(path), expected=segment) as reader, pytest.raises(SegmentDamaged, match="checksum"):
+    with open_segment(str(path)) as reader, pytest.raises(SegmentDamaged, match="checksum"):
         reader.check(segment.crc32)
+    with pytest.raises(SegmentDamaged, match="checksum"):
+        open_segment(str(path), expected=segment)
     path.write_bytes(octets[:-100])
     with pytest.raises(SegmentDamaged):
         open_segment(str(path), expected=segment)
@@ -112,6 +114,32 @@ def test_an_older_file_reads_with_nulls_for_newer_columns(tmp_path: Path, monkey
         assert whole.schema == schema.FILE_SCHEMA
 
 
+def test_columns_without_a_value_are_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "GROUP_ROWS", 4)
+    plain, late = rows(0, 6), rows(6, 6)
+    late.headers[4] = encode_header(60, 5, {"reply_to": "r"})
+    segment = write(str(tmp_path), plain, late)
+    path = tmp_path / segment.path
+    assert segment.groups == (4, 4, 4)
+    null = pq.read_metadata(path).metadata[schema.NULL_COLUMNS_KEY].decode().split(",")
+    assert {"user_id", "x_death", "raw_overlay"} <= set(null) and not {"reply_to", "amqp10", "body"} & set(null)
+    octets = bytearray(path.read_bytes())
+    for group in range(3):
+        for at in range(len(schema.FILE_COLUMNS)):
+            column = pq.read_metadata(path).row_group(group).column(at)
+            if column.path_in_schema in null:
+                begin = min(column.data_page_offset, column.dictionary_page_offset or column.data_page_offset)
+                octets[begin : begin + column.total_compressed_size] = bytes(column.total_compressed_size)
+    path.write_bytes(octets)
+    with pytest.raises(OSError, match=r"(?s)user_id|thrift"):
+        pq.read_table(path, columns=["user_id"])
+    with open_segment(str(path)) as reader:
+        read = pa.Table.from_batches(reader.read())
+        assert read.equals(pa.Table.from_batches([make_batch(part, queue="events") for part in (plain, late)]))
+        assert sum(batch.num_rows for batch in reader.read(["user_id"])) == 12
+        assert sum(batch.num_rows for batch in reader.file_batches()) == 12
+
+
 def test_a_newer_file_is_refused(tmp_path: Path) -> None:
     segment = write(str(tmp_path), rows(10, 3))
     rewritten(tmp_path / segment.path, 2)
@@ -129,8 +157,24 @@ def test_a_file_of_others_is_refused(tmp_path: Path) -> None:
         open_segment(str(path))
 
 
+def test_no_damage_of_a_small_file_is_met_by_arrow(tmp_path: Path) -> None:
+    """There is some of what says where the pages are that ends the process."""
+    segment = write(str(tmp_path), rows(0, 3))
+    path = tmp_path / segment.path
+    octets = path.read_bytes()
+    for at in range(len(octets)):
+        path.write_bytes(octets[:at] + bytes((octets[at] ^ 1,)) + octets[at + 1 :])
+        with pytest.raises(SegmentDamaged, match="its checksum is"):
+            open_segment(str(path), expected=segment)
+
+
 def test_a_file_cut_off_while_it_is_read_is_damaged(tmp_path: Path) -> None:
-    segment = write(str(tmp_path), rows(0, 5000, 300))
+    many = rows(0, 5000, 300)
+    many.formats = 0
+    many.headers = many.headers[:1] * len(many.headers)
+    many.bodies = [os.urandom(300) for _ in many.bodies]
+    segment = write(str(tmp_path), many)
+    assert segment.octets > 1 << 20
     path = tmp_path / segment.path
     with open_segment(str(path), expected=segment) as reader:
         octets = path.read_bytes()

@@ -19,6 +19,8 @@ STREAM_KEY: Final = b"leveret.stream"
 FIRST_KEY: Final = b"leveret.first_offset"
 LAST_KEY: Final = b"leveret.last_offset"
 COUNT_KEY: Final = b"leveret.count"
+# The names, with commas, of the columns that are null in all rows: readers need not decode them. It may be missing.
+NULL_COLUMNS_KEY: Final = b"leveret.null_columns"
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 HEADERS: Final = pa.map_(pa.string(), pa.string())

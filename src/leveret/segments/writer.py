@@ -117,6 +117,7 @@ class SegmentWriter:
         self._held: list[dict[str, pa.Array]] = []
         self._held_rows = 0
         self._held_octets = 0
+        self._null = set(schema.FILE_COLUMNS)
         local = files.local_path(directory)
         try:
             if local is not None or spool is not None:
@@ -174,6 +175,7 @@ class SegmentWriter:
         table = pa.Table.from_arrays(
             [pa.chunked_array([columns[name] for columns in held], type=schema.FILE_SCHEMA.field(name).type)
              for name in schema.FILE_COLUMNS], schema=schema.FILE_SCHEMA)
+        self._null = {name for name in self._null if table.column(name).null_count == self._held_rows}
         try:
             if self._writer is None:
                 self._writer = self._begin(table.column("body").chunk(0))
@@ -217,7 +219,8 @@ class SegmentWriter:
                 self._writer = self._begin()
             self._writer.add_key_value_metadata({
                 schema.FIRST_KEY: str(self.first).encode(), schema.LAST_KEY: str(self.last).encode(),
-                schema.COUNT_KEY: str(self.count).encode()})
+                schema.COUNT_KEY: str(self.count).encode(),
+                schema.NULL_COLUMNS_KEY: ",".join(sorted(self._null)).encode()})
             self._writer.close()
             self._output.close()
             if self._local is not None:
