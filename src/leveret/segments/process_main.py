@@ -34,7 +34,7 @@ from leveret.segments.manifest import Segment
 from leveret.segments.process_frames import Answer, Setup
 from leveret.segments.reader import SegmentReader, Stored, between, open_segment, rebuild
 from leveret.segments.rewriting import merge
-from leveret.segments.writer import SegmentWriter
+from leveret.segments.writer import SegmentWriter, is_temporary
 from leveret.storage.located import LogReader, RowGone
 
 # Open files, and decoded row groups, that are kept for the next read.
@@ -58,6 +58,7 @@ class Sealer:
         self.answer = answer
         self.writers: dict[int, tuple[str, SegmentWriter]] = {}
         self.log: LogReader | None = None
+        self._cleared: set[str] = set()
 
     def do(self, question: Question) -> None:
         """Answer one question of the thread that does not read."""
@@ -94,7 +95,14 @@ class Sealer:
 
     def _writer(self, directory: str, stream: str) -> SegmentWriter:
         os.makedirs(self.spool, mode=0o700, exist_ok=True)
-        return SegmentWriter(self._url(directory), stream, self.options, self.spool)
+        url = self._url(directory)
+        place = files.local_path(url) or self.spool
+        if place not in self._cleared:
+            # What is unfinished there is of a process before this one, which was killed. There is but one at a time.
+            self._cleared.add(place)
+            for name in filter(is_temporary, files.names_in(place)):
+                files.remove(files.join(place, name))
+        return SegmentWriter(url, stream, self.options, self.spool)
 
     def _begin(self, number: int, directory: str, stream: str) -> None:
         self.writers[number] = (directory, self._writer(directory, stream))
