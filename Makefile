@@ -2,6 +2,7 @@
 #
 #   make run                         start a broker          make run ARGS="--port 5673"
 #   make test                        the whole test suite    make test TESTS=tests/wire
+#   make proof ARGS=...              long proofs, in pieces  make proof ARGS="power --minutes 25"
 #   make lint | docs | bench | demo | build | lock
 
 PYTHON ?= python3
@@ -19,12 +20,12 @@ PURE_TESTS := $(wildcard tests/wire tests/broker tests/selectors tests/storage t
 
 HAVE_CC := $(shell command -v $${CC:-cc} 2>/dev/null)
 
-export PYTHONPATH := src
+export PYTHONPATH := $(CURDIR)/src
 
-.PHONY: run compiled test test-pure test-compiled lint format docs bench bench-clients bench-staged bench-scale demo demo-kill build lock clean
+.PHONY: run compiled test test-pure test-compiled lint format docs bench bench-clients bench-staged bench-scale proof demo demo-kill build lock clean
 
 run: $(STAMPS)/core $(STAMPS)/segments compiled
-	@exec $(PY) -m leveret serve $(ARGS)
+	@exec $(PY) -P -m leveret serve $(ARGS)
 
 $(STAMPS)/venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -34,7 +35,9 @@ $(STAMPS)/venv:
 
 $(STAMPS)/core: requirements/core.txt $(STAMPS)/venv
 	@echo "Installing what Leveret needs into $(VENV)"
-	@$(PIP) -r requirements/core.txt
+	@$(PIP) -r requirements/core.txt || \
+		{ echo "What Leveret needs could not be installed. If pip found no distribution of google-re2: there is no wheel of it for" \
+			"this Python and this machine, and Leveret has no fallback; use a Python that it has wheels for" >&2; exit 1; }
 	@touch $@
 
 # Without it streams stay in the log; a machine that has no wheel of Arrow goes without.
@@ -119,6 +122,10 @@ bench-staged: $(STAMPS)/dev compiled
 bench-scale: $(STAMPS)/dev compiled
 	@$(PY) -m bench.scale $(ARGS)
 
+# Long proofs in pieces of at most 25 minutes, whose counts add up by commit: ARGS="power --minutes 25", ARGS=report.
+proof: $(STAMPS)/dev $(STAMPS)/segments compiled
+	@$(PY) -m bench.proof $(ARGS)
+
 # The main job in a terminal: a shop's messages over both protocols, a pipeline on Spark that archives and counts them, and
 # both the broker and the pipeline killed in the middle of it. Takes the compiled modules where they are there, and does
 # not wait for them otherwise.
@@ -134,7 +141,8 @@ build: $(STAMPS)/dev
 
 # Pin what pyproject.toml and requirements/*.in ask for, with hashes.
 lock: $(STAMPS)/dev
-	$(VENV)/bin/pip-compile -q --strip-extras --no-emit-find-links --no-emit-index-url --generate-hashes --allow-unsafe -o requirements/core.txt pyproject.toml
+	$(VENV)/bin/pip-compile -q --strip-extras --no-emit-find-links --no-emit-index-url --generate-hashes --allow-unsafe --pip-args='--only-binary google-re2' \
+		-o requirements/core.txt pyproject.toml
 	for group in segments build dev demo docs proton spark; do \
 		$(VENV)/bin/pip-compile -q --strip-extras --no-emit-find-links --no-emit-index-url --generate-hashes --allow-unsafe \
 			-o requirements/$$group.txt requirements/$$group.in || exit 1; done

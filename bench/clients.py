@@ -244,7 +244,7 @@ def measure(work: str, client: str, port: int, seconds: float) -> float:
         if work != CONSUME:
             channel.declare_queue(QUEUE, arguments={"x-max-length": 1000})
         worker = [sys.executable, "-m", "bench.clients", "--worker", json.dumps([work, client, url, seconds])]
-        done = subprocess.run(worker, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(worker, cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=300)
         channel.delete_queue(QUEUE)
     if done.returncode:
         raise SystemExit(f"{client}, {work}: {done.stderr.strip()}")

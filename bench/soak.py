@@ -23,10 +23,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
 from pamqp import commands  # noqa: E402
 
+from bench.fuzz import AMQP_1_0, POOLS, PROTOCOLS, SASL_1_0, login, mutated  # noqa: E402
 from tests.support.amqp import Channel, Closed, Connection, Delivery  # noqa: E402
 from tests.support.broker import LeveretProcess  # noqa: E402
 
@@ -37,9 +38,11 @@ REPLY = "amq.rabbitmq.reply-to"
 class Soak:
     """The clients and their counts."""
 
-    def __init__(self, broker: LeveretProcess, seconds: float, rate: float, seed: int, only: set[str]) -> None:
+    def __init__(self, broker: LeveretProcess, seconds: float, rate: float, seed: int, only: set[str],
+                 attacks: bool = False) -> None:
         self.broker = broker
         self.only = only
+        self.attacks = attacks
         self.until = time.monotonic() + seconds
         self.rate = rate
         self.random = random.Random(seed)
@@ -60,6 +63,8 @@ class Soak:
             self.publish_work, self.publish_work, self.consume_work, self.consume_work, self.transactions, self.fan_out,
             self.expiring, self.large, self.short_lived, self.requests, self.vanishing, self.sample,
         ]  # fmt: skip
+        if self.attacks:
+            clients += [self.attack, self.attack, self.linger]
         chosen = [client for client in clients if not self.only or client.__name__ in {*self.only, "sample"}]
         await asyncio.gather(*(self.guard(client) for client in chosen))
 
@@ -246,6 +251,50 @@ class Soak:
             self.count("vanished")
             await asyncio.sleep(0.3)
 
+    async def attack(self) -> None:
+        """Strangers who send what no client should: garbage, broken handshakes, wrong logins, frames changed at random."""
+        pools = [pool(self.random) for pool in POOLS.values()]
+        headers = (b"AMQP\x00\x00\x09\x01", b"AMQP\x01\x01\x00\x09", AMQP_1_0, SASL_1_0)
+        while self.going:
+            reader, writer = await asyncio.open_connection(self.broker.host, self.broker.port)
+            number = self.random.randrange(len(PROTOCOLS))
+            protocol = PROTOCOLS[number]
+            pieces = [self.random.choice(headers)]
+            if self.random.random() < 0.6:
+                # Far enough in to reach the machinery behind the login, as a user or as nobody.
+                pieces = [{"0-9": headers[1], "0-9-1": headers[0], "1.0": AMQP_1_0}[protocol]]
+                pieces += [data.replace(b"user", self.random.choice((b"guest", b"nobdy"))) for data in login(protocol)]
+            pieces += [mutated(self.random.choice(pools[number]), self.random) if self.random.random() < 0.2
+                       else self.random.choice(pools[number]) for _ in range(30)]
+            try:
+                for data in pieces:
+                    writer.write(data)
+                    await writer.drain()
+                    await asyncio.sleep(self.random.random() * 0.01)
+                if self.random.random() < 0.5:
+                    await asyncio.wait_for(reader.read(1 << 20), 0.2)
+            except (OSError, TimeoutError):
+                pass
+            writer.transport.abort()
+            self.count("attacks")
+
+    async def linger(self) -> None:
+        """Strangers who connect and say nothing, or little, and stay."""
+        lingering: list[asyncio.StreamWriter] = []
+        while self.going:
+            try:
+                _, writer = await asyncio.open_connection(self.broker.host, self.broker.port)
+                writer.write(b"AMQP\x00\x00\x09\x01"[: self.random.randrange(9)])
+                lingering.append(writer)
+            except OSError:
+                pass
+            if len(lingering) > 20:
+                lingering.pop(self.random.randrange(20)).transport.abort()
+            self.count("lingered")
+            await asyncio.sleep(0.1)
+        for writer in lingering:
+            writer.transport.abort()
+
     async def sample(self) -> None:
         begun = time.monotonic()
         connection, channel = await self.open()
@@ -288,13 +337,15 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=500, help="steps a second of each of the busy clients")
     parser.add_argument("--growth", type=float, default=5, help="percent that memory may grow")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    parser.add_argument("--attacks", action="store_true", help="strangers attack the broker meanwhile")
     parser.add_argument("--only", nargs="*", default=(), help="names of the clients to run, to find who makes memory grow")
     parser.add_argument("--directory", type=Path, help="where the data goes; a temporary one by default")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="leveret-soak-") as temporary:
         broker = LeveretProcess(arguments.directory or Path(temporary))
         with broker.start():
-            soak = Soak(broker, arguments.seconds, arguments.rate, arguments.seed, set(arguments.only))
+            soak = Soak(broker, arguments.seconds, arguments.rate, arguments.seed, set(arguments.only),
+                        arguments.attacks)
             asyncio.run(soak.run())
             flat = soak.verdict(arguments.growth)
         broker.check_log()

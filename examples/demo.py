@@ -52,7 +52,7 @@ class Broker:
         ready = self.directory / "ready.json"
         ready.unlink(missing_ok=True)
         environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-        command = [sys.executable, "-m", "leveret", "serve", "--host", "127.0.0.1", "--port", str(self.port),
+        command = [sys.executable, "-P", "-m", "leveret", "serve", "--host", "127.0.0.1", "--port", str(self.port),
                    "--data-dir", str(self.directory / "data"), "--ready-file", str(ready)]
         started = time.monotonic()
         with (self.directory / "broker.log").open("ab") as log:

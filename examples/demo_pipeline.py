@@ -194,8 +194,8 @@ class Pipeline:
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(path for path in paths if path))}
         with (self.directory / "pipeline.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "leveret", "pipeline", "run", str(self.directory / "pipeline.toml")], stdout=log,
-                stderr=log, env=environment, start_new_session=True)
+                [sys.executable, "-P", "-m", "leveret", "pipeline", "run", str(self.directory / "pipeline.toml")],
+                stdout=log, stderr=log, env=environment, start_new_session=True)
 
     def kill(self) -> None:
         """SIGKILL to Python, the JVM and the workers."""

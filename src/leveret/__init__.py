@@ -1,6 +1,10 @@
 """Leveret: a durable message broker that speaks AMQP, and a client library."""
 
-from __future__ import annotations
+# Nothing may be imported before this, not even __future__: the working directory could have a file of that name.
+from leveret._isolation import is_started_as_module, leave_working_directory_out
+
+if is_started_as_module():
+    leave_working_directory_out()
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -142,7 +142,8 @@ class MemoryStore(SegmentStore):
         octets = sum(message.size for _, _, message, _ in left)
         return {"counts": counts, "segment": {
             "id": f"rewritten-{self.number}", "path": path, "count": len(left), "octets": octets // 2,
-            "body_octets": octets, "crc32": 1, "groups": [len(left)], "schema_version": 1}}
+            "body_octets": octets, "crc32": 1, "groups": [len(left)], "schema_version": 1, "footer_octets": 0,
+            "footer_crc32": 0}}
 
     def _table(self, task: str, call: dict[str, Any]) -> dict[str, Any]:
         if task == "drop-table":

@@ -274,9 +274,9 @@ class Keeper(Holder):
         self.entries: list[Entry] = []
         self.batches: list[int] = []
 
-    def held(self, queue: Queue) -> list[Entry]:
+    def all_held(self) -> list[Entry]:
         own = [*self.entries, *(entry for taker in self.takers for entry in taker.taken)]
-        return [entry for entry in own if entry.queue is queue]
+        return own
 
     def committed(self, batch: int) -> None:
         self.batches.append(batch)
@@ -295,7 +295,8 @@ class World:
 
     def __init__(self, *, log: MemoryLog | None = None, overflow: bool = False, page_above: int = 64 << 20,
                  strict: bool = False, recovery: Recovery | None = None, time: int = START,
-                 store: SegmentStore | None = None, sealing: SegmentSettings | None = None) -> None:
+                 clock: Clock | None = None, store: SegmentStore | None = None,
+                 sealing: SegmentSettings | None = None) -> None:
         self.posted: list[Callable[[], None]] = []
         self.log = log if log is not None else HeldLog()
         self.log.start(self.posted.append)
@@ -305,7 +306,7 @@ class World:
             self.overflow.start(self.posted.append)
         self.broker = Broker(self.log, self.overflow)
         self.broker.jobs.call_soon = self.posted.append
-        self.clock = Clock(time)
+        self.clock = clock if clock is not None else Clock(time)
         self.broker.timers = self.clock
         self.broker.page_above = page_above
         self.broker.header_readers[FORMAT_AMQP0] = JsonReader()

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from leveret.broker import metadata
+from leveret.broker.leases import operations
 from leveret.broker.queues.base import Queue
 from tests.broker.support import Taker, World, figures
 
@@ -307,3 +309,56 @@ def test_dead_letters_keep_their_headers(world: World) -> None:
     headers = after.vhost.dead_letters.headers_of(entry)
     assert headers["x-death"][0]["queue"] == "q"
     assert dead.name == "dead"
+
+
+class TestDroppedDefinitions:
+    """A start without definitions that were damaged."""
+
+    @staticmethod
+    def restart_without(world: World, *lost: tuple[str, str]) -> World:
+        world.run()
+        log, recovery = world.held_log.recovery(False)
+        for kind, key in lost:
+            del recovery.metadata[kind, key]
+            log.metadata.pop((kind, key))
+            # A damaged kind says nothing of what was lost.
+            recovery.dropped.append((f"?{kind}", key))
+        after = World(log=log, recovery=recovery, time=world.clock.time)
+        after.run()
+        return after
+
+    def test_queue_ids_are_not_used_twice(self, world: World) -> None:
+        world.queue("kept", durable=True)
+        lost = world.queue("lost", durable=True)
+        after = self.restart_without(world, ("counter", "queue-id"), ("queue", '["/", "lost"]'))
+        new = after.queue("new", durable=True).id
+        assert new > max(lost.id, queue_of(after, "kept").id)
+        assert restart(after).queue("newer", durable=True).id > new
+
+    @pytest.mark.parametrize("deleted", [False, True])
+    def test_ids_in_the_log_are_not_used_again(self, world: World, deleted: bool) -> None:
+        queue = world.queue("q", durable=True)
+        world.push(queue, "a", persistent=True)
+        lost = [("counter", "queue-id"), *([("queue", '["/", "q"]')] if deleted else [])]
+        after = self.restart_without(world, *lost)
+        new = after.queue("new", durable=True)
+        assert new.id > queue.id and new.ready_count == 0
+
+    def test_a_counter_that_is_too_low_is_corrected(self, world: World) -> None:
+        queue = world.queue("kept", durable=True)
+        world.run()
+        log, recovery = world.held_log.recovery(False)
+        recovery.metadata["counter", "queue-id"] = metadata.pack({"next": queue.id})
+        after = World(log=log, recovery=recovery, time=world.clock.time)
+        assert after.queue("new", durable=True).id > queue.id
+
+    @pytest.mark.parametrize("released", [False, True])
+    def test_lease_epochs_are_not_used_twice(self, world: World, released: bool) -> None:
+        world.queue("q", durable=True)
+        epochs = [operations.acquire(queue_of(world), "l").epoch for _ in range(3)]
+        if released:
+            operations.release(queue_of(world), "l")
+        after = self.restart_without(world, ("counter", "lease-epoch"))
+        new = operations.acquire(queue_of(after), "l").epoch
+        assert new > max(epochs)
+        assert operations.acquire(queue_of(restart(after)), "l").epoch > new

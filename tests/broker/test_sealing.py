@@ -380,6 +380,27 @@ def test_rewritten_segments_take_the_place_of_others() -> None:
     assert old.path in store.removed
 
 
+def test_files_stay_if_definitions_were_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    """The definition of their segment may be what was damaged."""
+    world, store = sealed_world()
+    fill(world, stream(world), 0, 25)
+    settle(world)
+    files = set(store.files)
+    assert files
+    log, recovery = world.held_log.recovery()
+    lost = [key for key in recovery.metadata if key[0] == "stream-segment"]
+    for key in lost:
+        del recovery.metadata[key]
+    recovery.dropped += lost
+    assert world.broker.segments is not None
+    again = World(log=log, recovery=recovery, time=world.clock.time, store=store, sealing=world.broker.segments.settings)
+    again.run()
+    again.sleep(2 * MINUTE)
+    settle(again)
+    assert store.removed == [] and files <= store.files.keys()
+    assert "copy them before if you need the messages" in caplog.text
+
+
 class TestFailures:
     def test_the_stream_goes_on_and_is_sealed_later(self, caplog: pytest.LogCaptureFixture) -> None:
         world, store = sealed_world()

@@ -194,7 +194,7 @@ def test_messages_for_later(world: World) -> None:
     now = world.clock.now()
     assert route.queues[0].delay(message, now + 1000)
     seal_it(world, "s", "later")
-    reader.times = lambda message, now: (0, now + 1000)  # type: ignore[method-assign]
+    reader.times = lambda message, now, step: (0, now + 1000)  # type: ignore[method-assign]
     world.sleep(5000)
     promote(world, 1, "s")
     assert (queue.ready_count, queue.delayed_count) == (0, 1)

@@ -11,9 +11,10 @@ import pytest
 
 from leveret.broker.bodies import StoredBody, whole
 from leveret.broker.errors import BrokerError, ContentTooLarge, PreconditionFailed, ResourceError, ResourceLocked
-from leveret.broker.log import Recovery
+from leveret.broker.log import CommitWaiter, Recovery
 from leveret.broker.metadata import VHOST, make_key
 from leveret.broker.staging import IN_MEMORY, MOST_CHECKPOINTS, Staged, StagingSettings
+from leveret.storage.memory import MemoryLog
 from leveret.storage.staged import DIRECTORY, StagedFiles
 from tests.broker.support import World
 
@@ -144,8 +145,56 @@ def test_a_file_goes_with_its_body(tmp_path: Path) -> None:
     del staged
     assert len(list((tmp_path / DIRECTORY).iterdir())) == 1
     assert whole(body)[-1:] == b"x"
+    world.run()
     del body
     assert list((tmp_path / DIRECTORY).iterdir()) == []
+
+
+def test_a_file_stays_until_its_publish_is_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.broker.staging.place = StagedFiles(tmp_path, 0)
+    waiting: list[CommitWaiter] = []
+    monkeypatch.setattr(MemoryLog, "has_pending", lambda log: True)
+    monkeypatch.setattr(MemoryLog, "wait", lambda log, waiter: waiting.append(waiter))
+    for identifier in ("one", "two"):
+        staged = begin(world, identifier=identifier)
+        staged.append(b"abcdef")
+        staged.describe(b"header")
+        assert whole_of(staged) == b"abcdef"
+        staged.published()
+        del staged
+    assert len(list((tmp_path / DIRECTORY).iterdir())) == 2
+    waiting.pop().committed(1)
+    assert len(list((tmp_path / DIRECTORY).iterdir())) == 1
+    # The process ends, and it is not known whether the other commit has reached the disk.
+    world.broker.staging.close()
+    del world, waiting[:]
+    assert len(list((tmp_path / DIRECTORY).iterdir())) == 1
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_after_a_crash_only_what_was_synced_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean: bool) -> None:
+    """What follows may be anything after a power cut: zeros, too."""
+    world = World()
+    known: dict[tuple[str, str], bytes | None] = {(VHOST, make_key("/")): b""}
+    monkeypatch.setattr(world.log, "put", lambda kind, key, value: known.update({(kind, key): value}))
+    world.broker.staging.place = StagedFiles(tmp_path, 0)
+    staged = begin(world)
+    staged.append(b"abc")
+    errors: list[BrokerError | None] = []
+    staged.confirm(errors.append)
+    world.run()
+    assert errors == [None] and staged.synced == 3
+    staged.append(b"de")
+    world.broker.staging.close()
+
+    after = World()
+    after.broker.staging.place = StagedFiles(tmp_path, 0)
+    recovery = Recovery()
+    recovery.clean = clean
+    recovery.metadata.update({key: value for key, value in known.items() if value is not None})
+    after.broker.recover(recovery)
+    assert begin(after).size == (5 if clean else 3)
 
 
 def test_uploads_are_there_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,6 +232,17 @@ def test_uploads_are_there_after_a_restart(tmp_path: Path, monkeypatch: pytest.M
     found.append(b"def")
     assert whole_of(found) == b"abcdef"
     assert len(list((tmp_path / DIRECTORY).iterdir())) == 1
+
+
+def test_files_stay_if_definitions_were_dropped(tmp_path: Path) -> None:
+    world = World()
+    world.broker.staging.place = StagedFiles(tmp_path, 0)
+    (tmp_path / DIRECTORY).mkdir(exist_ok=True)
+    (tmp_path / DIRECTORY / "unknown").write_bytes(b"abc")
+    recovery = Recovery()
+    recovery.dropped.append(("staged", "damaged"))
+    world.broker.recover(recovery)
+    assert (tmp_path / DIRECTORY / "unknown").read_bytes() == b"abc"
 
 
 def test_a_checkpoint_is_told_when_it_is_on_disk(tmp_path: Path) -> None:

@@ -193,10 +193,13 @@ def test_retention_by_size() -> None:
     assert queue.first_offset == 10 - queue.ready_count
 
 
-def test_retention_by_age() -> None:
+@pytest.mark.parametrize("step", [0, -120_000, 120_000])
+def test_retention_by_age(step: int) -> None:
     world = World()
+    world.clock.step = step
     queue = stream(world, max_age="1h")
     append(world, queue, "old")
+    assert queue.newest_time == world.clock.unix() == world.clock.time + step
     world.sleep(1_800_000)
     append(world, queue, "young")
     world.sleep(1_800_000)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.broker.timers import Timed, Timers
+from leveret.broker.timers import RETRY_DELAY, Timed, Timers
 from tests.broker.support import World  # noqa: F401 (skips over compiled modules)
 
 
@@ -137,3 +138,50 @@ def test_against_a_table(steps: list[tuple[int, int | None, int]]) -> None:
                 del due[number]
         assert [recorder.fired for recorder in timed] == expected
         assert not due or 0 < timers.next_due() <= min(due.values())
+
+
+class Failing(Again):
+    """Raises an exception before it schedules itself."""
+
+    failing = True
+
+    def fire(self, now: int) -> None:
+        if self.failing:
+            self.fired.append(now)
+            raise ValueError("no")
+        super().fire(now)
+
+
+def test_what_raises_is_called_again_and_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    timers = Timers()
+    repeated, other = Failing(timers, 10), Recorder()
+    timers.at(100, repeated)
+    timers.at(100, other)
+    timers.run(100)
+    assert (repeated.fired, other.fired) == ([100], [100])
+    timers.run(100 + RETRY_DELAY - 1)
+    assert repeated.fired == [100]
+    timers.run(100 + RETRY_DELAY)
+    assert repeated.fired == [100, 100 + RETRY_DELAY]
+    assert len(caplog.records) == 1
+    assert "the timer tests.broker.test_timers.Failing failed and is tried again: ValueError: no" in caplog.text
+    repeated.failing = False
+    timers.run(100 + 2 * RETRY_DELAY)
+    timers.run(100 + 2 * RETRY_DELAY + 10)
+    assert len(repeated.fired) == 4
+
+
+def test_what_set_its_timer_before_it_raised_keeps_it() -> None:
+    timers = Timers()
+
+    class Early(Recorder):
+        def fire(self, now: int) -> None:
+            super().fire(now)
+            timers.at(now + 5, self)
+            raise ValueError("no")
+
+    early = Early()
+    timers.at(100, early)
+    timers.run(100)
+    timers.run(105)
+    assert early.fired == [100, 105]

@@ -34,7 +34,9 @@ def within(path: str, command: click.Command) -> list[tuple[str, click.Command]]
 @pytest.mark.parametrize(("path", "command"), leaves())
 def test_the_page_has_the_command_and_its_options(path: str, command: click.Command) -> None:
     if path == "serve":
-        text = PAGE.split("## serve")[1].split("## Commands")[0]
+        text = PAGE.split("## serve")[1].split("## check")[0]
+    elif path == "check":
+        text = PAGE.split("## check")[1].split("## Commands")[0]
     elif path in CLIENTS:
         text = PAGE.split("## Clients of any broker")[1].split("### Formats")[0]
         text += PAGE.split(f"\n## {path}\n")[1].split("\n## ")[0]

@@ -85,3 +85,15 @@ def test_a_store_that_cannot_be_opened_again_ends_the_broker(process: LeveretPro
     assert process.process.wait(20) == 1
     assert str(process.data_dir) in process.log().splitlines()[-1]
     assert "Traceback" not in process.log()
+
+
+def test_a_signal_in_the_pause_before_the_store_is_opened_again_ends_the_broker(process: LeveretProcess) -> None:
+    connection = pika.BlockingConnection(pika.URLParameters(process.url()))
+    (process.directory / "fail").touch()
+    with pytest.raises(pika.exceptions.AMQPError):
+        connection.channel().queue_declare("q", durable=True)
+    wait_for(process, "opening the store again")
+    assert process.process is not None
+    process.process.terminate()
+    assert process.process.wait(20) == 0
+    assert process.log().count(" ready in ") == 1

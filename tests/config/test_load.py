@@ -112,7 +112,7 @@ def test_truth_in_text(text: str) -> None:
     ("[server]\nprot = 1\n", ["unknown key server.prot", "did you mean server.port?"]),
     ("[serve]\nport = 1\n", ["unknown key serve", "did you mean server?"]),
     ("[server]\nframe_max = 1\n", ["unknown key server.frame_max", "did you mean amqp.frame_max?"]),
-    ("[server]\nzzz = 1\n", ["unknown key server.zzz", "known here: data_dir,"]),
+    ("[server]\nzzz = 1\n", ["unknown key server.zzz", "known here: compat, data_dir,"]),
     ("[users.alice]\npasword = 'x'\n", ["unknown key users.alice.pasword", "did you mean users.alice.password?"]),
     ("[users.alice.permissions.'/']\nwite = 'x'\n",
      ['unknown key users.alice.permissions."/".wite', 'did you mean users.alice.permissions."/".write?']),

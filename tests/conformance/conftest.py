@@ -26,6 +26,23 @@ compat.strict = true
 [vhosts.windows]
 qos_global = "spec"
 
+[vhosts.small]
+limits.max_queues = 1
+
+[vhosts.small-strict]
+compat.strict = true
+limits.max_queues = 1
+
+[users."guest".permissions.small]
+configure = ".*"
+write = ".*"
+read = ".*"
+
+[users."guest".permissions.small-strict]
+configure = ".*"
+write = ".*"
+read = ".*"
+
 [users."guest".permissions.strict]
 configure = ".*"
 write = ".*"
@@ -59,6 +76,17 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     yield running
     running.stop()
     running.check_log()
+
+
+@pytest.fixture(scope="session")
+def strict_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeveretProcess]:
+    """One that follows the specification outside its virtual hosts, too."""
+    leveret_only("it is configured")
+    config = CONFIG + "\n[server]\ncompat.strict = true\n"
+    process = LeveretProcess(tmp_path_factory.mktemp("strict"), config=config).start()
+    yield process
+    process.stop()
+    process.check_log()
 
 
 @pytest.fixture

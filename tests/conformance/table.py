@@ -17,20 +17,27 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.catalogue import catalogue
+from tests.conformance.catalogue import rules_of
 
 HERE = Path(__file__).resolve().parent
 TESTS = HERE.parent
 ROOT = HERE.parents[1]
 VERSIONS = ("0-9-1", "0-9", "1.0")
 # Where marked tests are. Besides the conformance tests, others may be marked as well.
-FOLDERS = (HERE, TESTS / "protocols" / "v1_0", TESTS / "wire" / "amqp1")
+FOLDERS = (HERE, TESTS / "protocols" / "v0_9", TESTS / "protocols" / "v1_0", TESTS / "wire" / "amqp1")
 BOTH = ("rabbitmq", "strict")
+OF_XML = ("A rule is named by its path in the specification's XML. `chassis` is the side that has to implement a class or"
+          " method, `response` an answer, `grammar` an alternative of a class's grammar, `reply-code` the code for breaking"
+          " the rule before it, `constant` a constant, `content`, `reserved` and `assert` an attribute of a method or"
+          " field, `text` a sentence of a description.")
 NAMES = {
-    "0-9-1": "A rule is named by its path in the specification's XML. Tests are in `tests/conformance/`.",
-    "0-9": "A rule is named by its path in the specification's XML. Tests are in `tests/conformance/amqp09/`.",
-    "1.0": "A rule is a MUST or SHOULD of the specification; its name has the part, the section and a word of ours."
-           " Tests are in `tests/conformance/amqp1/`, or where the path says.",
+    "0-9-1": f"{OF_XML} Rules of the specification's prose, which is not in the XML, come last. Tests are in"
+             " `tests/conformance/`.",
+    "0-9": f"{OF_XML} Tests are in `tests/conformance/amqp09/`, or where the path says.",
+    "1.0": "A rule is a MUST or SHOULD of the specification, or a sentence that is normative without either; its name"
+           " has the part, the section and a word of ours. `mandatory`, `default` and `choice` are facts of a type: that a"
+           " field must not be absent, what it means when it is, and a value of a restricted type. Tests are in"
+           " `tests/conformance/amqp1/`, or where the path says.",
 }
 
 
@@ -80,13 +87,6 @@ def collect() -> Collected:
     return collected
 
 
-def rules_of(version: str) -> list[str]:
-    """The ids of all rules, in the order of the specification."""
-    if version == "1.0":
-        return [rule.id for rule in catalogue()]
-    return (HERE / f"rules_{version.replace('-', '_')}.txt").read_text().split()
-
-
 def lines_of(kind: str, version: str) -> dict[str, str]:
     """What a file says about rules: "untestable", "deviations" or "missing"; nothing where there is no such file."""
     path = HERE / f"{kind}_{version.replace('-', '_').replace('.', '_')}.toml"
@@ -120,9 +120,11 @@ class Table:
             missing = [mode for mode in BOTH if not modes[rule] & {mode, ""}]
             if tested and missing:
                 self.problems.append(f"{rule}: not tested in mode {', '.join(missing)}")
+        sections = {rule for rule in self.tests if rule.startswith("section.")}
+        for rule in (*self.rules, *sections):
             if version == "0-9-1" and rule in self.deviations and not set(BOTH) <= modes[rule]:
                 self.problems.append(f"{rule}: a deviation wants a test of its own for each mode")
-        for rule in {*self.untestable, *self.deviations, *self.missing} - known:
+        for rule in {*self.untestable, *self.deviations, *self.missing} - known - sections:
             self.problems.append(f"{rule}: a line about a rule that does not exist")
         for rule in self.tests:
             if rule not in known and not rule.startswith("section."):
@@ -176,10 +178,10 @@ class Table:
         if self.sections:
             lines += ["", "## Besides the rules", "",
                       "Sections of the specification, and fields, that have no rule but are tested all the same:", "",
-                      "| section or field | checked by |", "| --- | --- |"]
+                      "| section or field | checked by | by default |", "| --- | --- | --- |"]
         for section, tests in self.sections.items():
             checked = "<br>".join(f"`{name}`" for name in tests)
-            lines.append(f"| `{section.removeprefix('section.')}` | {checked} |")
+            lines.append(f"| `{section.removeprefix('section.')}` | {checked} | {self.deviations.get(section, '')} |")
         return "\n".join([*lines, ""])
 
 

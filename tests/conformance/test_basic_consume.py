@@ -138,6 +138,8 @@ def test_persistence_does_not_change_the_order(channel: Channel, name: str) -> N
 
 
 @pytest.mark.rule("0-9-1", "basic.09")
+@pytest.mark.rule("0-9-1", "no-ack.text.not-expected")
+@pytest.mark.rule("0-9-1", "no-ack.text.dequeued")
 def test_consumers_without_acknowledgement(channel: Channel, other: Channel, name: str) -> None:
     channel.queue(name, exclusive=False)
     for number in range(10):
@@ -188,6 +190,7 @@ def test_a_single_message_larger_than_the_window_is_delivered(channel: Channel, 
 
 
 @pytest.mark.rule("0-9-1", "basic.qos.prefetch-count.01")
+@pytest.mark.rule("0-9-1", "basic.qos.prefetch-count.text.both-windows")
 @pytest.mark.ahead_of_rabbitmq("540, not implemented")
 def test_the_size_window_holds_where_the_count_window_would_not(channel: Channel, name: str) -> None:
     channel.queue(name)
@@ -203,6 +206,7 @@ def test_the_size_window_holds_where_the_count_window_would_not(channel: Channel
 
 
 @pytest.mark.rule("0-9-1", "basic.qos.prefetch-count.01")
+@pytest.mark.rule("0-9-1", "basic.qos.prefetch-size.text.fits")
 @pytest.mark.ahead_of_rabbitmq("540, not implemented")
 def test_small_messages_fill_the_size_window(channel: Channel, name: str) -> None:
     channel.queue(name)
@@ -218,6 +222,7 @@ def test_small_messages_fill_the_size_window(channel: Channel, name: str) -> Non
 
 
 @pytest.mark.rule("0-9-1", "basic.qos.prefetch-count.01")
+@pytest.mark.rule("0-9-1", "basic.qos.prefetch-size.text.zero")
 @pytest.mark.parametrize("count", [1, 3])
 def test_no_more_than_the_count_window_is_sent(channel: Channel, name: str, count: int) -> None:
     channel.queue(name)
@@ -252,6 +257,7 @@ def test_rejecting_and_cancelling_count_too(channel: Channel, name: str) -> None
 
 
 @pytest.mark.rule("0-9-1", "basic.qos.prefetch-count.01")
+@pytest.mark.rule("0-9-1", "basic.ack.multiple.text.single")
 def test_acknowledgements_may_come_in_any_order(channel: Channel, name: str) -> None:
     channel.queue(name)
     channel.qos(5)
@@ -271,6 +277,8 @@ def test_acknowledgements_may_come_in_any_order(channel: Channel, name: str) -> 
 
 
 @pytest.mark.rule("0-9-1", "basic.qos.prefetch-count.01")
+@pytest.mark.rule("0-9-1", "basic.qos.prefetch-count.text.no-ack")
+@pytest.mark.rule("0-9-1", "basic.qos.prefetch-size.text.no-ack")
 def test_consumers_without_acknowledgement_have_no_window(channel: Channel, name: str) -> None:
     channel.queue(name)
     channel.qos(1)
@@ -280,7 +288,8 @@ def test_consumers_without_acknowledgement_have_no_window(channel: Channel, name
     channel.deliveries(10)
 
 
-@pytest.mark.rule("0-9-1", "section.basic.qos.global")
+@pytest.mark.rule("0-9-1", "basic.qos.global.text.channel")
+@pytest.mark.mode("rabbitmq")
 def test_by_default_a_window_is_for_each_new_consumer(channel: Channel, name: str) -> None:
     channel.queue(name)
     channel.qos(2)
@@ -294,7 +303,8 @@ def test_by_default_a_window_is_for_each_new_consumer(channel: Channel, name: st
     channel.quiet()
 
 
-@pytest.mark.rule("0-9-1", "section.basic.qos.global")
+@pytest.mark.rule("0-9-1", "basic.qos.global.text.connection")
+@pytest.mark.mode("rabbitmq")
 def test_by_default_global_is_a_window_for_the_channel(peer: Peer, name: str) -> None:
     channel, second = peer.channel(1), peer.channel(2)
     channel.queue(name)
@@ -320,7 +330,8 @@ def spec_windows(raw: Callable[..., Peer], broker: Broker) -> Peer:
     return peer
 
 
-@pytest.mark.rule("0-9-1", "section.basic.qos.global")
+@pytest.mark.rule("0-9-1", "basic.qos.global.text.channel")
+@pytest.mark.mode("strict")
 def test_by_the_specification_a_window_is_for_the_channel(spec_windows: Peer, name: str) -> None:
     channel, second = spec_windows.channel(1), spec_windows.channel(2)
     channel.queue(name)
@@ -340,7 +351,8 @@ def test_by_the_specification_a_window_is_for_the_channel(spec_windows: Peer, na
     channel.quiet()
 
 
-@pytest.mark.rule("0-9-1", "section.basic.qos.global")
+@pytest.mark.rule("0-9-1", "basic.qos.global.text.connection")
+@pytest.mark.mode("strict")
 def test_by_the_specification_global_is_a_window_for_the_connection(spec_windows: Peer, name: str) -> None:
     channel, second = spec_windows.channel(1), spec_windows.channel(2)
     channel.queue(name)
@@ -438,6 +450,8 @@ def test_exclusive_access_needs_a_queue_without_consumers(channel: Channel, othe
 
 
 @pytest.mark.rule("0-9-1", "basic.consume.exclusive.01")
+@pytest.mark.rule("0-9-1", "basic.consume.exclusive.text.alone")
+@pytest.mark.rule("0-9-1", "access-refused.constant")
 def test_an_exclusive_consumer_keeps_others_away(channel: Channel, other: Channel, name: str) -> None:
     channel.queue(name, exclusive=False)
     channel.consume(name, "c", exclusive=True)
@@ -449,7 +463,7 @@ def test_an_exclusive_consumer_keeps_others_away(channel: Channel, other: Channe
     other.call(Queue.Delete, Queue.DeleteOk, queue=name)
 
 
-@pytest.mark.rule("0-9-1", "section.basic.consume.no-local")
+@pytest.mark.rule("0-9-1", "no-local.text.own-messages")
 @pytest.mark.ahead_of_rabbitmq("ignores it")
 def test_no_local_keeps_own_messages_away(connect: Connect, name: str) -> None:
     peer = connect()
@@ -476,7 +490,7 @@ def test_a_cancel_is_answered_also_when_the_queue_is_gone(channel: Channel, othe
     channel.quiet()
 
 
-@pytest.mark.rule("0-9-1", "section.basic.cancel")
+@pytest.mark.rule("0-9-1", "basic.cancel.text.no-more-messages")
 def test_after_cancel_ok_nothing_comes_and_acknowledgements_still_count(channel: Channel, name: str) -> None:
     channel.queue(name)
     channel.qos(2)
@@ -493,7 +507,7 @@ def test_after_cancel_ok_nothing_comes_and_acknowledgements_still_count(channel:
     assert channel.peer.channel(2).drain(name) == [b"1", b"2", b"3"]
 
 
-@pytest.mark.rule("0-9-1", "section.basic.get")
+@pytest.mark.rule("0-9-1", "basic.get-ok.text.acknowledged")
 def test_get(channel: Channel, name: str) -> None:
     channel.queue(name)
     assert channel.get(name) is None
@@ -508,7 +522,7 @@ def test_get(channel: Channel, name: str) -> None:
     assert channel.drain(name) == [b"1", b"2"]
 
 
-@pytest.mark.rule("0-9-1", "section.basic.consume.queue")
+@pytest.mark.rule("0-9-1", "not-found.constant")
 @pytest.mark.parametrize("kind", [Basic.Consume, Basic.Get])
 def test_the_queue_must_exist(channel: Channel, name: str, kind: type[Basic.Consume | Basic.Get]) -> None:
     channel.send(kind, queue=name)
@@ -518,7 +532,8 @@ def test_the_queue_must_exist(channel: Channel, name: str, kind: type[Basic.Cons
     channel.expect_close(404, kind)
 
 
-@pytest.mark.rule("0-9-1", "section.basic.deliver")
+@pytest.mark.rule("0-9-1", "basic.deliver.text.as-they-arrive")
+@pytest.mark.rule("0-9-1", "basic.deliver.routing-key.text.as-published")
 def test_a_delivery_names_consumer_exchange_and_key(channel: Channel, unique: Callable[[], str]) -> None:
     exchange = channel.exchange(unique(), "topic", auto_delete=True)
     queue = channel.queue(unique())

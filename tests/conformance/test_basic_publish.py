@@ -24,6 +24,7 @@ from tests.conformance.peer import (
 
 
 @pytest.mark.rule("0-9-1", "basic.publish.exchange.must-exist")
+@pytest.mark.rule("0-9-1", "basic.publish.exchange.text.unknown")
 def test_publishing_to_an_exchange_that_does_not_exist(channel: Channel, name: str) -> None:
     channel.publish(b"lost", "k", name)
     channel.expect_close(404, Basic.Publish)
@@ -67,6 +68,8 @@ def test_an_internal_exchange_takes_no_publishes(channel: Channel, name: str) ->
 
 
 @pytest.mark.rule("0-9-1", "basic.publish.mandatory.01")
+@pytest.mark.rule("0-9-1", "basic.publish.mandatory.text.returned")
+@pytest.mark.rule("0-9-1", "basic.publish.mandatory.text.dropped")
 def test_mandatory_messages_without_a_route_come_back(channel: Channel, name: str) -> None:
     channel.exchange(name, "direct", auto_delete=True)
     channel.publish(b"unroutable", "k", name, mandatory=True, message_id="m1", headers={"a": 1})
@@ -98,6 +101,9 @@ def test_an_empty_body_comes_back_too(channel: Channel, name: str) -> None:
 
 
 @pytest.mark.rule("0-9-1", "basic.publish.immediate.01")
+@pytest.mark.rule("0-9-1", "basic.publish.immediate.text.returned")
+@pytest.mark.rule("0-9-1", "basic.publish.immediate.text.queued")
+@pytest.mark.rule("0-9-1", "no-consumers.constant")
 @pytest.mark.ahead_of_rabbitmq("540, not implemented")
 def test_immediate_messages_without_a_ready_consumer_come_back(peer: Peer, name: str) -> None:
     channel = peer.channel()
@@ -135,7 +141,9 @@ def test_immediate_is_delivered_to_those_who_are_ready(channel: Channel, unique:
     assert channel.expect_content(Basic.Return).method.reply_code in (312, 313)
 
 
-@pytest.mark.rule("0-9-1", "section.4.2.6")
+@pytest.mark.rule("0-9-1", "content.sequence")
+@pytest.mark.rule("0-9-1", "content.split")
+@pytest.mark.rule("0-9-1", "content.body-size")
 @pytest.mark.parametrize("size", [0, 1, 4087, 4088, 4089, 100_000])
 def test_bodies_of_any_size(connect: Connect, name: str, size: int) -> None:
     channel = connect(frame_max=4096).channel()
@@ -145,7 +153,7 @@ def test_bodies_of_any_size(connect: Connect, name: str, size: int) -> None:
     assert channel.drain(name) == [body[:size]]
 
 
-@pytest.mark.rule("0-9-1", "section.4.2.6")
+@pytest.mark.rule("0-9-1", "content.split")
 def test_a_body_in_uneven_frames_is_the_same_body(peer: Peer, name: str) -> None:
     channel = peer.channel()
     channel.queue(name)
@@ -156,7 +164,7 @@ def test_a_body_in_uneven_frames_is_the_same_body(peer: Peer, name: str) -> None
     assert channel.drain(name) == [b"".join(pieces)]
 
 
-@pytest.mark.rule("0-9-1", "section.basic.properties")
+@pytest.mark.rule("0-9-1", "content.flags")
 def test_every_property_arrives_as_it_was_sent(channel: Channel, name: str) -> None:
     channel.queue(name)
     properties: dict[str, Any] = {
@@ -173,7 +181,7 @@ def test_every_property_arrives_as_it_was_sent(channel: Channel, name: str) -> N
         assert getattr(content.properties, key) == value, key
 
 
-@pytest.mark.rule("0-9-1", "section.basic.properties")
+@pytest.mark.rule("0-9-1", "content.flags")
 def test_absent_properties_stay_absent(channel: Channel, name: str) -> None:
     channel.queue(name)
     channel.publish(b"x", name)
@@ -182,7 +190,12 @@ def test_absent_properties_stay_absent(channel: Channel, name: str) -> None:
     assert all(value is None or value == "" for _, value in content.properties), dict(content.properties)
 
 
-@pytest.mark.rule("0-9-1", "section.4.2.6")
+@pytest.mark.rule("0-9-1", "content.no-method")
+@pytest.mark.rule("0-9-1", "content.no-header")
+@pytest.mark.rule("0-9-1", "content.class")
+@pytest.mark.rule("0-9-1", "content.header-short")
+@pytest.mark.rule("0-9-1", "content.body-size")
+@pytest.mark.rule("0-9-1", "unexpected-frame.constant")
 @pytest.mark.parametrize(("frames", "codes"), [
     ([(BODY_FRAME, b"x")], (505,)),  # a body without method and header
     ([(HEADER_FRAME, b"\x00\x3c\x00\x00" + b"\x00" * 8 + b"\x00\x00")], (505,)),  # a header without method
@@ -206,7 +219,7 @@ def test_content_out_of_order_is_an_error_of_the_connection(peer: Peer, frames: 
     assert closed.reply_code in codes
 
 
-@pytest.mark.rule("0-9-1", "section.4.2.6")
+@pytest.mark.rule("0-9-1", "content-too-large.constant")
 @pytest.mark.ahead_of_rabbitmq("reads it all first")
 def test_a_body_that_is_larger_than_the_server_takes_is_311(connect: Connect, name: str) -> None:
     peer = connect()

@@ -85,6 +85,7 @@ def test_on_a_transacted_channel_a_second_ack_is_checked_at_once(channel: Channe
 
 
 @pytest.mark.rule("0-9-1", "basic.ack.multiple.exists")
+@pytest.mark.rule("0-9-1", "basic.ack.multiple.text.all")
 def test_zero_with_multiple_means_all_even_none(channel: Channel, name: str) -> None:
     channel.queue(name)
     channel.ack(0, multiple=True)
@@ -99,6 +100,7 @@ def test_zero_with_multiple_means_all_even_none(channel: Channel, name: str) -> 
 
 
 @pytest.mark.rule("0-9-1", "basic.ack.multiple.exists")
+@pytest.mark.rule("0-9-1", "basic.ack.multiple.text.up-to")
 def test_multiple_means_up_to_and_including(channel: Channel, name: str) -> None:
     channel.queue(name)
     for number in range(5):
@@ -155,6 +157,7 @@ def test_a_requeued_message_goes_to_whoever_can_process_it(channel: Channel, oth
 
 
 @pytest.mark.rule("0-9-1", "basic.reject.02")
+@pytest.mark.rule("0-9-1", "basic.reject.requeue.text.requeued")
 def test_a_requeued_message_goes_back_to_its_place(peer: Peer, name: str) -> None:
     channel = peer.channel()
     channel.queue(name)
@@ -168,7 +171,7 @@ def test_a_requeued_message_goes_back_to_its_place(peer: Peer, name: str) -> Non
     assert peer.channel(2).drain(name) == [b"0", b"1", b"2", b"3"]
 
 
-@pytest.mark.rule("0-9-1", "section.basic.reject")
+@pytest.mark.rule("0-9-1", "basic.reject.requeue.text.discarded")
 def test_without_requeue_a_message_is_discarded_or_dead_lettered(channel: Channel, name: str) -> None:
     dead = channel.queue(name + ".dead")
     channel.queue(name, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
@@ -315,6 +318,7 @@ def test_a_quorum_queue_has_a_limit_of_twenty(channel: Channel, name: str) -> No
 
 
 @pytest.mark.rule("0-9-1", "basic.recover.01")
+@pytest.mark.rule("0-9-1", "basic.recover.requeue.text.requeued")
 def test_recover_with_requeue_sets_the_redelivered_flag(channel: Channel, other: Channel, name: str) -> None:
     channel.queue(name, exclusive=False)
     for number in range(3):
@@ -333,6 +337,8 @@ def test_recover_with_requeue_sets_the_redelivered_flag(channel: Channel, other:
 
 
 @pytest.mark.rule("0-9-1", "basic.recover.01")
+@pytest.mark.rule("0-9-1", "basic.recover.requeue.text.same-recipient")
+@pytest.mark.rule("0-9-1", "basic.recover.text.any-number")
 @pytest.mark.ahead_of_rabbitmq("540, not implemented")
 def test_recover_without_requeue_redelivers_to_the_same_consumers(channel: Channel, other: Channel, name: str) -> None:
     channel.queue(name, exclusive=False)
@@ -359,6 +365,7 @@ def test_recover_without_requeue_redelivers_to_the_same_consumers(channel: Chann
 
 
 @pytest.mark.rule("0-9-1", "basic.recover.01")
+@pytest.mark.rule("0-9-1", "basic.recover.text.any-number")
 @pytest.mark.parametrize("requeue", [True, pytest.param(False, marks=pytest.mark.ahead_of_rabbitmq("540"))])
 def test_recover_with_nothing_to_recover(channel: Channel, requeue: bool) -> None:
     channel.call(Basic.Recover, Basic.RecoverOk, requeue=requeue)
@@ -378,6 +385,8 @@ def test_recover_async_sets_the_redelivered_flag(channel: Channel, name: str) ->
 
 
 @pytest.mark.rule("0-9-1", "basic.recover-async.01")
+@pytest.mark.rule("0-9-1", "basic.recover-async.requeue.text.same-recipient")
+@pytest.mark.rule("0-9-1", "basic.recover-async.text.any-number")
 @pytest.mark.ahead_of_rabbitmq("540, not implemented")
 def test_recover_async_without_requeue_sets_it_too(channel: Channel, name: str) -> None:
     channel.queue(name)

@@ -31,6 +31,7 @@ def test_opening_an_open_channel_is_an_error_of_the_connection(peer: Peer) -> No
 
 
 @pytest.mark.rule("0-9-1", "channel.open.state")
+@pytest.mark.rule("0-9-1", "channels.reused")
 def test_a_closed_channel_may_be_opened_again(peer: Peer) -> None:
     for _ in range(3):
         channel = peer.channel()
@@ -38,7 +39,8 @@ def test_a_closed_channel_may_be_opened_again(peer: Peer) -> None:
         channel.close()
 
 
-@pytest.mark.rule("0-9-1", "section.4.3")
+@pytest.mark.rule("0-9-1", "framing.not-open")
+@pytest.mark.rule("0-9-1", "channel-error.constant")
 def test_a_method_on_a_channel_that_is_not_open_is_an_error(peer: Peer) -> None:
     peer.send(5, method(Queue.Declare, queue=""))
     peer.expect_connection_close(504)
@@ -65,6 +67,9 @@ def test_a_channel_may_be_paused_right_after_its_opening(channel: Channel, name:
 
 
 @pytest.mark.rule("0-9-1", "channel.flow.throttling")
+@pytest.mark.rule("0-9-1", "channel.flow.active.text.starts")
+@pytest.mark.rule("0-9-1", "channel.flow.active.text.stops")
+@pytest.mark.rule("0-9-1", "channel.flow-ok.active.text.repeats")
 @pytest.mark.ahead_of_rabbitmq("540, not implemented")
 def test_a_paused_channel_gets_no_content_and_its_publishes_go_on(peer: Peer, name: str) -> None:
     paused, active = peer.channel(1), peer.channel(2)
@@ -118,6 +123,7 @@ def test_flow_is_answered_in_the_middle_of_a_stream_of_content(connect: Connect,
 
 
 @pytest.mark.rule("0-9-1", "channel.close.stability")
+@pytest.mark.rule("0-9-1", "errors.discard")
 def test_after_its_close_the_server_takes_nothing_but_close_and_close_ok(peer: Peer, name: str) -> None:
     channel = peer.channel()
     channel.queue(name)
@@ -161,7 +167,7 @@ def test_closing_a_channel_gives_back_what_it_held(peer: Peer, name: str) -> Non
         (b"%d" % number, True) for number in range(5)]
 
 
-@pytest.mark.rule("0-9-1", "section.channel.close")
+@pytest.mark.rule("0-9-1", "errors.content-amid-close")
 def test_a_channel_closes_in_the_middle_of_a_content(peer: Peer, name: str) -> None:
     channel = peer.channel()
     channel.queue(name)
@@ -177,7 +183,10 @@ def test_a_channel_closes_in_the_middle_of_a_content(peer: Peer, name: str) -> N
         assert peer.channel().depth(name) == 0
 
 
-@pytest.mark.rule("0-9-1", "section.4.2.4")
+@pytest.mark.rule("0-9-1", "framing.method-unknown")
+@pytest.mark.rule("0-9-1", "framing.method-malformed")
+@pytest.mark.rule("0-9-1", "syntax-error.constant")
+@pytest.mark.rule("0-9-1", "not-implemented.constant")
 @pytest.mark.ahead_of_rabbitmq("resets the connection for some of these")
 @pytest.mark.parametrize(("payload", "codes"), [
     (b"\x00\x14\x00\xff", (540, 503)),  # no such method

@@ -23,6 +23,7 @@ def send_close(peer: Peer) -> None:
 
 
 @pytest.mark.rule("0-9-1", "connection.close.stability")
+@pytest.mark.rule("0-9-1", "errors.discard")
 def test_after_its_close_the_server_takes_nothing_but_close_and_close_ok(connect: Connect, name: str) -> None:
     peer = connect()
     channel = peer.channel()
@@ -41,6 +42,8 @@ def test_after_its_close_the_server_takes_nothing_but_close_and_close_ok(connect
 
 
 @pytest.mark.rule("0-9-1", "connection.close.stability")
+@pytest.mark.rule("0-9-1", "errors.close-ok")
+@pytest.mark.rule("0-9-1", "reply-success.constant")
 @pytest.mark.ahead_of_rabbitmq("waits for the client to close the socket")
 def test_a_close_is_answered_and_the_socket_ends(connect: Connect) -> None:
     peer = connect()
@@ -85,7 +88,9 @@ def test_a_socket_that_ends_without_channel_close_ok_is_logged(leveret: LeveretP
     leveret.wait_for_log(f":{peer.local_port}", after)
 
 
-@pytest.mark.rule("0-9-1", "section.4.8")
+@pytest.mark.rule("0-9-1", "errors.connection")
+@pytest.mark.rule("0-9-1", "errors.others-unharmed")
+@pytest.mark.rule("0-9-1", "command-invalid.constant")
 def test_an_error_of_connection_scope_leaves_other_connections_alone(connect: Connect, name: str) -> None:
     bystander = connect().channel()
     bystander.queue(name)
@@ -97,7 +102,8 @@ def test_an_error_of_connection_scope_leaves_other_connections_alone(connect: Co
     assert bystander.delivery().body == b"still here"
 
 
-@pytest.mark.rule("0-9-1", "section.4.8")
+@pytest.mark.rule("0-9-1", "errors.channel")
+@pytest.mark.rule("0-9-1", "errors.others-unharmed")
 def test_an_error_of_channel_scope_leaves_other_channels_alone(peer: Peer, name: str) -> None:
     first, second = peer.channel(1), peer.channel(2)
     second.queue(name)
@@ -109,7 +115,7 @@ def test_an_error_of_channel_scope_leaves_other_channels_alone(peer: Peer, name:
     peer.channel(1).quiet()
 
 
-@pytest.mark.rule("0-9-1", "section.4.3")
+@pytest.mark.rule("0-9-1", "channels.independent")
 @pytest.mark.parametrize("number", [1, 2, 2047])
 def test_channels_are_independent_streams(connect: Connect, number: int, name: str) -> None:
     peer = connect()
@@ -121,7 +127,7 @@ def test_channels_are_independent_streams(connect: Connect, number: int, name: s
     peer.channel(number).quiet()
 
 
-@pytest.mark.rule("0-9-1", "section.4.3")
+@pytest.mark.rule("0-9-1", "content.channels-interleave")
 def test_contents_of_two_channels_may_interleave(peer: Peer, unique: Callable[[], str]) -> None:
     channels = [peer.channel(1), peer.channel(2)]
     queues = [channel.queue(unique()) for channel in channels]
@@ -146,7 +152,7 @@ def content_frames(*pieces: bytes) -> list[object]:
     return [content_header(sum(len(piece) for piece in pieces)), *(ContentBody(piece) for piece in pieces)]
 
 
-@pytest.mark.rule("0-9-1", "section.4.7")
+@pytest.mark.rule("0-9-1", "ordering.one-path")
 def test_contents_of_one_path_keep_their_order(channel: Channel, name: str) -> None:
     channel.queue(name)
     channel.exchange(name, "fanout", auto_delete=True)

@@ -76,6 +76,8 @@ def confirmed(channel: Channel, queue: str, bodies: list[bytes]) -> None:
 
 
 @pytest.mark.rule("0-9-1", "queue.declare.durable.persistence")
+@pytest.mark.rule("0-9-1", "queue.declare.durable.text.survives")
+@pytest.mark.rule("0-9-1", "queue.declare.durable.text.transient")
 def test_durable_queues_come_back(fresh: Open, restart: Callable[[], None]) -> None:
     channel = fresh()
     channel.queue("kept", exclusive=False, durable=True, arguments={"x-max-length": 10})
@@ -93,6 +95,9 @@ def test_durable_queues_come_back(fresh: Open, restart: Callable[[], None]) -> N
 
 
 @pytest.mark.rule("0-9-1", "queue.bind.durable-exchange")
+@pytest.mark.rule("0-9-1", "exchange.declare.durable.text.marks")
+@pytest.mark.rule("0-9-1", "exchange.declare.durable.text.survives")
+@pytest.mark.rule("0-9-1", "exchange.declare.durable.text.transient")
 def test_bindings_of_durable_queues_to_durable_exchanges_come_back(fresh: Open, restart: Callable[[], None]) -> None:
     channel = fresh()
     channel.exchange("kept", "topic", durable=True, arguments={"alternate-exchange": "amq.fanout"})

@@ -76,6 +76,8 @@ def test_the_default_exchange_takes_publishes(channel: Channel, name: str) -> No
 
 
 @pytest.mark.rule("0-9-1", "exchange.default-access")
+@pytest.mark.rule("0-9-1", "exchange.declare.exchange.assert.notnull")
+@pytest.mark.rule("0-9-1", "exchange.delete.exchange.assert.notnull")
 def test_the_default_exchange_cannot_be_declared_deleted_or_bound(peer: Peer, name: str) -> None:
     channel = peer.channel()
     channel.send(Exchange.Delete, exchange="")
@@ -141,6 +143,8 @@ ILLEGAL_NAMES = ["with blank", "celery@host", "slash/", "hash#", "umläut", "a" 
 
 
 @pytest.mark.rule("0-9-1", "exchange.declare.exchange.syntax")
+@pytest.mark.rule("0-9-1", "exchange-name.assert.length")
+@pytest.mark.rule("0-9-1", "exchange-name.assert.regexp")
 @pytest.mark.mode("strict")
 @pytest.mark.parametrize("illegal", ILLEGAL_NAMES)
 def test_names_are_letters_digits_and_some_signs(channel: Channel, illegal: str) -> None:
@@ -150,6 +154,8 @@ def test_names_are_letters_digits_and_some_signs(channel: Channel, illegal: str)
 
 
 @pytest.mark.rule("0-9-1", "exchange.declare.exchange.syntax")
+@pytest.mark.rule("0-9-1", "exchange-name.assert.length")
+@pytest.mark.rule("0-9-1", "exchange-name.assert.regexp")
 @pytest.mark.mode("rabbitmq")
 @pytest.mark.parametrize("illegal", [*ILLEGAL_NAMES, "ü" * 127])
 def test_names_are_any_utf8_up_to_255_octets(channel: Channel, illegal: str) -> None:
@@ -159,6 +165,7 @@ def test_names_are_any_utf8_up_to_255_octets(channel: Channel, illegal: str) -> 
 
 
 @pytest.mark.rule("0-9-1", "exchange.declare.type.typed")
+@pytest.mark.rule("0-9-1", "exchange.declare.type.text.fixed")
 @pytest.mark.mode("strict")
 def test_a_redeclaration_with_another_type_is_an_error_of_the_connection(peer: Peer, name: str) -> None:
     channel = peer.channel()
@@ -168,6 +175,7 @@ def test_a_redeclaration_with_another_type_is_an_error_of_the_connection(peer: P
 
 
 @pytest.mark.rule("0-9-1", "exchange.declare.type.typed")
+@pytest.mark.rule("0-9-1", "exchange.declare.type.text.fixed")
 @pytest.mark.mode("rabbitmq")
 def test_a_redeclaration_with_another_type_is_an_error_of_the_channel(channel: Channel, name: str) -> None:
     channel.exchange(name, "direct", auto_delete=True)
@@ -183,6 +191,7 @@ def test_an_unknown_type_is_an_error_of_the_connection(peer: Peer, name: str, ki
 
 
 @pytest.mark.rule("0-9-1", "exchange.declare.passive.not-found")
+@pytest.mark.rule("0-9-1", "exchange.declare.passive.text.asserts")
 def test_a_passive_declare_of_nothing_is_404_and_declares_nothing(channel: Channel, name: str) -> None:
     for _ in range(2):
         channel.send(Exchange.Declare, exchange=name, exchange_type="direct", passive=True)
@@ -191,6 +200,7 @@ def test_a_passive_declare_of_nothing_is_404_and_declares_nothing(channel: Chann
 
 
 @pytest.mark.rule("0-9-1", "exchange.declare.passive.equivalent")
+@pytest.mark.rule("0-9-1", "exchange.declare.text.creates-or-verifies")
 def test_an_equal_redeclaration_succeeds(channel: Channel, unique: Callable[[], str]) -> None:
     for durable in (False, True):
         exchange = unique()
@@ -201,6 +211,7 @@ def test_an_equal_redeclaration_succeeds(channel: Channel, unique: Callable[[], 
 
 
 @pytest.mark.rule("0-9-1", "exchange.declare.passive.equivalent")
+@pytest.mark.rule("0-9-1", "exchange.declare.text.creates-or-verifies")
 @pytest.mark.parametrize("changed", [
     {"durable": True}, {"arguments": {}}, {"arguments": {"alternate-exchange": "amq.topic"}},
 ])
@@ -214,6 +225,7 @@ def test_another_redeclaration_is_refused(channel: Channel, name: str, changed: 
 
 
 @pytest.mark.rule("0-9-1", "exchange.declare.passive.equivalent")
+@pytest.mark.rule("0-9-1", "exchange.declare.passive.text.others-ignored")
 def test_a_passive_declare_compares_nothing(channel: Channel, name: str) -> None:
     channel.exchange(name, "topic", auto_delete=True)
     channel.call(Exchange.Declare, Exchange.DeclareOk, exchange=name, exchange_type="fanout", passive=True,
@@ -245,6 +257,8 @@ def test_deleting_what_is_not_there_succeeds(channel: Channel, name: str) -> Non
 
 
 @pytest.mark.rule("0-9-1", "exchange.delete.if-unused.in-use")
+@pytest.mark.rule("0-9-1", "exchange.delete.if-unused.text.only-unused")
+@pytest.mark.rule("0-9-1", "exchange.delete.if-unused.text.else-error")
 def test_an_exchange_in_use_stays_if_asked_so(channel: Channel, name: str) -> None:
     channel.exchange(name)
     channel.queue(name)
@@ -260,7 +274,7 @@ def test_an_exchange_in_use_stays_if_asked_so(channel: Channel, name: str) -> No
     channel.expect_close(404)
 
 
-@pytest.mark.rule("0-9-1", "section.exchange.delete")
+@pytest.mark.rule("0-9-1", "exchange.delete.text.bindings")
 def test_deleting_an_exchange_takes_its_bindings(channel: Channel, name: str) -> None:
     channel.exchange(name, "fanout")
     channel.queue(name)
@@ -272,7 +286,7 @@ def test_deleting_an_exchange_takes_its_bindings(channel: Channel, name: str) ->
     channel.call(Exchange.Delete, Exchange.DeleteOk, exchange=name)
 
 
-@pytest.mark.rule("0-9-1", "section.exchange.declare.no-wait")
+@pytest.mark.rule("0-9-1", "no-wait.text.no-reply")
 def test_no_wait_sends_no_answer(channel: Channel, name: str) -> None:
     channel.send(Exchange.Declare, exchange=name, exchange_type="fanout", nowait=True)
     channel.send(Queue.Declare, queue=name, nowait=True, exclusive=True)
@@ -288,7 +302,7 @@ def test_no_wait_sends_no_answer(channel: Channel, name: str) -> None:
     assert not channel.exists(name)
 
 
-@pytest.mark.rule("0-9-1", "section.exchange.declare.auto-delete")
+@pytest.mark.rule("0-9-1", "exchange.declare.reserved-2.reserved")
 def test_an_auto_delete_exchange_goes_with_its_last_binding(connect: Connect, name: str) -> None:
     channel = connect().channel()
     channel.exchange(name, "fanout", auto_delete=True)

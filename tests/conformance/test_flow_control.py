@@ -50,6 +50,11 @@ def fill(channel: Channel) -> None:
 
 @pytest.mark.rule("0-9-1", "basic.03")
 @pytest.mark.rule("0-9-1", "channel.flow.throttling")
+@pytest.mark.rule("0-9-1", "channel.grammar.use-channel.server-flow")
+@pytest.mark.rule("0-9-1", "channel.flow.chassis.client")
+@pytest.mark.rule("0-9-1", "channel.flow.chassis.server")
+@pytest.mark.rule("0-9-1", "channel.flow.response.flow-ok")
+@pytest.mark.rule("0-9-1", "channel.flow-ok.chassis.server")
 def test_publishers_are_asked_to_stop_and_later_to_go_on(tight: LeveretProcess) -> None:
     publisher, consumer = connect(tight).channel(), connect(tight).channel()
     bystander = connect(tight).channel()
@@ -91,7 +96,7 @@ def test_who_does_not_stop_is_not_read_any_more(tight: LeveretProcess) -> None:
         polite.quiet()
 
 
-@pytest.mark.rule("0-9-1", "section.4.2.7")
+@pytest.mark.rule("0-9-1", "heartbeats.throttled")
 def test_who_is_not_read_is_not_blamed_for_missing_heartbeats(tight: LeveretProcess) -> None:
     watcher, filler = connect(tight).channel(), connect(tight).channel()
     watcher.queue("q", exclusive=False)

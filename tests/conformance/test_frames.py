@@ -26,6 +26,7 @@ from tests.conformance.peer import (
     octets,
     short_string,
 )
+from tests.support.broker import LeveretProcess
 
 DECLARE = b"\x00\x32\x00\x0a\x00\x00"  # queue.declare up to its reserved field
 pytestmark = pytest.mark.ahead_of_rabbitmq("answers some of these otherwise")
@@ -55,7 +56,8 @@ def fatal(peer: Peer, code: int) -> None:
     assert value.reply_code == code
 
 
-@pytest.mark.rule("0-9-1", "section.4.2.3")
+@pytest.mark.rule("0-9-1", "framing.end")
+@pytest.mark.rule("0-9-1", "frame-end.constant")
 @pytest.mark.parametrize("end", [0x00, 0xCD, 0xFF])
 def test_a_frame_without_its_end_octet(connect: Connect, witness: Callable[[], None], end: int) -> None:
     peer = connect()
@@ -64,7 +66,7 @@ def test_a_frame_without_its_end_octet(connect: Connect, witness: Callable[[], N
     witness()
 
 
-@pytest.mark.rule("0-9-1", "section.4.2.3")
+@pytest.mark.rule("0-9-1", "framing.end")
 def test_the_socket_ends_when_frames_cannot_be_told_apart_any_more(connect: Connect) -> None:
     peer = connect()
     peer.send_octets(octets(METHOD_FRAME, 1, b"\x00\x14\x00\x0a\x00", b"?"))
@@ -73,7 +75,7 @@ def test_the_socket_ends_when_frames_cannot_be_told_apart_any_more(connect: Conn
     peer.expect_eof()
 
 
-@pytest.mark.rule("0-9-1", "section.4.2.3")
+@pytest.mark.rule("0-9-1", "framing.types")
 @pytest.mark.parametrize("kind", [0, 4, 5, 7, 9, 255])
 def test_a_frame_of_an_unknown_type(connect: Connect, witness: Callable[[], None], kind: int) -> None:
     peer = connect()
@@ -82,7 +84,54 @@ def test_a_frame_of_an_unknown_type(connect: Connect, witness: Callable[[], None
     witness()
 
 
-@pytest.mark.rule("0-9-1", "section.4.2.3")
+NO_FRAMES = [
+    octets(METHOD_FRAME, 1, b"\x00\x14\x00\x0a\x00", b"\xcd"), octets(HEARTBEAT_FRAME, 0, b"", b"\x00"),
+    octets(4, 0, b""), octets(255, 1, b"x"), octets(255, 1, b"begun")[:9],
+]
+
+
+@pytest.mark.rule("0-9-1", "framing.end-missing")
+@pytest.mark.rule("0-9-1", "framing.unknown-type")
+@pytest.mark.rule("0-9-1", "frame-error.constant")
+@pytest.mark.mode("rabbitmq")
+@pytest.mark.parametrize("sent", NO_FRAMES)
+def test_the_peer_learns_what_was_wrong_with_a_frame(connect: Connect, sent: bytes) -> None:
+    peer = connect()
+    peer.send_octets(sent)
+    assert "frame" in str(peer.read_connection_close(501).reply_text)
+
+
+@pytest.mark.rule("0-9-1", "framing.end-missing")
+@pytest.mark.rule("0-9-1", "framing.unknown-type")
+@pytest.mark.mode("strict")
+@pytest.mark.parametrize("sent", NO_FRAMES)
+def test_nothing_is_sent_after_a_framing_error(raw: Callable[..., Peer], strict_broker: LeveretProcess, sent: bytes,
+                                               name: str) -> None:
+    peer = raw(strict_broker)
+    peer.handshake()
+    channel = peer.channel()
+    channel.queue(name)
+    # What came before it is carried out, and not answered any more.
+    frames = [octets(METHOD_FRAME, 1, b"\x00\x32\x00\x0a\x00\x00" + short_string(name + ".before") + b"\x00" * 5)]
+    peer.send_octets(b"".join([*frames, sent]))
+    peer.expect_eof()
+    other = raw(strict_broker)
+    other.handshake()
+    assert other.channel().exists(name + ".before")
+
+
+@pytest.mark.rule("0-9-1", "framing.unknown-type")
+@pytest.mark.mode("strict")
+def test_nothing_is_sent_after_a_framing_error_before_the_connection_is_open(raw: Callable[..., Peer],
+                                                                             strict_broker: LeveretProcess) -> None:
+    peer = raw(strict_broker)
+    peer.start()
+    peer.send_octets(octets(7, 0, b""))
+    peer.expect_eof()
+
+
+@pytest.mark.rule("0-9-1", "framing.frame-max")
+@pytest.mark.rule("0-9-1", "frame-error.constant")
 @pytest.mark.parametrize("kind", [METHOD_FRAME, HEADER_FRAME, BODY_FRAME])
 def test_a_frame_larger_than_agreed(connect: Connect, witness: Callable[[], None], kind: int) -> None:
     peer = connect(frame_max=8192)
@@ -98,7 +147,7 @@ def test_a_frame_larger_than_agreed(connect: Connect, witness: Callable[[], None
     witness()
 
 
-@pytest.mark.rule("0-9-1", "section.4.2.3")
+@pytest.mark.rule("0-9-1", "framing.frame-max")
 def test_four_gigabytes_are_announced_and_nothing_is_kept(connect: Connect, witness: Callable[[], None]) -> None:
     peer = connect()
     peer.channel()
@@ -107,7 +156,7 @@ def test_four_gigabytes_are_announced_and_nothing_is_kept(connect: Connect, witn
     witness()
 
 
-@pytest.mark.rule("0-9-1", "section.4.2.3")
+@pytest.mark.rule("0-9-1", "framing.channel-zero")
 def test_a_method_of_the_connection_on_another_channel(connect: Connect, witness: Callable[[], None]) -> None:
     peer = connect()
     peer.channel()
@@ -116,7 +165,7 @@ def test_a_method_of_the_connection_on_another_channel(connect: Connect, witness
     witness()
 
 
-@pytest.mark.rule("0-9-1", "section.4.2.3")
+@pytest.mark.rule("0-9-1", "framing.other-channels")
 def test_a_method_of_a_channel_on_channel_zero(connect: Connect, witness: Callable[[], None]) -> None:
     for value in (ChannelClass.Open(), method(Queue.Declare, queue="")):
         peer = connect()
@@ -126,7 +175,7 @@ def test_a_method_of_a_channel_on_channel_zero(connect: Connect, witness: Callab
     witness()
 
 
-@pytest.mark.rule("0-9-1", "section.4.2.6")
+@pytest.mark.rule("0-9-1", "content.channel-zero")
 @pytest.mark.parametrize("kind", [HEADER_FRAME, BODY_FRAME])
 def test_content_on_channel_zero(connect: Connect, witness: Callable[[], None], kind: int) -> None:
     peer = connect()
@@ -135,7 +184,8 @@ def test_content_on_channel_zero(connect: Connect, witness: Callable[[], None], 
     witness()
 
 
-@pytest.mark.rule("0-9-1", "section.4.2.7")
+@pytest.mark.rule("0-9-1", "heartbeats.invalid")
+@pytest.mark.rule("0-9-1", "heartbeats.frame")
 @pytest.mark.parametrize("frame", [octets(HEARTBEAT_FRAME, 1, b""), octets(HEARTBEAT_FRAME, 0, b"x")])
 def test_an_invalid_heartbeat(connect: Connect, witness: Callable[[], None], frame: bytes) -> None:
     peer = connect()
@@ -145,7 +195,7 @@ def test_an_invalid_heartbeat(connect: Connect, witness: Callable[[], None], fra
     witness()
 
 
-@pytest.mark.rule("0-9-1", "section.4.2.7")
+@pytest.mark.rule("0-9-1", "heartbeats.not-agreed")
 def test_heartbeats_that_were_not_agreed_do_no_harm(connect: Connect) -> None:
     peer = connect(interval=0)
     channel = peer.channel()
@@ -154,7 +204,8 @@ def test_heartbeats_that_were_not_agreed_do_no_harm(connect: Connect) -> None:
         channel.quiet()
 
 
-@pytest.mark.rule("0-9-1", "section.4.2.7")
+@pytest.mark.rule("0-9-1", "content.other-frames")
+@pytest.mark.rule("0-9-1", "frame-heartbeat.constant")
 def test_a_heartbeat_may_come_in_the_middle_of_a_content(peer: Peer, name: str) -> None:
     channel = peer.channel()
     channel.queue(name)
@@ -165,7 +216,11 @@ def test_a_heartbeat_may_come_in_the_middle_of_a_content(peer: Peer, name: str) 
     assert channel.drain(name) == [b"abcd"]
 
 
-@pytest.mark.rule("0-9-1", "section.4.2.3")
+@pytest.mark.rule("0-9-1", "framing.pieces")
+@pytest.mark.rule("0-9-1", "framing.types")
+@pytest.mark.rule("0-9-1", "frame-method.constant")
+@pytest.mark.rule("0-9-1", "frame-header.constant")
+@pytest.mark.rule("0-9-1", "frame-body.constant")
 def test_frames_may_come_octet_by_octet(connect: Connect, name: str) -> None:
     peer = connect()
     channel = peer.channel()
@@ -190,7 +245,8 @@ TABLES = [
 ]
 
 
-@pytest.mark.rule("0-9-1", "section.4.2.5")
+@pytest.mark.rule("0-9-1", "types.table")
+@pytest.mark.rule("0-9-1", "types.table-malformed")
 @pytest.mark.parametrize("table", TABLES, ids=range(len(TABLES)))
 def test_a_malformed_table_in_a_method(connect: Connect, witness: Callable[[], None], table: bytes) -> None:
     peer = connect()
@@ -200,7 +256,7 @@ def test_a_malformed_table_in_a_method(connect: Connect, witness: Callable[[], N
     witness()
 
 
-@pytest.mark.rule("0-9-1", "section.4.2.5")
+@pytest.mark.rule("0-9-1", "types.table-malformed")
 @pytest.mark.parametrize("table", TABLES, ids=range(len(TABLES)))
 def test_a_malformed_table_in_a_content_header_hurts_its_sender_only(connect: Connect, witness: Callable[[], None],
                                                                      name: str, table: bytes) -> None:
@@ -217,7 +273,7 @@ def test_a_malformed_table_in_a_content_header_hurts_its_sender_only(connect: Co
     witness()
 
 
-@pytest.mark.rule("0-9-1", "section.4.2.5")
+@pytest.mark.rule("0-9-1", "types.table-malformed")
 def test_a_table_nested_very_deeply(connect: Connect, witness: Callable[[], None]) -> None:
     peer = connect()
     peer.channel()
@@ -230,7 +286,7 @@ def test_a_table_nested_very_deeply(connect: Connect, witness: Callable[[], None
     witness()
 
 
-@pytest.mark.rule("0-9-1", "section.4.2.5")
+@pytest.mark.rule("0-9-1", "types.short-string")
 def test_names_that_are_no_utf8(connect: Connect, witness: Callable[[], None]) -> None:
     peer = connect()
     peer.channel()
@@ -241,7 +297,7 @@ def test_names_that_are_no_utf8(connect: Connect, witness: Callable[[], None]) -
     witness()
 
 
-@pytest.mark.rule("0-9-1", "section.4.2.5")
+@pytest.mark.rule("0-9-1", "types.long-string")
 def test_octets_of_keys_and_headers_survive_whatever_they_are(peer: Peer, name: str) -> None:
     channel = peer.channel()
     channel.queue(name)
@@ -268,7 +324,8 @@ def read_payload(peer: Peer, wanted: int) -> bytes:
     return peer.read_octets(size + 1)[:-1]
 
 
-@pytest.mark.rule("0-9-1", "section.4.2.5")
+@pytest.mark.rule("0-9-1", "types.table-values")
+@pytest.mark.rule("0-9-1", "types.table")
 @pytest.mark.parametrize("value", [
     True, False, 0, -1, 127, 128, -129, 32767, 32768, 65536, (1 << 31) - 1, 1 << 31, -(1 << 63), (1 << 63) - 1, 1.5,
     "", "text", "ü€😀", [], [1, "two", [3]], {}, {"a": {"b": [None]}}, None, bytearray(b"\x00\xff"),
@@ -285,7 +342,7 @@ def test_every_type_of_value_in_headers_and_bindings(channel: Channel, name: str
     assert channel.get(name) is None
 
 
-@pytest.mark.rule("0-9-1", "section.4.8")
+@pytest.mark.rule("0-9-1", "errors.others-unharmed")
 @pytest.mark.parametrize("garbage", [b"\x00" * 100, b"\xff" * 100, b"GET / HTTP/1.1\r\n\r\n", bytes(range(256))],
                          ids=["zeros", "ones", "HTTP", "all octets"])
 def test_garbage_after_the_handshake(connect: Connect, witness: Callable[[], None], garbage: bytes) -> None:

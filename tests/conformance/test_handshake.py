@@ -20,11 +20,13 @@ from tests.conformance.peer import (
     octets,
     short_string,
 )
+from tests.support.broker import LeveretProcess
 
 Raw = Callable[..., Peer]
 
 
 @pytest.mark.rule("0-9-1", "connection.start.protocol-name")
+@pytest.mark.rule("0-9-1", "negotiation.refused")
 @pytest.mark.parametrize("sent", [
     b"AMPQ\x00\x00\x09\x01", b"\x00" * 8, b"\xff" * 8, b"amqp\x00\x00\x09\x01", b"SSH-2.0-",
 ])
@@ -56,7 +58,9 @@ def test_another_version_is_answered_with_this_one(raw: Raw, version: tuple[int,
     peer.expect_eof()
 
 
-@pytest.mark.rule("0-9-1", "section.4.2.2")
+@pytest.mark.rule("0-9-1", "negotiation.header")
+@pytest.mark.rule("0-9-1", "negotiation.accepted")
+@pytest.mark.rule("0-9-1", "negotiation.pieces")
 def test_the_header_may_come_octet_by_octet(raw: Raw) -> None:
     peer = raw()
     for octet in HEADER_0_9_1:
@@ -102,6 +106,7 @@ def test_a_mechanism_that_was_not_offered_gets_the_socket_closed(raw: Raw) -> No
 
 
 @pytest.mark.rule("0-9-1", "connection.tune.frame-max.minimum")
+@pytest.mark.rule("0-9-1", "frame-min-size.constant")
 def test_a_frame_of_the_minimum_size_is_taken_before_tuning(raw: Raw) -> None:
     peer = raw()
     peer.start()
@@ -121,6 +126,9 @@ def test_a_frame_of_the_minimum_size_is_taken_before_tuning(raw: Raw) -> None:
 
 
 @pytest.mark.rule("0-9-1", "connection.tune-ok.frame-max.minimum")
+@pytest.mark.rule("0-9-1", "connection.tune-ok.frame-max.text.both-directions")
+@pytest.mark.rule("0-9-1", "framing.frame-max-sent")
+@pytest.mark.rule("0-9-1", "frame-min-size.constant")
 def test_the_minimum_frame_size_can_be_agreed_and_holds_in_both_directions(connect: Connect) -> None:
     peer = connect(frame_max=4096)
     channel = peer.channel()
@@ -159,6 +167,7 @@ def test_a_larger_frame_max_than_offered_closes_without_negotiation(raw: Raw) ->
 
 
 @pytest.mark.rule("0-9-1", "connection.tune-ok.channel-max.upper-limit")
+@pytest.mark.rule("0-9-1", "connection.tune-ok.channel-max.assert.le")
 @pytest.mark.ahead_of_rabbitmq("negotiates a close")
 def test_a_larger_channel_max_than_offered_closes_without_negotiation(raw: Raw) -> None:
     peer = raw()
@@ -170,18 +179,29 @@ def test_a_larger_channel_max_than_offered_closes_without_negotiation(raw: Raw) 
     peer.expect_eof()
 
 
-@pytest.mark.rule("0-9-1", "section.tune.channel-max")
-@pytest.mark.ahead_of_rabbitmq("counts channels, and takes any number")
-def test_the_agreed_channel_max_holds(connect: Connect) -> None:
+@pytest.mark.rule("0-9-1", "connection.tune-ok.channel-max.text.total")
+@pytest.mark.rule("0-9-1", "not-allowed.constant")
+@pytest.mark.mode("strict")
+def test_the_agreed_channel_max_is_the_highest_channel_number(connect: Connect) -> None:
     peer = connect(channel_max=3)
     peer.channel(3)
     peer.send(4, ChannelClass.Open())
-    closed = peer.read()
-    assert isinstance(closed, Connection.Close)
-    assert closed.reply_code in (501, 503, 504, 530)
+    peer.expect_connection_close(530, ChannelClass.Open)
 
 
-@pytest.mark.rule("0-9-1", "section.tune.no-limit")
+@pytest.mark.rule("0-9-1", "connection.tune-ok.channel-max.text.total")
+@pytest.mark.rule("0-9-1", "not-allowed.constant")
+@pytest.mark.mode("rabbitmq")
+def test_the_agreed_channel_max_is_the_number_of_open_channels(connect: Connect) -> None:
+    peer = connect(channel_max=2)
+    peer.channel(65535).quiet()
+    peer.channel(3).close()
+    peer.channel(4)
+    peer.send(1, ChannelClass.Open())
+    peer.expect_connection_close(530, ChannelClass.Open)
+
+
+@pytest.mark.rule("0-9-1", "connection.tune-ok.frame-max.text.zero")
 @pytest.mark.ahead_of_rabbitmq("wants a number of channels")
 def test_zero_asks_for_no_limit_and_the_proposal_stays(connect: Connect, name: str) -> None:
     peer = connect(channel_max=0, frame_max=0)
@@ -224,7 +244,8 @@ def test_a_user_without_permissions_may_not_open_the_virtual_host(raw: Raw, vhos
     peer.expect_connection_close(530, Connection.Open)
 
 
-@pytest.mark.rule("0-9-1", "connection.open.virtual-host.security")
+@pytest.mark.rule("0-9-1", "invalid-path.constant")
+@pytest.mark.mode("rabbitmq")
 def test_an_unknown_virtual_host_is_refused(raw: Raw) -> None:
     peer = raw()
     peer.start()
@@ -232,11 +253,22 @@ def test_an_unknown_virtual_host_is_refused(raw: Raw) -> None:
     peer.expect(0, Connection.Tune)
     peer.tune_ok()
     peer.send(0, method(Connection.Open, virtual_host="no-such-host"))
-    closed = peer.expect(0, Connection.Close)
-    assert closed.reply_code in (402, 530)
+    peer.expect_connection_close(530, Connection.Open)
 
 
-@pytest.mark.rule("0-9-1", "section.2.2.4")
+@pytest.mark.rule("0-9-1", "invalid-path.constant")
+@pytest.mark.mode("strict")
+def test_an_unknown_virtual_host_is_an_invalid_path(raw: Raw, strict_broker: LeveretProcess) -> None:
+    peer = raw(strict_broker)
+    peer.start()
+    peer.start_ok()
+    peer.expect(0, Connection.Tune)
+    peer.tune_ok()
+    peer.send(0, method(Connection.Open, virtual_host="no-such-host"))
+    peer.expect_connection_close(402, Connection.Open)
+
+
+@pytest.mark.rule("0-9-1", "negotiation.login-fails")
 def test_a_wrong_password_is_refused(raw: Raw) -> None:
     peer = raw()
     peer.start()
@@ -244,7 +276,7 @@ def test_a_wrong_password_is_refused(raw: Raw) -> None:
     peer.expect_eof()
 
 
-@pytest.mark.rule("0-9-1", "section.2.2.4")
+@pytest.mark.rule("0-9-1", "negotiation.login-fails")
 def test_a_wrong_password_is_refused_by_name_where_the_client_can_take_it(raw: Raw) -> None:
     peer = raw()
     peer.start()
@@ -253,7 +285,7 @@ def test_a_wrong_password_is_refused_by_name_where_the_client_can_take_it(raw: R
     assert closed.reply_code == 403
 
 
-@pytest.mark.rule("0-9-1", "section.2.2.4")
+@pytest.mark.rule("0-9-1", "negotiation.before-open")
 @pytest.mark.ahead_of_rabbitmq("closes some of these without a word")
 @pytest.mark.parametrize("early", ["tune-ok", "open", "channel.open"])
 def test_methods_out_of_order_end_the_handshake(raw: Raw, early: str) -> None:
@@ -273,7 +305,8 @@ def test_methods_out_of_order_end_the_handshake(raw: Raw, early: str) -> None:
     assert closed.reply_code in (503, 504)
 
 
-@pytest.mark.rule("0-9-1", "section.4.2.7")
+@pytest.mark.rule("0-9-1", "heartbeats.sent")
+@pytest.mark.rule("0-9-1", "heartbeats.missed")
 def test_heartbeats_come_as_agreed_and_their_absence_ends_the_connection(connect: Connect) -> None:
     peer = connect(interval=1)
     began = time.monotonic()
@@ -284,7 +317,7 @@ def test_heartbeats_come_as_agreed_and_their_absence_ends_the_connection(connect
     assert peer.heartbeats >= 1
 
 
-@pytest.mark.rule("0-9-1", "section.4.2.7")
+@pytest.mark.rule("0-9-1", "heartbeats.any-traffic")
 def test_heartbeats_keep_a_connection(connect: Connect) -> None:
     peer = connect(interval=2)
     channel = peer.channel()

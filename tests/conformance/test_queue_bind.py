@@ -182,7 +182,7 @@ def test_a_blank_exchange_is_the_default_one_for_unbind_too(channel: Channel, na
     assert channel.drain(name) == [b"by name"]
 
 
-@pytest.mark.rule("0-9-1", "section.queue.unbind")
+@pytest.mark.rule("0-9-1", "queue.unbind.response.unbind-ok")
 def test_unbinding_one_leaves_the_others(channel: Channel, name: str, unique: Callable[[], str]) -> None:
     second = channel.queue(unique())
     channel.queue(name)
@@ -196,7 +196,7 @@ def test_unbinding_one_leaves_the_others(channel: Channel, name: str, unique: Ca
     assert channel.drain(second) == [b"one", b"two"]
 
 
-@pytest.mark.rule("0-9-1", "section.queue.bind.visibility")
+@pytest.mark.rule("0-9-1", "ordering.visible")
 def test_a_binding_counts_for_the_next_publish(channel: Channel, name: str) -> None:
     channel.queue(name)
     channel.consume(name, "c", no_ack=True)

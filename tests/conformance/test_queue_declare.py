@@ -27,6 +27,8 @@ def test_there_can_be_many_queues(channel: Channel, unique: Callable[[], str]) -
 
 
 @pytest.mark.rule("0-9-1", "queue.declare.queue.default-name")
+@pytest.mark.rule("0-9-1", "queue.declare-ok.queue.text.generated")
+@pytest.mark.rule("0-9-1", "queue.declare-ok.queue.assert.notnull")
 def test_an_empty_name_makes_a_unique_one(connect: Connect) -> None:
     channels = [connect().channel(), connect().channel()]
     queues = [channel.queue("") for channel in channels for _ in range(20)]
@@ -75,6 +77,8 @@ ILLEGAL_NAMES = ["with blank", "celery@host", "slash/", "hash#", "umläut", "a" 
 
 
 @pytest.mark.rule("0-9-1", "queue.declare.queue.syntax")
+@pytest.mark.rule("0-9-1", "queue-name.assert.length")
+@pytest.mark.rule("0-9-1", "queue-name.assert.regexp")
 @pytest.mark.mode("strict")
 @pytest.mark.parametrize("illegal", ILLEGAL_NAMES)
 def test_names_are_letters_digits_and_some_signs(channel: Channel, illegal: str) -> None:
@@ -84,6 +88,8 @@ def test_names_are_letters_digits_and_some_signs(channel: Channel, illegal: str)
 
 
 @pytest.mark.rule("0-9-1", "queue.declare.queue.syntax")
+@pytest.mark.rule("0-9-1", "queue-name.assert.length")
+@pytest.mark.rule("0-9-1", "queue-name.assert.regexp")
 @pytest.mark.mode("rabbitmq")
 @pytest.mark.parametrize("illegal", [*ILLEGAL_NAMES, "ü" * 127])
 def test_names_are_any_utf8_up_to_255_octets(channel: Channel, illegal: str) -> None:
@@ -93,6 +99,7 @@ def test_names_are_any_utf8_up_to_255_octets(channel: Channel, illegal: str) -> 
 
 
 @pytest.mark.rule("0-9-1", "queue.declare.passive.passive")
+@pytest.mark.rule("0-9-1", "queue.declare.passive.text.asserts")
 def test_a_passive_declare_asserts_existence(channel: Channel, name: str) -> None:
     channel.send(Queue.Declare, queue=name, passive=True)
     channel.expect_close(404, Queue.Declare)
@@ -172,6 +179,7 @@ def test_auto_delete_is_compared_where_the_queue_exists(channel: Channel, name: 
 
 
 @pytest.mark.rule("0-9-1", "queue.declare.durable.types")
+@pytest.mark.rule("0-9-1", "queue.declare.durable.text.marks")
 @pytest.mark.parametrize("durable", [False, True])
 def test_durable_and_transient_queues(channel: Channel, name: str, durable: bool) -> None:
     channel.queue(name, exclusive=False, durable=durable)
@@ -181,6 +189,7 @@ def test_durable_and_transient_queues(channel: Channel, name: str, durable: bool
 
 
 @pytest.mark.rule("0-9-1", "queue.declare.exclusive.types")
+@pytest.mark.rule("0-9-1", "queue.declare.exclusive.text.one-connection")
 def test_exclusive_and_shared_queues(connect: Connect, unique: Callable[[], str]) -> None:
     peer = connect()
     channel, other = peer.channel(), connect().channel()
@@ -199,6 +208,9 @@ def test_exclusive_and_shared_queues(connect: Connect, unique: Callable[[], str]
 
 
 @pytest.mark.rule("0-9-1", "queue.declare.exclusive.exclusive")
+@pytest.mark.rule("0-9-1", "queue.declare.exclusive.text.one-connection")
+@pytest.mark.rule("0-9-1", "queue.declare.exclusive.text.passive-too")
+@pytest.mark.rule("0-9-1", "resource-locked.constant")
 @pytest.mark.parametrize("use", [
     (Queue.Declare, {}), (Queue.Declare, {"exclusive": True}), (Queue.Declare, {"passive": True}),
     (Queue.Bind, {"exchange": "amq.direct", "routing_key": "k"}),
@@ -216,7 +228,8 @@ def test_another_connection_may_not_use_an_exclusive_queue(channel: Channel, oth
     assert channel.drain(name) == [b"mine"]
 
 
-@pytest.mark.rule("0-9-1", "section.queue.declare.auto-delete")
+@pytest.mark.rule("0-9-1", "queue.declare.auto-delete.text.last-consumer")
+@pytest.mark.rule("0-9-1", "queue.declare.auto-delete.text.never-consumed")
 def test_an_auto_delete_queue_goes_with_its_last_consumer(connect: Connect, name: str) -> None:
     peer = connect()
     channel, other = peer.channel(), connect().channel()
@@ -231,7 +244,7 @@ def test_an_auto_delete_queue_goes_with_its_last_consumer(connect: Connect, name
     assert not other.exists(name)
 
 
-@pytest.mark.rule("0-9-1", "section.queue.declare.arguments")
+@pytest.mark.rule("0-9-1", "precondition-failed.constant")
 @pytest.mark.parametrize("arguments", [
     {"x-message-ttl": -1}, {"x-message-ttl": "soon"}, {"x-expires": 0}, {"x-max-length": -5}, {"x-max-priority": 256},
     {"x-overflow": "explode"}, {"x-dead-letter-routing-key": "k"}, {"x-queue-type": "square"},
@@ -242,14 +255,14 @@ def test_a_known_argument_with_a_bad_value_is_406(channel: Channel, name: str, a
     assert next(iter(arguments)) in closed.reply_text
 
 
-@pytest.mark.rule("0-9-1", "section.queue.declare.arguments")
+@pytest.mark.rule("0-9-1", "precondition-failed.constant")
 @pytest.mark.mode("strict")
 def test_an_unknown_argument_is_refused(channel: Channel, name: str) -> None:
     channel.send(Queue.Declare, queue=name, arguments={"x-unheard-of": 1})
     assert "x-unheard-of" in channel.expect_close(406, Queue.Declare).reply_text
 
 
-@pytest.mark.rule("0-9-1", "section.queue.declare.arguments")
+@pytest.mark.rule("0-9-1", "precondition-failed.constant")
 @pytest.mark.mode("rabbitmq")
 def test_an_unknown_argument_is_taken(channel: Channel, name: str) -> None:
     assert channel.queue(name, arguments={"x-unheard-of": 1}) == name

@@ -28,7 +28,7 @@ def test_a_purge_leaves_what_was_sent_and_not_acknowledged(channel: Channel, nam
     assert channel.depth(name) == 0
 
 
-@pytest.mark.rule("0-9-1", "section.queue.purge")
+@pytest.mark.rule("0-9-1", "queue.purge.response.purge-ok")
 def test_a_purge_counts(channel: Channel, name: str) -> None:
     channel.queue(name)
     assert channel.call(Queue.Purge, Queue.PurgeOk, queue=name).message_count == 0
@@ -53,6 +53,7 @@ def test_purging_a_queue_that_does_not_exist(channel: Channel, name: str) -> Non
 
 
 @pytest.mark.rule("0-9-1", "queue.delete.01")
+@pytest.mark.rule("0-9-1", "queue.delete.text.pending-and-consumers")
 @pytest.mark.mode("strict")
 def test_pending_messages_of_a_deleted_queue_go_to_the_dead_letter_queue(channel: Channel, name: str) -> None:
     channel.call(Queue.Purge, Queue.PurgeOk, queue="amq.dead")
@@ -65,6 +66,7 @@ def test_pending_messages_of_a_deleted_queue_go_to_the_dead_letter_queue(channel
 
 @pytest.mark.rule("0-9-1", "queue.delete.01")
 @pytest.mark.mode("rabbitmq")
+@pytest.mark.rule("0-9-1", "queue.delete.text.pending-and-consumers")
 def test_pending_messages_go_with_their_queue(channel: Channel, name: str) -> None:
     channel.queue(name + ".dead")
     channel.queue(name, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": name + ".dead"})
@@ -95,6 +97,8 @@ def test_deleting_what_is_not_there_succeeds(channel: Channel, name: str) -> Non
 
 
 @pytest.mark.rule("0-9-1", "queue.delete.if-unused.in-use")
+@pytest.mark.rule("0-9-1", "queue.delete.if-unused.text.only-unused")
+@pytest.mark.rule("0-9-1", "queue.delete.if-unused.text.else-error")
 def test_a_queue_with_consumers_stays_if_asked_so(channel: Channel, other: Channel, name: str) -> None:
     channel.queue(name, exclusive=False)
     other.consume(name, "c")
@@ -109,6 +113,7 @@ def test_a_queue_with_consumers_stays_if_asked_so(channel: Channel, other: Chann
 
 
 @pytest.mark.rule("0-9-1", "queue.delete.if-empty.not-empty")
+@pytest.mark.rule("0-9-1", "queue.delete.if-empty.text.only-empty")
 def test_a_queue_with_messages_stays_if_asked_so(channel: Channel, name: str) -> None:
     channel.queue(name)
     channel.bind(name, "amq.direct", name)
@@ -122,7 +127,7 @@ def test_a_queue_with_messages_stays_if_asked_so(channel: Channel, name: str) ->
     assert not channel.exists(name)
 
 
-@pytest.mark.rule("0-9-1", "section.queue.delete")
+@pytest.mark.rule("0-9-1", "queue.delete.text.pending-and-consumers")
 def test_deleting_a_queue_ends_its_consumers_and_bindings(connect: Connect, name: str) -> None:
     channel = connect().channel()
     told = connect(properties={"capabilities": {"consumer_cancel_notify": True}}).channel()

@@ -23,18 +23,21 @@ def rollback(channel: Channel) -> None:
 
 
 @pytest.mark.rule("0-9-1", "tx.commit.transacted")
+@pytest.mark.rule("0-9-1", "tx.select.text.before-use")
 def test_commit_needs_a_transacted_channel(channel: Channel) -> None:
     channel.send(Tx.Commit)
     channel.expect_close(406, Tx.Commit)
 
 
 @pytest.mark.rule("0-9-1", "tx.rollback.transacted")
+@pytest.mark.rule("0-9-1", "tx.select.text.before-use")
 def test_rollback_needs_a_transacted_channel(channel: Channel) -> None:
     channel.send(Tx.Rollback)
     channel.expect_close(406, Tx.Rollback)
 
 
-@pytest.mark.rule("0-9-1", "section.tx.select")
+@pytest.mark.rule("0-9-1", "basic.publish.text.routed")
+@pytest.mark.rule("0-9-1", "tx.text.atomic")
 def test_publishes_appear_with_the_commit(channel: Channel, other: Channel, name: str) -> None:
     channel.queue(name, exclusive=False)
     select(channel)
@@ -50,7 +53,7 @@ def test_publishes_appear_with_the_commit(channel: Channel, other: Channel, name
     other.call(Queue.Delete, Queue.DeleteOk, queue=name)
 
 
-@pytest.mark.rule("0-9-1", "section.tx.rollback")
+@pytest.mark.rule("0-9-1", "tx.text.atomic")
 def test_publishes_vanish_with_the_rollback(channel: Channel, name: str) -> None:
     channel.queue(name)
     select(channel)
@@ -61,7 +64,7 @@ def test_publishes_vanish_with_the_rollback(channel: Channel, name: str) -> None
     assert channel.drain(name) == [b"yes"]
 
 
-@pytest.mark.rule("0-9-1", "section.tx.commit")
+@pytest.mark.rule("0-9-1", "tx.text.single-queue")
 def test_acknowledgements_count_with_the_commit(peer: Peer, name: str) -> None:
     channel = peer.channel()
     channel.queue(name)
@@ -82,7 +85,7 @@ def test_acknowledgements_count_with_the_commit(peer: Peer, name: str) -> None:
     assert Channel(peer, 2).get(name) is None
 
 
-@pytest.mark.rule("0-9-1", "section.tx.rollback")
+@pytest.mark.rule("0-9-1", "tx.rollback.text.no-redelivery")
 def test_a_rollback_redelivers_nothing_and_the_tags_stay_valid(channel: Channel, name: str) -> None:
     channel.queue(name)
     channel.qos(2)
@@ -100,7 +103,7 @@ def test_a_rollback_redelivers_nothing_and_the_tags_stay_valid(channel: Channel,
     assert channel.delivery().body == b"2"
 
 
-@pytest.mark.rule("0-9-1", "section.tx.rollback")
+@pytest.mark.rule("0-9-1", "tx.rollback.text.no-redelivery")
 def test_after_a_rollback_recover_redelivers(peer: Peer, name: str) -> None:
     channel = peer.channel(1)
     channel.queue(name)
@@ -115,7 +118,7 @@ def test_after_a_rollback_recover_redelivers(peer: Peer, name: str) -> None:
     assert [frame.redelivered for frame in delivered] == [True]
 
 
-@pytest.mark.rule("0-9-1", "section.tx.commit")
+@pytest.mark.rule("0-9-1", "tx.text.atomic")
 def test_a_channel_that_ends_commits_nothing(connect: Connect, name: str) -> None:
     watcher = connect().channel()
     watcher.queue(name, exclusive=False)
@@ -185,7 +188,7 @@ def test_mandatory_messages_of_a_transaction_come_back_with_its_commit(channel: 
     channel.quiet()
 
 
-@pytest.mark.rule("0-9-1", "section.tx.select")
+@pytest.mark.rule("0-9-1", "tx.select.text.before-use")
 def test_confirms_and_transactions_exclude_each_other(peer: Peer) -> None:
     channel = peer.channel()
     select(channel)

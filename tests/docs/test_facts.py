@@ -17,6 +17,7 @@ from leveret.management.requests.dispatch import OPERATIONS
 from leveret.protocols.convert import to_amqp1
 from leveret.wire.amqp0 import classes
 from leveret.wire.amqp0.specs import V0_9, V0_9_1
+from tests.conformance.catalogue import rules_of
 from tests.docs.pages import DOCS, PAGES, code, page_id, prose, table_rows
 
 pages = pytest.mark.parametrize("page", PAGES, ids=page_id)
@@ -40,7 +41,8 @@ def test_settings_exist(page: Path) -> None:
         return  # it has keys of a pipeline's file, which are compared with theirs beside the command
     keys = known_keys()
     groups = {key[: at.start()] for key in keys for at in re.finditer(r"\.", key)}
-    others = {*V0_9.by_name, *CALLS}  # of a class, and of calls, that are called as a section is
+    # Of a class that is called as a section is: methods, rules, and calls.
+    others = {*V0_9.by_name, *rules_of("0-9"), *CALLS}
     for text in code(page):
         for name in re.findall(r"^(?:--set )?([a-z]+(?:\.(?:[a-z_]+|NAME|VHOST|REALM))+)(?: *=.*)?$", text):
             section = name.split(".")[0]

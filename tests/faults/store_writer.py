@@ -11,6 +11,7 @@ import json
 import os
 import random
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,9 @@ def say(line: str) -> None:
 
 
 class Writer:
-    def __init__(self, path: Path, seed: int) -> None:
+    def __init__(self, path: Path, seed: int, say: Callable[[str], None] = say) -> None:
         self.chance = random.Random(seed)
+        self.say = say
         self.harness = Harness(lambda: sqlite_log(path))
         self.log: Any = self.harness.log
         # Copy and merge rows far sooner than usual.
@@ -73,14 +75,14 @@ class Writer:
                 self.log.settle(entry)
                 settled.append([entry.queue.id, entry.seq])
         number = self.log.filling
-        say(f"try {number} {json.dumps([stored, settled, updated])}")
+        self.say(f"try {number} {json.dumps([stored, settled, updated])}")
         waiter = Waiter(self.log)
-        waiter.transaction.done = lambda: say(f"done {number}")
+        waiter.transaction.done = lambda: self.say(f"done {number}")
         self.log.flush()
         self.harness.loop.run_pending()
 
     def run(self) -> None:
-        say("ready")
+        self.say("ready")
         log = self.log
         while True:
             self.batch()

@@ -16,7 +16,7 @@ import pytest
 from leveret.wire.amqp1.messaging import Accepted, Source, Target
 from leveret.wire.amqp1.transport import Disposition, Flow, Transfer
 from tests.conformance.peer1 import Closed, Peer, Receiver, Sender, Session, body_of, message
-from tests.support.broker import LeveretProcess, free_port, leveret_only
+from tests.support.broker import Broker, LeveretProcess, free_port, leveret_only
 
 TOTAL = 1500
 MANY = 1_000_000
@@ -33,7 +33,7 @@ def process(tmp_path: Path) -> Iterator[LeveretProcess]:
         process.check_log()
 
 
-def connect(process: LeveretProcess, container: str = "client") -> Session:
+def connect(process: Broker, container: str = "client") -> Session:
     peer = Peer(process.host, process.port)
     peer.login()
     peer.output.max_frame_size = peer.open(container).max_frame_size
@@ -62,7 +62,7 @@ class Sending:
     def attach(self, session: Session, **options: Any) -> Sender:
         return session.sender(name="sending", target=Target("/queue/kept", **KEPT), rcv_settle_mode=1, **options)
 
-    def run(self, process: LeveretProcess, most: int) -> None:
+    def run(self, process: Broker, most: int) -> None:
         """Resume what is unsettled, then send new messages until the broker is gone, or `most` were sent."""
         with contextlib.suppress(Closed, ConnectionError):
             session = connect(process)
@@ -91,9 +91,10 @@ class Sending:
                     del self.unsettled[tag]
                     self.settled.append(int(tag))
                 session.dispose(answer.first, last, Accepted(), role=False)
+            session.peer.close()
 
 
-def drain(process: LeveretProcess) -> list[bytes]:
+def drain(process: Broker) -> list[bytes]:
     """Everything in the queue, taken."""
     session = connect(process, "drain")
     link = session.receiver("/queue/kept", snd_settle_mode=1)
@@ -132,11 +133,11 @@ class Taking:
 
     def finish(self, tag: bytes) -> None:
         """The broker has settled, or forgotten: it will not come again."""
-        del self.unsettled[tag]
         self.done.append(self.bodies.pop(tag))
+        del self.unsettled[tag]
 
-    def run(self, process: LeveretProcess, chance: random.Random, idle: bool = False) -> None:
-        """Take messages until the broker is gone; with `idle` until all are done."""
+    def run(self, process: Broker, chance: random.Random, total: int | None = None) -> None:
+        """Take messages until the broker is gone, or until so many are done."""
         with contextlib.suppress(Closed, ConnectionError):
             session = connect(process)
             link: Receiver = session.receiver(name="taking", source=Source("/queue/kept", **KEPT), rcv_settle_mode=1,
@@ -149,7 +150,7 @@ class Taking:
                     del self.unsettled[tag], self.bodies[tag]
             numbers: dict[int, bytes] = {}
             link.flow(100)
-            while not idle or len(self.done) < TOTAL:
+            while total is None or len(self.done) < total:
                 frame = session.peer.read()
                 if isinstance(frame, Transfer):
                     link.count += 1
@@ -162,6 +163,7 @@ class Taking:
             session.sync()
             assert not session.peer.kept(Transfer)
             assert not self.unsettled
+            session.peer.close()
 
     def delivered(self, session: Session, frame: Transfer, numbers: dict[int, bytes], chance: random.Random) -> None:
         assert frame.delivery_tag is not None and frame.delivery_id is not None
@@ -204,7 +206,7 @@ def test_taken_once(process: LeveretProcess, seed: int) -> None:
     # Everybody else sees only what the link does not hold.
     sure = random.Random(0)
     sure.random = lambda: 0.0  # type: ignore[method-assign]
-    taking.run(process, sure, idle=True)
+    taking.run(process, sure, TOTAL)
     assert sorted(taking.done) == list(range(TOTAL))
     assert drain(process) == []
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
 from array import array
 from collections.abc import Callable
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 from leveret.broker.errors import StorageFailed
-from leveret.broker.log import FAILED, OK
+from leveret.broker.log import FAILED, FULL, OK
 from leveret.broker.message import Entry
 from tests.storage.harness import FakeQueue, Harness, Waiter, sqlite_log
 
@@ -134,7 +136,7 @@ def test_a_failed_checkpoint_stops_the_log_too(tmp_path: Path, beside: bool) -> 
 
 
 def test_a_row_that_cannot_be_read_stops_the_log(tmp_path: Path) -> None:
-    harness, _ = failing(tmp_path / "data", lambda statement: sqlite3.SQLITE_IOERR_READ if "SELECT entries" in statement
+    harness, _ = failing(tmp_path / "data", lambda statement: sqlite3.SQLITE_IOERR_READ if "SELECT settled" in statement
                          else 0)
     queue = FakeQueue(3)
     entries = harness.publish(queue, b"a")
@@ -148,7 +150,8 @@ def test_a_row_that_cannot_be_read_stops_the_log(tmp_path: Path) -> None:
 
 
 def test_an_error_while_closing_is_said(tmp_path: Path) -> None:
-    harness, _ = failing(tmp_path / "data", lambda statement: sqlite3.SQLITE_IOERR_FSYNC if "'clean'" in statement else 0)
+    harness, _ = failing(tmp_path / "data",
+                         lambda statement: sqlite3.SQLITE_IOERR_FSYNC if "INTO state" in statement else 0)
     with pytest.raises(StorageFailed, match="disk I/O error"):
         harness.log.close()
     # The directory is free all the same, and the stop counts as unclean.
@@ -156,3 +159,63 @@ def test_an_error_while_closing_is_said(tmp_path: Path) -> None:
     assert not harness.recovery.clean
     assert harness.bodies(1) == [b"one", b"two"]
     harness.log.close()
+
+
+class Quota:
+    """A quota that is used up: SQLite reports EDQUOT as a failed write."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.used_up = False
+        write = os.write
+
+        def refused(descriptor: int, data: bytes) -> int:
+            if self.used_up:
+                raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+            return write(descriptor, data)
+
+        patch.setattr(os, "write", refused)
+
+    def fails(self, statement: str) -> int:
+        return sqlite3.SQLITE_IOERR_WRITE if self.used_up and statement.startswith(("INSERT INTO log", "COMMIT")) else 0
+
+
+@pytest.mark.parametrize("definition", [False, True])
+def test_a_quota_that_is_used_up_is_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, definition: bool) -> None:
+    quota = Quota(monkeypatch)
+    harness, connection = failing(tmp_path / "data", quota.fails)
+    quota.used_up = True
+    log: Any = harness.log
+    states: list[str] = []
+    log.on_state = lambda: states.append(log.state)
+    harness.publish(FakeQueue(1), b"three")
+    if definition:
+        log.put("kind", "key", b"value")
+    waiter = Waiter(log)
+    log.flush()
+    harness.loop.run_until(lambda: log.state != OK)
+    assert log.state == FULL and "the disk quota is used up" in log.reason
+    assert not waiter.batches
+    quota.used_up = False
+    harness.loop.run_until(lambda: bool(waiter.batches) and log.state == OK)
+    assert states == [FULL, OK] and connection.failed
+    monkeypatch.undo()
+    assert not list((tmp_path / "data").glob(".space-*"))
+    log._store._connection = connection.connection
+    assert harness.reopen().clean
+    assert sorted(harness.bodies(1)) == [b"one", b"three", b"two"]
+    log = harness.log
+    log.close()
+
+
+def test_a_sync_that_fails_is_an_error_even_without_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quota = Quota(monkeypatch)
+    harness, _ = failing(tmp_path / "data",
+                         lambda statement: sqlite3.SQLITE_IOERR_FSYNC if statement.startswith("INSERT INTO log") else 0)
+    quota.used_up = True
+    harness.publish(FakeQueue(1), b"three")
+    Waiter(harness.log)
+    harness.log.flush()
+    harness.loop.run_until(lambda: harness.log.state != OK)
+    assert harness.log.state == FAILED
+    with pytest.raises(StorageFailed):
+        harness.log.close()

@@ -29,7 +29,8 @@ def prepare(command: list[str], what: str, **options: object) -> None:
 
 
 def java(directory: Path, program: str, library: str, libraries_of: str = "pom.xml") -> list[str]:
-    """The command that runs a Java program of one file, whose libraries a POM names; `library` is one of them."""
+    """The command that runs a Java program, whose libraries a POM names; `library` is one of them. What else it consists
+    of is in the same directory."""
     if any(shutil.which(tool) is None for tool in ("java", "javac", "mvn")):
         pytest.skip("Java with Maven is not installed")
     pom = directory / libraries_of
@@ -38,10 +39,10 @@ def java(directory: Path, program: str, library: str, libraries_of: str = "pom.x
     if not list(libraries.glob(f"{library}*.jar")):
         prepare(["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={libraries}",
                  f"-DbuildDirectory={libraries}"], "Maven cannot fetch the Java client")
-    classes = build_directory("java-classes", pom, source)
+    classes = build_directory("java-classes", pom, *sorted(directory.glob("*.java")))
     if not (classes / f"{program}.class").exists():
-        ran = subprocess.run(["javac", "-cp", f"{libraries}/*", "-d", str(classes), str(source)],
-                             capture_output=True, text=True, check=False)
+        ran = subprocess.run(["javac", "-cp", f"{libraries}/*", "-sourcepath", str(directory), "-d", str(classes),
+                              str(source)], capture_output=True, text=True, check=False)
         assert ran.returncode == 0, ran.stderr
     return ["java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-cp", f"{libraries}/*:{classes}", program]
 

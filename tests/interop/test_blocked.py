@@ -10,6 +10,7 @@ from pathlib import Path
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingConnection
+from pika.exceptions import ChannelClosedByBroker
 
 from tests.interop.helpers import Collector, pump
 from tests.support.broker import LeveretProcess, basic_config, leveret_only
@@ -103,3 +104,25 @@ def test_a_connection_that_only_consumes_is_not_told(process: LeveretProcess) ->
     holder.channel.queue_purge("deep")
     assert not told
     holder.channel.connection.close()
+
+
+def test_definitions_are_bounded_too(process: LeveretProcess) -> None:
+    """A client that only declares, with large arguments, is refused while the memory alarm lasts; others go on."""
+    channel = connect(process).channel()
+    channel.queue_declare("before")
+    limit = int(process.config.rsplit(" ", 1)[1])
+    large = {"x-note": "y" * 100_000}
+    declared = 0
+    with pytest.raises(ChannelClosedByBroker, match=r"limits\.memory_high_watermark") as refused:
+        while declared < 5000:
+            channel.queue_declare(f"large-{declared}", durable=True, arguments=large)
+            declared += 1
+    assert refused.value.reply_code == 406
+    assert declared < 5000
+    channel = connect(process).channel()
+    with pytest.raises(ChannelClosedByBroker):
+        channel.queue_declare("another", arguments=large)
+    assert process.memory() < limit + 64 * MIB
+    channel = connect(process).channel()
+    channel.queue_declare("before")
+    channel.queue_declare("small")

@@ -29,4 +29,5 @@ def test_go(broker: Broker) -> None:
 
 @pytest.mark.timeout(600)
 def test_java(broker: Broker) -> None:
-    run(java(HERE / "java", "Interop", "amqp-client"), broker, least=13)
+    """The client's calls, and the functions of a broker that its users rely on, in one JVM."""
+    run(java(HERE / "java", "Interop", "amqp-client"), broker, least=57, timeout=400)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
-from proton import Message
-from proton.utils import BlockingConnection
 
 from tests.interop.helpers import get
 from tests.interop.programs import java, run
@@ -40,6 +39,13 @@ def test_the_client_of_2011(broker: Broker) -> None:
     run([*java(HERE, "Legacy", LIBRARY, "pom-0.10.xml"), *subjects], broker, least=len(subjects), timeout=900)
 
 
+def proton(broker: Broker) -> Any:
+    """A blocking connection of Qpid Proton's."""
+    utils = pytest.importorskip("proton.utils")
+    return utils.BlockingConnection(f"amqp://{broker.host}:{broker.port}", user=broker.user, password=broker.password,
+                                    timeout=20)
+
+
 def cross(broker: Broker, *arguments: str) -> list[str]:
     ran = subprocess.run([*java(HERE, "Cross", LIBRARY), *arguments], capture_output=True, text=True, timeout=110,
                          env=os.environ | {"LEVERET_URL": broker.url(vhost="/")}, check=False)
@@ -64,8 +70,7 @@ def test_from_0_9_to_0_9_1(broker: Broker, channel: BlockingChannel, name: str) 
 @pytest.mark.timeout(600)
 def test_from_0_9_to_1_0(broker: Broker, name: str) -> None:
     cross(broker, "send", name)
-    connection = BlockingConnection(f"amqp://{broker.host}:{broker.port}", user=broker.user, password=broker.password,
-                                    timeout=20)
+    connection = proton(broker)
     try:
         receiver = connection.create_receiver(f"/queues/{name}")
         text = receiver.receive(timeout=20)
@@ -87,13 +92,13 @@ def test_from_0_9_1_and_1_0_to_0_9(broker: Broker, channel: BlockingChannel, nam
         content_type="text/plain", headers={"colour": "red"}, correlation_id="1", priority=7, delivery_mode=2))
     channel.basic_publish("", name, b"\0\xfe")
     channel.queue_declare(name, passive=True)
-    connection = BlockingConnection(f"amqp://{broker.host}:{broker.port}", user=broker.user, password=broker.password,
-                                    timeout=20)
+    connection = proton(broker)
     try:
         sender = connection.create_sender(f"/queues/{name}")
-        sender.send(Message(body="von 1.0", content_type="text/plain", properties={"colour": "blue"}, correlation_id="2",
+        message = pytest.importorskip("proton").Message
+        sender.send(message(body="von 1.0", content_type="text/plain", properties={"colour": "blue"}, correlation_id="2",
                             priority=5, durable=True))
-        sender.send(Message(body=b"\1\2", inferred=True))
+        sender.send(message(body=b"\1\2", inferred=True))
     finally:
         connection.close()
     # By priority. What has no delivery mode and no priority shows none.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -13,8 +14,16 @@ from typing import Any
 import pytest
 
 from leveret.blocking import Channel
+from leveret.broker.broker import Broker as MemoryBroker
+from leveret.broker.broker import VhostSettings
 from leveret.client import AccessRefused, Error, LinkClosed
+from leveret.management.requests import streams
+from leveret.management.requests.operation import Asked
+from leveret.security.patterns import Pattern
+from leveret.security.users import DeclaredUser, User, UserStore
+from leveret.storage.memory import MemoryLog
 from tests.management.conftest import Open
+from tests.management.harness import FakeSession
 from tests.support.broker import Broker, LeveretProcess
 from tests.support.requests import CONTROL, Refused, ask, ask_raw
 
@@ -225,7 +234,8 @@ def test_streams_of_a_super_stream_in_order(channel: Channel, dial: Open, name: 
     assert refused.value.condition == "not-found"
     own.declare_queue(name + "-7-not", durable=True)
     assert ask(channel, "stream.match", pattern=name.replace(".", r"\.") + "-[6-8]")["streams"] == names[6:9]
-    for pattern in ("(a+)+b", "["):
+    assert ask(channel, "stream.match", pattern="^(a|a)*$")["streams"] == []
+    for pattern in ("(?>a+)b", "["):
         with pytest.raises(Refused) as refused:
             ask(channel, "stream.match", pattern=pattern)
         assert refused.value.condition == "precondition-failed"
@@ -283,3 +293,22 @@ def test_publishing_does_not_end_with_the_error(dial: Open) -> None:
     channel.publish(b"\x00", "no.such", CONTROL)
     with pytest.raises(Error):
         channel.publish(b"\x00", "no.such", "leveret.control2")
+
+
+def test_a_match_over_many_names_yields_to_others() -> None:
+    """The steps of one turn are bounded, whatever the pattern and however many streams."""
+    broker = MemoryBroker(MemoryLog())
+    vhost = broker.add_vhost("/", VhostSettings())
+    names = [f"{'x' * 200}{number}" for number in range(500)]
+    vhost.queues.update(dict.fromkeys(names))  # type: ignore[arg-type]
+    users = UserStore(owner="boss")
+    users.declare({"boss": DeclaredUser(user=User(name="boss"), password=b"x")})
+    found: list[list[str]] = []
+    pattern = Pattern("(x{1,200})*[0-9]*[1-3]", whole=True)
+    job = streams.Matching(Asked(vhost, FakeSession(1, "boss", "/"), users), pattern, names, found.append)
+    turns = [job.at]
+    while job.step():
+        turns.append(job.at)
+    assert found == [[name for name in names if name[-1] in "123"]]
+    most = max(after - before for before, after in itertools.pairwise(turns))
+    assert most * pattern.cost * 200 <= 2 * streams.MAX_MATCH_WORK

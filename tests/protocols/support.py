@@ -39,7 +39,8 @@ class Site:
     """A broker, its services, and the calls that its event loop has still to make."""
 
     def __init__(self, log: Log | None = None, *, overflow: Log | None = None, strict: bool = False,
-                 vhost_settings: VhostSessionSettings | None = None, **settings: Any) -> None:
+                 vhost_settings: VhostSessionSettings | None = None, hasher: Hasher | None = None,
+                 **settings: Any) -> None:
         self.posted: list[Callable[[], None]] = []
         self.later: list[tuple[float, Callable[[], None]]] = []
         self.log = log if log is not None else MemoryLog()
@@ -47,9 +48,10 @@ class Site:
         if overflow is not None:
             overflow.start(self.posted.append)
         self.broker = Broker(self.log, overflow)
+        self.broker.jobs.call_soon = self.posted.append
         self.vhost = self.broker.add_vhost("/", VhostSettings(strict=strict))
         self.broker.header_readers.update(header_readers())
-        self.users = UserStore(hasher=QuickHasher())
+        self.users = UserStore(hasher=hasher or QuickHasher())
         self.allow("user", "/", Permission(".*", ".*", ".*"))
         settings.setdefault("heartbeat", 0)
         self.services = Services(self.broker, self.users, SessionSettings(**settings))

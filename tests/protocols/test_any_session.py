@@ -30,7 +30,7 @@ class SessionMachine(TwoClients):
         self.all_leave()
         for queue in self.site.vhost.queues.values():
             assert queue.unacked == 0
-            assert queue.consumers == []
+            assert not queue.consumers
         reader = self.site.channel()
         for name in QUEUES:
             bodies = reader.bodies(name)

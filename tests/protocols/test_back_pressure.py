@@ -6,6 +6,8 @@ import pytest
 
 from leveret.protocols.v0_9_1.channel import MAY_HOLD
 from leveret.protocols.v0_9_1.connection import MAX_BACKLOG
+from leveret.wire.amqp0.properties import encode_header
+from tests.broker.support import HeldLog
 from tests.protocols.support import Channel, Site
 from tests.protocols.v0_9.support import Clock
 
@@ -23,9 +25,13 @@ def published(channel: Channel) -> Channel:
 
 
 class TestAlarm:
-    def test_a_publisher_is_told_and_not_read_any_more(self, site: Site) -> None:
+    def test_a_publisher_is_blocked_by_its_next_publish(self, site: Site) -> None:
         channel = published(site.channel())
         site.services.set_alarm("memory")
+        channel.run()
+        assert channel.client.take("connection.blocked") is None
+        assert channel.client.peer.reading
+        channel.publish()
         channel.run()
         blocked = channel.client.take("connection.blocked")
         assert blocked is not None and blocked.arguments["reason"] == "memory"
@@ -34,6 +40,77 @@ class TestAlarm:
         channel.run()
         assert channel.client.take("connection.unblocked") is not None
         assert channel.client.peer.reading
+
+    @pytest.mark.parametrize("knows", [True, False])
+    def test_who_published_before_gets_and_settles_meanwhile(self, site: Site, knows: bool) -> None:
+        channel = site.channel(capabilities={"connection.blocked": knows})
+        channel.declare()
+        for number in range(6):
+            channel.publish(body=b"%d" % number)
+        channel.run()
+        site.services.set_alarm("memory")
+        channel.run()
+        got = channel.get(no_ack=False)
+        assert got is not None and got.body == b"0"
+        channel.ack(1)
+        tag = channel.consume()
+        assert channel.delivered() == [b"1", b"2", b"3", b"4", b"5"]
+        channel.nack(2, requeue=False)
+        channel.reject(3, requeue=False)
+        channel.ack(6, multiple=True)
+        channel.call("basic.cancel", "basic.cancel-ok", consumer_tag=tag)
+        queue = site.vhost.queues["q"]
+        assert (queue.ready_count, queue.unacked) == (0, 0)
+        assert channel.call("queue.purge", "queue.purge-ok", queue="q") == {"message_count": 0}
+        assert channel.client.peer.reading
+
+    def test_a_transaction_of_before_is_committed_meanwhile(self, site: Site) -> None:
+        channel = published(site.channel())
+        channel.call("tx.select", "tx.select-ok")
+        channel.publish(body=b"in time")
+        channel.run()
+        site.services.set_alarm("memory")
+        assert channel.get(no_ack=False) is not None
+        channel.ack(1)
+        channel.call("tx.commit", "tx.commit-ok")
+        assert channel.bodies() == [b"in time"]
+        channel.publish(body=b"too late")
+        channel.send("tx.commit")
+        channel.run()
+        assert not channel.client.peer.reading
+        assert channel.client.take("connection.blocked") is not None
+
+    def test_confirms_of_before_come_meanwhile(self) -> None:
+        log = HeldLog()
+        site = Site(log)
+        channel = site.channel()
+        channel.call("confirm.select", "confirm.select-ok")
+        channel.declare(durable=True)
+        log.held = True
+        channel.publish(delivery_mode=2)
+        channel.run()
+        assert channel.confirms() == []
+        site.services.set_alarm("disk")
+        log.release()
+        channel.run()
+        assert channel.confirms() == [("ack", 1, False)]
+        # The publish that blocks is taken and confirmed like any other.
+        channel.publish(delivery_mode=2)
+        channel.run()
+        assert not channel.client.peer.reading
+        log.release()
+        channel.run()
+        assert channel.confirms() == [("ack", 2, False)]
+
+    def test_a_large_body_blocks_before_it_is_complete(self, site: Site) -> None:
+        channel = published(site.channel())
+        site.services.set_alarm("memory")
+        engine = channel.client.engine
+        engine.send_content(channel.number, "basic.publish", {"routing_key": "q"}, encode_header(60, 200_000, {}),
+                            bytes(200_000))
+        channel.client.session.data_received(engine.to_send()[:150_000])
+        assert not channel.client.peer.reading
+        assert site.vhost.queues["q"].ready_count == 1
 
     def test_who_does_not_publish_is_not_told_and_read_on(self, site: Site) -> None:
         channel = site.channel()
@@ -89,8 +166,11 @@ class TestAlarm:
     def test_a_changed_reason_is_no_second_alarm(self, site: Site) -> None:
         channel = published(site.channel())
         site.services.set_alarm("memory")
+        channel.publish()
+        channel.run()
         site.services.set_alarm("memory and disk")
         channel.run()
+        assert not channel.client.peer.reading
         assert channel.client.take("connection.blocked") is not None
         assert channel.client.take("connection.blocked") is None
         site.services.set_alarm("")
@@ -107,7 +187,9 @@ class TestAlarm:
     def test_closing_is_possible_meanwhile(self, site: Site) -> None:
         channel = published(site.channel())
         site.services.set_alarm("memory")
+        channel.publish()
         channel.run()
+        assert not channel.client.peer.reading
         channel.client.session.close(320, "an operator closes it")
         site.run()
         assert channel.client.peer.reading
@@ -213,3 +295,44 @@ class TestCommandsAheadOfAnAnswer:
         log.release_all()
         channel.run()
         assert site.channel().declare(durable=True) == "q"
+
+
+class TestDefinitionsInAlarm:
+    """The memory of definitions is bounded, too: a client that only declares is no publisher."""
+
+    def test_small_ones_up_to_a_number(self, site: Site) -> None:
+        site.channel().declare("before")
+        site.services.set_alarm("memory")
+        site.broker.definitions_left = 3
+        channel = site.channel()
+        channel.declare("before")  # is there
+        for number in range(3):
+            channel.declare(f"q{number}")
+        with pytest.raises(AssertionError, match=r"406.*queue .*q3.*limits\.memory_high_watermark"):
+            channel.declare("q3")
+        channel = site.channel()
+        for name, arguments in (("exchange.declare", {"exchange": "e", "type": "direct"}),
+                                ("queue.bind", {"queue": "q1", "exchange": "amq.direct", "routing_key": "k"})):
+            with pytest.raises(AssertionError, match=r"406.*limits\.memory_high_watermark"):
+                channel.call(name, name + "-ok", **arguments)
+            channel = site.channel()
+        channel.call("queue.delete", "queue.delete-ok", queue="q0")
+        channel.declare("q3")
+        site.services.set_alarm("disk")
+        channel.declare("q4")
+
+    def test_no_large_ones(self, site: Site) -> None:
+        large = {"x": "y" * 4096}
+        site.services.set_alarm("memory and disk")
+        with pytest.raises(AssertionError, match=r"406.*4096 bytes"):
+            site.channel().declare("q", arguments=large)
+        channel = site.channel()
+        channel.declare("q")
+        bound = {"queue": "q", "exchange": "amq.headers", "routing_key": "k", "arguments": large}
+        with pytest.raises(AssertionError, match=r"406.*4096 bytes"):
+            channel.call("queue.bind", "queue.bind-ok", **bound)
+        site.services.set_alarm("")
+        channel = site.channel()
+        channel.call("queue.bind", "queue.bind-ok", **bound)
+        site.services.set_alarm("memory")
+        channel.call("queue.bind", "queue.bind-ok", **bound)  # is there

@@ -4,8 +4,28 @@ from __future__ import annotations
 
 import pytest
 
+from leveret.security.passwords import Hasher
 from leveret.security.permissions import Permission
-from tests.protocols.support import Channel, Site
+from leveret.security.users import DeclaredUser, User
+from tests.protocols.support import Channel, Client, Site
+
+
+class TrustingHasher(Hasher):
+    """Every password belongs to every hash."""
+
+    def verify(self, hash: str, password: bytes) -> bool:
+        return True
+
+
+def half_open(site: Site, user: str) -> Client:
+    """A client that has sent its password and read nothing since."""
+    client = Client(site, user=user)
+    client.run()
+    client.engine.send(0, "connection.start-ok", {
+        "client_properties": {"capabilities": client.capabilities}, "mechanism": "PLAIN",
+        "response": f"\0{user}\0{user}", "locale": "en_US"})
+    client.flush()
+    return client
 
 
 @pytest.fixture
@@ -129,18 +149,23 @@ class TestLogin:
     def test_a_vhost_that_does_not_exist(self, site: Site) -> None:
         assert site.connect(vhost="nowhere").refusal()[0] == 530
 
-    def test_a_user_that_is_deleted_during_the_handshake(self, site: Site) -> None:
-        from tests.protocols.support import Client
-
-        client = Client(site, user="limited")
-        client.run()
-        client.engine.send(0, "connection.start-ok", {
-            "client_properties": {"capabilities": client.capabilities}, "mechanism": "PLAIN",
-            "response": "\0limited\0limited", "locale": "en_US"})
-        client.flush()
-        site.users.declare({name: user for name, user in site.declared.items() if name != "limited"})
+    def test_a_user_that_is_deleted_while_its_password_is_checked(self) -> None:
+        site = Site(hasher=TrustingHasher())
+        site.users.declare({"hashed": DeclaredUser(user=User(name="hashed", password_hash="any"))})
+        client = half_open(site, "hashed")
+        site.users.declare({})
         client.run()
         assert client.refusal()[0] == 403
+
+    def test_a_user_that_is_deleted_between_login_and_open(self, site: Site) -> None:
+        client = half_open(site, "limited")
+        site.users.declare({name: user for name, user in site.declared.items() if name != "limited"})
+        client.run()
+        assert client.refusal()[0] == 0, "the login was right"
+        client.engine.send(0, "connection.tune-ok", {"channel_max": 10, "frame_max": 131072, "heartbeat": 0})
+        client.engine.send(0, "connection.open", {"virtual_host": "/"})
+        client.run()
+        assert client.refusal()[0] == 530
 
 
 class TestUserId:

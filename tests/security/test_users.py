@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leveret.broker.errors import NotAllowed, NotFound, PreconditionFailed
-from leveret.security.passwords import NOBODY, Hasher, Verdicts
+from leveret.security.passwords import NOBODY, VERDICT_SECONDS, Hasher, Verdicts
 from leveret.security.permissions import Permission
 from leveret.security.users import DeclaredUser, User, UserLimits, UserStore
 
@@ -118,13 +118,41 @@ def test_the_verdicts_are_bounded_and_wrong_ones_do_not_drive_out_right_ones() -
     assert (verdicts.get(b"1"), verdicts.get(b"3"), verdicts.get(b"right")) == (None, False, True)
 
 
-def test_the_verdict_asked_for_last_stays() -> None:
-    verdicts = Verdicts(2)
-    verdicts.put(b"1", True)
-    verdicts.put(b"2", True)
-    assert verdicts.get(b"1")
-    verdicts.put(b"3", True)
-    assert (verdicts.get(b"1"), verdicts.get(b"2")) == (True, None)
+def test_a_verdict_holds_for_a_minute() -> None:
+    now = 1000.0
+    verdicts = Verdicts(clock=lambda: now)
+    verdicts.put(b"right", True)
+    verdicts.put(b"wrong", False)
+    now += VERDICT_SECONDS - 1
+    assert (verdicts.get(b"right"), verdicts.get(b"wrong")) == (True, False)
+    now += 2
+    assert (verdicts.get(b"right"), verdicts.get(b"wrong")) == (None, None)
+    assert (verdicts.was_right(b"right"), verdicts.was_right(b"wrong")) == (True, False)
+    verdicts.put(b"right", False)
+    assert verdicts.get(b"right") is False and not verdicts.was_right(b"right")
+
+
+def test_a_password_in_clear_costs_no_hash_when_it_is_right(store: UserStore, hasher: CountingHasher) -> None:
+    assert store.cached_verdict("guest", b"guest") is True
+    store.declare({"clear": declared("clear", b"secret"), "hashed": declared("hashed", password_hash="hash:terces")})
+    assert store.cached_verdict("clear", b"secret") is True
+    for name, password in (("clear", b"wrong"), ("hashed", b"secret"), ("guest", b"guest"), ("unknown", b"secret")):
+        assert store.cached_verdict(name, password) is None
+    assert hasher.calls == []
+    store.declare({"clear": declared("clear", b"new")})
+    assert store.cached_verdict("clear", b"secret") is None
+
+
+def test_who_was_right_before_is_known_until_the_user_changes(store: UserStore) -> None:
+    add(store, "alice")
+    assert not store.was_right(store.digest("alice", b"secret"))
+    store.verify("alice", b"secret")
+    store.verify("alice", b"wrong")
+    assert store.was_right(store.digest("alice", b"secret"))
+    assert not store.was_right(store.digest("alice", b"wrong"))
+    store.change("alice", tags=["administrator"])
+    assert not store.was_right(store.digest("alice", b"secret"))
+    assert store.cached_verdict("alice", b"secret") is None
 
 
 def test_hashes_are_argon2id_salted_and_of_the_same_cost_as_nobodys() -> None:
@@ -192,6 +220,28 @@ def test_other_users_may_be_bound_to_loopback() -> None:
 
 
 # Where users come from
+
+
+@pytest.mark.parametrize("dropped", [("usez", "alice"), ("user", "al\udcffce"), ("user", ""), ("", "")])
+def test_the_default_user_stays_off_after_the_loss_of_a_definition(metadata: Metadata, hasher: CountingHasher,
+                                                                    dropped: tuple[str, str]) -> None:
+    """The definition of the only user may be the lost one, whatever is left of its kind and name."""
+    store = UserStore(metadata.put, hasher=hasher)
+    store.load(metadata, [dropped])
+    assert not store.verify("guest", b"guest")
+    assert all(not user.tags and not user.permissions for user in store.users())
+    again = UserStore(metadata.put, hasher=hasher)
+    again.load(metadata)
+    assert again.users() == store.users() and not again.verify("guest", b"guest")
+
+
+def test_users_that_are_left_are_not_touched_by_the_loss_of_others(store: UserStore, metadata: Metadata,
+                                                                   hasher: CountingHasher) -> None:
+    add(store, "alice")
+    again = UserStore(metadata.put, hasher=hasher)
+    again.load(metadata, [("user", "alice"), ("binding", "b")])
+    assert again.verify("alice", b"secret")
+    assert [user.name for user in again.users()] == ["alice"]
 
 
 def test_stored_users_come_back(store: UserStore, metadata: Metadata, hasher: CountingHasher) -> None:
@@ -276,11 +326,11 @@ def test_permissions_hold_for_one_vhost_and_one_operation(store: UserStore) -> N
 
 def test_expressions_that_cannot_be_used_change_nothing(store: UserStore) -> None:
     add(store, "alice")
-    with pytest.raises(PreconditionFailed, match=r"user 'alice', vhost '/': write permission '\(': is no regular"):
+    with pytest.raises(PreconditionFailed, match=r"user 'alice', vhost '/': write permission '\(' is no regular"):
         store.set_permission("alice", "/", Permission(".*", "(", ".*"))
     assert not store.may_open("alice", "/")
     with pytest.raises(PreconditionFailed, match="user 'bob'"):
-        store.declare({"bob": declared("bob", permissions={"/": Permission("(a+)+")})})
+        store.declare({"bob": declared("bob", permissions={"/": Permission("(?>a)")})})
     assert store.get("bob") is None
 
 
@@ -293,3 +343,22 @@ def test_the_owner_may_do_everything_everywhere(hasher: CountingHasher) -> None:
         assert (store.may("boss", "v", operation, "q"), store.may("other", "v", operation, "q")) == (True, False)
     store.declare({})
     assert not store.may("boss", "v", "read", "q")
+
+
+def test_stored_expressions_that_are_not_supported_any_more(store: UserStore, metadata: Metadata, hasher: CountingHasher,
+                                                            caplog: pytest.LogCaptureFixture) -> None:
+    """They allow nothing, which the log says; everything else of the user works."""
+    add(store, "alice")
+    store.set_permission("alice", "/", Permission("kept", "kept", "^shop"))
+    store.set_permission("alice", "b", Permission(".*", ".*", ".*"))
+    metadata["user", "alice"] = metadata["user", "alice"].replace(b'"kept"', b'"[a-z]*+"')
+    again = UserStore(metadata.put, hasher=hasher)
+    again.load(metadata)
+    (record,) = caplog.records
+    assert "user 'alice', vhost '/'" in record.getMessage() and "a possessive quantifier" in record.getMessage()
+    assert not again.may("alice", "/", "configure", "shop")
+    assert again.may("alice", "/", "read", "shop")
+    again.change("alice", tags=["administrator"])
+    again.forget_vhost("b")
+    again.set_permission("alice", "/", Permission("[a-z]*"))
+    assert again.may("alice", "/", "configure", "shop")

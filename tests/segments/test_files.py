@@ -9,9 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
 from leveret.broker.message import make_address
-from leveret.segments import files, schema, writer
+from leveret.segments import files, reader, schema, writer
 from leveret.segments.columns import Rows, make_batch
 from leveret.segments.errors import SegmentDamaged, SegmentError, SegmentMissing, SegmentTooNew
 from leveret.segments.manifest import Segment, decode, encode
@@ -71,8 +72,11 @@ def test_a_range_of_offsets(tmp_path: Path, first: int, last: int | None, expect
 def test_another_file_is_refused(tmp_path: Path) -> None:
     segment = write(str(tmp_path), rows(10, 7))
     other = write(str(tmp_path), rows(10, 8))
-    with pytest.raises(SegmentDamaged, match="rows 8, expected 7"):
+    with pytest.raises(SegmentDamaged, match=f"octets {other.octets}, expected {segment.octets}"):
         open_segment(str(tmp_path / other.path), expected=segment)
+    with pytest.raises(SegmentDamaged, match="rows 8, expected 7"):
+        open_segment(str(tmp_path / other.path), expected=replace(
+            segment, octets=other.octets, crc32=other.crc32, footer_octets=other.footer_octets))
     path = tmp_path / segment.path
     octets = bytearray(path.read_bytes())
     octets[200] ^= 1
@@ -87,6 +91,57 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(SegmentMissing, match="no such file"):
         open_segment(str(path), expected=segment)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Segment]:
+    """A segment that is not small."""
+    directory = tmp_path_factory.mktemp("large")
+    offsets = list(range(300))
+    writer = SegmentWriter(str(directory), "events")
+    writer.append(Rows(offsets, [1000] * 300, 0, [make_address("e", "k")] * 300, [encode_header(60, 5000, {})] * 300,
+                       [os.urandom(5000) for _ in offsets]))
+    segment = writer.finish()
+    assert segment.octets > reader._SMALL
+    return directory / segment.path, segment
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["footer in the manifest", "manifest of before"])
+@pytest.mark.parametrize("behind", [0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0])
+def test_a_changed_footer_never_reaches_arrow(large: tuple[Path, Segment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                              behind: float, known: bool) -> None:
+    path, segment = large
+    octets = bytearray(path.read_bytes())
+    at = segment.octets - segment.footer_octets + min(int(behind * segment.footer_octets), segment.footer_octets - 1)
+    octets[at] ^= 0x55
+    changed = tmp_path / "changed.parquet"
+    changed.write_bytes(octets)
+    expected = segment if known else replace(segment, footer_octets=0, footer_crc32=0)
+    monkeypatch.setattr(pq, "ParquetFile", lambda *_, **__: pytest.fail("Arrow may end the process over it"))
+    with pytest.raises(SegmentDamaged, match="its checksum is"):
+        open_segment(str(changed), expected=expected)
+    changed.write_bytes(octets[: len(octets) // 2])
+    with pytest.raises(SegmentDamaged, match="it is not the file that was sealed: octets"):
+        open_segment(str(changed), expected=expected)
+
+
+def test_a_large_file_opens_by_its_footer(large: tuple[Path, Segment], monkeypatch: pytest.MonkeyPatch) -> None:
+    path, segment = large
+    monkeypatch.setattr(files, "checksum", lambda *_: pytest.fail("all of it is read"))
+    with open_segment(str(path), expected=segment) as opened:
+        assert opened.count == 300
+        assert sum(batch.num_rows for batch in opened.read(["offset"])) == 300
+
+
+def test_what_is_read_from_beginning_to_end_is_checked_before(large: tuple[Path, Segment], tmp_path: Path) -> None:
+    path, segment = large
+    octets = bytearray(path.read_bytes())
+    octets[segment.octets // 2] ^= 1
+    changed = tmp_path / "changed.parquet"
+    changed.write_bytes(octets)
+    with pytest.raises(SegmentDamaged, match="its checksum is"):
+        reader.open_whole(str(changed), None, segment)
+    reader.open_whole(str(path), None, segment).close()
 
 
 def rewritten(path: Path, version: int, dropped: tuple[str, ...] = ()) -> None:

@@ -309,3 +309,44 @@ def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
         world.close()
 
 
+def test_segments_are_for_a_group_where_that_is_set(tmp_path: Path) -> None:
+    world = World(tmp_path, mode=0o640)
+    try:
+        entries = world.publish(b"1", b"2", b"3", b"4")
+        file = Path(world.store.url_of(world.sealed(entries[:2]).path))
+        world.sealed(entries[2:])
+        assert stat.S_IMODE(file.stat().st_mode) == 0o640
+        assert [stat.S_IMODE(path.stat().st_mode) for path in (file.parent, file.parent.parent, tmp_path / "segments")] == [
+            0o750] * 3
+        assert stat.S_IMODE((tmp_path / "unfinished").stat().st_mode) == 0o700
+    finally:
+        world.close()
+
+
+def test_an_answer_that_cannot_be_read_ends_the_process_and_is_asked_for_again(
+        world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    segment = world.sealed(world.publish(b"a", b"b"))
+    failures = [MemoryError("no room"), None]
+
+    def rebuild(*arguments: Any) -> list[Loaded]:
+        failure = failures.pop(0)
+        if failure is not None:
+            raise failure
+        return original(*arguments)
+
+    original = process.rebuild
+    monkeypatch.setattr(process, "rebuild", rebuild)
+    assert world.bodies(segment, 0, 1) == [b"a", b"b"]
+    assert world.store.starts == 2
+    assert "cannot be read: it is ended" in caplog.text
+
+
+def test_a_question_that_cannot_be_encoded_fails_alone(world: World) -> None:
+    segment = world.sealed(world.publish(b"a", b"b"))
+    found: list[tuple[bytes, str, str]] = []
+    world.store.work("task", object(), lambda *result: found.append(result))  # type: ignore[arg-type]
+    world.wait(lambda: found)
+    assert found[0][1] == FAILED
+    assert "TypeError" in found[0][2]
+    assert world.bodies(segment, 0, 1) == [b"a", b"b"]
+    assert world.store.starts == 1

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import struct
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.segments import typed_json
+from leveret.segments import amqp1_records, typed_json
+from leveret.segments.row_view import RowView
+from leveret.selectors import PROPERTIES
 from leveret.wire.amqp0.dialects import RABBITMQ
 from leveret.wire.amqp0.fieldtable import encode_short_string, encode_table
+from leveret.wire.amqp0.values import RawTimestamp
 from leveret.wire.amqp1.encode import encode_value
-from leveret.wire.amqp1.values import Array, Described, Map, Symbol, ULong
+from leveret.wire.amqp1.values import Array, Described, Map, Symbol, Timestamp, ULong
 from tests.wire.amqp1.strategies import values as values1
 
 
@@ -88,3 +92,25 @@ def test_values_of_amqp_1_0_fit_a_table_of_0_9_1() -> None:
     assert typed_json.from_table(table, 4, len(table)) == {
         "s": "x", "u": {"$long": 7}, "a": [1], "m": {"{'$ulong': 1}": "x"}, "d": "inner",
         "far": "9223372036854775808"}
+
+
+@pytest.mark.parametrize(("shown", "expected"), [
+    ((1 << 63) - 1, (1 << 63) - 1), (1 << 63, (1 << 63) - 1), (((1 << 64) - 1) * 1000, (1 << 63) - 1),
+    (-1 << 63, -1 << 63), (-1 << 64, -1 << 63),
+])
+def test_times_beyond_64_bits_are_the_last_there_are(shown: int, expected: int) -> None:
+    value = typed_json.to_value("at", {"$timestamp": shown})
+    assert value == Timestamp(expected)
+    assert encode_value(value)[:1] == b"\x83"
+
+
+def test_the_last_second_of_0_9_1_becomes_the_last_time_of_1_0() -> None:
+    assert amqp1_records.added(RawTimestamp((1 << 64) - 1)) == {"$timestamp": ((1 << 63) - 1) // 1000 * 1000}
+
+
+def test_selectors_over_rows_see_every_millisecond() -> None:
+    view = RowView()
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    for time in range(1_700_000_000_000, 1_700_000_000_000 + 7000, 7):
+        view.look_at({"timestamp": epoch + timedelta(milliseconds=time), "amqp10": None})
+        assert view.get(PROPERTIES, "creation-time") == time

@@ -20,6 +20,7 @@ class View(MessageView):
         properties: dict[str, object] | None = None,
         **more: object,
     ) -> None:
+        super().__init__()
         self.sections = {
             HEADER: header or {},
             MESSAGE_ANNOTATIONS: annotations or {},

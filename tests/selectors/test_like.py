@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leveret.selectors.like import Pattern
+from leveret.selectors.compilation import jms_selector, sql_filter
+from leveret.selectors.errors import SelectorError
+from leveret.selectors.evaluate import Selector
+from leveret.selectors.like import MAX_VALUE, Pattern
 from tests.selectors.reference import like
+from tests.selectors.support import View
 
 
 @pytest.mark.parametrize(
@@ -68,7 +74,7 @@ def test_escapes(pattern: str, escape: str, value: str, wanted: bool) -> None:
 
 @pytest.mark.parametrize("pattern", ["!", "a!", "!!!"])
 def test_a_pattern_cannot_end_in_its_escape_character(pattern: str) -> None:
-    with pytest.raises(ValueError, match="ends in its escape"):
+    with pytest.raises(ValueError, match="does not end in its escape"):
         Pattern(pattern, "!")
 
 
@@ -85,8 +91,8 @@ def test_every_pattern_matches_what_the_definition_says(pattern: str, value: str
         "%a" * 2_000 + "b",
         "%a%a%a%a%a%a%a%a%a%a%a%a%a%a%a%b%",
         "%" + "a" * 4_000 + "b%",
-        "%" + "a_" * 2_000 + "b%",
-        "%a" + "_" * 4_000 + "b%",
+        "%" + "a_" * 29 + "b%",
+        "%a" + "_" * 58 + "b%",
         "a_%" * 1_000 + "b",
         "%_" * 2_000 + "b",
         "%" * 8_000 + "b",
@@ -97,3 +103,32 @@ def test_the_time_grows_with_the_value_alone(pattern: str) -> None:
     multiplied; the timeout is far from either."""
     assert not Pattern(pattern).matches("a" * 200_000)
     assert Pattern(pattern + "%").matches("a" * 200_000 + "b")
+
+
+@pytest.mark.parametrize("pattern", ["%a" + "_" * 15_000 + "b%", "%" + "a_" * 30 + "b%"])
+def test_a_piece_with_any_character_fits_into_a_machine_word(pattern: str) -> None:
+    with pytest.raises(ValueError, match="at most 60 characters between two %, if one of them is _"):
+        Pattern(pattern)
+
+
+@pytest.mark.parametrize("pattern", ["%" + "_" * 15_000 + "%", "a" + "_" * 15_000 + "%", "%" + "_" * 15_000 + "a",
+                                     "a" + "_" * 7000 + "b%" + "_" * 7000])
+def test_at_the_ends_there_may_be_any_number(pattern: str) -> None:
+    assert not Pattern(pattern).matches("a" * 5_000)
+
+
+def test_how_often_a_selector_may_say_like() -> None:
+    jms_selector(" OR ".join(["a LIKE 'b%'"] * 32))
+    with pytest.raises(SelectorError, match="at most 32 times LIKE"):
+        jms_selector(" OR ".join(["a LIKE 'b%'"] * 33))
+
+
+@pytest.mark.parametrize("make", [jms_selector, sql_filter])
+def test_a_value_that_is_too_long_is_unknown_and_costs_nothing(make: Callable[[str], Selector]) -> None:
+    selector = make("a LIKE '%x_x%'")
+    view = View(a="b" * MAX_VALUE)
+    assert selector.evaluate(view) is False
+    assert view.work >= MAX_VALUE >> 6
+    view = View(a="x" * (MAX_VALUE + 1))
+    assert selector.evaluate(view) is None
+    assert view.work == 0

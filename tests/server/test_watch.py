@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,7 +26,7 @@ def site() -> Site:
 def memory(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """What the process is said to take: `octets`."""
     state = SimpleNamespace(octets=0)
-    monkeypatch.setattr(module, "resident_octets", lambda: state.octets)
+    monkeypatch.setattr(module.ResidentMemory, "read", lambda self: state.octets)
     monkeypatch.setattr(module, "give_back", lambda: None)
     return state
 
@@ -122,3 +123,31 @@ def test_two_reasons_at_once(site: Site, memory: SimpleNamespace) -> None:
 
 def test_the_process_takes_some_memory() -> None:
     assert module.resident_octets() > 5 * MEGABYTE
+
+
+def test_a_step_that_fails_leaves_the_others_alone(site: Site, memory: SimpleNamespace, monkeypatch: pytest.MonkeyPatch,
+                                                   tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    watch = Watch(site.services, 100 * MEGABYTE, 100 * MEGABYTE, tmp_path)
+    memory.octets = 101 * MEGABYTE
+    watch.look()
+    assert site.services.alarm == "memory"
+
+    def fail(self: object) -> int:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(module.ResidentMemory, "read", fail)
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
+    for _ in range(3):
+        watch.look()
+    assert site.services.alarm == "memory and disk"
+    failures = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert failures == ["the watch (memory) failed and is tried again: OSError: [Errno 24] Too many open files"]
+
+
+def test_memory_is_measured_without_opening_a_file(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Watch(site.services, 100 * MEGABYTE, 0, None)
+    monkeypatch.setattr("builtins.open", None)
+    monkeypatch.setattr(module.os, "open", None)
+    watch.look()
+    assert watch.resident > 5 * MEGABYTE
+    watch.close()

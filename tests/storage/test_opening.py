@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from leveret.broker.errors import StorageFailed
+from leveret.storage.batch import INDEX_SUMS, RowImage
+from leveret.storage.checksums import row_columns
 from leveret.storage.data_directory import DirectoryLock, Reserve
 from tests.storage.harness import FakeQueue, Harness, sqlite_log
 
@@ -105,9 +107,11 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
 def test_a_record_of_a_later_version_is_refused(tmp_path: Path) -> None:
     file = filled(tmp_path, 1)
     with sqlite3.connect(file) as connection:
-        entries = bytearray(connection.execute("SELECT entries FROM log").fetchone()[0])
-        entries[24 + 20] = 1 << 5 | 9
-        connection.execute("UPDATE log SET entries = ?", (bytes(entries),))
+        entries, data = connection.execute("SELECT entries, data FROM log").fetchone()
+        index = bytearray(entries[:-INDEX_SUMS])
+        index[24 + 20] = 1 << 5 | 9
+        image = RowImage(1, b"", bytes(index), [data])
+        connection.execute("UPDATE log SET settled = ?, entries = ?, data = ?", row_columns(image))
     connection.close()
     assert "has a record of kind prepare, which this version of leveret does not know" in refusal(tmp_path)
 
@@ -195,3 +199,25 @@ def test_the_reserve_takes_up_space_and_gives_it_back(tmp_path: Path) -> None:
     assert not (tmp_path / "reserve").exists()
     assert not Reserve(tmp_path / "reserve", 1 << 60).take()
     assert not (tmp_path / "reserve").exists()
+
+
+def test_an_interrupted_creation_is_begun_anew(tmp_path: Path) -> None:
+    """A power cut, or a full disk, in the middle of creating the database leaves its rollback journal."""
+    source = tmp_path / "source.sqlite"
+    connection = sqlite3.connect(source, isolation_level=None)
+    connection.execute("PRAGMA cache_size = 1")
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("CREATE TABLE log(data BLOB)")
+    for _ in range(50):
+        connection.execute("INSERT INTO log VALUES (zeroblob(5000))")
+    directory = tmp_path / "data"
+    directory.mkdir(mode=0o700)
+    for suffix in ("", "-journal"):
+        shutil.copy(f"{source}{suffix}", directory / f"log-0.sqlite{suffix}")
+    connection.close()
+    harness = Harness(lambda: sqlite_log(directory))
+    harness.publish(FakeQueue(1), b"one")
+    harness.commit()
+    harness.reopen()
+    assert harness.bodies(1) == [b"one"]
+    harness.log.close()

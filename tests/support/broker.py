@@ -125,6 +125,7 @@ class LeveretProcess(Broker):
     config     text of a TOML config file
     environment  added to the process's
     wrapper    a command to run it under (`prlimit ...`)
+    extra      more arguments of `leveret serve`
     """
 
     kind = "leveret"
@@ -145,6 +146,7 @@ class LeveretProcess(Broker):
         self.config = basic_config() if config is None else config
         self.environment = environment or {}
         self.wrapper = wrapper or []
+        self.extra: list[str] = []
         self.log_level = log_level
         self.log_path = directory / "broker.log"
         self.process: subprocess.Popen[bytes] | None = None
@@ -176,10 +178,11 @@ class LeveretProcess(Broker):
             str(ready),
             "--log-level",
             self.log_level,
+            *self.extra,
         ]
         environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1"}
-        # Many tests stop the broker while clients are connected that answer nothing any more.
-        environment |= {"LEVERET_SERVER__SHUTDOWN_TIMEOUT": "1"} | self.environment
+        # Many tests stop the broker while clients are connected that answer nothing any more: those get half of it.
+        environment |= {"LEVERET_SERVER__SHUTDOWN_TIMEOUT": "2"} | self.environment
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd=self.directory

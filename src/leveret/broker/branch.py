@@ -75,6 +75,7 @@ class Branch:
     octets       of the bodies of the publishes
     since        when it began, or was prepared: milliseconds of Unix time
     timeout      milliseconds; timed_out: it has passed, and the coordinator does not know yet
+    asked_timeout  the time-out that a client has set, in seconds, 0 for none
     recorded     the log has a record of it
     store        the queue under whose number the log has the durable publishes, which are the entries `stored`
     loading      how many reads are under way, after a start; then, what waits for their end
@@ -92,6 +93,7 @@ class Branch:
         self.octets = 0
         self.since = branches.broker.timers.now()
         self.timeout = branches.broker.branch_settings.timeout
+        self.asked_timeout = 0
         self.timed_out = False
         self.timer = _TimeOut(self)
         self.recorded = False

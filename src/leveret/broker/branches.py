@@ -21,7 +21,6 @@ from leveret.broker.errors import ContentTooLarge, NotFound, PreconditionFailed,
 from leveret.broker.log import CommitWaiter
 from leveret.broker.message import Entry
 from leveret.broker.queues import limits
-from leveret.broker.queues.base import Queue
 from leveret.broker.transactions import Transaction
 
 if TYPE_CHECKING:
@@ -65,8 +64,8 @@ class Branches(Holder):
     def committed(self, batch: int) -> None:
         """Nobody here waits."""
 
-    def held(self, queue: Queue) -> list[Entry]:
-        return [entry for branch in self.by_name.values() for entry, _ in branch.settlements if entry.queue is queue]
+    def all_held(self) -> list[Entry]:
+        return [entry for branch in self.by_name.values() for entry, _ in branch.settlements]
 
     def find(self, name: str, user: str | None) -> Branch:
         """The branch of that name, and of that user unless that is None. NotFound."""

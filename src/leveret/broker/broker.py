@@ -20,10 +20,11 @@ from leveret.broker.bodies import Body
 from leveret.broker.branch import BranchSettings
 from leveret.broker.consumer import Holder, Output
 from leveret.broker.errors import NotFound, PreconditionFailed, ResourceError
+from leveret.broker.exchanges.base import DEFAULT_ROUTING_STEPS
 from leveret.broker.jobs import Jobs
 from leveret.broker.leases import recovery as lease_recovery
 from leveret.broker.log import Log, Recovery
-from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, Entry, Message
+from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, Message
 from leveret.broker.queues import paging, remains, shares
 from leveret.broker.queues.base import Queue
 from leveret.broker.queues.requests import RequestHandler
@@ -39,7 +40,13 @@ logger = logging.getLogger("leveret.broker")
 
 DEFAULT_PAGE_ABOVE: Final = 64 << 20
 DEFAULT_STREAM_BACKLOG: Final = 64 << 20
+MAX_CONVERTED: Final = 1 << 16
+DEFAULT_ROUTING_KEYS: Final = 1000
 ID_BLOCK: Final = 1000
+# Distance of the next queue id and lease epoch from the highest known one if their counters are lost. Queue ids have 32
+# bits in the log.
+ID_GAP: Final = 1 << 20
+EPOCH_GAP: Final = 1 << 32
 LAZY: Final = 0.01
 LAZY_OCTETS: Final = 1 << 20
 
@@ -64,9 +71,9 @@ class HeaderReader:
         """The body as applications see it."""
         return message.body
 
-    def times(self, message: Message, now: int) -> tuple[int, int]:
+    def times(self, message: Message, now: int, step: int) -> tuple[int, int]:
         """When the message expires, as `Message.expires_at`, and when consumers may have it (0: at once), for one that is
-        published now."""
+        published now. `step` as `Timers.step`."""
         expiration = self.expiration(message)
         if expiration is None or not expiration.isdigit():
             return 0, 0
@@ -75,6 +82,12 @@ class HeaderReader:
     def make_header(self, content_type: str, size: int) -> bytes:
         """The encoded properties of a message that the broker itself makes, whose body has `size` octets."""
         raise NotImplementedError
+
+
+# During a memory alarm: how many exchanges, queues and bindings may be added (a queue that goes makes room for one), and
+# bytes of the arguments of each.
+MAX_ALARM_DEFINITIONS: Final = 1000
+MAX_ALARM_ARGUMENTS: Final = 4096
 
 
 class VhostSettings:
@@ -99,6 +112,10 @@ class Broker:
     page_above   octets that a queue may hold in memory before it pages out; `share_memory` moves it
     event_sample  of so many events of one kind one is made
     stream_backlog  octets that a queue with messages of class stream of 0-9 may hold before it drops such messages
+    max_routing_keys, max_routing_steps  limits of routing one message
+    work         units of work done in this turn: a message brought to a queue is one, about 1 µs
+    converted    bytes of headers that were converted for consumers of another protocol in this turn; beyond
+                 MAX_CONVERTED they wait for the next one
     segments     where streams are sealed, None where they stay in the log
     unsealed     why, where nobody can seal them here
     active       queues to drain at the end of the turn; outputs: connections to flush
@@ -109,6 +126,8 @@ class Broker:
         self.log = log
         self.overflow = overflow
         self.timers = Timers()
+        # The step of the clock that the log has.
+        self._stored_step = 0
         self.segments: Segments | None = None
         self.unsealed = ""
         self._unsealed_noted = False
@@ -121,13 +140,21 @@ class Broker:
         self.page_above = DEFAULT_PAGE_ABOVE
         self.event_sample = 1
         self.stream_backlog = DEFAULT_STREAM_BACKLOG
+        self.max_routing_keys = DEFAULT_ROUTING_KEYS
+        self.max_routing_steps = DEFAULT_ROUTING_STEPS
+        self.work = 0
+        self.converted = 0
         self.next_queue_id = 1
         self.reserved_queue_ids = 1
         self.next_lease_epoch = 1
+        # Whether damaged definitions were dropped at this start: files without a definition may be intact.
+        self.incomplete = False
         self.in_turn = False
         self.flush_due = 0.0
         # Memory is short: who holds much without acknowledging gets nothing more for now.
         self.tight = False
+        # Definitions that may still be added during the memory alarm of now, -1 without one.
+        self.definitions_left = -1
         self.unknown_arguments: set[str] = set()
         self.on_vhost_removed: Callable[[Vhost], None] | None = None
         self.request_handler: RequestHandler | None = None
@@ -165,6 +192,8 @@ class Broker:
                     break
         finally:
             self.in_turn = False
+            self.work = 0
+            self.converted = 0
 
     def _flush(self) -> None:
         """Start a commit where somebody waits for it. What nobody waits for (settlements above all) is gathered for
@@ -225,13 +254,7 @@ class Broker:
 
     def times_of(self, message: Message, now: int) -> tuple[int, int]:
         reader = self.header_readers.get(message.format)
-        return reader.times(message, now) if reader is not None else (message.expires_at, 0)
-
-    def held_entries(self, queue: Queue) -> list[Entry]:
-        """The entries of a queue that are acquired and not settled."""
-        if not queue.unacked:
-            return []
-        return [entry for holder in self.holders for entry in holder.held(queue)]
+        return reader.times(message, now, self.timers.step) if reader is not None else (message.expires_at, 0)
 
     # Vhosts
 
@@ -266,6 +289,15 @@ class Broker:
             self.log.put(metadata.COUNTER, "queue-id", metadata.pack({"next": self.reserved_queue_ids}))
         return number
 
+    def look_at_clock(self) -> None:
+        """Notice whether the system's clock was set, and store it: deadlines in the log are times of the broker's clock.
+        Called now and then."""
+        timers = self.timers
+        timers.look_at_clock()
+        if timers.step != self._stored_step:
+            self._stored_step = timers.step
+            self.log.put(metadata.COUNTER, "clock-step", metadata.pack({"milliseconds": timers.step}))
+
     # Recovery
 
     def note_unsealed(self) -> None:
@@ -281,6 +313,10 @@ class Broker:
     def recover(self, recovery: Recovery) -> None:
         """Rebuild vhosts, exchanges, queues and bindings from what the log held."""
         stored = recovery.metadata
+        step = stored.get((metadata.COUNTER, "clock-step"))
+        if step is not None:
+            self._stored_step = int(metadata.unpack(step)["milliseconds"])
+            self.timers.resume(self._stored_step)
         identity = stored.get((metadata.COUNTER, "identity"))
         if identity is None:
             self.identity = secrets.token_hex(8)
@@ -289,12 +325,7 @@ class Broker:
             self.identity = str(metadata.unpack(identity)["identity"])
         if self.segments is not None:
             self.segments.home = self.identity
-        counter = stored.get((metadata.COUNTER, "queue-id"))
-        if counter is not None:
-            self.next_queue_id = self.reserved_queue_ids = int(metadata.unpack(counter)["next"])
-        counter = stored.get((metadata.COUNTER, "lease-epoch"))
-        if counter is not None:
-            self.next_lease_epoch = int(metadata.unpack(counter)["next"])
+        used_ids = max([*recovery.queues, *recovery.last_seq], default=0)
         taken = branch_recovery.take(recovery)
         leases = lease_recovery.Restoring(recovery)
         streams = StreamRecords(recovery)
@@ -320,7 +351,35 @@ class Broker:
                 if vhost is not None:
                     vhost.branches.restore(branch, metadata.unpack(value), taken.get(key))
         leases.finish(self.log)
+        self._recover_counters(recovery, used_ids)
         self.staging.recover(recovery)
+        self.incomplete = bool(recovery.dropped)
+
+    def _recover_counters(self, recovery: Recovery, used_id: int) -> None:
+        """Continue above every number in use. `used_id`: the highest queue id in the log. The vhosts are complete."""
+        used_epoch = 0
+        for vhost in self.vhosts.values():
+            used_id = max(used_id, max(vhost.remains, default=0))
+            for stage in vhost.stages.by_uuid.values():
+                used_id = max(used_id, stage.id)
+            for queue in vhost.queues.values():
+                used_id = max(used_id, queue.id)
+                if queue.leases is not None:
+                    for lease in queue.leases.by_name.values():
+                        used_epoch = max(used_epoch, lease.epoch)
+        self.next_queue_id = self.reserved_queue_ids = self._recover_counter(recovery, "queue-id", used_id, ID_GAP)
+        self.next_lease_epoch = self._recover_counter(recovery, "lease-epoch", used_epoch, EPOCH_GAP)
+
+    def _recover_counter(self, recovery: Recovery, name: str, used: int, gap: int) -> int:
+        """The next number of a counter. If damaged definitions were dropped, and the counter may be one of them, nothing
+        says which higher numbers were used once: leave a gap."""
+        value = recovery.metadata.get((metadata.COUNTER, name))
+        if value is not None:
+            return max(int(metadata.unpack(value)["next"]), used + 1)
+        if not recovery.dropped:
+            return used + 1
+        self.log.put(metadata.COUNTER, name, metadata.pack({"next": used + gap}))
+        return used + gap
 
     def start(self) -> None:
         """After recovery, with the log committing: timers and first reads of the recovered queues."""
@@ -340,7 +399,11 @@ class Broker:
             known = set()
             for stream in streams:
                 known.update([segment.path for segment in stream.segments])
-            self.segments.sweep(known)
+            if self.incomplete:
+                logger.warning("damaged definitions were dropped: files of segments that are in no manifest are kept until"
+                               " the next start, which removes them; copy them before if you need the messages in them")
+            else:
+                self.segments.sweep(known)
         now = self.timers.now()
         for stream in streams:
             if self.segments is not None:
@@ -363,6 +426,24 @@ class Broker:
             text = (f"vhost '{vhost.name}' has its most queues, {limit}; the settings are"
                     f" vhosts.{vhost.name}.limits.max_queues and limits.queues_per_vhost")
             raise ResourceError(text) if vhost.strict else PreconditionFailed(text)
+
+    def set_memory_alarm(self, on: bool) -> None:
+        """The memory alarm begins or ends: while it lasts, few definitions are added, and small ones only."""
+        if on != (self.definitions_left >= 0):
+            self.definitions_left = MAX_ALARM_DEFINITIONS if on else -1
+
+    def check_definition(self, vhost: Vhost, what: str, arguments: dict[str, Any]) -> None:
+        """Raise PreconditionFailed, or ResourceError in strict mode, if a memory alarm forbids to add this definition. What
+        consumers need to empty the queues is let through."""
+        if self.definitions_left < 0:
+            return
+        if self.definitions_left and (not arguments or len(metadata.pack(arguments)) <= MAX_ALARM_ARGUMENTS):
+            self.definitions_left -= 1
+            return
+        text = (f"{what} in vhost '{vhost.name}' cannot be added during the memory alarm: expected at most"
+                f" {MAX_ALARM_DEFINITIONS} new definitions until it ends, with arguments of at most {MAX_ALARM_ARGUMENTS}"
+                " bytes; the setting is limits.memory_high_watermark")
+        raise ResourceError(text) if vhost.strict else PreconditionFailed(text)
 
     def vhost(self, name: str) -> Vhost:
         """The vhost of that name; NotFound where there is none."""

@@ -30,7 +30,8 @@ class Output:
 class Holder(CommitWaiter):
     """Something that publishes and holds acquired entries: a channel, a session, the branches of a vhost."""
 
-    def held(self, queue: Queue) -> list[Entry]:
+    def all_held(self) -> list[Entry]:
+        """What was handed out to it and is not settled."""
         raise NotImplementedError
 
 
@@ -55,6 +56,7 @@ class Consumer:
               channel a `Scope`
     no_ack    what is handed out counts as settled
     unacked   entries handed out and not settled
+    left      has left its queue, or is about to: it gets nothing more
     parked    refused an entry; waits for `wake`
     selective  takes some entries and not others (no-local): the queue must look further than its head
     apart     not one of those that the queue hands its messages to: it browses, or reads a lease
@@ -62,8 +64,8 @@ class Consumer:
               which it has seen everything
     """
 
-    __slots__ = ("active", "apart", "arguments", "channel", "exclusive", "no_ack", "owner", "parked", "priority", "queue",
-                 "scope", "seen", "selective", "tag", "timeout", "unacked")
+    __slots__ = ("active", "apart", "arguments", "channel", "exclusive", "left", "no_ack", "owner", "parked", "priority",
+                 "queue", "scope", "seen", "selective", "tag", "timeout", "unacked")
 
     def __init__(self, queue: Queue, tag: str, owner: object, channel: object, no_ack: bool, exclusive: bool,
                  priority: int, arguments: dict[str, Any], scope: object | None = None) -> None:
@@ -79,6 +81,7 @@ class Consumer:
         self.arguments = arguments
         self.unacked = 0
         self.parked = False
+        self.left = False
         self.active = True
         self.selective = False
         self.apart = False

@@ -6,16 +6,22 @@ address and headers.
 
 from __future__ import annotations
 
+import logging
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.broker.message import Entry, Overlay, make_address
+from leveret.broker.errors import PreconditionFailed
+from leveret.broker.message import Entry, Message, Overlay, make_address
 from leveret.broker.queues import limits
-from leveret.broker.routing import resolve
+from leveret.broker.routing import check_keys, resolve
 
 if TYPE_CHECKING:
+    from leveret.broker.exchanges.base import Exchange
+    from leveret.broker.queues.base import Queue
     from leveret.broker.vhost import Vhost
 
+
+log = logging.getLogger("leveret.broker")
 
 # The reason of what never was in a queue: of a stage, from which nothing comes twice.
 UNROUTABLE: Final = "unroutable"
@@ -65,7 +71,7 @@ class DeadLetters:
         merged = {k: v for k, v in {**headers, **changes}.items() if v is not None}
         address = make_address(name, key)
         targets = 0
-        for target in resolve(self.vhost, exchange, keys, merged, message):
+        for target in self._route(exchange, keys, merged, message):
             if reason != UNROUTABLE and _is_cycle(deaths, target.name):
                 continue
             if limits.refuses_publish(target, message.size):
@@ -75,6 +81,15 @@ class DeadLetters:
             targets += 1
         if queue.watch is not None:
             queue.watch.dead_lettered(entry, reason, targets)
+
+    def _route(self, exchange: Exchange, keys: list[str], headers: dict[str, Any], message: Message) -> list[Queue]:
+        """The queues of a dead letter; none if that is more than the limits of routing allow."""
+        try:
+            return resolve(self.vhost, exchange, check_keys(self.vhost.broker, keys), headers, message)
+        except PreconditionFailed as error:
+            log.warning("a dead letter to exchange '%s' in vhost '%s' was dropped: %s", exchange.name,
+                        self.vhost.name, error)
+            return []
 
     def headers_of(self, entry: Entry) -> dict[str, Any]:
         """The headers as a consumer of this entry sees them."""
@@ -97,7 +112,7 @@ class DeadLetters:
                 count = death.get("count")
                 death["count"] = min(count, MOST_DEATHS) + 1 if isinstance(count, int) else 1
                 return [death, *deaths[:index], *deaths[index + 1 :]]
-        now = datetime.fromtimestamp(self.vhost.broker.timers.now() // 1000, UTC)
+        now = datetime.fromtimestamp(self.vhost.broker.timers.unix() // 1000, UTC)
         death = {"count": 1, "exchange": exchange, "queue": queue_name, "reason": reason, "routing-keys": keys,
                  "time": now}
         if entry.overlay is None or not entry.overlay.drop_expiration:

@@ -18,7 +18,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.consumer import Output
-from leveret.broker.exchanges.base import Binding
+from leveret.broker.exchanges.base import Binding, Effort
 from leveret.broker.exchanges.topic import TopicExchange
 from leveret.broker.message import PROTOCOLS, Entry, Message
 from leveret.broker.outcomes import ACCEPTED, REJECTED
@@ -54,6 +54,10 @@ MOST_HELD: Final = 100_000
 _MOST_CACHED: Final = 4096
 _LONGEST_KEY: Final = 255
 UNKNOWN: Final = -1
+
+
+# Steps of routing that the broker takes for itself.
+NO_LIMIT: Final = 1 << 62
 
 
 class EventsExchange(TopicExchange):
@@ -380,7 +384,8 @@ class Events(Output):
         return watch
 
     def _kind(self, event: str, name: str) -> Kind | None:
-        if event not in self._all and not (self.bound and self.exchange.match(_key(event, name), {}, "")):
+        if event not in self._all and not (
+                self.bound and self.exchange.match(_key(event, name), {}, "", Effort(NO_LIMIT))):
             return None
         return Kind(self, event, name, event not in (PUBLISHED, UNROUTABLE))
 
@@ -390,7 +395,7 @@ class Events(Output):
         """The time of this turn, in milliseconds."""
         now = self._now
         if not now:
-            now = self._now = self.vhost.broker.timers.now()
+            now = self._now = self.vhost.broker.timers.unix()
             self.vhost.broker.outputs.append(self)
         return now
 

@@ -1,14 +1,18 @@
 """Work that is too much for one turn: it is done a step at a time, and between two steps everybody else has a turn.
 
 Only one job makes a step in a pass of the event loop, however many there are.
+
+`Jobs.carry_out` is for what one operation of a client does to any number of things: an iterator does the work and yields
+how many units each piece of it was. What is small is done at once, as if it were not an iterator; the rest follows in steps
+of a few milliseconds. Who asked for it, and everything that must come after it, waits for `done`.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import mypyc_attr
 
@@ -16,8 +20,13 @@ from leveret.broker.timers import Timed
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
+    from leveret.broker.queues.base import Queue
 
 logger = logging.getLogger("leveret.broker")
+
+
+# Units of work of one step, about 1 µs each.
+STEP_WORK: Final = 4000
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -45,6 +54,104 @@ class Job(Timed):
         self.jobs.add(self)
 
 
+class Sliced(Job):
+    """The rest of a piece of work that was too large to be done at once."""
+
+    def __init__(self, jobs: Jobs, pieces: Iterator[int], done: Callable[[], None] | None) -> None:
+        super().__init__(jobs)
+        self.pieces = pieces
+        self.done = done
+
+    def step(self) -> bool:
+        if not advance(self.jobs.broker, self.pieces):
+            return True
+        done = self.done
+        self.done = None
+        if done is not None:
+            done()
+        return False
+
+
+def advance(broker: Broker, pieces: Iterator[int]) -> bool:
+    """Do one step of a piece of work; whether that was all of it."""
+    begun = broker.work
+    for work in pieces:
+        broker.work += work
+        if broker.work < begun:
+            begun = 0  # a turn has ended in between
+        if broker.work - begun >= STEP_WORK:
+            return False
+    return True
+
+
+class Removals(Job):
+    """What is gone for everybody, and has to be taken apart: entries of queues, bindings. In the order in which it went."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        super().__init__(jobs)
+        self.pending: deque[Iterator[int] | Callable[[], None]] = deque()
+        self.busy = False
+
+    def add(self, pieces: Iterator[int]) -> None:
+        """Take something apart, at once if it is small and nothing else is waiting."""
+        self.pending.append(pieces)
+        if not self.busy and not self.listed:
+            self.step()
+            if self.pending:
+                self.resume()
+
+    def after(self, done: Callable[[], None]) -> bool:
+        """Have `done` called once everything that was added is gone; False if it is already."""
+        if not self.pending:
+            return False
+        self.pending.append(done)
+        return True
+
+    def step(self) -> bool:
+        self.busy = True
+        try:
+            left = STEP_WORK
+            while self.pending and left > 0:
+                first = self.pending[0]
+                if callable(first):
+                    self.pending.popleft()
+                    try:
+                        first()
+                    except Exception:  # the others still wait for theirs
+                        logger.exception("the end of a removal failed")
+                    continue
+                before = self.jobs.broker.work
+                try:
+                    if advance(self.jobs.broker, first):
+                        self.pending.remove(first)
+                except Exception:  # a mistake in here concerns one of them
+                    logger.exception("a removal failed")
+                    self.pending.remove(first)
+                left -= self.jobs.broker.work - before
+        finally:
+            self.busy = False
+        return bool(self.pending)
+
+
+class Again(Job):
+    """Queues that have handed out, or offered, as much as one turn may, and go on in the next."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        super().__init__(jobs)
+        self.queues: dict[Queue, None] = {}
+
+    def add(self, queue: Queue) -> None:
+        self.queues[queue] = None
+        self.resume()
+
+    def step(self) -> bool:
+        queues = self.queues
+        self.queues = {}
+        for queue in queues:
+            queue.activate()
+        return False
+
+
 class Jobs:
     """The jobs of a broker. `call_soon` runs something in a pass of the event loop of its own; the server sets it."""
 
@@ -52,7 +159,19 @@ class Jobs:
         self.broker = broker
         self.waiting: deque[Job] = deque()
         self.scheduled = False
+        # The kind of the job that has made the last step.
+        self.ran = ""
         self.call_soon: Callable[[Callable[[], None]], object] | None = None
+        self.removals = Removals(self)
+        self.again = Again(self)
+
+    def carry_out(self, pieces: Iterator[int], done: Callable[[], None] | None = None) -> bool:
+        """Do a piece of work: at once if it is small, else in steps to come, after which `done` is called. Returns whether
+        it was done at once, and then does not call `done`."""
+        if advance(self.broker, pieces):
+            return True
+        self.add(Sliced(self, pieces, done))
+        return False
 
     def add(self, job: Job) -> None:
         if not job.listed:
@@ -72,6 +191,7 @@ class Jobs:
             return
         job = self.waiting.popleft()
         job.listed = False
+        self.ran = type(job).__name__
         try:
             if job.step():
                 self.add(job)

@@ -116,6 +116,7 @@ class Recovery:
     metadata   (kind, key) to value, as put last
     queues     by queue id
     last_seq   by queue id: the highest sequence number that the log has seen, so that none is used twice
+    dropped    (kind, key) of metadata that was damaged, and given up at the operator's request
     """
 
     def __init__(self) -> None:
@@ -123,6 +124,7 @@ class Recovery:
         self.metadata: dict[tuple[str, str], bytes] = {}
         self.queues: dict[int, RecoveredQueue] = {}
         self.last_seq: dict[int, int] = {}
+        self.dropped: list[tuple[str, str]] = []
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from leveret.broker.exchanges.base import Exchange
+from leveret.broker.errors import PreconditionFailed
+from leveret.broker.exchanges.base import Effort, Exchange
 from leveret.broker.exchanges.control import CONTROL
 from leveret.broker.message import Message
 from leveret.broker.queues.base import Queue
 
+# Steps that an exchange counts for, for each key.
+EXCHANGE_STEPS: Final = 3
+# So many steps, as a power of two, are one unit of a turn's work.
+STEPS_SHIFT: Final = 3
+
 if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
     from leveret.broker.events import ExchangeWatch
     from leveret.broker.vhost import Vhost
 
@@ -42,14 +49,25 @@ class Route:
         self.dynamic = depends or watch is not None
 
 
+def check_keys(broker: Broker, routing_keys: list[str]) -> list[str]:
+    """The distinct ones of the routing keys of a message (the key, then CC and BCC). PreconditionFailed above
+    `limits.routing_keys`."""
+    keys = list(dict.fromkeys(routing_keys))
+    if len(keys) > broker.max_routing_keys:
+        raise PreconditionFailed(f"the message has {len(keys)} routing keys (its own, CC and BCC), at most"
+                                 f" {broker.max_routing_keys} are allowed; the setting is limits.routing_keys")
+    return keys
+
+
 def resolve(vhost: Vhost, exchange: Exchange, routing_keys: list[str], headers: dict[str, Any],
             message: Message | None) -> list[Queue]:
-    """The queues for a message published to `exchange` with these routing keys (the key, then CC and BCC).
+    """The queues for a message published to `exchange` with these distinct routing keys (the key, then CC and BCC).
 
-    `headers` and `message` matter only where `depends_on_message`.
+    `headers` and `message` matter only where `depends_on_message`. PreconditionFailed above `limits.routing_steps`.
     """
     queues: dict[Queue, None] = {}
     visited: set[str] = set()
+    effort = Effort(vhost.broker.max_routing_steps)
     # A loop rather than recursion: chains of exchanges may be as long as their owners like.
     waiting = [exchange]
     while waiting:
@@ -61,23 +79,28 @@ def resolve(vhost: Vhost, exchange: Exchange, routing_keys: list[str], headers: 
         if current.needs_property and message is not None:
             hashed = vhost.broker.property_of(message, current.needs_property)
         matched = False
-        for routing_key in routing_keys:
+        keys = routing_keys if current.needs_key else routing_keys[:1]
+        effort.spend(EXCHANGE_STEPS * len(keys))
+        for routing_key in keys:
             if not current.name:
                 named = vhost.queues.get(routing_key)
                 if named is not None:
                     matched = True
                     queues[named] = None
-            for destination in current.match(routing_key, headers, hashed):
-                matched = True
+            for destination in current.match(routing_key, headers, hashed, effort):
+                if destination.deleted:
+                    continue  # its bindings are still being removed
                 if isinstance(destination, Queue):
                     queues[destination] = None
                 else:
                     waiting.append(destination)
+                matched = True
         # The alternate gets what the exchange could not route at all, whatever its keys (RabbitMQ's).
         if not matched and current.alternate is not None:
             alternate = vhost.exchanges.get(current.alternate)
             if alternate is not None:
                 waiting.append(alternate)
+    vhost.broker.work += effort.steps >> STEPS_SHIFT
     return list(queues)
 
 

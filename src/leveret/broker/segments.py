@@ -62,16 +62,17 @@ class Segment:
     octets, body_octets  of the file, and of the bodies in it
     first_time, last_time  when the first and the last message were appended, milliseconds of Unix time
     crc32     of the whole file
+    footer_octets, footer_crc32  of its end, which says where everything else is; 0 and 0 for a file of an earlier version
     groups    rows of each row group
     starts, times   of each chunk, which is what is read at once: the offset of its first message, when that was appended
     """
 
-    __slots__ = ("body_octets", "count", "crc32", "first", "first_time", "groups", "id", "last", "last_time", "octets",
-                 "path", "schema_version", "starts", "times")
+    __slots__ = ("body_octets", "count", "crc32", "first", "first_time", "footer_crc32", "footer_octets", "groups", "id",
+                 "last", "last_time", "octets", "path", "schema_version", "starts", "times")
 
     def __init__(self, id: str, path: str, first: int, last: int, count: int, octets: int, body_octets: int,
                  first_time: int, last_time: int, schema_version: int, crc32: int, groups: list[int], starts: array[int],
-                 times: array[int]) -> None:
+                 times: array[int], footer_octets: int = 0, footer_crc32: int = 0) -> None:
         self.id = id
         self.path = path
         self.first = first
@@ -86,6 +87,8 @@ class Segment:
         self.groups = groups
         self.starts = starts
         self.times = times
+        self.footer_octets = footer_octets
+        self.footer_crc32 = footer_crc32
 
     def pack(self) -> bytes:
         """As a value of the manifest."""
@@ -108,7 +111,7 @@ class Segment:
             "id": self.id, "path": self.path, "first": self.first, "last": self.last, "count": self.count,
             "octets": self.octets, "body_octets": self.body_octets, "first_time": self.first_time,
             "last_time": self.last_time, "schema_version": self.schema_version, "crc32": self.crc32,
-            "groups": self.groups,
+            "groups": self.groups, "footer_octets": self.footer_octets, "footer_crc32": self.footer_crc32,
         }
 
     def chunk_at(self, offset: int) -> int:
@@ -128,7 +131,7 @@ class Written:
     """What a store says of a file that is complete, under its name, and on the disk. `id` and `path` as in `Segment`."""
 
     def __init__(self, id: str, path: str, count: int, octets: int, body_octets: int, crc32: int, groups: list[int],
-                 schema_version: int) -> None:
+                 schema_version: int, footer_octets: int = 0, footer_crc32: int = 0) -> None:
         self.id = id
         self.path = path
         self.count = count
@@ -137,12 +140,15 @@ class Written:
         self.crc32 = crc32
         self.groups = groups
         self.schema_version = schema_version
+        self.footer_octets = footer_octets
+        self.footer_crc32 = footer_crc32
 
     def segment(self, first: int, last: int, first_time: int, last_time: int, starts: array[int],
                 times: array[int]) -> Segment:
         """The entry of the manifest."""
         return Segment(self.id, self.path, first, last, self.count, self.octets, self.body_octets, first_time, last_time,
-                       self.schema_version, self.crc32, self.groups, starts, times)
+                       self.schema_version, self.crc32, self.groups, starts, times, self.footer_octets,
+                       self.footer_crc32)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -121,6 +121,7 @@ class Staged:
     announced    octets that it will have, None where the sender did not say
     header       the properties of its content, as its class encodes them; b"" until `describe`
     checkpoints  octets at each, by name, the last one at the end
+    synced       octets of which the log knows that they are on disk; a crash may take what is behind them
     known        the log knows it: a crash does not end it
     owner        who is sending it, None while nobody is; turn: counts those who began to
     taken        a transaction is about to publish it
@@ -134,6 +135,7 @@ class Staged:
         self.body = body
         self.header = b""
         self.checkpoints: dict[str, int] = {}
+        self.synced = 0
         self.known = True
         self.owner: object | None = None
         self.turn = 0
@@ -190,12 +192,28 @@ class Staged:
 
         self.staging.sync(self.body, synced)
 
+    def confirm(self, kept: Kept) -> None:
+        """Call `kept` when everything up to here is on disk, and the log knows it."""
+        size = self.body.size
+
+        def synced(error: BrokerError | None) -> None:
+            # It may have been cut to a checkpoint since, or be over.
+            if error is None and self.staging.uploads.get(self.key) is self and self.synced < size <= self.body.size:
+                self.synced = size
+                self.staging.write(self)
+            if error is not None:
+                kept(error)
+            else:
+                self.staging.when_committed(kept)
+
+        self.staging.sync(self.body, synced)
+
     def detach(self) -> None:
         """Its sender has gone, or is done with it: it waits for its time to live."""
         self.owner = None
         self.idle_since = self.staging.broker.timers.now()
         self.body.close()
-        self.staging.sync(self.body, _ignore)
+        self.confirm(_ignore)
 
     def release(self) -> None:
         """All of it is here: it waits to be published."""
@@ -214,6 +232,8 @@ class Staged:
     def published(self) -> None:
         """The message is with the batch that is being filled, and the end of the upload too."""
         self.staging.forget(self)
+        if self.known:
+            self.staging.keep_until_committed(self.body)
 
     def discard(self) -> None:
         """Give it up."""
@@ -222,6 +242,14 @@ class Staged:
 
 def _ignore(error: BrokerError | None) -> None:
     """An interrupted upload that could not be synced has been logged, and still is what is in the file."""
+
+
+def _sync_at_end(body: StagedBody) -> None:
+    """After a clean stop all that has come is taken for good."""
+    try:
+        body.sync()
+    except OSError as error:
+        logger.error("a staged content cannot be synced: %s", error)
 
 
 class _Sweep(Timed):
@@ -250,6 +278,8 @@ class Staging:
         self.checkpoints: dict[Key, Staged] = {}
         self.timer = _Sweep(self)
         self._counts: dict[tuple[str, str], int] = {}
+        # Of uploads that were published by a commit that has not returned.
+        self._leaving: set[StagedBody] = set()
         self._post: Callable[[Callable[[], None]], None] | None = None
         self._syncing: ThreadPoolExecutor | None = None
 
@@ -265,9 +295,12 @@ class Staging:
         if self._syncing is not None:
             self._syncing.shutdown()
             self._syncing = None
+        for body in self._leaving:
+            body.keep()
         for staged in self.uploads.values():
             staged.body.close()
             if staged.known:
+                _sync_at_end(staged.body)
                 staged.body.keep()
 
     # Uploads
@@ -334,6 +367,7 @@ class Staging:
             staged.body.cut(size)
         except OSError as error:
             raise StorageFailed(f"the staged content cannot be cut: {error.strerror}") from None
+        staged.synced = min(staged.synced, size)
         for name in [name for name, octets in staged.checkpoints.items() if octets > size]:
             del staged.checkpoints[name]
             del self.checkpoints[(*staged.key[:3], name)]
@@ -344,6 +378,7 @@ class Staging:
         """So many octets are on disk."""
         staged.checkpoints.pop(name, None)
         staged.checkpoints[name] = size
+        staged.synced = max(staged.synced, size)
         key = (*staged.key[:3], name)
         other = self.checkpoints.get(key)
         self.checkpoints[key] = staged
@@ -390,7 +425,7 @@ class Staging:
         if not staged.known:
             return
         value: dict[str, Any] = {"file": staged.name, "size": staged.announced, "header": staged.header,
-                                 "checkpoints": dict(staged.checkpoints)}
+                                 "checkpoints": dict(staged.checkpoints), "synced": staged.synced}
         self.broker.log.put(metadata.STAGED, metadata.make_key(*staged.key), metadata.pack(value))
 
     # The disk
@@ -425,6 +460,12 @@ class Staging:
         else:
             kept(None)
 
+    def keep_until_committed(self, body: StagedBody) -> None:
+        """Keep the file of an upload that is published by the batch being filled: until that batch is on disk, a crash
+        brings the upload back."""
+        self._leaving.add(body)
+        self.when_committed(lambda error: self._leaving.discard(body))
+
     # Time
 
     def _watch(self) -> None:
@@ -453,6 +494,9 @@ class Staging:
             body = self.place.find(value["file"], value["size"]) if self.place is not None else None
             checkpoints = {} if body is None else {
                 name: octets for name, octets in value["checkpoints"].items() if octets <= body.size}
+            if value["checkpoints"] and len(checkpoints) < len(value["checkpoints"]):
+                logger.error("staged content '%s' of user '%s' in vhost '%s' has lost what was there at its checkpoints:"
+                             " its file has %d bytes", identifier, user, vhost, body.size if body is not None else 0)
             nameless = identifier == value["file"] and not checkpoints
             if body is None or nameless or vhost not in self.broker.vhosts:
                 self.broker.log.put(metadata.STAGED, key, None)
@@ -460,10 +504,14 @@ class Staging:
             staged = Staged(self, (vhost, user, what, identifier), value["file"], value["size"], body)
             staged.header = value["header"]
             staged.checkpoints = checkpoints
+            # What was not synced may be anything after a power cut.
+            staged.synced = body.size if recovery.clean else min(value.get("synced", body.size), body.size)
+            if staged.synced < body.size:
+                body.cut(staged.synced)
             self._add(staged)
             for name in staged.checkpoints:
                 self.checkpoints[vhost, user, what, name] = staged
-        if self.place is not None:
+        if self.place is not None and not recovery.dropped:
             self.place.keep_only([staged.name for staged in self.uploads.values()])
 
 

@@ -9,6 +9,7 @@ import base64
 import logging
 import re
 import secrets
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker import metadata
@@ -41,7 +42,7 @@ from leveret.broker.queues.base import Queue
 from leveret.broker.queues.registry import make_queue
 from leveret.broker.queues.requests import RequestQueue
 from leveret.broker.queues.stream import StreamQueue
-from leveret.broker.routing import Route, depends_on_message, resolve
+from leveret.broker.routing import Route, check_keys, depends_on_message, resolve
 from leveret.broker.stages import Stages
 
 if TYPE_CHECKING:
@@ -57,9 +58,15 @@ PREDECLARED: Final = (
     ("amq.match", "headers"),
 )
 MAX_ROUTES: Final = 65536
+# So many bytes of a header, as a power of two, are decoded in a unit of work.
+HEADER_SHIFT: Final = 5
 STRICT_NAME: Final = re.compile(r"[A-Za-z0-9\-_.:]*", re.ASCII)
 STRICT_DELIVERY_LIMIT: Final = 5
 # The value of a vhost in the metadata once it is `mixed`; b"" before.
+# Units of work of removing a queue.
+QUEUE_WORK: Final = 20
+# Units of work of removing a binding.
+BINDING_WORK: Final = 5
 MIXED: Final = b"mixed"
 DEAD_QUEUE: Final = "amq.dead"
 # Names of unknown arguments that are remembered as logged.
@@ -86,6 +93,8 @@ class Vhost:
         self.exchange_targets: dict[str, dict[str, Exchange]] = {}
         # The exclusive queues of each connection.
         self.exclusive: dict[object, dict[Queue, None]] = {}
+        # Connections that are gone, and whose exclusive queues are still being removed.
+        self.departed: set[object] = set()
         self.connections = 0
         self.new_names: set[str] = set()
         self.removed = False
@@ -173,12 +182,13 @@ class Vhost:
 
     def queues_of(self, route: Route, message: Message, more_keys: list[str]) -> list[Queue]:
         """The queues that one message would go to."""
-        if route.depends:
-            headers = self.broker.decode_headers(message)
-            return resolve(self, route.exchange, [route.routing_key, *more_keys], headers, message)
-        if not more_keys:
+        if not more_keys and not route.depends:
             return route.queues
-        return resolve(self, route.exchange, [route.routing_key, *more_keys], {}, None)
+        keys = check_keys(self.broker, [route.routing_key, *more_keys])
+        if not route.depends:
+            return resolve(self, route.exchange, keys, {}, None)
+        self.broker.work += len(message.header) >> HEADER_SHIFT
+        return resolve(self, route.exchange, keys, self.broker.decode_headers(message), message)
 
     def topology_changed(self) -> None:
         self.topology += 1
@@ -217,6 +227,7 @@ class Vhost:
             self._check_arguments("exchange", name, arguments, existing.arguments)
             return existing
         self._check_new_name("exchange", name)
+        self.broker.check_definition(self, f"exchange '{name}'", arguments)
         self._note_unknown(settings.unknown)
         exchange = make_exchange(type_name, name, durable=durable, auto_delete=auto_delete, internal=internal,
                                  arguments=arguments)
@@ -244,19 +255,63 @@ class Vhost:
         return True
 
     def _remove_exchange(self, exchange: Exchange) -> None:
-        for binding in list(exchange.bindings()):
-            self._unbind(exchange, binding.destination, binding.routing_key, binding.arguments)
-        self._remove_bindings_to(exchange)
+        exchange.deleted = True
         self.exchanges.pop(exchange.name, None)
         self.exchange_targets.pop(exchange.name, None)
+        self._remove_bindings_to(exchange)
+        self.broker.jobs.removals.add(self._take_exchange_apart(exchange))
         self.topology_changed()
+
+    def _take_exchange_apart(self, exchange: Exchange) -> Iterator[int]:
+        """Remove the bindings of an exchange that is gone, then its definition: what a start finds in between is whole."""
+        for destination in list(exchange.by_destination):
+            own = exchange.unbind_destination(destination)
+            if own:
+                self._forget_source(exchange, destination)
+                yield from self._take_bindings_apart(exchange, destination, own)
         if exchange.durable:
-            self.broker.log.put(metadata.EXCHANGE, metadata.make_key(self.name, exchange.name), None)
+            again = self._namesake_exchange(exchange.name)
+            if again is None or not again.durable:
+                self.broker.log.put(metadata.EXCHANGE, metadata.make_key(self.name, exchange.name), None)
+        yield 1
+
+    def _namesake_queue(self, name: str) -> Queue | None:
+        """The queue that has this name now, in the vhost that has this one's name now: both may have been added again."""
+        vhost = self.broker.vhosts.get(self.name)
+        return vhost.queues.get(name) if vhost is not None else None
+
+    def _namesake_exchange(self, name: str) -> Exchange | None:
+        """The exchange that has this name now, like `_namesake_queue`."""
+        vhost = self.broker.vhosts.get(self.name)
+        return vhost.exchanges.get(name) if vhost is not None else None
+
+    def _take_bindings_apart(self, exchange: Exchange, destination: Queue | Exchange,
+                             own: dict[tuple[str, Any], Binding]) -> Iterator[int]:
+        """Remove bindings to one destination that their exchange does not list any more."""
+        kept = exchange.durable and _is_kept(destination)
+        while own:
+            binding = own.popitem()[1]
+            exchange.removed(binding)
+            if kept and not self._is_bound_again(exchange, destination, binding):
+                self.broker.log.put(metadata.BINDING, self._binding_key(
+                    exchange, destination, binding.routing_key, binding.arguments), None)
+            yield BINDING_WORK
+
+    def _is_bound_again(self, exchange: Exchange, destination: Queue | Exchange, binding: Binding) -> bool:
+        """Whether the log has an equal binding, under the same key, between an exchange and a destination that have these
+        names now."""
+        source = self._namesake_exchange(exchange.name)
+        other: Queue | Exchange | None = self._namesake_queue(destination.name) if isinstance(destination, Queue) \
+            else self._namesake_exchange(destination.name)
+        return (source is not None and source.durable and other is not None and _is_kept(other)
+                and source.has(other, binding.routing_key, binding.arguments))
 
     # Queues
 
     def queue(self, name: str, owner: object) -> Queue:
         """The queue of that name for use by a connection; NotFound, or ResourceLocked where it is another's."""
+        if self.departed:
+            self.make_way(name)
         found = self.queues.get(name)
         if found is None:
             raise NotFound(f"no queue '{name}' in vhost '{self.name}'")
@@ -270,6 +325,8 @@ class Vhost:
         arguments = arguments or {}
         settings = parse_queue_arguments(arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete,
                                          strict=self.strict)
+        if self.departed:
+            self.make_way(name)
         if name in self.queues:
             existing = self.queue(name, owner)
             if exclusive != (existing.exclusive_owner is not None) and not self.strict:
@@ -299,6 +356,7 @@ class Vhost:
 
     def _add_queue(self, name: str, durable: bool, exclusive_owner: object | None, auto_delete: bool,
                    arguments: dict[str, Any], settings: QueueSettings) -> Queue:
+        self.broker.check_definition(self, f"queue '{name}'", arguments)
         if self.strict:
             self._limit_deliveries(name, settings)
         # An exclusive queue goes with its connection, so there is nothing to keep.
@@ -320,7 +378,9 @@ class Vhost:
         return queue
 
     def keep_queue(self, queue: Queue) -> None:
-        """Write the definition of a queue to the log."""
+        """Write the definition of a queue to the log. A deleted queue has none: its name may belong to another queue."""
+        if queue.deleted:
+            return
         self.broker.log.put(metadata.QUEUE, metadata.make_key(self.name, queue.name), metadata.pack({
             "id": queue.id, "auto_delete": queue.auto_delete, "arguments": queue.arguments,
             "has_expiring": queue.has_expiring, "has_delayed": queue.has_delayed,
@@ -338,6 +398,8 @@ class Vhost:
 
     def delete_queue(self, name: str, owner: object, *, if_unused: bool = False, if_empty: bool = False) -> int:
         """Delete a queue; returns how many messages it held ready. Deleting what is not there succeeds by default."""
+        if self.departed:
+            self.make_way(name)
         if name not in self.queues and not self.strict:
             return 0
         queue = self.queue(name, owner)
@@ -353,6 +415,8 @@ class Vhost:
         if self.queues.get(queue.name) is not queue:
             return 0
         del self.queues[queue.name]
+        if self.broker.definitions_left >= 0:
+            self.broker.definitions_left += 1
         owner = queue.exclusive_owner
         if owner is not None:
             own = self.exclusive[owner]
@@ -361,9 +425,22 @@ class Vhost:
                 del self.exclusive[owner]
         self._remove_bindings_to(queue)
         self.topology_changed()
+        if keep_pending:
+            # What is left of it has a definition of its own, which must not be found beside this one.
+            if queue.stored:
+                self.broker.log.put(metadata.QUEUE, metadata.make_key(self.name, queue.name), None)
+            return remains.delete(queue)
+        count = queue.delete()
         if queue.stored:
+            self.broker.jobs.removals.add(self._forget_queue(queue))
+        return count
+
+    def _forget_queue(self, queue: Queue) -> Iterator[int]:
+        """The definition of a queue goes last: what a start finds before that is whole."""
+        again = self._namesake_queue(queue.name)
+        if again is None or not again.stored:
             self.broker.log.put(metadata.QUEUE, metadata.make_key(self.name, queue.name), None)
-        return remains.delete(queue) if keep_pending else queue.delete()
+        yield 1
 
     def hand_over(self, owner: object, heir: object) -> None:
         """The exclusive queues of a connection go to another one, or to what is left of it."""
@@ -373,9 +450,25 @@ class Vhost:
             for queue in queues:
                 queue.exclusive_owner = heir
 
-    def remove_exclusive(self, owner: object) -> None:
-        """A connection is gone, and with it its exclusive queues."""
+    def remove_exclusive(self, owner: object, done: Callable[[], None] | None = None) -> None:
+        """Remove the exclusive queues of a connection that is gone, then call `done`. Whoever uses the name of one that is
+        still there finds it removed (`make_way`)."""
+        if owner in self.exclusive:
+            self.departed.add(owner)
+        if self.broker.jobs.carry_out(self._removing_exclusive(owner), done) and done is not None:
+            done()
+
+    def _removing_exclusive(self, owner: object) -> Iterator[int]:
         for queue in list(self.exclusive.get(owner, ())):
+            if queue.exclusive_owner is owner:
+                self.remove_queue(queue)
+            yield QUEUE_WORK
+        self.departed.discard(owner)
+
+    def make_way(self, name: str) -> None:
+        """Remove the queue of that name if the connection that had it to itself is gone."""
+        queue = self.queues.get(name)
+        if queue is not None and queue.exclusive_owner in self.departed:
             self.remove_queue(queue)
 
     # Bindings
@@ -387,6 +480,8 @@ class Vhost:
         if isinstance(destination, Exchange):
             check_not_control(destination.name)
         exchange.check_binding(routing_key, arguments)
+        if self.broker.definitions_left >= 0 and not exchange.has(destination, routing_key, arguments):
+            self.broker.check_definition(self, f"a binding to exchange '{exchange_name}'", arguments)
         if not exchange.bind(destination, routing_key, arguments):
             return
         self._note_binding(exchange, destination)
@@ -439,18 +534,22 @@ class Vhost:
         sources = self.sources.pop(key, None)
         if sources is None:
             return
+        self.broker.jobs.removals.add(self._take_destination_apart(sources, destination))
+        self.topology_changed()
+
+    def _take_destination_apart(self, sources: dict[str, Exchange], destination: Queue | Exchange) -> Iterator[int]:
+        """Remove the bindings to a destination that is gone."""
         for exchange in sources.values():
-            for binding in exchange.unbind_destination(destination):
-                if exchange.durable and _is_kept(destination):
-                    self.broker.log.put(metadata.BINDING, self._binding_key(
-                        exchange, destination, binding.routing_key, binding.arguments), None)
+            own = exchange.unbind_destination(destination)
             if isinstance(destination, Exchange):
                 self._forget_target(exchange, destination)
+            yield from self._take_bindings_apart(exchange, destination, own)
             self._auto_delete(exchange)
+            yield 1
         self.topology_changed()
 
     def _auto_delete(self, exchange: Exchange) -> None:
-        if exchange.auto_delete and exchange.name in self.exchanges and not exchange.is_bound():
+        if exchange.auto_delete and self.exchanges.get(exchange.name) is exchange and not exchange.by_destination:
             self._remove_exchange(exchange)
 
     def _note_binding(self, exchange: Exchange, destination: Queue | Exchange) -> None:
@@ -463,8 +562,8 @@ class Vhost:
         """The last binding from an exchange to a destination has gone."""
         key = (isinstance(destination, Queue), destination.name)
         sources = self.sources.get(key)
-        if sources is not None:
-            sources.pop(exchange.name, None)
+        if sources is not None and sources.get(exchange.name) is exchange:
+            del sources[exchange.name]
             if not sources:
                 del self.sources[key]
         if isinstance(destination, Exchange):
@@ -472,8 +571,8 @@ class Vhost:
 
     def _forget_target(self, exchange: Exchange, destination: Exchange) -> None:
         targets = self.exchange_targets.get(exchange.name)
-        if targets is not None:
-            targets.pop(destination.name, None)
+        if targets is not None and targets.get(destination.name) is destination:
+            del targets[destination.name]
             if not targets:
                 del self.exchange_targets[exchange.name]
 

@@ -10,6 +10,7 @@ from leveret import __version__, build_info
 
 COMMANDS = {
     "serve": ("leveret.cli.serve:serve", "Run a broker."),
+    "check": ("leveret.cli.check:check", "Verify the data directory of a broker that does not run."),
     "status": ("leveret.cli.status:status", "Show how the broker is."),
     "queues": ("leveret.cli.queues:queues", "List, add, delete and purge queues."),
     "streams": ("leveret.cli.streams:streams", "List, inspect and partition streams."),
@@ -67,5 +68,5 @@ def leveret() -> None:
     """A durable message broker that speaks AMQP.
 
     `publish`, `consume`, `get`, `purge` and `bench` are clients of any AMQP 0-9-1 broker (--url), and so are pipelines.
-    The other commands but `serve` talk to a running Leveret through its data directory.
+    The other commands but `serve` and `check` talk to a running Leveret through its data directory.
     """

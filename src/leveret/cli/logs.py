@@ -31,10 +31,18 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         event: dict[str, Any] = {"time": _time(record.created), "level": record.levelname.lower(), "logger": record.name,
-                                 "message": record.getMessage()}
+                                 "message": _text(record.getMessage())}
         if record.exc_info:
-            event["exception"] = self.formatException(record.exc_info)
+            event["exception"] = _text(self.formatException(record.exc_info))
         return json.dumps(event)
+
+
+def _text(text: str) -> str:
+    """As JSON can say it to every reader: octets that are not UTF-8 are escaped."""
+    try:
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace").decode()
 
 
 def set_up_logging(level: str, format: str) -> None:

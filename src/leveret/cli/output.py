@@ -44,7 +44,9 @@ def text(value: Any) -> str:
 
 
 def show_json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    shown = json.dumps(value, indent=2, ensure_ascii=False)
+    # As in tables; a character beyond ASCII can stand in a text only.
+    click.echo("".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in shown))
 
 
 def show_table(items: Sequence[dict[str, Any]], columns: Columns) -> None:

@@ -19,21 +19,26 @@ from leveret.cli.failed import Failed
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any other key of the configuration.")
 @click.option("--ready-file", type=click.Path(path_type=Path),
               help="Write JSON with host, port, pid and control socket there once the broker listens.")
+@click.option("--accept-missing", is_flag=True,
+              help="Start although files of the data directory are missing, and lose what was in them.")
+@click.option("--drop-damaged", is_flag=True,
+              help="Start although parts of the store are damaged: log what they held, and drop them.")
 def serve(host: str | None, port: int | None, data_dir: Path | None, config_path: Path | None, log_level: str | None,
-          settings: tuple[str, ...], ready_file: Path | None) -> None:
+          settings: tuple[str, ...], ready_file: Path | None, accept_missing: bool, drop_damaged: bool) -> None:
     """Run a broker until SIGTERM or SIGINT. SIGHUP reads certificates, users, vhosts and limits again."""
     from leveret.broker.errors import StorageFailed
     from leveret.cli.serving import Serving
     from leveret.config import ConfigError
     from leveret.node.errors import StartFailed
     from leveret.security.tls import TlsError
+    from leveret.storage.salvage import Salvage
 
     flags = [_split(setting) for setting in settings]
     given = {"server.host": host, "server.port": port, "server.data_dir": data_dir, "server.log_level": log_level}
     flags += [(key, str(value)) for key, value in given.items() if value is not None]
     path = config_path or os.environ.get("LEVERET_CONFIG")
     try:
-        code = Serving(Path(path) if path else None, flags, ready_file).run()
+        code = Serving(Path(path) if path else None, flags, ready_file, Salvage(accept_missing, drop_damaged)).run()
     except (ConfigError, TlsError, StorageFailed, StartFailed) as error:
         raise Failed(str(error)) from None
     if code:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 import logging
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,24 +30,38 @@ from leveret.node.errors import StartFailed
 from leveret.security.declared import check_realms, declared_users
 from leveret.security.tls import TlsError
 from leveret.security.users import FROM_DEFAULT
+from leveret.server.watchdog import Watchdog
+from leveret.storage.salvage import NOTHING_LOST, Salvage
 
 log = logging.getLogger("leveret.serve")
 
 # The pause before a store that failed is opened again.
 REOPEN_AFTER = 1.0
+# Seconds of `server.shutdown_timeout` that clients leave to the store, which has as much in any case.
+STORE_TIMEOUT = 2.0
+# The exit code when the store did not finish in time.
+UNFINISHED = 1
+
+
+def client_timeout(shutdown_timeout: float) -> float:
+    """The part of `server.shutdown_timeout` that clients get to answer `connection.close`."""
+    return max(shutdown_timeout - STORE_TIMEOUT, shutdown_timeout / 2)
 
 
 class Serving:
-    """One run of `leveret serve`. `flags` as for `load_config`."""
+    """One run of `leveret serve`. `flags` as for `load_config`, `salvage` as for `Composition`, for the first start."""
 
-    def __init__(self, path: Path | None, flags: Sequence[tuple[str, str]], ready_file: Path | None) -> None:
+    def __init__(self, path: Path | None, flags: Sequence[tuple[str, str]], ready_file: Path | None,
+                 salvage: Salvage = NOTHING_LOST) -> None:
         self._path = path
         self._flags = flags
         self._ready_file = ready_file
+        self._salvage = salvage
         self._config = load_config(path, flags=flags)
         # A port that was found free is kept across new starts.
         self._ports: dict[bool, int] = {False: self._config.server.port, True: self._config.tls.port}
         self._composition: Composition | None = None
+        self._watchdog = Watchdog(self._config.server.slow_turn)
         self._end: asyncio.Event | None = None
         self._stopping = False
         self._announced = False
@@ -57,7 +73,8 @@ class Serving:
         sys.setswitchinterval(config.broker.switch_interval)
         gc.set_threshold(config.broker.gc_threshold, 20, 20)
         raise_file_limit()
-        return asyncio.run(self._serve())
+        with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(self._watchdog)) as runner:
+            return runner.run(self._serve())
 
     async def _serve(self) -> int:
         loop = asyncio.get_running_loop()
@@ -70,7 +87,14 @@ class Serving:
             if self._stopping:
                 return 0
             log.error("opening the store again")
-            await asyncio.sleep(REOPEN_AFTER)
+            # The event says that the store failed; a signal from now on sets it again, and ends the pause.
+            self._end.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REOPEN_AFTER):
+                    await self._end.wait()
+            if self._stopping:
+                log.info("stopped")
+                return 0
             self._end.clear()
 
     async def _serve_once(self, end: asyncio.Event) -> None:
@@ -79,8 +103,10 @@ class Serving:
         name = str(self._path) if self._path is not None else "the configuration"
         # The control socket lives there, also where the store does not.
         make_data_directory(self._config.server.data_path)
-        composition = Composition(self._config, name, end.set)
+        composition = Composition(self._config, name, end.set, salvage=self._salvage)
+        self._salvage = NOTHING_LOST
         self._composition = composition
+        composition.watchdog = self._watchdog
         control_path = self._config.server.data_path / CONTROL_SOCKET
         control = ControlServer(composition.admin, control_path)
         if self._ready_file is not None:
@@ -95,8 +121,10 @@ class Serving:
             self._announce(composition, control_path, began)
             gc.collect()
             gc.freeze()
+            self._watchdog.watch(composition.services.describe_turn)
             await end.wait()
         finally:
+            self._watchdog.watch(None)
             self._composition = None
             if self._ready_file is not None:
                 self._ready_file.unlink(missing_ok=True)
@@ -136,8 +164,15 @@ class Serving:
 
     def _stop(self, name: str) -> None:
         log.info("%s: stopping", name)
-        self._stopping = True
         assert self._end is not None
+        if not self._stopping:
+            timeout = self._config.server.shutdown_timeout
+            if self._composition is not None:
+                self._composition.server.shutdown_timeout = client_timeout(timeout)
+            deadline = threading.Timer(max(timeout, client_timeout(timeout) + STORE_TIMEOUT), _give_up, [timeout])
+            deadline.daemon = True
+            deadline.start()
+        self._stopping = True
         self._end.set()
 
     def _reload(self) -> None:
@@ -184,3 +219,12 @@ def _how_to_log_in(composition: Composition) -> str:
         return f"guest, password guest, from this machine: {where[0]}://guest:guest@{where[2]}/"
     shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
     return f"as one of {len(names)} users: {shown}" if len(names) > 1 else f"as {shown}"
+
+
+def _give_up(timeout: float) -> None:
+    """End the process although the store has not finished: a disk may take longer over one sync than anybody waits. This is
+    as safe as a power cut: what was confirmed is on the disk."""
+    log.error("the store did not finish within %g seconds (server.shutdown_timeout): the process ends without it; nothing"
+              " that was confirmed is lost", timeout)
+    logging.shutdown()
+    os._exit(UNFINISHED)

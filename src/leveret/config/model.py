@@ -31,6 +31,19 @@ class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of all sections: immutable, so that whoever holds one can rely on it."""
 
 
+class ServerCompatConfig(Section, frozen=True, kw_only=True):
+    """Whether the specification or RabbitMQ is followed outside any vhost."""
+
+    strict: Annotated[
+        bool,
+        about(
+            "Follow the text of the specifications, where clients rely on a deviation from it, in what does not depend"
+            " on a vhost: framing, and everything before `connection.open` has succeeded. For the rest there is"
+            " `vhosts.VHOST.compat.strict`."
+        ),
+    ] = False
+
+
 class ServerConfig(Section, frozen=True, kw_only=True):
     """The process and its plain listener."""
 
@@ -59,8 +72,20 @@ class ServerConfig(Section, frozen=True, kw_only=True):
         Seconds, about("Time from the accepted socket to `connection.open`; slower clients are closed.", gt=0)
     ] = 10.0
     shutdown_timeout: Annotated[
-        Seconds, about("Time that clients get to answer `connection.close` when the broker stops.", ge=0)
+        Seconds,
+        about(
+            "Time in which the broker stops after SIGTERM. The last 2 seconds (half of it, if it is less than 4) are the"
+            " store's, the rest is for clients to answer `connection.close`. When the store does not finish in time, the"
+            " process ends with exit code 1; nothing that was confirmed is lost. The store has 2 seconds in any case.",
+            ge=0,
+        )
     ] = 5.0
+    slow_turn: Annotated[
+        Seconds,
+        about("A turn of the event loop that takes longer is logged, with the clients whose input it has handled, and"
+              " counted in `leveret status`; 0 turns that off.", ge=0),
+    ] = 0.1
+    compat: Annotated[ServerCompatConfig, about("Compatibility.")] = field(default_factory=ServerCompatConfig)
 
     @property
     def data_path(self) -> Path:
@@ -158,6 +183,10 @@ class Amqp10Config(Section, frozen=True, kw_only=True):
     )
     sessions: Annotated[int, about("Sessions of one connection.", ge=1, le=65536)] = 256
     links: Annotated[int, about("Links of one session.", ge=1, le=65536)] = 1024
+    connection_links: Annotated[int, about("Links of all sessions of one connection.", ge=1)] = 4096
+    unsettled: Annotated[
+        int, about("Deliveries of one connection that may be unsettled; more wait until some are settled.", ge=64)
+    ] = 65_536
     idle_timeout: Annotated[
         Seconds,
         about("Time without a frame after which a client is taken for dead; 0: never. Clients are told half of it.", ge=0),
@@ -191,7 +220,18 @@ class LimitsConfig(Section, frozen=True, kw_only=True):
     disk_free: Annotated[
         Size, about("Free space in the data directory below which publishers are held back.", ge=0)
     ] = 52428800
-    connections: Annotated[int, about("Connections of the broker.", ge=0)] = 0
+    connections: Annotated[int, about("Connections of the broker that are open.", ge=0)] = 0
+    unauthenticated: Annotated[
+        int,
+        about(
+            "Sockets whose clients have not opened a connection yet. One more takes the place of the oldest that has waited"
+            " for 2.5 seconds, or is closed.",
+            ge=0,
+        ),
+    ] = 4000
+    unauthenticated_per_address: Annotated[
+        int, about("The same for each address of IPv4, and for the first 64 bits of each of IPv6.", ge=0)
+    ] = 1000
     connections_per_user: Annotated[int, about("Connections of one user.", ge=0)] = 0
     consumers_per_channel: Annotated[int, about("Consumers of one channel.", ge=0)] = 0
     unacked_per_channel: Annotated[
@@ -202,6 +242,14 @@ class LimitsConfig(Section, frozen=True, kw_only=True):
     transaction_size: Annotated[
         Size, about("Octets that the uncommitted publishes of one transaction may hold.", ge=1)
     ] = 268435456
+    routing_keys: Annotated[
+        int, about("Distinct routing keys of one message: its own, and those of its headers CC and BCC.", ge=1)
+    ] = 1000
+    routing_steps: Annotated[
+        int,
+        about("Comparisons with bindings, destinations and exchanges that routing one message may take. 100,000 take about"
+              " 10 ms, in which nobody else is served.", ge=100),
+    ] = 100000
 
 
 class StorageConfig(Section, frozen=True, kw_only=True):
@@ -223,6 +271,13 @@ class StorageConfig(Section, frozen=True, kw_only=True):
             ge=1048576,
         ),
     ] = 16777216
+    segments_mode: Annotated[
+        Literal["0600", "0640"],
+        about(
+            "Mode of sealed segments that are kept on this machine: `0640` lets the group of their directory read them, "
+            "Spark's for example. Their directories get `0700` or `0750`."
+        ),
+    ] = "0600"
     body_spool_threshold: Annotated[
         Size, about("Bodies larger than this are received into a file of the data directory, not into memory.", ge=4096)
     ] = 1048576

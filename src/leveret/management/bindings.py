@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import field
 
 from leveret.broker.errors import NotFound
-from leveret.broker.exchanges.base import Exchange
+from leveret.broker.exchanges.base import Binding, Exchange
 from leveret.broker.queues.base import Queue
 from leveret.broker.vhost import Vhost
 from leveret.management.calls import Arguments, Call, InVhost, Item, plain
@@ -56,6 +56,15 @@ def _destination(vhost: Vhost, arguments: OneBinding) -> Queue | Exchange:
     return found
 
 
+def _listed(vhost: Vhost, destination: Queue | Exchange, arguments: OneBinding) -> Binding | None:
+    """The binding that is listed with this routing key and these arguments."""
+    exchange = vhost.exchanges.get(arguments.source)
+    own = {} if exchange is None else exchange.by_destination.get(destination, {})
+    wanted = (arguments.routing_key, plain(arguments.arguments))
+    return next((binding for binding in own.values()
+                 if (plain(binding.routing_key), plain(binding.arguments)) == wanted), None)
+
+
 def add(admin: Admin, arguments: OneBinding) -> None:
     """An equal binding may exist already."""
     vhost = admin.vhost(arguments.vhost)
@@ -65,7 +74,8 @@ def add(admin: Admin, arguments: OneBinding) -> None:
 def delete(admin: Admin, arguments: OneBinding) -> None:
     vhost = admin.vhost(arguments.vhost)
     destination = _destination(vhost, arguments)
-    if not vhost.unbind(destination, arguments.source, arguments.routing_key, arguments.arguments):
+    found = _listed(vhost, destination, arguments)
+    if found is None or not vhost.unbind(destination, arguments.source, found.routing_key, found.arguments):
         raise NotFound(f"no binding '{arguments.routing_key}' of {arguments.kind} '{arguments.destination}' to"
                        f" exchange '{arguments.source}' in vhost '{vhost.name}' with these arguments")
 

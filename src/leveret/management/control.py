@@ -28,6 +28,7 @@ import msgspec
 
 from leveret.broker.errors import BrokerError
 from leveret.management.admin import Admin
+from leveret.management.calls import encode_json
 from leveret.management.socket_path import short_path
 
 VERSION = 1
@@ -59,7 +60,11 @@ class ControlServer:
             client.cancel()
         await asyncio.gather(*self._clients, return_exceptions=True)
         self._server = None
-        self._path.unlink(missing_ok=True)
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError as error:
+            # A disk that fails must not keep the broker from opening its store again; the next start replaces the socket.
+            log.warning("the control socket %s cannot be removed: %s", self._path, error.strerror)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -131,7 +136,7 @@ def _refuse_living(path: Path) -> None:
 
 
 def _encode(answer: dict[str, Any]) -> bytes:
-    return msgspec.json.encode(answer) + b"\n"
+    return encode_json(answer) + b"\n"
 
 
 def _error(condition: str, text: str) -> bytes:

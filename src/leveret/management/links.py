@@ -54,7 +54,7 @@ def _find(admin: Admin, arguments: One) -> list[Any]:
               "role": arguments.role}
     admin.vhost(arguments.vhost)
     found = [item for item in admin.links.describe()
-             if all(value is None or item[key] == value for key, value in wanted.items())]
+             if all(value is None or value in (item[key], plain(item[key])) for key, value in wanted.items())]
     if not found:
         raise NotFound(f"no link '{arguments.name}' in vhost '{arguments.vhost}', as far as it was described")
     if len(found) > 1:

@@ -34,6 +34,7 @@ from leveret.management.requests.dispatch import Requests
 from leveret.management.vhosts import DEFAULT_VHOST, stored_vhosts
 from leveret.node.listening import listen
 from leveret.node.memory import memory_limit
+from leveret.node.permissions import warn_of_loose_files
 from leveret.node.segments import make_store, segment_settings
 from leveret.protocols.envelopes import Envelopes
 from leveret.protocols.header_readers import header_readers
@@ -45,7 +46,10 @@ from leveret.security.tls import ServerTls, TlsSettings
 from leveret.security.users import UserStore
 from leveret.server.server import Server
 from leveret.server.watch import resident_octets
+from leveret.server.watchdog import Watchdog
+from leveret.storage import disk
 from leveret.storage.registry import make_logs
+from leveret.storage.salvage import NOTHING_LOST, Salvage
 from leveret.storage.staged import StagedFiles
 
 log = logging.getLogger("leveret.serve")
@@ -59,15 +63,19 @@ class Composition:
 
     config_name  what to call the configuration in messages: its file
     owner        a user who may do everything in every vhost, "" for none
+    salvage      which losses of the store the operator has accepted for this start
     listeners    the addresses that it listens on, as URLs, once it does
 
     Raises `ConfigError`, `TlsError` and `StorageFailed`; the store is closed then.
     """
 
-    def __init__(self, config: Config, config_name: str, on_failure: Callable[[], None], owner: str = "") -> None:
+    def __init__(self, config: Config, config_name: str, on_failure: Callable[[], None], owner: str = "",
+                 salvage: Salvage = NOTHING_LOST) -> None:
         self.config = config
         self.config_name = config_name
         self.listeners: list[str] = []
+        # Of the event loop, where the process has one.
+        self.watchdog: Watchdog | None = None
         self.tls = make_tls(config.tls)
         # Everything that may refuse the configuration comes before the store is opened.
         declared = declared_users(config.users)
@@ -79,11 +87,12 @@ class Composition:
         except PreconditionFailed as error:
             raise ConfigError(f"{config_name}: {error}") from None
         self.users = users
-        self.log, self.overflow = _make_logs(config)
+        self.log, self.overflow = _make_logs(config, salvage)
         try:
             recovery = self.log.open()
             if self.overflow is not None:
                 self.overflow.open()
+            warn_of_loose_files(config, self.on_disk)
             self._recover(recovery, on_failure)
         except BaseException:
             self._close_logs()
@@ -92,9 +101,10 @@ class Composition:
     def _recover(self, recovery: Recovery, on_failure: Callable[[], None]) -> None:
         """Put together what stands on the store."""
         config, users = self.config, self.users
-        users.load(recovery.metadata)
+        users.load(recovery.metadata, recovery.dropped)
         self.broker = Broker(self.log, self.overflow)
         self.broker.event_sample = config.events.sample
+        _take_routing_limits(self.broker, config.limits)
         self.broker.stream_backlog = config.amqp09.stream_backlog
         store = make_store(config, self.log)
         if isinstance(store, str):
@@ -129,6 +139,7 @@ class Composition:
             data_path=config.server.data_path if self.on_disk else None, on_failure=on_failure,
             tls=self.tls.context if self.tls is not None else None,
         )
+        self._take_admission()
         self.admin = Admin(
             self.broker, users, sessions=lambda: self.services.sessions, config=config, config_name=self.config_name,
             apply_vhost=self.apply_vhost, facts=self.facts, alarm=lambda: self.services.alarm,
@@ -186,8 +197,10 @@ class Composition:
         gone = self.config.vhosts.keys() - config.vhosts.keys()
         self.config = self.admin.config = config
         _take_limits(self.services.settings, config.limits)
+        _take_routing_limits(self.broker, config.limits)
         self.server.watch.memory_limit = memory_limit(config.limits.memory_high_watermark)
         self.server.watch.disk_free = config.limits.disk_free
+        self._take_admission()
         if self.log.spool is not None:
             self.log.spool.leave_free(config.limits.disk_free)
         if self.on_disk:
@@ -197,6 +210,10 @@ class Composition:
             log.warning("vhost '%s' is not in %s any more: it stays, with default settings; to delete it:"
                         " leveret vhosts delete", name, self.config_name)
         self.broker.end_turn()
+
+    def _take_admission(self) -> None:
+        self.server.admission.total = self.config.limits.unauthenticated
+        self.server.admission.per_address = self.config.limits.unauthenticated_per_address
 
     def apply_vhost(self, name: str, vhost: VhostConfig) -> Vhost:
         """Create a vhost, or give an existing one new settings. Connections of now keep the meaning of `global` and the
@@ -226,23 +243,26 @@ class Composition:
             "engine": self.config.storage.engine,
             "memory": resident_octets(),
             "memory_limit": self.server.watch.memory_limit,
+            "slow_turns": self.watchdog.slow if self.watchdog is not None else 0,
+            "longest_turn": round(self.watchdog.longest, 4) if self.watchdog is not None else 0.0,
         }
 
 
-def _make_logs(config: Config) -> tuple[Log, Log | None]:
+def _make_logs(config: Config, salvage: Salvage) -> tuple[Log, Log | None]:
     """The log of what is durable, and the one that deep queues page to; the latter is empty at every start."""
     path = config.server.data_path
     storage = config.storage
     if storage.engine != MEMORY:
         make_data_directory(path)
     return make_logs(storage.engine, path, synchronous=storage.synchronous.upper(), reserve=storage.reserve,
-                     disk_free=config.limits.disk_free)
+                     disk_free=config.limits.disk_free, salvage=salvage)
 
 
 def make_data_directory(path: Path) -> None:
     """Make the data directory where it is missing, for its owner only. Raises `StorageFailed`."""
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        disk.make_directories(path)
+        disk.sync_to_root(path)
     except OSError as error:
         raise StorageFailed(f"the data directory {path} cannot be made: {error.strerror}; choose another by"
                             " --data-dir or server.data_dir") from None
@@ -269,7 +289,7 @@ def _session_settings(config: Config) -> SessionSettings:
     settings = SessionSettings(
         frame_max=config.amqp.frame_max, channel_max=config.amqp.channel_max, heartbeat=config.amqp.heartbeat,
         max_message_size=config.amqp.max_message_size, spool_threshold=config.storage.body_spool_threshold,
-        qos_spec=config.amqp.qos_global == "spec",
+        qos_spec=config.amqp.qos_global == "spec", strict=config.server.compat.strict,
     )
     _take_limits(settings, config.limits)
     return settings
@@ -297,7 +317,8 @@ def _amqp10_settings(config: Amqp10Config) -> Amqp10Settings:
         anonymous_user=config.anonymous_user, auto_create=config.auto_create, max_frame_size=config.max_frame_size,
         sessions=config.sessions, links=config.links, idle_timeout=config.idle_timeout, link_credit=config.link_credit,
         transaction_timeout=config.transaction_timeout, kept_links=config.kept_links,
-        product=config.product, version=config.version)
+        product=config.product, version=config.version, connection_links=config.connection_links,
+        unsettled=config.unsettled)
 
 
 def _take_limits(settings: SessionSettings, limits: LimitsConfig) -> None:
@@ -307,3 +328,8 @@ def _take_limits(settings: SessionSettings, limits: LimitsConfig) -> None:
     settings.connections_per_user = limits.connections_per_user
     settings.consumers_per_channel = limits.consumers_per_channel
     settings.unacked_per_channel = limits.unacked_per_channel
+
+
+def _take_routing_limits(broker: Broker, limits: LimitsConfig) -> None:
+    broker.max_routing_keys = limits.routing_keys
+    broker.max_routing_steps = limits.routing_steps

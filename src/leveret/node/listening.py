@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import logging
 import socket
@@ -10,6 +9,7 @@ import ssl
 from typing import Protocol
 
 from leveret.node.errors import StartFailed
+from leveret.server.listener import Listener
 
 log = logging.getLogger("leveret.serve")
 
@@ -22,7 +22,7 @@ _NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, None)
 class Listening(Protocol):
     """What this needs of `leveret.server.Server`."""
 
-    listeners: list[asyncio.AbstractServer]
+    listeners: list[Listener]
 
     async def listen(self, host: str | None, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]: ...
 

@@ -9,6 +9,7 @@ from leveret.broker.log import Log
 from leveret.broker.segments import SegmentSettings, SegmentStore
 from leveret.config import Config, ConfigError, StreamsConfig
 from leveret.segments.catalog import default_properties, read_properties
+from leveret.storage import disk
 from leveret.storage.sqlite import SqliteLog
 
 # In the data directory.
@@ -33,10 +34,16 @@ def make_store(config: Config, log: Log) -> SegmentStore | str:
     if options is not None and not Path(options).is_file():
         raise ConfigError(f"streams.storage_options_file: there is no file {options}")
     catalog = _catalog(config, directory)
+    mode = int(config.storage.segments_mode, 8)
+    if streams.directory is None and mode & 0o040:
+        # Whoever may read segments must get to them; everything else in there is for the broker's user only.
+        disk.make_directories(config.server.data_path)
+        disk.widen(config.server.data_path, 0o010)
     # Not at the top: a broker without streams in files needs nothing of it.
     from leveret.segments.process import SealerProcess
 
-    return SealerProcess(directory, log.file, log.spool, config.server.data_path / UNFINISHED, options, catalog)
+    return SealerProcess(directory, log.file, log.spool, config.server.data_path / UNFINISHED, options, catalog,
+                         mode)
 
 
 def _catalog(config: Config, directory: str) -> dict[str, str] | None:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from leveret.protocols.login_queue import TooManyLogins, Waiter
 from leveret.protocols.peer import Peer
 from leveret.protocols.services import Services
 from leveret.security.mechanisms.base import Blocking, Challenge, Context, Mechanism, NeedsPassword, Outcome, Success
@@ -30,6 +31,7 @@ class Authentication:
         users = services.users
         self._peer = peer
         self._users = users
+        self._queue = services.logins
         self._context = Context(certificate=peer.certificate, external_name=services.external_name,
                                 anonymous_user=anonymous_user, decode_table=decode_table,
                                 scram_keys=users.scram_keys, scram_ready=users.scram_ready())
@@ -85,31 +87,62 @@ class Authentication:
         if isinstance(outcome, Challenge):
             self.challenge(outcome.data)
         elif isinstance(outcome, NeedsPassword):
-            name, password = outcome.username, outcome.password
-            verdict = self._users.cached_verdict(name, password)
-            if verdict is not None:
-                self._verified(name, verdict, b"")
-            else:
-                self._run(lambda: self._users.verify(name, password), lambda result: self._verified(name, result, b""))
+            self._check(outcome.username, outcome.password)
         elif isinstance(outcome, Blocking):
-            self._run(outcome.call, self._take)
+            # On its own: who the client says that it is may be in there.
+            key = f"{id(self)}".encode()
+            self._wait_for(key.decode(), key, outcome.call, self._take)
         elif isinstance(outcome, Success):
             self._verified(outcome.username, True, outcome.data)
         else:
             self.refuse_for(outcome.reason)
 
-    def _run(self, function: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Run something slow in a thread. For a client that has gone in the meantime nothing is computed."""
+    def _check(self, name: str, password: bytes) -> None:
+        users = self._users
+        verdict = users.cached_verdict(name, password)
+        if verdict is not None:
+            self._verified(name, verdict, b"")
+            return
+        key = users.digest(name, password)
+        self._wait_for(name, key, lambda: users.verify(name, password), lambda result: self._verified(name, result, b""),
+                       preferred=users.was_right(key), backs_off=True)
+
+    def _wait_for(self, name: str, key: bytes, function: Callable[[], Any], done: Callable[[Any], None],
+                  preferred: bool = False, backs_off: bool = False) -> None:
+        """Run something slow in a thread, when its turn comes.
+
+        Args:
+            name: As for `LoginQueue.submit`, like `key` and `preferred`.
+            key: See `name`.
+            function: What is slow.
+            done: Gets its result.
+            preferred: See `name`.
+            backs_off: Whether False is a wrong password, the answer to which waits after several of them.
+        """
         self.busy = True
+        self._peer.checking = True
         self.wait(True)
-        self._peer.run_blocking(lambda: None if self.is_lost() else function(),
-                                lambda result: self._ran(done, result))
+        host = "" if self._peer.local else self._peer.host
+
+        def ran(result: Any) -> None:
+            self._peer.checking = False
+            backoff = self._queue.backoff(host, name) if backs_off and result is False else 0.0
+            if backoff and not self.is_lost():
+                # The socket forgets the call when it closes: those that wait cost no more than their sockets.
+                self._peer.call_later(backoff, lambda: self._ran(done, result))
+            else:
+                self._ran(done, result)
+
+        self._queue.submit(host, name, key, function, Waiter(self._peer.run_blocking, ran, self.is_lost),
+                           preferred=preferred)
 
     def _ran(self, done: Callable[[Any], None], result: Any) -> None:
         if self.is_lost():
             return
         self.busy = False
-        if isinstance(result, BaseException):
+        if isinstance(result, TooManyLogins):
+            self.refuse_for(str(result))
+        elif isinstance(result, BaseException):
             log.error("%s: a login by %s could not be checked: %r", self._peer.name, self.mechanism, result)
             self.refuse_for("the check failed")
         else:

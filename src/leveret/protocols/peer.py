@@ -16,6 +16,8 @@ class Peer:
     # the client certificate as `ssl` gives it, None without TLS or certificate
     certificate: dict[str, Any] | None
     tls: bool
+    # whether a login waits for the check of its password, in a queue or in a thread
+    checking: bool
 
     def __init__(self) -> None:
         self.name = ""
@@ -23,6 +25,10 @@ class Peer:
         self.local = False
         self.certificate = None
         self.tls = False
+        self.checking = False
+
+    def opened(self) -> None:
+        """The client has opened its connection: it is no stranger any more, and gets more memory and time."""
 
     def write(self, data: bytes) -> None:
         raise NotImplementedError

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from leveret.broker.broker import Broker
 from leveret.broker.errors import BrokerError, NotAllowed, ResourceError
+from leveret.protocols.login_queue import LoginQueue
 from leveret.protocols.v0_9.interrupted import Interrupted
 from leveret.protocols.v0_9.realms import Realms
 from leveret.protocols.v0_9.tunnels import Tunnels
@@ -21,17 +22,23 @@ if TYPE_CHECKING:
 log = logging.getLogger("leveret.connection")
 
 
+# Clients that are named when a turn was slow.
+MAX_DESCRIBED = 5
+
+
 class SessionSettings:
     """Limits and proposals of the protocols. Octets and seconds; 0 is no limit.
 
     max_transaction  octets that the publishes of one uncommitted transaction may hold
     max_backlog      commands that a channel may send ahead while a reply waits for the disk
+    strict           the specifications' behavior where today's clients rely on another, outside any vhost
+                     (`server.compat.strict`)
     """
 
     def __init__(self, *, frame_max: int = 131072, channel_max: int = 2047, heartbeat: int = 60,
                  max_message_size: int = 134217728, spool_threshold: int = 1 << 20, max_transaction: int = 256 << 20,
                  qos_spec: bool = False, connections: int = 0, connections_per_user: int = 0,
-                 consumers_per_channel: int = 0, unacked_per_channel: int = 0) -> None:
+                 consumers_per_channel: int = 0, unacked_per_channel: int = 0, strict: bool = False) -> None:
         self.frame_max = frame_max
         self.channel_max = channel_max
         self.heartbeat = heartbeat
@@ -43,6 +50,7 @@ class SessionSettings:
         self.connections_per_user = connections_per_user
         self.consumers_per_channel = consumers_per_channel
         self.unacked_per_channel = unacked_per_channel
+        self.strict = strict
 
 
 class Amqp10Settings:
@@ -51,6 +59,7 @@ class Amqp10Settings:
     anonymous_user  who clients without credentials act as, "" for none
     auto_create     whether a link to an unknown name creates a durable queue
     sessions, links  the most of a connection, and of a session
+    connection_links, unsettled  the most links of a connection, and deliveries to it that are not settled
     idle_timeout    how long a client may send nothing at all, 0 for ever
     link_credit     messages that a sender may send ahead
     transaction_timeout  how long a transaction may take, 0 for ever
@@ -61,12 +70,14 @@ class Amqp10Settings:
     def __init__(self, *, anonymous_user: str = "guest", auto_create: bool = True, max_frame_size: int = 131072,
                  sessions: int = 256, links: int = 1024, idle_timeout: float = 120.0, link_credit: int = 1000,
                  transaction_timeout: float = 0.0, kept_links: int = 10_000, product: str = "RabbitMQ",
-                 version: str = "4.3.0") -> None:
+                 version: str = "4.3.0", connection_links: int = 4096, unsettled: int = 65_536) -> None:
         self.anonymous_user = anonymous_user
         self.auto_create = auto_create
         self.max_frame_size = max_frame_size
         self.sessions = sessions
         self.links = links
+        self.connection_links = connection_links
+        self.unsettled = unsettled
         self.idle_timeout = idle_timeout
         self.link_credit = link_credit
         self.transaction_timeout = transaction_timeout
@@ -132,6 +143,7 @@ class Services:
         self.sessions: dict[Session, None] = {}
         self.numbered: dict[int, Session] = {}
         self.by_user: dict[str, int] = {}
+        self.logins = LoginQueue()
         # The links of AMQP 1.0 that are attached, by what identifies them.
         self.links: dict[Any, Any] = {}
         # The connections of AMQP 1.0 of each container: by vhost, user and container-id.
@@ -141,11 +153,28 @@ class Services:
         self.alarm = ""
         self.next_number = 1
         self.stopping = False
-        # Queues that messages have reached in this turn, where a message goes to many.
-        self.work = 0
         # How to run something after all sockets that are ready now were read; the server sets it.
         self.call_soon: Callable[[Callable[[], None]], object] | None = None
         self.turn_due = False
+        # The numbers of those whose input this turn and the one before have handled: what comes of it may be done later.
+        self.served: list[int] = []
+        self.served_before: list[int] = []
+
+    def describe_turn(self) -> str:
+        """Whose input this turn and the one before have handled, and the operation that was the last of each."""
+        numbers = list(dict.fromkeys([*self.served, *self.served_before]))
+        shown = [self._describe_client(number) for number in numbers[:MAX_DESCRIBED]]
+        if len(numbers) > MAX_DESCRIBED:
+            shown.append(f"{len(numbers) - MAX_DESCRIBED} more")
+        if self.broker.jobs.ran:
+            shown.append(f"job {self.broker.jobs.ran}")
+        return ", ".join(shown) or "no client's input"
+
+    def _describe_client(self, number: int) -> str:
+        session = self.numbered.get(number)
+        if session is None:
+            return f"connection {number} (closed)"
+        return f"connection {number}, {session.peer_name()} ({session.operation or 'messages'})"
 
     def end_turn_soon(self) -> None:
         """End the turn once every socket that is ready was read: what came over many connections is routed, committed
@@ -158,8 +187,10 @@ class Services:
 
     def _end_turn(self) -> None:
         self.turn_due = False
-        self.work = 0
+        self.served_before = self.served
+        self.served = []
         self.broker.end_turn()
+        self.broker.jobs.ran = ""
 
     def _users_changed(self) -> None:
         """Have sessions look their routes up again, with the permission to use them."""
@@ -191,7 +222,7 @@ class Services:
             raise refused(f"user '{user}' has its most connections, {limit}; the setting is"
                           " limits.connections_per_user")
         limit = self.settings.connections
-        if limit and len(self.sessions) > limit:
+        if limit and sum(other.connections for other in self.broker.vhosts.values()) >= limit:
             raise ResourceError(f"the broker has its most connections, {limit}; the setting is limits.connections")
 
     def add(self, session: Session) -> None:
@@ -222,6 +253,7 @@ class Services:
         else:
             log.warning("publishers go on: %s is over", self.alarm)
         self.alarm = reason
+        self.broker.set_memory_alarm("memory" in reason)
         for session in list(self.sessions):
             session.alarm(reason)
         self.broker.end_turn()

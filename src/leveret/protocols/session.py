@@ -16,11 +16,13 @@ class Session(Output):
     number  identifies it within the process
     user    who has logged in, "" for nobody yet
     opened  the handshake is over: the client has a vhost
+    operation  the last one of its input that is not about single messages, "" for none
     """
 
     number: int
     user: str
     opened: bool
+    operation: str
 
     def data_received(self, data: bytes) -> None:
         raise NotImplementedError
@@ -57,6 +59,10 @@ class Session(Output):
 
     def alarm(self, reason: str) -> None:
         """Publishers must stop ("" when they may go on)."""
+        raise NotImplementedError
+
+    def peer_name(self) -> str:
+        """The addresses of its socket."""
         raise NotImplementedError
 
     def channel_count(self) -> int:

@@ -10,6 +10,7 @@ from leveret.protocols.services import Services
 from leveret.protocols.session import Session
 
 MAX_ROUTES: Final = 4096
+OPERATIONS: Final = ("configure", "write", "read")
 
 
 class VhostSession(Session):
@@ -52,6 +53,13 @@ class VhostSession(Session):
             raise AccessRefused(f"the stage of '{route.exchange_name}' in vhost '{self.vhost_name}' is another user's")
         self.routes[address] = route
         return route
+
+    def check_any(self, resource: str) -> None:
+        """Raise AccessRefused unless the user may do something with the exchange or queue."""
+        may = self.services.users.may
+        if not any(may(self.user, self.vhost_name, operation, resource) for operation in OPERATIONS):
+            raise AccessRefused(f"access to '{resource or 'amq.default'}' in vhost '{self.vhost_name}' refused for user"
+                                f" '{self.user}'")
 
     def check(self, operation: str, resource: str) -> None:
         """Raise AccessRefused unless the user may configure, write or read the exchange or queue."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from leveret.config import ConfigError, UserConfig, VhostConfig
-from leveret.security.patterns import check_pattern
+from leveret.security.patterns import Pattern
 from leveret.security.permissions import Permission
 from leveret.security.users import DeclaredUser, User, UserLimits
 
@@ -17,11 +17,11 @@ def declared_users(users: Mapping[str, UserConfig]) -> dict[str, DeclaredUser]:
 
 
 def check_realms(vhosts: Mapping[str, VhostConfig]) -> None:
-    """ConfigError where the resources of a realm are no expression that can be matched with clients' names."""
+    """Raise ConfigError if the resources of a realm are no pattern that RE2 supports."""
     for name, vhost in vhosts.items():
         for realm, settings in vhost.realms.items():
             try:
-                check_pattern(settings.resources)
+                Pattern(settings.resources, whole=True)
             except ValueError as error:
                 raise ConfigError(f"vhosts.{name}.realms.{realm}.resources: {settings.resources[:80]!r} {error}") from None
 

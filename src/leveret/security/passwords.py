@@ -6,7 +6,9 @@ import hashlib
 import hmac
 import secrets
 import threading
+import time
 from collections import OrderedDict
+from collections.abc import Callable
 
 # OWASP's least cost in memory: 7 MiB and five passes, about 16 ms. A flood of logins then takes little memory.
 MEMORY_KIB = 7168
@@ -19,7 +21,9 @@ NOBODY = (
     "$bGV2ZXJldC1uby1zYWx0IQ$bm8gcGFzc3dvcmQgaGFzIHRoaXMgaGFzaCwgZXZlci4"
 )
 
-VERDICTS = 4096
+# Digests of each verdict that are kept, and how long a verdict spares a hash.
+MAX_VERDICTS = 4096
+VERDICT_SECONDS = 60.0
 
 
 class Hasher:
@@ -58,28 +62,37 @@ class Digester:
 class Verdicts:
     """The last verdicts by digest, right and wrong ones alike: both are then equally quick. Safe for threads.
 
-    They are kept apart so that wrong passwords do not drive out the right ones.
+    They hold for `VERDICT_SECONDS`; a digest whose verdict was right is remembered for longer, to be checked before others.
+    Right and wrong ones are kept apart so that wrong passwords do not drive out the right ones.
     """
 
-    def __init__(self, size: int = VERDICTS) -> None:
+    def __init__(self, size: int = MAX_VERDICTS, clock: Callable[[], float] = time.monotonic) -> None:
         self._size = size
-        self._kept: dict[bool, OrderedDict[bytes, None]] = {True: OrderedDict(), False: OrderedDict()}
+        self._clock = clock
+        # Each with the time until which it holds.
+        self._kept: dict[bool, OrderedDict[bytes, float]] = {True: OrderedDict(), False: OrderedDict()}
         self._lock = threading.Lock()
 
     def get(self, digest: bytes) -> bool | None:
-        """The verdict, None where it is not known."""
+        """The verdict; None if there is none, or not any more."""
+        now = self._clock()
         with self._lock:
-            found: bool | None = None
             for verdict, kept in self._kept.items():
-                if digest in kept:
-                    kept.move_to_end(digest)
-                    found = verdict
-            return found
+                if kept.get(digest, now) > now:
+                    return verdict
+            return None
+
+    def was_right(self, digest: bytes) -> bool:
+        """Whether the last verdict that is remembered was right, however long ago."""
+        with self._lock:
+            return digest in self._kept[True]
 
     def put(self, digest: bytes, verdict: bool) -> None:
-        """Remember a verdict; the one that was not asked for longest goes."""
+        """Remember a verdict; the oldest one goes."""
         with self._lock:
+            self._kept[not verdict].pop(digest, None)
             kept = self._kept[verdict]
-            kept[digest] = None
+            kept[digest] = self._clock() + VERDICT_SECONDS
+            kept.move_to_end(digest)
             if len(kept) > self._size:
                 kept.popitem(last=False)

@@ -7,13 +7,10 @@ in `docs/security.md`.
 
 from __future__ import annotations
 
-import re
-from functools import lru_cache
-
 import msgspec
 
 from leveret.broker.errors import PreconditionFailed
-from leveret.security.patterns import check_pattern
+from leveret.security.patterns import Pattern, matches
 
 CONFIGURE = "configure"
 WRITE = "write"
@@ -34,17 +31,20 @@ ALL = Permission(".*", ".*", ".*")
 
 
 def check_permission(permission: Permission) -> None:
-    """Raise PreconditionFailed where an expression is not valid, too long, or may take for ever to match."""
+    """Raise PreconditionFailed if an expression is not valid, too long, or not supported by RE2."""
     for operation in (CONFIGURE, WRITE, READ):
         pattern: str = getattr(permission, operation)
         try:
-            check_pattern(pattern)
+            Pattern(pattern)
         except ValueError as error:
-            raise PreconditionFailed(f"{operation} permission {pattern[:80]!r}: {error}") from None
+            raise PreconditionFailed(f"{operation} permission {pattern[:80]!r} {error}") from None
 
 
 def allows(permission: Permission, operation: str, name: str) -> bool:
-    """Whether the permission covers an operation (CONFIGURE, WRITE or READ) on the exchange or queue of that name."""
+    """Whether the permission covers an operation (CONFIGURE, WRITE or READ) on the exchange or queue of that name.
+
+    An expression that cannot be compiled covers nothing.
+    """
     if operation == CONFIGURE:
         pattern = permission.configure
     elif operation == WRITE:
@@ -53,10 +53,5 @@ def allows(permission: Permission, operation: str, name: str) -> bool:
         pattern = permission.read
     if pattern == ".*":
         return True
-    return _compiled(pattern).search(name or DEFAULT_EXCHANGE) is not None
-
-
-@lru_cache(1024)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    # An empty expression would match every name; it is to match none, and no name is empty here.
-    return re.compile(pattern or "^$")
+    # An empty expression would match every name; it is to match none.
+    return pattern != "" and matches(pattern, name or DEFAULT_EXCHANGE)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -18,6 +19,8 @@ from leveret.broker.errors import NotAllowed, NotFound, PreconditionFailed, Stor
 from leveret.security.passwords import NOBODY, Digester, Hasher, Verdicts
 from leveret.security.permissions import ALL, Permission, allows, check_permission
 from leveret.security.scram import Keyring, Keys, ScramKeys
+
+log = logging.getLogger("leveret.security")
 
 KIND = "user"
 # Of the records of users: 1 had no keys of SCRAM.
@@ -116,11 +119,30 @@ class UserStore:
 
     # Filling it
 
-    def load(self, metadata: Mapping[tuple[str, str], bytes]) -> None:
-        """Take the users of the metadata, at the start. StorageFailed where a later version has written them."""
+    def load(self, metadata: Mapping[tuple[str, str], bytes], dropped: Sequence[tuple[str, str]] = ()) -> None:
+        """Take the users of the metadata, at the start. StorageFailed where a later version has written them.
+
+        `dropped`: kinds and keys of definitions that were damaged. Users among them stay, without password and
+        permissions, so that the default user does not come back. If no user is left, one with the name of the default
+        user is stored: the kind or the key of a dropped definition may be what was damaged.
+        """
         for (kind, name), value in metadata.items():
             if kind == KIND:
-                self._stored[name] = _read_user(name, value)
+                user = self._stored[name] = _read_user(name, value)
+                try:
+                    _check_permissions(name, user.permissions)
+                except PreconditionFailed as error:
+                    log.warning("%s; until it is set again it allows nothing", error)
+        names = [name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+                 for kind, name in dropped if kind == KIND and name not in self._stored]
+        if dropped and not self._stored and not names:
+            log.warning("no user is left, and a dropped damaged definition may have been one: the default user stays"
+                        " disabled; add users with `leveret users add`, or enable it with"
+                        " `leveret users delete %s`", DEFAULT_USER)
+            names.append(DEFAULT_USER)
+        for name in names:
+            self._stored[name] = User(name=name)
+            self._write(self._stored[name])
         secret = metadata.get(SECRET)
         if secret is not None:
             self.keyring.secret = secret
@@ -178,6 +200,12 @@ class UserStore:
         permission = user.permissions.get(vhost) if user is not None else None
         return permission is not None and allows(permission, operation, resource)
 
+    def may_something(self, name: str, vhost: str) -> bool:
+        """Whether any of the user's expressions in the vhost is not empty."""
+        user = self.get(name)
+        permission = None if user is None else user.permissions.get(vhost)
+        return (user is not None and name == self.owner) or permission not in (None, Permission())
+
     def may_open(self, name: str, vhost: str) -> bool:
         """Whether the user may use the vhost: it has permissions there, be they empty."""
         user = self.get(name)
@@ -200,12 +228,22 @@ class UserStore:
     # Passwords
 
     def cached_verdict(self, name: str, password: bytes) -> bool | None:
-        """What `verify` would return, where that is known without a hash; otherwise None. Does not block."""
-        return self._verdicts.get(self._digester.digest(name, self._versions.get(name, 0), password))
+        """What `verify` would return, if that is known without a hash; otherwise None. Does not block."""
+        verdict = self._verdicts.get(self.digest(name, password))
+        # A right password in clear takes no hash. A wrong one does: it must not show that there is no hash.
+        return True if verdict is None and self._is_in_clear(name, password) else verdict
+
+    def digest(self, name: str, password: bytes) -> bytes:
+        """What stands for a user, as it is now, and a password in this process."""
+        return self._digester.digest(name, self._versions.get(name, 0), password)
+
+    def was_right(self, digest: bytes) -> bool:
+        """Whether the password of a digest was right before, and the user has not changed since."""
+        return self._verdicts.was_right(digest)
 
     def verify(self, name: str, password: bytes) -> bool:
         """Whether this is the user's password. Blocks for the time of one hash, whatever the answer and its reason."""
-        digest = self._digester.digest(name, self._versions.get(name, 0), password)
+        digest = self.digest(name, password)
         verdict = self._verdicts.get(digest)
         if verdict is None:
             # The user may change meanwhile: what is made belongs to the password that there was before.
@@ -219,13 +257,20 @@ class UserStore:
 
     def _check(self, name: str, password: bytes) -> bool:
         user = self.get(name)
-        known = self._digests.get(name)
-        if user is self._default:
-            known = self._digester.digest(name, 0, DEFAULT_PASSWORD)
         if user is not None and user.password_hash:
             return self._hasher.verify(user.password_hash, password)
         self._hasher.verify(NOBODY, password)
-        # The configuration has it in clear: no hash would protect it better.
+        return self._is_in_clear(name, password)
+
+    def _is_in_clear(self, name: str, password: bytes) -> bool:
+        """Whether the password is one that the configuration has in clear (no hash would protect it better), or the default
+        user's."""
+        user = self.get(name)
+        if user is None or user.password_hash:
+            return False
+        known = self._digests.get(name)
+        if user is self._default:
+            known = self._digester.digest(name, 0, DEFAULT_PASSWORD)
         return known is not None and hmac.compare_digest(known, self._digester.digest(name, 0, password))
 
     def secret(self, name: str, password: bytes) -> Secret:
@@ -304,6 +349,7 @@ class UserStore:
             raise PreconditionFailed(f"user '{user.name}' exists already")
         if not 1 <= len(user.name.encode("utf-8", "surrogateescape")) <= 255:
             raise PreconditionFailed("the name of a user takes 1 to 255 octets")
+        _check_permissions(user.name, user.permissions)
         self._store(user)
 
     def change(self, name: str, *, secret: Secret | None = None, tags: Iterable[str] | None = None,
@@ -323,6 +369,7 @@ class UserStore:
         user = self._changeable(name)
         permissions = {key: value for key, value in user.permissions.items() if key != vhost}
         if permission is not None:
+            _check_permissions(name, {vhost: permission})
             permissions[vhost] = permission
         elif vhost not in user.permissions:
             raise NotFound(f"user '{name}' has no permissions in vhost '{vhost}'")
@@ -358,7 +405,6 @@ class UserStore:
         return user
 
     def _store(self, user: User) -> None:
-        _check_permissions(user.name, user.permissions)
         self._stored[user.name] = user
         self._write(user)
         self._changed(user.name)

@@ -24,6 +24,8 @@ _OF_DELIVERY: Final = frozenset((OFFSET, "x-exchange", "x-routing-key"))
 _DEATHS: Final = "x-opt-deaths"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
+# The last second whose milliseconds fit a timestamp of AMQP 1.0.
+_LAST_SECOND: Final = ((1 << 63) - 1) // 1000
 _WRONG: Final = (DecodeError, IndexError, ValueError, OverflowError)
 
 
@@ -134,7 +136,7 @@ def added(value: Any) -> Any:
     if isinstance(value, datetime):
         return typed_json.from_value(Timestamp((value - _EPOCH) // _MILLISECOND))
     if isinstance(value, RawTimestamp):
-        return typed_json.from_value(Timestamp(int(value) * 1000))
+        return typed_json.from_value(Timestamp(min(int(value), _LAST_SECOND) * 1000))
     if isinstance(value, str):
         try:
             value.encode("utf-8")

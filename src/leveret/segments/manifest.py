@@ -17,6 +17,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     first_time, last_time  when the first and the last message were appended, milliseconds of Unix time
     crc32        of the file
     groups       rows of each row group, in order
+    footer_octets, footer_crc32  of the end of the file, which says where everything else is; 0 for a file of before
     """
 
     id: str
@@ -31,6 +32,8 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     schema_version: int
     crc32: int
     groups: tuple[int, ...]
+    footer_octets: int = 0
+    footer_crc32: int = 0
 
 
 def encode(segment: Segment) -> bytes:

@@ -13,7 +13,6 @@ import logging
 import os
 import queue
 import subprocess
-import sys
 import threading
 import time
 from array import array
@@ -25,12 +24,13 @@ from typing import IO, Any, Final
 
 import msgspec
 
-import leveret
+from leveret._isolation import python_command
 from leveret.broker.bodies import Spool
 from leveret.broker.log import Loaded, Located
 from leveret.broker.segments import FAILED, SealTask, Segment, SegmentStore, Written
 from leveret.segments import process_frames
 from leveret.segments.process_frames import Answer, Setup
+from leveret.storage import disk
 from leveret.storage.located import rebuild
 
 log = logging.getLogger("leveret.segments")
@@ -85,14 +85,16 @@ class SealerProcess(SegmentStore):
     unfinished    a local directory for files that are put elsewhere
     options_file  what fsspec is told besides the URL: a file in TOML, or JSON
     catalog       properties of the Iceberg catalog, None where streams have no tables
+    mode          of local segment files
     """
 
     def __init__(self, directory: str, database: Path, spool: Spool | None, unfinished: Path,
-                 options_file: str | None = None, catalog: dict[str, str] | None = None) -> None:
+                 options_file: str | None = None, catalog: dict[str, str] | None = None,
+                 mode: int = disk.PRIVATE_FILE) -> None:
         self.directory = directory
         self.spool = spool
         self._setup = Setup(directory=directory, database=str(database), spool=str(unfinished), options_file=options_file,
-                            catalog=catalog)
+                            catalog=catalog, mode=mode)
         self._post: Callable[[Callable[[], None]], None] = _nowhere
         self._outbox: queue.SimpleQueue[_Question | None] = queue.SimpleQueue()
         self._asked: dict[int, _Question] = {}
@@ -167,21 +169,24 @@ class SealerProcess(SegmentStore):
                     continue
             question.generation = self._generation
             assert process.stdin is not None
+            try:
+                octets = process_frames.encode(question.fields)
+            except Exception as error:
+                log.exception("a question to the sealer process cannot be encoded")
+                self._post(partial(self._fail, question, f"{type(error).__name__}: {error}"))
+                continue
             with contextlib.suppress(OSError):  # the other thread notices that it has died
-                process.stdin.write(process_frames.encode(question.fields))
+                process.stdin.write(octets)
                 if self._outbox.empty():
                     process.stdin.flush()
         if process is not None:
             _end(process)
 
     def _begin(self) -> subprocess.Popen[bytes] | None:
-        root = str(Path(leveret.__file__).parent.parent)
-        start = (f"import sys; sys.path.append({root!r})\n"
-                 "from leveret.segments.process_main import main; main()")
         try:
-            process = subprocess.Popen([sys.executable, "-c", start], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                       process_group=0 if os.name == "posix" else None)
-        except OSError as error:
+            process = subprocess.Popen(python_command("leveret.segments.process_main"), stdin=subprocess.PIPE,
+                                       stdout=subprocess.PIPE, process_group=0 if os.name == "posix" else None)
+        except (OSError, subprocess.SubprocessError) as error:
             log.error("the sealer process cannot be started: %s", error)
             return None
         self._generation += 1
@@ -190,8 +195,14 @@ class SealerProcess(SegmentStore):
         assert process.stdin is not None and process.stdout is not None
         with contextlib.suppress(OSError):
             process.stdin.write(process_frames.encode(self._setup))
-        threading.Thread(target=self._read, args=(process, process.stdout, self._generation),
-                         name="leveret-segments-answers", daemon=True).start()
+        try:
+            threading.Thread(target=self._read, args=(process, process.stdout, self._generation),
+                             name="leveret-segments-answers", daemon=True).start()
+        except RuntimeError as error:
+            log.error("the thread that reads the sealer process's answers cannot be started: %s", error)
+            process.kill()
+            _end(process)
+            return None
         log.info("sealer process %d keeps segments in %s", process.pid, self.directory)
         return process
 
@@ -199,11 +210,17 @@ class SealerProcess(SegmentStore):
         """The thread that reads what one process answers."""
         decode = msgspec.msgpack.Decoder(Answer).decode
         while True:
-            octets = process_frames.read(answers)  # type: ignore[arg-type]
-            if octets is None:
+            try:
+                octets = process_frames.read(answers)  # type: ignore[arg-type]
+                if octets is None:
+                    break
+                answer = decode(octets)
+                loaded = rebuild(answer.rows, self.spool) if answer.rows is not None else []
+            except Exception:
+                # Nobody would read what it answers: without it, what was asked is asked again, or fails.
+                log.exception("an answer of sealer process %d cannot be read: it is ended", process.pid)
+                process.kill()
                 break
-            answer = decode(octets)
-            loaded = rebuild(answer.rows, self.spool) if answer.rows is not None else []
             answer.rows = None
             self._post(_Answered(self, answer, loaded).call)
         answers.close()
@@ -370,7 +387,7 @@ class _Answered:
 
 def _written(fields: dict[str, Any]) -> Written:
     return Written(fields["id"], fields["path"], fields["count"], fields["octets"], fields["body_octets"], fields["crc32"],
-                   list(fields["groups"]), fields["schema_version"])
+                   list(fields["groups"]), fields["schema_version"], fields["footer_octets"], fields["footer_crc32"])
 
 
 def _ignore(answer: Answer, loaded: list[Loaded]) -> None:

@@ -29,14 +29,15 @@ _MOST: Final = (1 << 32) - 1
 
 
 class Setup(msgspec.Struct, kw_only=True):
-    """The first frame: where segments are, where the log is, where unfinished files go that are put elsewhere, and the
-    properties of the Iceberg catalog, None for none."""
+    """The first frame: where segments are, where the log is, where unfinished files go that are put elsewhere, the
+    properties of the Iceberg catalog, None for none, and the mode of segment files."""
 
     directory: str
     database: str
     spool: str
     options_file: str | None
     catalog: dict[str, str] | None
+    mode: int
 
 
 class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -32,9 +32,10 @@ from leveret.segments.columns import Rows
 from leveret.segments.errors import SegmentDamaged, SegmentError, SegmentMissing, SegmentTooNew, masked
 from leveret.segments.manifest import Segment
 from leveret.segments.process_frames import Answer, Setup
-from leveret.segments.reader import SegmentReader, Stored, between, open_segment, rebuild
+from leveret.segments.reader import SegmentReader, Stored, between, open_whole, rebuild
 from leveret.segments.rewriting import merge
 from leveret.segments.writer import SegmentWriter, is_temporary
+from leveret.storage import disk
 from leveret.storage.located import LogReader, RowGone
 
 # Open files, and decoded row groups, that are kept for the next read.
@@ -54,7 +55,8 @@ class Sealer:
         self.database = Path(setup.database)
         self.spool = setup.spool
         self.options = _options(setup.options_file)
-        self.place = tasks.Place(self.directory, self.options, self.spool, setup.catalog)
+        self.mode = setup.mode
+        self.place = tasks.Place(self.directory, self.options, self.spool, setup.catalog, setup.mode)
         self.answer = answer
         self.writers: dict[int, tuple[str, SegmentWriter]] = {}
         self.log: LogReader | None = None
@@ -94,7 +96,7 @@ class Sealer:
         return files.join(self.directory, path)
 
     def _writer(self, directory: str, stream: str) -> SegmentWriter:
-        os.makedirs(self.spool, mode=0o700, exist_ok=True)
+        disk.make_directories(self.spool)
         url = self._url(directory)
         place = files.local_path(url) or self.spool
         if place not in self._cleared:
@@ -102,7 +104,7 @@ class Sealer:
             self._cleared.add(place)
             for name in filter(is_temporary, files.names_in(place)):
                 files.remove(files.join(place, name))
-        return SegmentWriter(url, stream, self.options, self.spool)
+        return SegmentWriter(url, stream, self.options, self.spool, self.place.local_root(), self.mode)
 
     def _begin(self, number: int, directory: str, stream: str) -> None:
         self.writers[number] = (directory, self._writer(directory, stream))
@@ -136,7 +138,7 @@ class Sealer:
         try:
             for source in question["sources"]:
                 segment = manifest_entry(source)
-                readers.append(open_segment(self._url(segment.path), self.options, segment))
+                readers.append(open_whole(self._url(segment.path), self.options, segment))
             return _entry(directory, merge(readers, self._writer(directory, question["stream"])))
         finally:
             for reader in readers:
@@ -202,13 +204,7 @@ class Readings:
         reader = self.readers.get(path)
         if reader is None:
             url = self.sealer._url(path)
-            reader = open_segment(url, self.sealer.options, segment)
-            try:
-                if files.local_path(url) is not None:
-                    reader.check(segment.crc32)
-            except SegmentError:
-                reader.close()
-                raise
+            reader = open_whole(url, self.sealer.options, segment)
             self.readers[path] = reader
             if len(self.readers) > _OPEN:
                 self.readers.popitem(last=False)[1].close()
@@ -268,6 +264,8 @@ def run(questions: BinaryIO, answers: BinaryIO) -> None:
     if octets is None:
         return
     setup = msgspec.msgpack.decode(octets, type=Setup)
+    # Messages, and in the metadata of tables what is in them, are for the broker's user, and whoever may read segments.
+    os.umask(0o777 & ~disk.directory_mode(setup.mode))
     lock = threading.Lock()
 
     def answer(frame: Answer) -> None:
@@ -298,7 +296,6 @@ def main() -> None:
     with contextlib.suppress(OSError):
         os.nice(_NICE)
     gc.set_threshold(50_000, 20, 20)
-    # Messages, and in the metadata of tables what is in them, are for the broker's user only.
     os.umask(0o077)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what others print must not get between the frames

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator
@@ -23,8 +24,8 @@ from leveret.storage.records import decode_overlay
 from leveret.wire.amqp0.classes import BASIC, class_of
 
 BATCH_ROWS: Final = 8192
-# Pages have checksums, and what says where they are has none: some damage of it makes Arrow end the process. Of small files
-# it is a good part, so that these are read as a whole, and checked before they are looked into.
+# Pages have checksums, and what says where they are has none: some damage of it makes Arrow end the process. So the
+# manifest has one of it, which is compared before Arrow looks into the file. Small files are read and checked as a whole.
 _SMALL: Final = 1 << 20
 _MADE_ROWS: Final = 65_536
 # What a message is made of again.
@@ -56,6 +57,18 @@ def open_segment(url: str, options: Options | None = None, expected: Segment | N
     return SegmentReader(url, options, expected)
 
 
+def open_whole(url: str, options: Options | None, expected: Segment) -> SegmentReader:
+    """The same of a file that will be read from beginning to end: if it is on this machine, all of it is checked before."""
+    reader = open_segment(url, options, expected)
+    try:
+        if expected.octets > _SMALL and files.local_path(url) is not None:
+            reader.check(expected.crc32)
+    except SegmentError:
+        reader.close()
+        raise
+    return reader
+
+
 class SegmentReader:
     """One open file. It is closed by `close`, or as a context manager.
 
@@ -67,7 +80,7 @@ class SegmentReader:
         self.options = options
         self._file = files.open_file(url, options)
         try:
-            source = self._file if expected is None or expected.octets > _SMALL else self._whole(expected)
+            source = self._file if expected is None else self._checked(expected)
             self._parquet = pq.ParquetFile(source, page_checksum_verification=True)
             metadata = self._parquet.metadata.metadata or {}
             self.version = int(metadata[schema.VERSION_KEY])
@@ -90,29 +103,39 @@ class SegmentReader:
             self._file.close()
             raise _damage(url, error) from error
 
-    def _whole(self, expected: Segment) -> BinaryIO | pa.BufferReader:
-        """The file's octets, once their checksum is right; the file where there are not as many as there should be, which
-        its figures will show."""
-        octets = self._file.read(expected.octets + 1)
-        if len(octets) != expected.octets:
+    def _checked(self, expected: Segment) -> BinaryIO | pa.BufferReader:
+        """The file or its octets, once the checksum is right of all that Arrow does not check itself."""
+        size = self._file.seek(0, os.SEEK_END)
+        if size != expected.octets:
+            raise _other_file(self.url, "octets", size, expected.octets)
+        if size <= _SMALL:
             self._file.seek(0)
-            return self._file
-        found = zlib.crc32(octets)
-        if found != expected.crc32:
-            raise _other_checksum(self.url, found, expected.crc32)
-        return pa.BufferReader(octets)
+            octets = self._file.read(size)
+            self._compare(zlib.crc32(octets), expected.crc32)
+            return pa.BufferReader(octets)
+        if expected.footer_octets:
+            self._file.seek(size - expected.footer_octets)
+            self._compare(zlib.crc32(self._file.read(expected.footer_octets)), expected.footer_crc32)
+        else:
+            # Of an earlier version, whose manifest says nothing of the footer.
+            self._compare(files.checksum(self.url, self.options), expected.crc32)
+        self._file.seek(0)
+        return self._file
+
+    def _compare(self, found: int, expected: int) -> None:
+        if found != expected:
+            raise _other_checksum(self.url, found, expected)
 
     def _check_figures(self, count: int, expected: Segment | None) -> None:
         found = {"rows": self.count, "first offset": self.first, "last offset": self.last}
         wanted = {"rows": count, "first offset": self.first, "last offset": self.last}
         if expected is not None:
-            found |= {"schema version": self.version, "octets": files.size_of(self.url, self.options)}
+            found |= {"schema version": self.version}
             wanted = {"rows": expected.count, "first offset": expected.first, "last offset": expected.last,
-                      "schema version": expected.schema_version, "octets": expected.octets}
+                      "schema version": expected.schema_version}
         for name, value in wanted.items():
             if found[name] != value:
-                raise SegmentDamaged(self.url, f"it is not the file that was sealed: {name} {found[name]}, expected"
-                                     f" {value}")
+                raise _other_file(self.url, name, found[name], value)
 
     def _bounds_of(self, group: int) -> tuple[int, int]:
         """The first and the last offset of a row group."""
@@ -133,9 +156,7 @@ class SegmentReader:
 
     def check(self, crc32: int) -> None:
         """Read all of the file. SegmentDamaged where its checksum is another."""
-        found = files.checksum(self.url, self.options)
-        if found != crc32:
-            raise _other_checksum(self.url, found, crc32)
+        self._compare(files.checksum(self.url, self.options), crc32)
 
     def read(self, columns: Collection[str] = schema.COLUMNS, first: int = 0, last: int | None = None,
              queue: str | None = None, partition: int = 0, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
@@ -269,6 +290,10 @@ def _nulls(name: str, rows: int) -> pa.Array:
 def _made_nulls(name: str) -> pa.Array:
     """Those of nested columns take longer to make than the rows of a batch to read."""
     return pa.nulls(_MADE_ROWS, schema.FILE_SCHEMA.field(name).type)
+
+
+def _other_file(url: str, what: str, found: int, expected: int) -> SegmentDamaged:
+    return SegmentDamaged(url, f"it is not the file that was sealed: {what} {found}, expected {expected}")
 
 
 def _other_checksum(url: str, found: int, expected: int) -> SegmentDamaged:

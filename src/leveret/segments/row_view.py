@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -17,6 +17,8 @@ _PROPERTIES: Final = {"subject": "type", "reply-to": "reply_to", "content-type":
                       "content-encoding": "content_encoding", "to": "to", "group-id": "group_id",
                       "group-sequence": "group_sequence", "reply-to-group-id": "reply_to_group_id"}
 _TIMES: Final = {"creation-time": "timestamp", "absolute-expiry-time": "absolute_expiry_time"}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
 _IDENTIFIERS: Final = {"message-id": "message_id", "correlation-id": "correlation_id"}
 COLUMNS: Final = ("exchange", "routing_key", "durable", "priority", "ttl_ms", "delivery_count", "type", "reply_to",
                   "content_type", "content_encoding", "user_id", "timestamp", "message_id", "correlation_id", "app_id",
@@ -29,6 +31,7 @@ class RowView(MessageView):
     __slots__ = ("_annotations", "_application", "_row", "_struct")
 
     def __init__(self) -> None:
+        super().__init__()
         self.look_at({})
 
     def look_at(self, row: dict[str, Any]) -> None:
@@ -51,7 +54,7 @@ class RowView(MessageView):
         if name in _TIMES:
             column = _TIMES[name]
             moment = row.get(column) if column in row else self._struct.get(column)
-            return int(moment.timestamp() * 1000) if isinstance(moment, datetime) else None
+            return (moment - _EPOCH) // _MILLISECOND if isinstance(moment, datetime) else None
         if name in _IDENTIFIERS:
             column = _IDENTIFIERS[name]
             return _identifier(row.get(column), self._struct.get(f"{column}_type"))

@@ -14,9 +14,10 @@ from leveret.segments.erasure import Counts, Rules, compile_rules
 from leveret.segments.errors import SegmentDamaged, SegmentError, SegmentMissing
 from leveret.segments.files import Options
 from leveret.segments.manifest import Segment
-from leveret.segments.reader import open_segment
+from leveret.segments.reader import open_whole
 from leveret.segments.rewriting import rewrite
 from leveret.segments.writer import SegmentWriter
+from leveret.storage import disk
 
 REWRITE: Final = "rewrite"
 SYNC_TABLE: Final = "sync-table"
@@ -31,15 +32,27 @@ class Place:
     root     directory of the store, a path or a URL; options go to fsspec
     spool    local directory for files on their way elsewhere, None for that of temporary files
     catalog  properties of the Iceberg catalog, None where streams have no tables
+    mode     of local segment files
     """
 
     def __init__(self, root: str, options: Options | None = None, spool: str | None = None,
-                 catalog: Mapping[str, str] | None = None) -> None:
+                 catalog: Mapping[str, str] | None = None, mode: int = disk.PRIVATE_FILE) -> None:
         self.root = root
         self.options = options
         self.spool = spool
         self.catalog = catalog
+        self.mode = mode
+        self._on_disk = False
         self._tables: iceberg.IcebergTables | None = None
+
+    def local_root(self) -> str | None:
+        """The root where it is a directory of this machine, which is there then, and known to its parents on disk."""
+        path = files.local_path(self.root)
+        if path is not None and not self._on_disk:
+            disk.make_directories(path, disk.directory_mode(self.mode))
+            disk.sync_to_root(path)
+            self._on_disk = True
+        return path
 
     def tables(self) -> iceberg.IcebergTables:
         """The tables of the catalog; it is opened once. IcebergError where that fails."""
@@ -92,8 +105,9 @@ def _rewrite(place: Place, arguments: bytes) -> bytes:
     wanted = msgspec.json.decode(arguments, type=Rewrite)
     rules = compile_rules(wanted.rules)
     directory = files.join(place.root, wanted.directory)
-    with open_segment(files.join(place.root, wanted.segment.path), place.options, wanted.segment) as source:
-        writer = None if wanted.dry_run else SegmentWriter(directory, wanted.stream, place.options, place.spool)
+    with open_whole(files.join(place.root, wanted.segment.path), place.options, wanted.segment) as source:
+        writer = None if wanted.dry_run else SegmentWriter(directory, wanted.stream, place.options, place.spool,
+                                                           place.local_root(), place.mode)
         made, counts = rewrite(source, rules, writer)
     if made is not None:
         made = msgspec.structs.replace(made, path=f"{wanted.directory}/{made.path}")

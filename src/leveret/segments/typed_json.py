@@ -297,7 +297,8 @@ def to_value(name: str, value: Any) -> Any:
     if key in _RANGES:
         return _CLASSES1[key](_integer(name, key, inner))
     if key == "$timestamp":
-        return Timestamp(_moment(name, inner))
+        # Those of 0-9-1 count seconds in 64 bits, these milliseconds.
+        return Timestamp(min(max(_moment(name, inner), -1 << 63), (1 << 63) - 1))
     if key == "$float":
         return Float(_number(name, key, inner))
     if key in _DECIMALS:

@@ -18,6 +18,7 @@ from leveret.segments.columns import Rows, make_columns
 from leveret.segments.errors import SegmentError
 from leveret.segments.files import Options
 from leveret.segments.manifest import Segment
+from leveret.storage import disk
 
 # A row group has at most so many rows, and about so many octets of bodies and headers: what a writer holds in memory.
 GROUP_ROWS: Final = 65_536
@@ -36,6 +37,8 @@ _STATISTICS: Final = ["offset", "append_time", "exchange", "routing_key"]
 # are tried, up to so many octets, and bodies are stored as they are where those do not become so much shorter.
 _TRIED: Final = 1 << 18
 _WORTHWHILE: Final = 0.95
+# The length of the metadata, and the magic number.
+_ENDING: Final = 8
 
 
 def _leaves(kind: pa.DataType, path: str) -> list[str]:
@@ -55,8 +58,9 @@ _LEAVES: Final = [leaf for field in schema.FILE_SCHEMA for leaf in _leaves(field
 class _Output:
     """The file that Arrow writes to, with the checksum of what it has written."""
 
-    def __init__(self, path: str) -> None:
-        self.file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+    def __init__(self, path: str, mode: int) -> None:
+        disk.create_file(path, mode)
+        self.file = open(path, "wb")  # noqa: SIM115
         self.crc32 = 0
         self.octets = 0
         self.closed = False
@@ -96,14 +100,15 @@ class SegmentWriter:
     """Writes one segment into a directory, which may be any URL that fsspec knows.
 
     Rows are held until a row group is full; `finish` puts the file in its place. A local file is written beside its place,
-    synced and renamed; for another place it is written to `spool` (a local directory; that for temporary files if None) and
-    copied from there.
+    synced and renamed, and the directories up to `root` are synced; for another place it is written to `spool` (a local
+    directory; that for temporary files if None) and copied from there.
 
-    `sync` false leaves out fsync: for copies that can be made again.
+    root  the local directory that all segments are in; None for `directory` itself
+    mode  of a local file; directories get what goes with it
     """
 
     def __init__(self, directory: str, stream: str, options: Options | None = None, spool: str | None = None,
-                 sync: bool = True) -> None:
+                 root: str | None = None, mode: int = disk.PRIVATE_FILE) -> None:
         self.directory = directory
         self.stream = stream
         self.options = options
@@ -119,12 +124,16 @@ class SegmentWriter:
         self._held_octets = 0
         self._null = set(schema.FILE_COLUMNS)
         local = files.local_path(directory)
+        self._root = root if root is not None else local or ""
         try:
-            if local is not None or spool is not None:
-                os.makedirs(local or spool or "", mode=0o700, exist_ok=True)
+            if local is not None:
+                disk.make_directories(local, disk.directory_mode(mode))
+                _widen(local, self._root, disk.directory_mode(mode))
+            elif spool is not None:
+                disk.make_directories(spool)
             self._temporary = os.path.join(local if local is not None else spool or tempfile.gettempdir(),
                                            f".{self.id}{TEMPORARY}")
-            self._output = _Output(self._temporary)
+            self._output = _Output(self._temporary, mode if local is not None else disk.PRIVATE_FILE)
         except OSError as error:
             raise SegmentError(directory, f"no file can be made there: {error.strerror}") from error
         self._local = local
@@ -223,9 +232,11 @@ class SegmentWriter:
                 schema.NULL_COLUMNS_KEY: ",".join(sorted(self._null)).encode()})
             self._writer.close()
             self._output.close()
+            footer_octets, footer_crc32 = _footer_of(self._temporary)
             if self._local is not None:
                 os.rename(self._temporary, os.path.join(self._local, name))
-                _sync_directory(self._local)
+                # The manifest names the file next, and then the log lets go of its messages.
+                disk.sync_directories(self._local, self._root)
             else:
                 files.put(self._temporary, files.join(self.directory, name), self.options)
                 os.unlink(self._temporary)
@@ -238,7 +249,7 @@ class SegmentWriter:
         return Segment(id=self.id, path=name, first=self.first, last=self.last, count=self.count,
                        octets=self._output.octets, body_octets=self.body_octets, first_time=self.first_time,
                        last_time=self.last_time, schema_version=schema.SCHEMA_VERSION, crc32=self._output.crc32,
-                       groups=tuple(self.groups))
+                       groups=tuple(self.groups), footer_octets=footer_octets, footer_crc32=footer_crc32)
 
     def abort(self) -> None:
         """Leave no file."""
@@ -278,9 +289,20 @@ def _octets(bodies: pa.Array, begin: int, count: int) -> int:
     return int(ends[slice.offset + count] - ends[slice.offset])
 
 
-def _sync_directory(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _footer_of(path: str) -> tuple[int, int]:
+    """Size and checksum of what a Parquet file ends with: its metadata, their length, and the magic number."""
+    with open(path, "rb") as file:
+        file.seek(-_ENDING, os.SEEK_END)
+        size = int.from_bytes(file.read(4), "little") + _ENDING
+        file.seek(-size, os.SEEK_END)
+        return size, zlib.crc32(file.read())
+
+
+def _widen(directory: str, root: str, mode: int) -> None:
+    """Let those pass the directories from the root on who may read the files: some may be from before that was set."""
+    path = os.path.abspath(directory)
+    while True:
+        disk.widen(path, mode)
+        if path == os.path.abspath(root) or path == os.path.dirname(path):
+            return
+        path = os.path.dirname(path)

@@ -44,6 +44,8 @@ class Limits:
     """Characters of the text."""
     terms: int = 2_000
     """Literals, identifiers and function calls."""
+    likes: int = 32
+    """Patterns."""
     depth: int = 50
     """Levels of the tree: parentheses, operators within operators, and the operands of a chain of arithmetic."""
     entries: int = 64

@@ -9,10 +9,15 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
-from leveret.selectors.like import Pattern
+from leveret.selectors.like import MAX_VALUE, Pattern
 from leveret.selectors.message import Filter, MessageView
 from leveret.selectors.names import CORRELATION_ID, DELIVERY_COUNT, DELIVERY_MODE, MESSAGE_ID
 from leveret.selectors.values import EQ, GE, GT, LE, LT, NE, calculate, compare, compare_numbers, signed
+
+# So many characters, as a power of two, are compared by LIKE in a unit of work.
+LIKE_SHIFT: Final = 6
+# The same of the text of a selector, for what its terms cost.
+TEXT_SHIFT: Final = 5
 
 
 class Term:
@@ -278,7 +283,7 @@ class OneOf(Term):
 
 
 class Matches(Term):
-    """LIKE."""
+    """LIKE. What is too long to be compared is unknown."""
 
     __slots__ = ("negated", "operand", "pattern", "sql")
 
@@ -291,12 +296,16 @@ class Matches(Term):
     def value(self, view: MessageView) -> object:
         found = self.operand.value(view)
         if isinstance(found, str):
+            if len(found) > MAX_VALUE:
+                return None
+            view.work += len(found) >> LIKE_SHIFT
             return self.pattern.matches(found) != self.negated
         if found is None:
             return None
         if not self.sql:
             return False
-        if isinstance(found, bytes):
+        if isinstance(found, bytes) and len(found) <= MAX_VALUE:
+            view.work += len(found) >> LIKE_SHIFT
             try:
                 return self.pattern.matches(found.decode("utf-8")) != self.negated
             except UnicodeDecodeError:
@@ -373,13 +382,15 @@ class Some(Term):
 class Selector(Filter):
     """A selector that was parsed: a JMS message selector or an `amqp:sql-filter`."""
 
-    __slots__ = ("root", "text")
+    __slots__ = ("cost", "root", "text")
 
     def __init__(self, text: str, root: Term) -> None:
         self.text: Final = text
         self.root: Final = root
+        self.cost: Final = len(text) >> TEXT_SHIFT
 
     def matches(self, view: MessageView) -> bool:
+        view.work += self.cost
         return self.root.value(view) is True
 
     def evaluate(self, view: MessageView) -> bool | None:

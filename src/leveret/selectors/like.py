@@ -3,7 +3,8 @@
 A pattern is cut at its `%` into pieces. The first and the last piece stand at the ends of the value; each piece between
 them is looked for once, from where the one before it ended, and its leftmost place is as good as any other. A piece
 without `_` is looked for by `str.find`, and one with `_` by shift-and: one bit a character of the piece says whether
-the value matches so far. So the time is proportional to the length of the value, whatever the pattern.
+the value matches so far. So the time is proportional to the length of the value, whatever the pattern: the bits fit into
+a machine word, for such a piece has at most MAX_WILD characters.
 """
 
 from __future__ import annotations
@@ -13,6 +14,11 @@ from typing import Final
 # The elements of a pattern that has been read: a character that stands for itself, or one of these.
 ONE: Final = ""
 ANY: Final = "%%"
+# Characters of a piece between two `%` that has a `_` in it. Without a bound each character of a value costs as much as
+# the piece is long.
+MAX_WILD: Final = 60
+# Characters of a value that is compared; the condition is unknown for a longer one.
+MAX_VALUE: Final = 16_384
 
 
 class Piece:
@@ -89,12 +95,12 @@ def _elements(pattern: str, escape: str) -> list[str]:
         else:
             elements.append(character)
     if escaped:
-        raise ValueError("a pattern that ends in its escape character")
+        raise ValueError("a pattern that does not end in its escape character")
     return elements
 
 
 class Pattern:
-    """A pattern to compare many values with. Raises ValueError if it ends in the escape character."""
+    """A pattern to compare many values with. Raises ValueError, whose text says what was expected."""
 
     __slots__ = ("_first", "_gaps", "_last", "_middle", "_shortest", "_whole")
 
@@ -118,6 +124,8 @@ class Pattern:
                 end -= 1
             gaps[-1] += begin
             if begin < end:
+                if end - begin > MAX_WILD and ONE in piece[begin:end]:
+                    raise ValueError(f"at most {MAX_WILD} characters between two %, if one of them is _")
                 middle.append(Piece(piece[begin:end]))
                 gaps.append(0)
             gaps[-1] += len(piece) - end

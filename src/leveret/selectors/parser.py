@@ -82,6 +82,7 @@ class _Parser:
         self._token: Token = self._tokens[0]
         self._terms = 0
         self._depth = 0
+        self._likes = 0
 
     def selector(self) -> Node:
         start = self._token
@@ -211,8 +212,11 @@ class _Parser:
                 raise self._error_at(quoted, "one character in quotes")
         try:
             Pattern(pattern, escape)
-        except ValueError:
-            raise self._error_at(position, "a pattern that does not end in its escape character") from None
+        except ValueError as error:
+            raise self._error_at(position, str(error)) from None
+        self._likes += 1
+        if self._likes > self._limits.likes:
+            raise self._error_at(position, f"at most {self._limits.likes} times LIKE")
         return self._built(Like(operand, pattern, escape, negated))
 
     def _string(self, expected: str) -> str:

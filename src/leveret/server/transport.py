@@ -6,11 +6,10 @@ import asyncio
 import logging
 import select
 import ssl
-from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import dataclass, field
 from functools import partial
-from math import ceil
 from typing import Any
 
 from leveret.protocols.detect import (
@@ -27,6 +26,8 @@ from leveret.protocols.opening import make_session
 from leveret.protocols.peer import Peer
 from leveret.protocols.services import Services
 from leveret.protocols.session import Session
+from leveret.server.admission import Admission
+from leveret.server.tls import COMPLETE, INCOMPLETE, TlsProtocol, hello_state
 
 log = logging.getLogger("leveret.server")
 
@@ -34,16 +35,44 @@ log = logging.getLogger("leveret.server")
 HIGH_WATER = 1 << 20
 # What is read from a socket at once.
 READ_OCTETS = 256 << 10
+# The same before the client has opened its connection: TLS keeps memory for as much as was ever read at once.
+READ_BEFORE_OPEN = 8 << 10
+
+
+@dataclass(slots=True)
+class Sockets:
+    """What all sockets of a server share.
+
+    accepted   those that are open
+    admission  those of them whose clients have not opened a connection
+    room       READ_OCTETS that all of them are read into, one after the other. A piece of memory of that size for each
+               read, of which a message or two remain, leaves holes in the heap into which the next one does not fit: the
+               process would grow for as long as it has traffic.
+    room_before_open  the part of it for sockets whose clients have not opened a connection
+    """
+
+    services: Services
+    loop: asyncio.AbstractEventLoop
+    executor: Executor
+    handshake_timeout: float
+    admission: Admission
+    accepted: set[SocketProtocol] = field(default_factory=set)
+    room: memoryview = field(default_factory=lambda: memoryview(bytearray(READ_OCTETS)))
+    room_before_open: memoryview = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.room_before_open = self.room[:READ_BEFORE_OPEN]
 
 
 class SocketPeer(Peer):
     """What a session may ask of its socket."""
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, executor: Executor) -> None:
+    def __init__(self, transport: asyncio.Transport, sockets: Sockets, on_open: Callable[[], None]) -> None:
         super().__init__()
         self._transport = transport
-        self._loop = loop
-        self._executor = executor
+        self._loop = sockets.loop
+        self._executor = sockets.executor
+        self._on_open = on_open
         self._timers: list[asyncio.TimerHandle] = []
         address = transport.get_extra_info("peername") or ("", 0)
         own = transport.get_extra_info("sockname") or ("", 0)
@@ -54,6 +83,9 @@ class SocketPeer(Peer):
         self.tls = tls is not None
         if tls is not None:
             self.certificate = tls.getpeercert() or None
+
+    def opened(self) -> None:
+        self._on_open()
 
     def write(self, data: bytes) -> None:
         self._transport.write(data)
@@ -96,16 +128,20 @@ class SocketPeer(Peer):
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
+        self._on_open = _nothing
 
     def run_blocking(self, function: Callable[[], Any], done: Callable[[Any], None]) -> None:
         future = self._loop.run_in_executor(self._executor, function)
-        future.add_done_callback(partial(_report, done))
+        future.add_done_callback(partial(self._report, done))
+
+    def _report(self, done: Callable[[Any], None], future: asyncio.Future[Any]) -> None:
+        if not future.cancelled():
+            error = future.exception()
+            done(error if error is not None else future.result())
 
 
-def _report(done: Callable[[Any], None], future: asyncio.Future[Any]) -> None:
-    if not future.cancelled():
-        error = future.exception()
-        done(error if error is not None else future.result())
+def _nothing() -> None:
+    """The socket is closed."""
 
 
 def _reader_of(transport: asyncio.Transport) -> Any:
@@ -134,28 +170,25 @@ def _shown(address: Any) -> str:
 class SocketProtocol(asyncio.BufferedProtocol):
     """One accepted socket. Once the protocol is known, octets go straight to its session.
 
-    `tls` is what a client of a plain listener gets who asks for TLS, by the protocol header of AMQP 1.0 for it or by
-    beginning with TLS at once; None where that cannot be. The handshake over, the same object is connected once more, to
-    the transport of TLS.
+    host      of the client
+    tls       what a client gets who asks for TLS, by the protocol header of AMQP 1.0 for it or by beginning with TLS at
+              once; None where that cannot be
+    tls_only  TLS is all that is spoken here
 
-    `room` is READ_OCTETS that all sockets of a server are read into, one after the other. A piece of memory of that
-    size for each read, of which a message or two remain, leaves holes in the heap into which the next one does not fit:
-    the process would grow for as long as it has traffic.
+    Nothing of TLS is made before the client's ClientHello has come. The handshake over, the same object is connected once
+    more, to the transport of TLS.
     """
 
-    def __init__(self, services: Services, loop: asyncio.AbstractEventLoop, executor: Executor,
-                 handshake_timeout: float, accepted: set[SocketProtocol], room: memoryview,
-                 tls: ssl.SSLContext | None = None) -> None:
-        self._services = services
-        self._loop = loop
-        self._executor = executor
-        self._handshake_timeout = handshake_timeout
-        self._accepted = accepted
-        self._room = room
+    def __init__(self, sockets: Sockets, host: str, tls: ssl.SSLContext | None, tls_only: bool) -> None:
+        self._sockets = sockets
+        self._host = host
         self._tls = tls
+        self._tls_only = tls_only
         self._first = b""
+        self._awaits_hello = False
         self._ignoring = False
         self._upgrading = False
+        self._room = sockets.room_before_open
         self._transport: asyncio.Transport | None = None
         self._reader: Any = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -167,19 +200,32 @@ class SocketProtocol(asyncio.BufferedProtocol):
         self._transport = transport
         self._reader = _reader_of(transport)
         transport.set_write_buffer_limits(high=HIGH_WATER)
-        self._accepted.add(self)
+        self._sockets.accepted.add(self)
         self._upgrading = False
         if self._deadline is None:
-            self._deadline = self._loop.call_later(self._handshake_timeout, self._too_slow)
-        if self._services.stopping:
+            self._deadline = self._sockets.loop.call_later(self._sockets.handshake_timeout, self._too_slow)
+        if self._sockets.services.stopping:
             transport.abort()
 
     def _too_slow(self) -> None:
-        session = self.session
-        if self._transport is not None and not (session is not None and session.opened):
+        if self._transport is not None:
             log.warning("%s: no connection opened within %g seconds (server.handshake_timeout), closing",
-                        _shown(self._transport.get_extra_info("peername")), self._handshake_timeout)
+                        _shown(self._transport.get_extra_info("peername")), self._sockets.handshake_timeout)
             self._transport.abort()
+
+    def _opened(self) -> None:
+        """The client has opened its connection: what holds for sockets that have not done so is over."""
+        self._room = self._sockets.room
+        self._sockets.admission.leave(self)
+        self._end_deadline()
+
+    def _end_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def is_waiting_for_broker(self) -> bool:
+        return self._peer is not None and self._peer.checking
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._room
@@ -195,19 +241,29 @@ class SocketProtocol(asyncio.BufferedProtocol):
     def _begin(self, data: bytes) -> None:
         """Find out which protocol the client speaks."""
         self._first += data
+        if self._awaits_hello:
+            self._take_hello()
+            return
         found = detect(self._first)
         if found == NEED_MORE:
             return
         transport = self._transport
         assert transport is not None
+        if self._tls_only and found != TLS_HELLO:
+            self._not_tls()
+            return
         if found in (TLS_HEADER, TLS_HELLO) and self._tls is not None:
-            self._begin_tls(found, self._tls)
+            if found == TLS_HEADER:
+                transport.write(HEADER_1_0_TLS)
+                self._first = self._first[HEADER_SIZE:]
+            self._awaits_hello = True
+            self._take_hello()
             return
         if found in (UNKNOWN, TLS_HEADER, TLS_HELLO):
             self._turn_away(found)
             return
-        self._peer = SocketPeer(transport, self._loop, self._executor)
-        session = make_session(found, self._peer, self._services)
+        self._peer = SocketPeer(transport, self._sockets, self._opened)
+        session = make_session(found, self._peer, self._sockets.services)
         self.session = session
         rest = self._first[HEADER_SIZE:]
         self._first = b""
@@ -230,34 +286,43 @@ class SocketProtocol(asyncio.BufferedProtocol):
         self._first = b""
         self._ignoring = True
 
-    def _begin_tls(self, found: int, context: ssl.SSLContext) -> None:
+    def _take_hello(self) -> None:
+        """Begin TLS once the client's ClientHello is there: until then only what it has sent of it costs memory."""
+        state = hello_state(self._first)
+        if state == COMPLETE:
+            self._begin_tls()
+        elif state != INCOMPLETE:
+            self._not_tls()
+
+    def _not_tls(self) -> None:
+        transport = self._transport
+        assert transport is not None
+        log.info("%s: TLS failed: expected a ClientHello, got %r", _shown(transport.get_extra_info("peername")),
+                 self._first[:HEADER_SIZE])
+        self._first = b""
+        self._ignoring = True
+        transport.close()
+
+    def _begin_tls(self) -> None:
         """Put TLS between the socket and this. What the client has sent of it already is read first.
 
         This is what `loop.start_tls` does, which cannot be given octets, and needs a task.
         """
-        transport = self._transport
-        assert transport is not None
+        transport, context = self._transport, self._tls
+        assert transport is not None and context is not None
         data = self._first
         self._first = b""
         self._tls = None
-        if found == TLS_HEADER:
-            transport.write(HEADER_1_0_TLS)
-            data = data[HEADER_SIZE:]
+        self._tls_only = self._awaits_hello = False
         # From now on the one that counts is that of TLS.
         transport.set_write_buffer_limits()
         self._upgrading = True
-        handshake: asyncio.Future[None] = self._loop.create_future()
+        handshake: asyncio.Future[None] = self._sockets.loop.create_future()
         handshake.add_done_callback(self._tls_began)
-        tls = SSLProtocol(self._loop, self, context, handshake, server_side=True,
-                          ssl_handshake_timeout=ceil(self._handshake_timeout))
+        tls = TlsProtocol(self._sockets.loop, self, context, handshake, self._sockets.handshake_timeout)
         transport.set_protocol(tls)
         tls.connection_made(transport)
-        while data and not transport.is_closing():
-            room = tls.get_buffer(-1)
-            size = min(len(room), len(data))
-            room[:size] = data[:size]
-            tls.buffer_updated(size)
-            data = data[size:]
+        tls.feed(data)
 
     def _tls_began(self, handshake: asyncio.Future[None]) -> None:
         """The handshake is over. Where it failed nobody else says that the connection is lost."""
@@ -285,10 +350,9 @@ class SocketProtocol(asyncio.BufferedProtocol):
         if isinstance(exc, ssl.SSLError):
             log.info("TLS failed: %s", exc)
         self._upgrading = False
-        self._accepted.discard(self)
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+        self._sockets.accepted.discard(self)
+        self._sockets.admission.leave(self)
+        self._end_deadline()
         if self.session is not None:
             self.session.connection_lost()
             self.session = None

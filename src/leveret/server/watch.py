@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from leveret.broker.broker import DEFAULT_PAGE_ABOVE
+from leveret.broker.failures import Failures
 from leveret.broker.log import FULL
 from leveret.protocols.services import Services
+
+log = logging.getLogger("leveret.server")
 
 INTERVAL = 0.25
 _PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
@@ -27,8 +32,30 @@ TRIM_INTERVAL = 1.0
 
 def resident_octets() -> int:
     """Memory of this process that is resident."""
-    with open("/proc/self/statm", "rb") as file:
-        return int(file.read().split()[1]) * _PAGE_SIZE
+    with ResidentMemory() as memory:
+        return memory.read()
+
+
+class ResidentMemory:
+    """Measures the resident memory of this process through a file that stays open: a process that has run out of file
+    descriptors must still notice when it runs out of memory."""
+
+    def __init__(self) -> None:
+        self._file = open("/proc/self/statm", "rb", buffering=0)  # noqa: SIM115
+
+    def __enter__(self) -> ResidentMemory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def read(self) -> int:
+        """Bytes."""
+        return int(os.pread(self._file.fileno(), 256, 0).split()[1]) * _PAGE_SIZE
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
 
 
 def give_back() -> None:
@@ -53,14 +80,29 @@ class Watch:
         self.most = DEFAULT_PAGE_ABOVE
         self.looks = 0
         self.trim_due = 0.0
+        self._memory = ResidentMemory()
+        self._steps: list[tuple[Callable[[], None], Failures]] = [
+            (step, Failures(log, f"the watch ({what})")) for what, step in (
+                ("memory", self._look_at_memory), ("paging out", self.broker.page_down), ("disk", self._look_at_disk),
+                ("sockets that are not read", self._look_at_peers), ("alarms", self._set_alarm))]
+
+    def close(self) -> None:
+        """The end of the watch."""
+        self._memory.close()
 
     def look(self) -> None:
-        """Measure, page out, raise or end alarms."""
-        self._look_at_memory()
-        self.broker.page_down()
-        self._look_at_disk()
+        """Measure, page out, raise or end alarms. A step that fails leaves the others, and its own last result, alone."""
+        for step, failures in self._steps:
+            try:
+                step()
+            except Exception as error:
+                failures.report(error)
+
+    def _look_at_peers(self) -> None:
         for session in list(self.services.sessions):
             session.check_peer()
+
+    def _set_alarm(self) -> None:
         reasons = []
         if self.memory_alarm:
             reasons.append("memory")
@@ -73,12 +115,12 @@ class Watch:
     def _look_at_memory(self) -> None:
         # Without a limit as with one that nothing reaches: what an earlier one has raised must end.
         limit = self.memory_limit or NO_LIMIT
-        resident = resident_octets()
+        resident = self._memory.read()
         if resident > limit * 0.5 and time.monotonic() >= self.trim_due:
             # What was freed may still stand in the allocator's arenas, and would keep the alarm on for ever.
             self.trim_due = time.monotonic() + TRIM_INTERVAL
             give_back()
-            resident = resident_octets()
+            resident = self._memory.read()
         self.resident = resident
         broker = self.broker
         most = DEFAULT_PAGE_ABOVE

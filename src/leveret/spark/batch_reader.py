@@ -23,11 +23,15 @@ from leveret.spark.topology import describe
 _OF_TRIGGERS: Final = ("maxMessagesPerTrigger", "maxBytesPerTrigger", "minMessagesPerTrigger", "maxTriggerDelay")
 
 
-def refuse_triggers(settings: Settings) -> None:
-    """`OptionError` for options that are for `readStream` alone."""
+def check_batch(settings: Settings) -> None:
+    """`OptionError` for options that are for `readStream` alone, and for a read that would lose messages in silence."""
     triggered = [option.name for option in OPTIONS if option.name in settings.given and option.name in _OF_TRIGGERS]
     if triggered:
         raise OptionError(f"option {triggered[0]}: not taken by read; it is for readStream")
+    if not settings.fail_on_data_loss and settings.loss_directory is None:
+        raise OptionError("option failOnDataLoss: false is taken by read with lossDirectory only, since a batch read has "
+                          "no progress that would show what was left out; expected a directory that the driver and all "
+                          "workers share")
 
 
 def ranges_of(settings: Settings, target: Target, control: ControlClient) -> list[Slice]:
@@ -64,7 +68,7 @@ class StreamBatchReader(DataSourceReader):
     that by `ranges`."""
 
     def __init__(self, settings: Settings, target: Target, ranges: Sequence[Slice] | None = None) -> None:
-        refuse_triggers(settings)
+        check_batch(settings)
         self.settings = settings
         self.target = target
         self.ranges = ranges

@@ -27,6 +27,7 @@ from leveret.client.message import Message
 from leveret.segments.packed import PackDamaged, Packed
 from leveret.spark.connection import PATIENCE, ControlClient, Endpoint
 from leveret.spark.errors import DataLoss, OffsetError, ReadFailed, RequestRefused
+from leveret.spark.losses import note_loss
 from leveret.spark.topology import describe
 
 log = logging.getLogger("leveret.spark")
@@ -46,13 +47,14 @@ class StreamFetch:
     """The messages of one stream from an offset to before another, as packs in order.
 
     routing_keys  the pattern of those that are sent at all
-    loser  the holder under which the broker is told what was lost; None: it is only logged
+    loser  the holder under which the broker is told what was lost, None for none
+    losses  a directory for files that say it, None for none
     lost   messages that retention had taken before they were read, where that is no error
     """
 
     def __init__(self, endpoint: Endpoint, stream: str, id: str, *, prefetch: int | None = None,
                  routing_keys: str | None = None, fail_on_data_loss: bool = True, loser: str | None = None,
-                 patience: float = PATIENCE) -> None:
+                 losses: str | None = None, patience: float = PATIENCE) -> None:
         self.endpoint = endpoint
         self.stream = stream
         self.id = id
@@ -60,6 +62,7 @@ class StreamFetch:
         self.routing_keys = routing_keys
         self.fail_on_data_loss = fail_on_data_loss
         self.loser = loser
+        self.losses = losses
         self.patience = patience
         self.lost = 0
         # Everything before it was handed out, or is lost.
@@ -159,6 +162,8 @@ class StreamFetch:
         if self.fail_on_data_loss:
             raise DataLoss(f"{what}; failOnDataLoss=false leaves them out")
         log.warning("%s; they are left out (failOnDataLoss=false)", what)
+        if self.losses is not None:
+            note_loss(self.losses, self.stream, self._at, stop)
         self._tell_lost(self._at, stop)
         self.lost += count
         self._at = stop

@@ -27,7 +27,7 @@ from leveret.segments.errors import SegmentError
 from leveret.segments.manifest import Segment
 from leveret.segments.reader import open_segment
 from leveret.spark import values
-from leveret.spark.batch_reader import StreamBatchReader, ranges_of, refuse_triggers, with_segments
+from leveret.spark.batch_reader import StreamBatchReader, check_batch, ranges_of, with_segments
 from leveret.spark.connection import ControlClient, endpoint_of
 from leveret.spark.errors import OptionError, ReadFailed
 from leveret.spark.holding import Holding
@@ -69,7 +69,7 @@ def load(spark: SparkSession, /, *, hold: str = "1h", **options: Any) -> DataFra
     """
     given = {name: _text(value) for name, value in options.items()}
     settings = read_options(given)
-    refuse_triggers(settings)
+    check_batch(settings)
     columns = table_schema(settings.columns).names
     control = ControlClient(endpoint_of(settings), patience=PATIENCE_AT_FIRST)
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import closing
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, NamedTuple
@@ -74,12 +75,10 @@ class Renewal:
     def _run(self) -> None:
         pause = self.holding.seconds / 3
         while not self._over.wait(pause):
-            # A connection that is idle for minutes is not worth keeping.
-            control = ControlClient(self.endpoint, "leveret-spark-hold", pause)
             try:
-                for held in self.holding.held:
-                    hold(control, self.holding, held)
+                # A connection that is idle for minutes is not worth keeping.
+                with closing(ControlClient(self.endpoint, "leveret-spark-hold", pause)) as control:
+                    for held in self.holding.held:
+                        hold(control, self.holding, held)
             except Exception as error:
                 log.warning("segments may not stay until they are read, but are read over AMQP then: %s", error)
-            finally:
-                control.close()

@@ -112,7 +112,10 @@ OPTIONS: Final = (
            "task, and large ones as many as the machine of the driver has processors.", values.integer(1, 100_000)),
     Option("failOnDataLoss", "true, false", "true", (STREAM,),
            "Whether a query ends with an error when retention has taken messages that it has not read. Otherwise they are "
-           "counted and left out.", values.boolean),
+           "counted and left out; `read` then needs `lossDirectory`.", values.boolean),
+    Option("lossDirectory", "path", None, (STREAM,),
+           "A directory that the driver and all workers share: with `failOnDataLoss` `false`, a JSON file in it says of "
+           "each range of offsets that it was left out.", values.text),
     # What a row holds
     Option("columns", "names", None, _READS,
            "Columns to read, with commas between them; the others are not made. Left out, all.", values.names),
@@ -207,6 +210,7 @@ class Settings:
     max_trigger_delay: float
     min_partitions: int | None
     fail_on_data_loss: bool
+    loss_directory: str | None
     columns: tuple[str, ...] | None
     routing_key_filter: str | None
     headers_format: str

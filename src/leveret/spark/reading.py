@@ -50,6 +50,7 @@ class Reading:
     batch_rows: int = 16_384
     fail_on_data_loss: bool = True
     storage_options_file: str | None = None
+    loss_directory: str | None = None
 
     def batches(self, task: StreamPartition) -> Iterator[pa.RecordBatch]:
         """All of its slices, with the schema that Spark wants. The files of the batch are held meanwhile."""
@@ -63,7 +64,7 @@ def reading_of(settings: Settings) -> Reading:
     storage_options(settings.storage_options_file)
     return Reading(endpoint_of(settings), settings.columns, settings.history, settings.headers_format,
                    settings.routing_key_filter, settings.prefetch, settings.arrow_batch_rows, settings.fail_on_data_loss,
-                   settings.storage_options_file)
+                   settings.storage_options_file, settings.loss_directory)
 
 
 class BatchMaker:
@@ -167,7 +168,7 @@ class SliceReader:
         reading, part = self.reading, self.part
         fetch = StreamFetch(reading.endpoint, part.stream, part.id, prefetch=reading.prefetch,
                             routing_keys=reading.routing_key_filter, fail_on_data_loss=reading.fail_on_data_loss,
-                            loser=self._loser)
+                            loser=self._loser, losses=reading.loss_directory)
         for pack in fetch.read(self.position, stop):
             missing = pack.next - pack.first - pack.count
             if missing and reading.routing_key_filter is None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
+from leveret.security.patterns import Pattern
 from leveret.spark.connection import ControlClient
 from leveret.spark.errors import OptionError, RequestRefused
 from leveret.spark.options import BROWSE, LEASE, SPOOL, STREAM, Settings
@@ -93,8 +93,8 @@ def streams_of(target: Target, control: ControlClient) -> dict[str, int]:
             return {str(name): number for number, name in enumerate(found)}
         if target.kind == "streamPattern":
             found = control.request("stream.match", pattern=target.name)["streams"]
-            whole = re.compile(target.name)
-            return {str(name): 0 for name in sorted(found) if whole.fullmatch(name)}
+            pattern = Pattern(target.name, whole=True)
+            return {str(name): 0 for name in sorted(found) if pattern.matches(name)}
     except RequestRefused as error:
         raise OptionError(f"option {target.kind}: {error.message}") from None
     return {target.name: 0}

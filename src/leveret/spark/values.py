@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+
+from leveret.security.patterns import Pattern
 
 _INTEGER: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 _SIZE: Final = re.compile(r"([0-9]{1,15})\s*([kmgt]?)(?:i?b)?", re.ASCII | re.IGNORECASE)
@@ -89,9 +91,9 @@ def choice(*choices: str) -> Reader:
 def pattern(value: str) -> str:
     """A regular expression."""
     try:
-        re.compile(value)
-    except re.error as error:
-        raise BadValue(f"a regular expression ({error})") from None
+        Pattern(value, whole=True)
+    except ValueError as error:
+        raise BadValue(f"a regular expression of RE2 (it {error})") from None
     return text(value)
 
 
@@ -114,7 +116,7 @@ def timestamp(value: str) -> int:
         raise BadValue("milliseconds of Unix time, or a time such as 2026-05-01T12:00:00Z") from None
     if found.tzinfo is None:
         found = found.replace(tzinfo=UTC)
-    return int(found.timestamp() * 1000)
+    return (found - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
 
 
 def offsets(*keywords: str) -> Reader:

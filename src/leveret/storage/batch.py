@@ -22,7 +22,12 @@ CHUNK_OCTETS: Final = 1 << 20
 # Settlements that one row may hold, in words of four octets.
 SETTLED_WORDS: Final = 1 << 18
 
-ROW_VERSION: Final = 1
+# Of the columns. Those of version 1 had no checksums.
+ROW_VERSION: Final = 2
+FIRST_VERSION: Final = 1
+# Octets of the checksums that settled column and index end with, which are added when the row is written.
+SETTLED_SUM: Final = 4
+INDEX_SUMS: Final = 8
 _LITTLE: Final = sys.byteorder == "little"
 
 
@@ -228,9 +233,9 @@ def seal(draft: Draft, settled: bytes) -> RowImage:
     row.live = live
     row.lengths = to_words("I", entries)[4::6]
     row.live_octets = draft.octets - INDEX_SIZE * (count - live)
-    row.settled_octets = len(settled)
-    index = encode_index(entries, row.links, slots) if count else b""
-    row.size = len(settled) + len(index) + draft.octets - INDEX_SIZE * count
+    row.settled_octets = len(settled) + SETTLED_SUM if settled else 0
+    index = encode_index(entries, row.links, slots)
+    row.size = row.settled_octets + len(index) + INDEX_SUMS + draft.octets - INDEX_SIZE * count
     image = RowImage(row.id, settled, index, draft.pieces)
     if live:
         image.last = last_sequences(entries)
@@ -257,10 +262,14 @@ def encode_settled(words: array[int]) -> bytes:
 
 
 def decode_settled(column: bytes) -> array[int]:
-    """The words of a settled column, without the version; ValueError where it is damaged."""
+    """The words of a settled column, without version and checksum; ValueError where it is damaged."""
     words = to_words("I", column)
-    if words and words.pop(0) != ROW_VERSION:
-        raise ValueError("the settlements of a row begin with no known version")
+    if words:
+        version = words.pop(0)
+        if version == ROW_VERSION and words:
+            words.pop()  # the checksum
+        elif version != FIRST_VERSION:
+            raise ValueError("the settlements of a row begin with no known version")
     return words
 
 
@@ -282,11 +291,12 @@ class IndexReader:
             self.spills: array[int] = array("Q")
             return
         head = to_words("I", column[:24])
-        if len(head) != 6 or head[0] != ROW_VERSION:
+        if len(head) != 6 or not FIRST_VERSION <= head[0] <= ROW_VERSION:
             raise ValueError("the index of a row begins with no known version")
+        stop = len(column) - INDEX_SUMS if head[0] == ROW_VERSION else len(column)
         count = head[1]
         end = 24 + INDEX_SIZE * count
-        tables = to_words("Q", column[end:])
+        tables = to_words("Q", column[end:stop])
         links = head[2]
         identities = links + 2 * head[3]
         if links > count or len(tables) != identities + 2 * head[4]:
@@ -326,10 +336,8 @@ def copy_rows(plan: CopyPlan, columns: list[tuple[bytes, bytes, bytes]]) -> RowI
         if source.settled_of:
             _copy_settled(source, decode_settled(settled), words)
         base += len(source.slots)
-    index_column = b""
-    if base:
-        head = index_head(base, len(links), len(identities) // 2, len(spills) // 2)
-        index_column = b"".join((head, *entries, to_octets(links), to_octets(identities), to_octets(spills)))
+    head = index_head(base, len(links), len(identities) // 2, len(spills) // 2)
+    index_column = b"".join((head, *entries, to_octets(links), to_octets(identities), to_octets(spills)))
     return RowImage(plan.id, encode_settled(words) if words else b"", index_column, pieces)
 
 

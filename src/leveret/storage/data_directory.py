@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from leveret.broker.errors import StorageFailed
+from leveret.storage import disk
 
 try:
     import fcntl
@@ -28,8 +29,14 @@ class DirectoryLock:
 
     def __init__(self, directory: Path, name: str) -> None:
         try:
-            directory.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(directory / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            disk.make_directories(directory)
+            created = disk.create_file(directory / name)
+            self._file = os.open(directory / name, os.O_RDWR | os.O_CLOEXEC)
+            if created and hasattr(os, "fchown"):
+                # A command of root must not keep the broker's user out.
+                owner = os.stat(directory)
+                with contextlib.suppress(PermissionError):
+                    os.fchown(self._file, owner.st_uid, owner.st_gid)
         except OSError as error:
             raise StorageFailed(f"the data directory {directory} cannot be used: {error.strerror}; make it writable for"
                                 " the user that leveret runs as, or choose another with --data-dir") from None
@@ -42,11 +49,16 @@ class DirectoryLock:
                 process = f"process {holder}" if holder else "another process"
                 raise StorageFailed(f"the data directory {directory} is in use by {process}; stop that one first, or"
                                     " choose another directory with --data-dir") from None
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, f"{os.getpid()}\n".encode("ascii"), 0)
+        self._write(f"{os.getpid()}\n")
+
+    def _write(self, holder: str) -> None:
+        """Name the holder, for people to read. The lock holds without it, on a disk that fails or is full."""
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, holder.encode("ascii"), 0)
 
     def release(self) -> None:
-        os.ftruncate(self._file, 0)
+        self._write("")
         os.close(self._file)
 
 
@@ -66,7 +78,9 @@ class Reserve:
         if self.held or not self.size:
             return True
         try:
-            with open(self._path, "wb") as file:
+            self._path.unlink(missing_ok=True)
+            disk.create_file(self._path)
+            with open(self._path, "r+b") as file:
                 if hasattr(os, "posix_fallocate"):
                     os.posix_fallocate(file.fileno(), 0, self.size)
                 else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import struct
 from array import array
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from leveret.broker.bodies import Body, Spool
 from leveret.broker.errors import ContentTooLarge
 from leveret.broker.log import Loaded, Located, Log, Row
 from leveret.broker.message import Message, Overlay
+from leveret.storage.checksums import Checksums, RowDamaged, decode_text
 from leveret.storage.loading import SPOOLED_OCTETS, RowReader
 from leveret.storage.records import (
     DELIVERY,
@@ -115,8 +117,11 @@ class LogReader:
 
     def __init__(self, path: Path) -> None:
         self._connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=5)
+        self._connection.text_factory = decode_text
         self._connection.execute("PRAGMA cache_size = -8192")
         self._readers: dict[int, RowReader] = {}
+        facts = dict(self._connection.execute("SELECT name, value FROM state WHERE name IN ('first_row', 'first_chunk')"))
+        self._checksums = Checksums(facts["first_row"], facts["first_chunk"])
 
     def close(self) -> None:
         self._connection.close()
@@ -136,21 +141,33 @@ class LogReader:
     def _reader(self, row_id: int) -> RowReader:
         reader = self._readers.get(row_id)
         if reader is None:
-            row = self._connection.execute("SELECT entries, data FROM log WHERE id = ?", (row_id,)).fetchone()
+            row = self._connection.execute("SELECT length(settled), entries, data FROM log WHERE id = ?",
+                                           (row_id,)).fetchone()
             if row is None:
                 raise RowGone(f"row {row_id} of the log has moved")
-            reader = RowReader(StoredRow(_NO_LOG, row_id, 0, GONE), row[0], row[1], self._chunks, None)
+            settled_size, index, data = row
+            try:
+                self._checksums.check_index(row_id, settled_size, index, len(data))
+                self._checksums.check_data(row_id, index, data)
+            except (RowDamaged, TypeError, struct.error) as error:
+                raise ValueError(f"row {row_id} of the log is damaged: {error}") from None
+            reader = RowReader(StoredRow(_NO_LOG, row_id, 0, GONE), index, data, self._chunks, None)
             if len(self._readers) >= _KEPT:
                 del self._readers[next(iter(self._readers))]
             self._readers[row_id] = reader
         return reader
 
     def _chunks(self, first: int, count: int) -> list[bytes]:
-        chunks = [data for (data,) in self._connection.execute(
-            "SELECT data FROM chunk WHERE id BETWEEN ? AND ? ORDER BY id", (first, first + count - 1))]
-        if len(chunks) != count:
+        rows = self._connection.execute("SELECT id, data, crc FROM chunk WHERE id BETWEEN ? AND ? ORDER BY id",
+                                        (first, first + count - 1)).fetchall()
+        if len(rows) != count:
             raise RowGone(f"chunks {first} to {first + count - 1} of the log have moved")
-        return chunks
+        for chunk_id, data, found in rows:
+            try:
+                self._checksums.check_chunk(chunk_id, data, found)
+            except (RowDamaged, TypeError, struct.error) as error:
+                raise ValueError(f"chunk {chunk_id} of the log is damaged: {error}") from None
+        return [data for _, data, _ in rows]
 
 
 def extract(columns: Columns, entries: RowReader, entry_slot: int, messages: RowReader, slot: int, count: int,

@@ -128,6 +128,9 @@ class Rebuilder:
         self._numbers: array[int] = array("I", range(1024))
         self._moved: dict[int, dict[int, int]] = {}
         self._updates: set[int] = set()
+        # Places of messages whose bodies are not there any more, and of live entries that have no message.
+        self.lost: set[int] = set()
+        self.dangling: list[int] = []
 
     # First pass
 
@@ -298,8 +301,9 @@ class Rebuilder:
                 if row.id << SLOT_BITS | slot in self._updates:
                     updates.append((row.id << SLOT_BITS | slot, place))
                     continue
-                if not place:
-                    raise ValueError(f"the message of record {slot} of row {row.id} is missing")
+                if not place or place in self.lost:
+                    self.dangling.append(row.id << SLOT_BITS | slot)
+                    continue
                 holder = self.rows[place >> SLOT_BITS]
                 message = place & SLOT_MASK
                 holder.need_links().foreign = True

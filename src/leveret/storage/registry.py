@@ -8,6 +8,7 @@ from pathlib import Path
 from leveret.broker.errors import StorageFailed
 from leveret.broker.log import Log
 from leveret.storage.memory import MemoryLog
+from leveret.storage.salvage import NOTHING_LOST, Salvage
 from leveret.storage.spool import FileSpool
 from leveret.storage.sqlite import RESERVE_OCTETS, SqliteLog
 
@@ -16,27 +17,27 @@ from leveret.storage.sqlite import RESERVE_OCTETS, SqliteLog
 Logs = tuple[Log, Log | None]
 
 
-def _make_sqlite(path: Path, synchronous: str, reserve: int, disk_free: int) -> Logs:
-    log = SqliteLog(path, synchronous=synchronous, reserve_bytes=reserve)
+def _make_sqlite(path: Path, synchronous: str, reserve: int, disk_free: int, salvage: Salvage) -> Logs:
+    log = SqliteLog(path, synchronous=synchronous, reserve_bytes=reserve, salvage=salvage)
     overflow = SqliteLog(path, durable=False)
     # Large bodies on their way in are refused before the disk is so full that everybody has to wait.
     log.spool = overflow.spool = FileSpool(path, disk_free, 2 * reserve)
     return log, overflow
 
 
-ENGINES: dict[str, Callable[[Path, str, int, int], Logs]] = {
+ENGINES: dict[str, Callable[[Path, str, int, int, Salvage], Logs]] = {
     "sqlite": _make_sqlite,
-    "memory": lambda path, synchronous, reserve, disk_free: (MemoryLog(), None),
+    "memory": lambda path, synchronous, reserve, disk_free, salvage: (MemoryLog(), None),
 }
 
 
 def make_logs(engine: str, path: Path, *, synchronous: str = "FULL", reserve: int = RESERVE_OCTETS,
-              disk_free: int = 0) -> Logs:
-    """The logs of the named engine that keeps its data in the directory `path`.
+              disk_free: int = 0, salvage: Salvage = NOTHING_LOST) -> Logs:
+    """The logs of the named engine that keeps its data in the directory `path`. `salvage`: accepted losses.
 
     Raises `StorageFailed` for a name that is not an engine's.
     """
     make = ENGINES.get(engine)
     if make is None:
         raise StorageFailed(f"there is no storage engine {engine!r}; known are {', '.join(sorted(ENGINES))}")
-    return make(path, synchronous, reserve, disk_free)
+    return make(path, synchronous, reserve, disk_free, salvage)

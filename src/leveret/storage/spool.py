@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, Final
 
 from leveret.broker.bodies import Spool, StoredBody
 from leveret.broker.errors import ContentTooLarge
+from leveret.broker.failures import Failures
 
 log = logging.getLogger("leveret.storage")
 
@@ -71,6 +72,7 @@ class FileSpool(Spool):
         self._thread: threading.Thread | None = None
         # Octets that contents in arrival have been promised and not yet written.
         self._expected = 0
+        self._failures = Failures(log, "giving the space of large bodies back")
 
     @property
     def blocks(self) -> int:
@@ -152,7 +154,10 @@ class FileSpool(Spool):
             blocks, expected = returned
             with self._lock:
                 self._expected -= expected
-            self._release_space(blocks)
+            try:
+                self._release_space(blocks)
+            except Exception as error:
+                self._failures.report(error)  # the blocks are used again all the same
             with self._lock:
                 for block in blocks:
                     self._states[block] = _FREE

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from leveret.broker.errors import StorageFailed
 from leveret.broker.log import FAILED, Recovery
+from leveret.storage import disk
 from leveret.storage.batched import BatchedLog
 from leveret.storage.data_directory import DirectoryLock, Reserve
+from leveret.storage.presence import LogFiles
+from leveret.storage.salvage import NOTHING_LOST, Salvage
 from leveret.storage.sqlite_store import SqliteStore
 from leveret.storage.worker import StoreBroken, StoreFull, Worker
+
+logger = logging.getLogger("leveret.storage")
 
 RESERVE_OCTETS: Final = 16 << 20
 
@@ -24,10 +30,11 @@ class SqliteLog(BatchedLog):
     durable        False for a file that is thrown away at the start and never synced (paging of transient messages)
     reserve_bytes  octets held back for the day on which the disk is full; below so much free space the state is FULL.
                    0 for neither
+    salvage        which losses the operator has accepted for this start
     """
 
     def __init__(self, path: Path, *, shard: int = 0, synchronous: str = "FULL", durable: bool = True,
-                 reserve_bytes: int = RESERVE_OCTETS) -> None:
+                 reserve_bytes: int = RESERVE_OCTETS, salvage: Salvage = NOTHING_LOST) -> None:
         super().__init__(shard)
         if synchronous not in ("FULL", "EXTRA"):
             raise ValueError("synchronous must be FULL or EXTRA: anything less loses what was confirmed")
@@ -35,6 +42,8 @@ class SqliteLog(BatchedLog):
         self.name = f"log-{shard}" if durable else f"overflow-{shard}"
         self._synchronous = synchronous if durable else "OFF"
         self._durable = durable
+        self._salvage = salvage if durable else NOTHING_LOST
+        self._files = LogFiles(path, self.name)
         self._reserve_bytes = reserve_bytes if durable else 0
         self._lock: DirectoryLock | None = None
         self._store: SqliteStore | None = None
@@ -51,12 +60,16 @@ class SqliteLog(BatchedLog):
         """
         self._lock = DirectoryLock(self.path, f"{self.name}.lock")
         try:
-            if not self._durable:
+            if self._durable:
+                self._look_for_files()
+            else:
                 self._remove_file()
             reserve = Reserve(self.path / f"{self.name}.reserve", self._reserve_bytes)
             reserve.take()
-            self._store = SqliteStore(self.file, self._synchronous, reserve)
+            self._store = SqliteStore(self.file, self._synchronous, reserve, self._salvage)
             rebuilt = self._store.recover(self)
+            if self._durable:
+                self._mark()
             reason = self._store.space(0)
             if reason:
                 self.changed("full", reason)
@@ -64,6 +77,29 @@ class SqliteLog(BatchedLog):
             self._release()
             raise
         return self.adopt(rebuilt)
+
+    def _look_for_files(self) -> None:
+        """Raise `StorageFailed` if files are missing that were there, unless that is accepted."""
+        missing = self._files.missing()
+        if not missing:
+            return
+        if not self._salvage.accept_missing:
+            raise StorageFailed(f"{missing}; restore the directory {self.path} from a backup; or, to start with what is"
+                                " left and lose the rest (users and permissions too, if the database is gone), start once"
+                                " with --accept-missing")
+        logger.error("started with --accept-missing although %s", missing)
+        try:
+            self._files.put_aside()
+        except OSError as error:
+            raise StorageFailed(f"{self._files.wal} cannot be renamed: {error.strerror}") from None
+
+    def _mark(self) -> None:
+        try:
+            self._files.mark()
+        except OSError as error:
+            if error.errno in disk.NO_SPACE:
+                return  # consumers of a log that was there before may free some; a later start will write it
+            raise StorageFailed(f"{self._files.marker} cannot be written: {error.strerror}") from None
 
     def start(self, post: Callable[[Callable[[], None]], None]) -> None:
         assert self._store is not None, "the log is not open"

@@ -2,7 +2,8 @@
 
 `log(id, settled, entries, data)` has a row for each commit (or piece of one), with the index before the data, so that
 reading the index does not touch the data's pages. `chunk` has the pieces of large bodies, `metadata` the definitions,
-`mark` the sequence numbers that each queue may have used, `state` the rest. An ordinary commit is one statement: an
+`mark` the sequence numbers that each queue may have used, `state` the rest. Everything has a checksum: rows of `log` in
+their columns (see `checksums`), the others in a column `crc`. An ordinary commit is one statement: an
 insert into the view `turn`, whose trigger also deletes rows. Each statement gives up the interpreter's lock once, and
 getting it back from a busy event loop costs up to a switch interval.
 """
@@ -10,6 +11,7 @@ getting it back from a busy event loop costs up to a switch interval.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sqlite3
 import struct
@@ -18,15 +20,23 @@ from typing import Final
 
 from leveret.broker.errors import StorageFailed
 from leveret.broker.log import Log
+from leveret.storage import disk
 from leveret.storage.batch import BodyPart, ChunkPart, Commit, CopyPlan, RowImage, copy_rows
 from leveret.storage.checkpointer import Checkpointer
+from leveret.storage.checksums import Checksums, RowDamaged, chunk_sum, decode_text, definition_sum, number_sum, row_columns
 from leveret.storage.data_directory import LOCKS, Reserve
 from leveret.storage.recovery import Rebuilder, Rebuilt
+from leveret.storage.rows import SLOT_BITS, SLOT_MASK
+from leveret.storage.salvage import NOTHING_LOST, Salvage
+from leveret.storage.verification import STATE, LogCheck, Repair, read_marks, read_metadata, read_state
 from leveret.storage.worker import StoreBroken, StoreFull
+
+logger = logging.getLogger("leveret.storage")
 
 # "Lvrt", in the header of the file.
 APPLICATION_ID: Final = 0x4C767274
-FORMAT_VERSION: Final = 1
+# 1 had no checksums.
+FORMAT_VERSION: Final = 2
 PAGE_OCTETS: Final = 4096
 
 # A checkpoint begins when the write-ahead log has grown by this many pages, and when the engine is idle.
@@ -40,17 +50,22 @@ SHORT_CHECKPOINT_PAGES: Final = 128
 # Free pages that stay in the file for the next messages, and how many are given back in one step.
 SPARE_PAGES: Final = 2048
 VACUUM_PAGES: Final = 1024
+# A commit that could not be written failed for want of space if so much more than it has cannot be written either.
+PROBE_OCTETS: Final = 1 << 20
+_MALFORMED: Final = (ValueError, IndexError, KeyError, TypeError, struct.error)
+# Writes to the database, the write-ahead log and its index. In them a full quota is an I/O error for SQLite.
+_FAILED_WRITES: Final = (sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_TRUNCATE, sqlite3.SQLITE_IOERR_SHMSIZE)
 # Files up to this size are checked whole after an unclean stop.
 CHECK_OCTETS: Final = 64 << 20
 
 _SCHEMA: Final = (
     "CREATE TABLE log(id INTEGER PRIMARY KEY, settled BLOB, entries BLOB, data BLOB)",
-    "CREATE TABLE chunk(id INTEGER PRIMARY KEY, data BLOB)",
-    "CREATE TABLE metadata(kind TEXT, key BLOB, value BLOB, PRIMARY KEY (kind, key)) WITHOUT ROWID",
-    "CREATE TABLE mark(queue INTEGER PRIMARY KEY, seq INTEGER)",
-    "CREATE TABLE state(name TEXT PRIMARY KEY, value INTEGER) WITHOUT ROWID",
-    "INSERT INTO state VALUES ('clean', 1), ('next_row', 1)",
+    "CREATE TABLE chunk(id INTEGER PRIMARY KEY, data BLOB, crc INTEGER)",
+    "CREATE TABLE metadata(kind TEXT, key BLOB, value BLOB, crc INTEGER, PRIMARY KEY (kind, key)) WITHOUT ROWID",
+    "CREATE TABLE mark(queue INTEGER PRIMARY KEY, seq INTEGER, crc INTEGER)",
+    "CREATE TABLE state(name TEXT PRIMARY KEY, value INTEGER, crc INTEGER) WITHOUT ROWID",
 )
+_MIGRATION: Final = tuple(f"ALTER TABLE {table} ADD COLUMN crc INTEGER" for table in ("chunk", "metadata", "mark", "state"))
 
 _TURN: Final = (
     "CREATE TEMP VIEW turn AS SELECT 0 AS id, NULL AS settled, NULL AS entries, NULL AS data, NULL AS dead",
@@ -59,21 +74,20 @@ _TURN: Final = (
     " DELETE FROM log WHERE id IN (SELECT value FROM json_each(new.dead)); END",
 )
 _INSERT: Final = "INSERT INTO log VALUES (?, ?, ?, ?)"
+_PUT: Final = "INSERT OR REPLACE INTO metadata VALUES (?, ?, ?, ?)"
+_MARK: Final = "INSERT OR REPLACE INTO mark VALUES (?, ?, ?)"
+_STATE: Final = "INSERT OR REPLACE INTO state VALUES (?, ?, ?)"
 _INSERT_AND_DELETE: Final = "INSERT INTO turn VALUES (?, ?, ?, ?, ?)"
 _DELETE: Final = "DELETE FROM log WHERE id IN (SELECT value FROM json_each(?))"
+
+
+def _set_state(connection: sqlite3.Connection, name: str, value: int) -> None:
+    connection.execute(_STATE, (name, value, number_sum(name, value)))
 
 
 def _explain(error: sqlite3.Error) -> str:
     name = getattr(error, "sqlite_errorname", None)
     return f"{error} ({name})" if name else str(error)
-
-
-def _translated(error: sqlite3.Error) -> Exception:
-    """What an error of SQLite means for the log."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code == sqlite3.SQLITE_FULL:
-        return StoreFull("no space is left for the log")
-    return StoreBroken(_explain(error))
 
 
 def _joined(parts: list[ChunkPart]) -> bytes:
@@ -88,16 +102,22 @@ class SqliteStore:
     """One database file, one connection (and another for checkpoints beside commits). Implements `worker.Store`.
 
     synchronous  FULL or EXTRA; OFF for a file that need not outlive the process
+    salvage      which losses the operator has accepted for this start
     """
 
-    def __init__(self, path: Path, synchronous: str, reserve: Reserve) -> None:
+    def __init__(self, path: Path, synchronous: str, reserve: Reserve, salvage: Salvage = NOTHING_LOST) -> None:
         self.path = path
+        self._salvage = salvage
         self.reserve = reserve
         self._synchronous = synchronous
         self._wal_pages = 0
         self._short = False
         # A file of its own needs no sync, and so no checkpoint takes long.
         self._shared = LOCKS and synchronous != "OFF"
+        self.checksums = Checksums(0, 0)
+        self._version = FORMAT_VERSION
+        self._keeper: sqlite3.Connection | None = None
+        self._finished = False
         self._connection: sqlite3.Connection = self._open()
         self.checkpointer: Checkpointer | None = None
 
@@ -105,14 +125,24 @@ class SqliteStore:
 
     def connect(self) -> sqlite3.Connection:
         """A bare connection to the file."""
-        return sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=0, cached_statements=64)
+        connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=0,
+                                     cached_statements=64)
+        connection.text_factory = decode_text
+        return connection
 
     def _open(self) -> sqlite3.Connection:
         connection: sqlite3.Connection | None = None
         try:
+            # SQLite gives its other files the mode of this one.
+            if disk.create_file(self.path):
+                disk.sync_directory(self.path.parent)
             connection = self.connect()
             if not self._shared:
                 connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+            if Path(f"{self.path}-journal").exists():
+                # A crash interrupted the creation: roll it back, which a connection that may only read cannot.
+                connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+            self._keep_wal()
             application = connection.execute("PRAGMA application_id").fetchone()[0]
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
@@ -124,24 +154,39 @@ class SqliteStore:
                                     f" {FORMAT_VERSION}; install the leveret that wrote it, or a later one")
             if not tables:
                 self._create(connection)
+                self._keep_wal()
+            else:
+                self._version = version
             self._configure(connection)
+        except OSError as error:
+            raise StorageFailed(f"{self.path} cannot be made: {error.strerror}") from None
         except sqlite3.Error as error:
-            if connection is not None:
-                connection.close()
+            self._close(connection)
             raise self._unopened(error) from None
         except StorageFailed:
-            if connection is not None:
-                connection.close()
+            self._close(connection)
             raise
         return connection
 
+    def _keep_wal(self) -> None:
+        """Have the write-ahead log outlive `close` unless the log was finished: SQLite deletes it with the last connection,
+        and a database that was not closed properly must have one (see `presence`). A connection that may only read is not
+        able to, and keeps the others from being the last."""
+        if self._shared and self._keeper is None and self.path.stat().st_size:
+            self._keeper = sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None,
+                                           check_same_thread=False, timeout=0)
+            self._keeper.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+
     def _create(self, connection: sqlite3.Connection) -> None:
+        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
         connection.execute(f"PRAGMA page_size = {PAGE_OCTETS}")
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("BEGIN IMMEDIATE")
         for statement in _SCHEMA:
             connection.execute(statement)
+        for name in STATE:
+            _set_state(connection, name, 1)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
         connection.execute("COMMIT")
@@ -180,15 +225,20 @@ class SqliteStore:
                                  " first, or choose another directory with --data-dir")
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             return self.damaged(_explain(error))
-        if code == sqlite3.SQLITE_FULL:
+        if code == sqlite3.SQLITE_FULL or self._over_quota(error, 0):
             return StorageFailed(f"no space is left to open {self.path}; free some, then start again")
         return StorageFailed(f"{self.path} cannot be opened: {_explain(error)}")
 
     def damaged(self, why: str) -> StorageFailed:
         """The refusal for a damaged file."""
-        return StorageFailed(f"{self.path} is damaged ({why}); restore the directory {self.path.parent} from a backup, or"
-                             f" move it away to begin anew, and save what can be read of it with"
-                             f" `sqlite3 {self.path.name} .recover`")
+        if self._salvage.drop_damaged:
+            way = "--drop-damaged cannot help, because the structure of the file is damaged"
+        else:
+            way = (f"or start once with --drop-damaged, which gives up what is damaged and logs what that was"
+                   f" (`leveret check {self.path.parent}` lists all of it)")
+        return StorageFailed(f"{self.path} is damaged ({why}); restore the directory {self.path.parent} from a backup;"
+                             f" {way}; or move the directory away to begin"
+                             f" anew, and save what can be read of it with `sqlite3 {self.path.name} .recover`")
 
     # Recovery
 
@@ -198,7 +248,7 @@ class SqliteStore:
             return self._recover(log)
         except sqlite3.Error as error:
             raise self._unopened(error) from None
-        except (ValueError, IndexError, KeyError, TypeError, struct.error) as error:
+        except _MALFORMED as error:
             raise self.damaged(str(error)) from None
 
     def _recover(self, log: Log) -> Rebuilt:
@@ -206,47 +256,170 @@ class SqliteStore:
         rebuilt = Rebuilt()
         recovery = rebuilt.recovery
         state = dict(execute("SELECT name, value FROM state"))
-        recovery.clean = bool(state["clean"])
-        if not recovery.clean and self.path.stat().st_size <= CHECK_OCTETS:
-            verdict = execute("PRAGMA quick_check(1)").fetchone()[0]
-            if verdict != "ok":
-                raise self.damaged(verdict)
-        recovery.metadata = {
-            (kind, key.decode("utf-8", "surrogateescape")): value
-            for kind, key, value in execute("SELECT kind, key, value FROM metadata")
-        }
-        recovery.last_seq = dict(execute("SELECT queue, seq FROM mark"))
-        rebuilder = Rebuilder(log)
-        last = 0
-        for row_id, settled, index_size, data_size in execute(
-                "SELECT id, settled, length(entries), length(data) FROM log ORDER BY id"):
-            rebuilder.settled(row_id, settled, index_size, data_size)
-            last = row_id
-        rebuilder.resolve_settled()
-        for row_id, index, data_size in execute("SELECT id, entries, length(data) FROM log ORDER BY id"):
-            rebuilder.index(row_id, index, data_size)
-        rebuilder.finish(rebuilt)
+        # Without that fact, which is damage then, nothing says that it was.
+        recovery.clean = state.get("clean") == 1
+        small = self.path.stat().st_size <= CHECK_OCTETS
+        if not recovery.clean and small and not self._salvage.drop_damaged:
+            self._check_structure()
+        if self._version < FORMAT_VERSION:
+            self._migrate()
+            state = dict(execute("SELECT name, value FROM state"))
+        if self._salvage.drop_damaged:
+            recovery.dropped = self._drop_damaged()
+            state = dict(execute("SELECT name, value FROM state"))
+        elif "damaged" in state or (not recovery.clean and small):
+            self._refuse_damage()
+        try:
+            last = self._read(log, rebuilt)
+        except _MALFORMED:
+            self._refuse_damage()
+            raise
         rebuilt.next_row = max(state["next_row"], last + 1)
         rebuilt.next_chunk = (execute("SELECT max(id) FROM chunk").fetchone()[0] or 0) + 1
-        execute("UPDATE state SET value = 0 WHERE name = 'clean'")
+        if "damaged" in state:
+            execute("DELETE FROM state WHERE name = 'damaged'")
+        _set_state(self._connection, "clean", 0)
         self._checkpoint("TRUNCATE")
         # Somebody who looks into the file by hand may hold it for a moment.
         execute("PRAGMA busy_timeout = 5000")
         self._open_checkpointer()
         return rebuilt
 
+    def _read(self, log: Log, rebuilt: Rebuilt) -> int:
+        """Read what the broker needs to know; returns the highest row id. ValueError where something is damaged."""
+        execute = self._connection.execute
+        recovery = rebuilt.recovery
+        facts = dict(read_state(self._connection))
+        self.checksums = Checksums(facts["first_row"], facts["first_chunk"])
+        recovery.metadata = {(kind, key.decode("utf-8", "surrogateescape")): value
+                             for kind, key, value in read_metadata(self._connection)}
+        recovery.last_seq = dict(read_marks(self._connection))
+        checksums = self.checksums
+        rebuilder = Rebuilder(log)
+        last = 0
+        for row_id, settled, index_size, data_size in execute(
+                "SELECT id, settled, length(entries), length(data) FROM log ORDER BY id"):
+            checksums.check_settled(row_id, settled)
+            rebuilder.settled(row_id, settled, index_size, data_size)
+            last = row_id
+        rebuilder.resolve_settled()
+        for row_id, settled_size, index, data_size in execute(
+                "SELECT id, length(settled), entries, length(data) FROM log ORDER BY id"):
+            checksums.check_index(row_id, settled_size, index, data_size)
+            rebuilder.index(row_id, index, data_size)
+        rebuilder.finish(rebuilt)
+        if rebuilder.dangling:
+            place = rebuilder.dangling[0]
+            raise ValueError(f"the message of record {place & SLOT_MASK} of row {place >> SLOT_BITS} is missing")
+        return last
+
+    def _migrate(self) -> None:
+        """Bring a log of format 1 to this one: definitions and marks get checksums now, rows when they are written anew."""
+        connection = self._connection
+        execute = connection.execute
+        execute("BEGIN IMMEDIATE")
+        for statement in _MIGRATION:
+            execute(statement)
+        definitions = execute("SELECT kind, key, value FROM metadata").fetchall()
+        connection.executemany(_PUT, ((*item, definition_sum(*item)) for item in definitions))
+        marks = execute("SELECT queue, seq FROM mark").fetchall()
+        connection.executemany(_MARK, ((queue, seq, number_sum(f"mark {queue}", seq)) for queue, seq in marks))
+        for name, value in execute("SELECT name, value FROM state").fetchall():
+            _set_state(connection, name, value)
+        next_row = execute("SELECT value FROM state WHERE name = 'next_row'").fetchone()[0]
+        last_row = execute("SELECT max(id) FROM log").fetchone()[0] or 0
+        last_chunk = execute("SELECT max(id) FROM chunk").fetchone()[0] or 0
+        _set_state(connection, "first_row", max(next_row, last_row + 1))
+        _set_state(connection, "first_chunk", last_chunk + 1)
+        _set_state(connection, "next_row", max(next_row, last_row + 1))
+        execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+        execute("COMMIT")
+        rows = execute("SELECT count(*) FROM log").fetchone()[0]
+        logger.info("%s was of format version %d and is of %d now: %d definitions have checksums, and %d rows get theirs"
+                    " when they are written anew", self.path, self._version, FORMAT_VERSION, len(definitions), rows)
+        self._version = FORMAT_VERSION
+
+    # Damage
+
+    def _check_structure(self) -> None:
+        """Raise `StorageFailed` if SQLite finds the file malformed."""
+        verdict = self._connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if verdict != "ok":
+            raise self.damaged(verdict)
+
+    def _refuse_damage(self) -> None:
+        """Raise `StorageFailed` if anything in the log is not what was written."""
+        findings = LogCheck(self._connection).run()
+        if findings:
+            shown = "; ".join(str(finding) for finding in findings[:3])
+            more = f"; and {len(findings) - 3} more" if len(findings) > 3 else ""
+            raise self.damaged(f"{shown}{more}")
+
+    def _drop_damaged(self) -> list[tuple[str, str]]:
+        """Drop what is damaged, and say in the log what that was; returns the kinds and keys of definitions."""
+        findings = LogCheck(self._connection).run()
+        if not findings:
+            logger.warning("%s: nothing is damaged, nothing is dropped", self.path)
+        for finding in findings:
+            logger.error("%s: dropped: %s", self.path, finding)
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            dropped = Repair(self._connection, findings).run()
+            self._check_structure()
+        except BaseException:
+            self._roll_back()
+            raise
+        self._connection.execute("COMMIT")
+        return dropped
+
+    def _damaged_row(self, row_id: int, error: Exception) -> StoreBroken:
+        """What reading a damaged row means."""
+        text = f"row {row_id} of the log is damaged: {error}"
+        with contextlib.suppress(sqlite3.Error, *_MALFORMED):
+            text = str(LogCheck(self._connection).finding_of(row_id, error))
+        self._remember_damage(row_id)
+        return StoreBroken(text)
+
+    def _unread(self, number: int, error: sqlite3.Error) -> Exception:
+        """What an error of SQLite means that came up while a row or chunk was read."""
+        self._remember_damage(number)
+        return self._translated(error)
+
+    def _remember_damage(self, number: int) -> None:
+        """Have the next start check everything. A commit that was under way is given up: it would be rolled back, and this
+        with it."""
+        self._roll_back()
+        with contextlib.suppress(sqlite3.Error):
+            _set_state(self._connection, "damaged", number)
+
     # Commits
 
     def commit(self, commit: Commit) -> None:
+        if self.checkpointer is not None:
+            self.checkpointer.committing()
         self._raise_checkpoint_error()
         try:
             self._write(commit)
         except sqlite3.Error as error:
             self._roll_back()
-            raise _translated(error) from None
+            raise self._translated(error, commit.octets) from None
         except StoreBroken:
             self._roll_back()
             raise
+
+    def _translated(self, error: sqlite3.Error, octets: int = 0) -> Exception:
+        """What an error of SQLite means for the log, when it was to write so many bytes."""
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
+            return StoreFull("no space is left for the log")
+        if self._over_quota(error, octets):
+            return StoreFull("no space is left for the log: the disk quota is used up")
+        return StoreBroken(_explain(error))
+
+    def _over_quota(self, error: sqlite3.Error, octets: int) -> bool:
+        """Whether a write failed for want of space. A sync that failed is an I/O error whatever the cause: nobody knows
+        what of earlier writes is on the disk."""
+        return (getattr(error, "sqlite_errorcode", 0) in _FAILED_WRITES
+                and disk.has_no_space(self.path.parent, octets + PROBE_OCTETS))
 
     def _roll_back(self) -> None:
         with contextlib.suppress(sqlite3.Error):
@@ -261,12 +434,12 @@ class SqliteStore:
         if not (commit.copies or commit.chunks or commit.dead_chunks or commit.puts or commit.marks or commit.next_row):
             if len(images) == 1:
                 image = images[0]
-                data = b"".join(image.pieces)
+                settled, index, data = row_columns(image)
                 self._wal_pages += len(data) // PAGE_OCTETS + 3
                 if dead is None:
-                    execute(_INSERT, (image.id, image.settled, image.index, data))
+                    execute(_INSERT, (image.id, settled, index, data))
                 else:
-                    execute(_INSERT_AND_DELETE, (image.id, image.settled, image.index, data, dead))
+                    execute(_INSERT_AND_DELETE, (image.id, settled, index, data, dead))
                 return
             if not images:
                 if dead is not None:
@@ -278,7 +451,8 @@ class SqliteStore:
         for plan in commit.copies:
             self._copy(plan)
         for chunk_id, pieces in commit.chunks:
-            execute("INSERT INTO chunk VALUES (?, ?)", (chunk_id, _joined(pieces)))
+            chunk = _joined(pieces)
+            execute("INSERT INTO chunk VALUES (?, ?, ?)", (chunk_id, chunk, chunk_sum(chunk_id, chunk)))
             self._wal_pages += 260
         for first, last in commit.dead_chunks:
             execute("DELETE FROM chunk WHERE id BETWEEN ? AND ?", (first, last))
@@ -289,26 +463,26 @@ class SqliteStore:
             if value is None:
                 execute("DELETE FROM metadata WHERE kind = ? AND key = ?", (kind, key))
             else:
-                execute("INSERT OR REPLACE INTO metadata VALUES (?, ?, ?)", (kind, key, value))
+                execute(_PUT, (kind, key, value, definition_sum(kind, key, value)))
         for queue_id, seq in commit.marks.items():
             if seq:
-                execute("INSERT OR REPLACE INTO mark VALUES (?, ?)", (queue_id, seq))
+                execute(_MARK, (queue_id, seq, number_sum(f"mark {queue_id}", seq)))
             else:
                 execute("DELETE FROM mark WHERE queue = ?", (queue_id,))
         if commit.next_row:
-            execute("UPDATE state SET value = ? WHERE name = 'next_row'", (commit.next_row,))
+            _set_state(self._connection, "next_row", commit.next_row)
         execute("COMMIT")
         self._wal_pages += 4 + len(commit.puts) + len(commit.marks)
 
     def _insert(self, image: RowImage) -> None:
-        data = b"".join(image.pieces)
+        settled, index, data = row_columns(image)
         self._wal_pages += len(data) // PAGE_OCTETS + 3
-        self._connection.execute(_INSERT, (image.id, image.settled, image.index, data))
+        self._connection.execute(_INSERT, (image.id, settled, index, data))
 
     def _copy(self, plan: CopyPlan) -> None:
         columns: list[tuple[bytes, bytes, bytes]] = []
         for source in plan.sources:
-            row = self._connection.execute("SELECT settled, entries, data FROM log WHERE id = ?", (source.id,)).fetchone()
+            row = self._fetch_row(source.id)
             if row is None:
                 raise StoreBroken(f"row {source.id} of the log is missing")
             columns.append(row)
@@ -317,22 +491,42 @@ class SqliteStore:
     # Reading
 
     def read_row(self, row_id: int) -> tuple[bytes, bytes] | None:
+        row = self._fetch_row(row_id)
+        return (row[1], row[2]) if row is not None else None
+
+    def _fetch_row(self, row_id: int) -> tuple[bytes, bytes, bytes] | None:
+        """The columns of a row, None if there is none. Raises `StoreBroken` if it is not what was written."""
         try:
-            row: tuple[bytes, bytes] | None = self._connection.execute(
-                "SELECT entries, data FROM log WHERE id = ?", (row_id,)).fetchone()
+            row: tuple[bytes, bytes, bytes] | None = self._connection.execute(
+                "SELECT settled, entries, data FROM log WHERE id = ?", (row_id,)).fetchone()
         except sqlite3.Error as error:
-            raise _translated(error) from None
+            raise self._unread(row_id, error) from None
+        if row is None:
+            return None
+        settled, index, data = row
+        try:
+            self.checksums.check_settled(row_id, settled)
+            self.checksums.check_index(row_id, len(settled), index, len(data))
+            self.checksums.check_data(row_id, index, data)
+        except (RowDamaged, TypeError, struct.error) as error:
+            raise self._damaged_row(row_id, error) from None
         return row
 
     def read_chunks(self, first: int, count: int) -> list[bytes]:
         try:
-            chunks = [data for (data,) in self._connection.execute(
-                "SELECT data FROM chunk WHERE id BETWEEN ? AND ? ORDER BY id", (first, first + count - 1))]
+            rows = self._connection.execute("SELECT id, data, crc FROM chunk WHERE id BETWEEN ? AND ? ORDER BY id",
+                                            (first, first + count - 1)).fetchall()
         except sqlite3.Error as error:
-            raise _translated(error) from None
-        if len(chunks) != count:
+            raise self._unread(first, error) from None
+        if len(rows) != count:
             raise StoreBroken(f"chunks {first} to {first + count - 1} of the log are missing")
-        return chunks
+        for chunk_id, data, found in rows:
+            try:
+                self.checksums.check_chunk(chunk_id, data, found)
+            except (RowDamaged, TypeError) as error:
+                self._remember_damage(chunk_id)
+                raise StoreBroken(f"chunk {chunk_id} of a large body is damaged: {error}") from None
+        return [data for _, data, _ in rows]
 
     # Housekeeping
 
@@ -355,7 +549,7 @@ class SqliteStore:
                 self._connection.executescript(f"PRAGMA incremental_vacuum({min(VACUUM_PAGES, free - SPARE_PAGES)})")
                 self._wal_pages += VACUUM_PAGES
         except sqlite3.Error as error:
-            raise _translated(error) from None
+            raise self._translated(error) from None
         if free > SPARE_PAGES:
             if self._wal_pages >= CHECKPOINT_PAGES:
                 self._finish_checkpoint("TRUNCATE")
@@ -382,7 +576,7 @@ class SqliteStore:
         try:
             self._checkpoint(mode)
         except sqlite3.Error as error:
-            raise _translated(error) from None
+            raise self._translated(error) from None
 
     def _checkpoint(self, mode: str) -> None:
         self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
@@ -390,7 +584,7 @@ class SqliteStore:
 
     def _raise_checkpoint_error(self) -> None:
         if self.checkpointer is not None and self.checkpointer.error is not None:
-            error = _translated(self.checkpointer.error)
+            error = self._translated(self.checkpointer.error)
             if isinstance(error, StoreFull):
                 self.checkpointer.error = None
             raise error
@@ -437,13 +631,21 @@ class SqliteStore:
         """Write the last commit and the mark of a clean end. Raises `StoreFull` or `StoreBroken`."""
         self.commit(commit)
         try:
-            self._connection.execute("UPDATE state SET value = 1 WHERE name = 'clean'")
+            _set_state(self._connection, "clean", 1)
+            self._finished = True
         except sqlite3.Error as error:
-            raise _translated(error) from None
+            raise self._translated(error) from None
 
     def close(self) -> None:
         """Release the file. Never raises."""
         if self.checkpointer is not None:
             self.checkpointer.close()
-        with contextlib.suppress(sqlite3.Error):
-            self._connection.close()
+        self._close(self._connection)
+
+    def _close(self, connection: sqlite3.Connection | None) -> None:
+        """Close a connection and the one that keeps the write-ahead log: this one first if the log needs none any more."""
+        keeper, self._keeper = self._keeper, None
+        for one in (keeper, connection) if self._finished else (connection, keeper):
+            if one is not None:
+                with contextlib.suppress(sqlite3.Error):
+                    one.close()

@@ -17,6 +17,7 @@ from typing import Final
 
 from leveret.broker.errors import ContentTooLarge
 from leveret.broker.staging import StagedBody, StagingPlace
+from leveret.storage import disk
 
 log = logging.getLogger("leveret.storage")
 
@@ -29,6 +30,7 @@ class StagedFiles(StagingPlace):
     """The directory. `keep_free`: octets of free space that uploads leave to everybody else."""
 
     def __init__(self, data_directory: Path, keep_free: int) -> None:
+        self.data_directory = data_directory
         self._directory = data_directory / DIRECTORY
         self.keep_free = keep_free
         # Octets that uploads were announced with, and that have not come.
@@ -39,7 +41,7 @@ class StagedFiles(StagingPlace):
     def create(self, name: str, size: int | None) -> StagedBody:
         needed = 0 if size is None else size * COPIES
         try:
-            self._directory.mkdir(mode=0o700, exist_ok=True)
+            disk.make_directories(self._directory)
             free = shutil.disk_usage(self._directory).free - self.keep_free - self._expected
             if free < max(needed, 1):
                 raise self.refusal(size or 0, "too little space is free on the disk")
@@ -144,12 +146,8 @@ class StagedFile(StagedBody):
         self.size = size
 
     def sync(self) -> None:
-        for path in (self._path, self._path.parent):
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(file)
-            finally:
-                os.close(file)
+        disk.sync_file(self._path)
+        disk.sync_directories(self._path.parent, self._place.data_directory)
 
     def close(self) -> None:
         if self._file >= 0:

@@ -46,10 +46,12 @@ def test_a_destination_that_goes_takes_its_bindings_with_it(exchange: Exchange) 
     for key in ("1", "2", "3"):
         exchange.bind(queue, key, {})
     exchange.bind(other, "1", {})
-    gone = exchange.unbind_destination(queue)
+    gone = list(exchange.unbind_destination(queue).values())
+    for binding in gone:
+        exchange.removed(binding)
     assert sorted(binding.routing_key for binding in gone) == ["1", "2", "3"]
     assert all(binding.destination is queue for binding in gone)
-    assert exchange.unbind_destination(queue) == []
+    assert exchange.unbind_destination(queue) == {}
     assert [binding.destination for binding in exchange.bindings()] == [other]
     assert matched(exchange, "1") == ["r"]
 

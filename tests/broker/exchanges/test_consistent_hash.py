@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leveret.broker.errors import PreconditionFailed
+from leveret.broker.exchanges.base import Effort
 from leveret.broker.exchanges.consistent_hash import ConsistentHashExchange
 from leveret.broker.exchanges.fanout import FanoutExchange
 from tests.broker.exchanges.support import Target
@@ -23,7 +24,7 @@ def bound(weights: dict[str, str]) -> ConsistentHashExchange:
 def placed(exchange: ConsistentHashExchange) -> dict[str, str]:
     placement = {}
     for key in KEYS:
-        (target,) = exchange.match(key, {}, "")
+        (target,) = exchange.match(key, {}, "", Effort())
         placement[key] = target.name
     return placement
 
@@ -59,7 +60,7 @@ def test_placement_depends_neither_on_order_nor_on_the_process() -> None:
     weights = {"q1": "1", "q2": "3", "q3": "2"}
     assert placed(bound(weights)) == placed(bound(dict(reversed(weights.items()))))
     exchange = bound(weights)
-    assert [exchange.match(key, {}, "")[0].name for key in KEYS[:12]] == PINNED
+    assert [exchange.match(key, {}, "", Effort())[0].name for key in KEYS[:12]] == PINNED
 
 
 # Placement must survive an upgrade: messages of one key must not change queues.
@@ -82,13 +83,13 @@ def test_a_queue_and_an_exchange_of_one_name_draw_apart() -> None:
     queue, other = Target("same"), FanoutExchange("same")
     exchange.bind(queue, "1", {})
     exchange.bind(other, "1", {})
-    chosen = [exchange.match(key, {}, "")[0] for key in KEYS]
+    chosen = [exchange.match(key, {}, "", Effort())[0] for key in KEYS]
     assert abs(chosen.count(queue) - 2000) < 100
     assert abs(chosen.count(other) - 2000) < 100
 
 
 def test_no_binding_no_destination() -> None:
-    assert ConsistentHashExchange("x").match("a", {}, "") == []
+    assert ConsistentHashExchange("x").match("a", {}, "", Effort()) == []
 
 
 def test_hash_header_replaces_the_routing_key() -> None:
@@ -97,11 +98,11 @@ def test_hash_header_replaces_the_routing_key() -> None:
     assert exchange.needs_property == ""
     for number in range(8):
         exchange.bind(Target(f"q{number}"), "1", {})
-    same = {exchange.match(key, {"tenant": "t1"}, "")[0].name for key in KEYS[:50]}
+    same = {exchange.match(key, {"tenant": "t1"}, "", Effort())[0].name for key in KEYS[:50]}
     assert len(same) == 1
-    spread = {exchange.match("k", {"tenant": f"t{number}"}, "")[0].name for number in range(200)}
+    spread = {exchange.match("k", {"tenant": f"t{number}"}, "", Effort())[0].name for number in range(200)}
     assert len(spread) == 8
-    assert len({exchange.match(key, {}, "")[0].name for key in KEYS[:50]}) == 1
+    assert len({exchange.match(key, {}, "", Effort())[0].name for key in KEYS[:50]}) == 1
 
 
 def test_hash_property_replaces_the_routing_key() -> None:
@@ -110,5 +111,5 @@ def test_hash_property_replaces_the_routing_key() -> None:
     assert exchange.needs_property == "message-id"
     for number in range(8):
         exchange.bind(Target(f"q{number}"), "1", {})
-    assert len({exchange.match(key, {}, "m1")[0].name for key in KEYS[:50]}) == 1
-    assert len({exchange.match("k", {}, f"m{number}")[0].name for number in range(200)}) == 8
+    assert len({exchange.match(key, {}, "m1", Effort())[0].name for key in KEYS[:50]}) == 1
+    assert len({exchange.match("k", {}, f"m{number}", Effort())[0].name for number in range(200)}) == 8

@@ -25,7 +25,8 @@ def test_direct_keeps_nothing_of_keys_that_went() -> None:
     queue = Target("q")
     for number in range(100):
         exchange.bind(queue, str(number), {})
-    exchange.unbind_destination(queue)
+    for binding in exchange.unbind_destination(queue).values():
+        exchange.removed(binding)
     assert exchange.by_key == {}
 
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.broker.exchanges import topic
+from leveret.broker.exchanges.base import Effort
 from leveret.broker.exchanges.topic import TopicExchange, split
 from tests.broker.exchanges.support import Target, matched
 
@@ -88,7 +89,8 @@ def test_unbinding_everything_leaves_an_empty_trie() -> None:
     queue = Target("q")
     for pattern in ("a.b.c", "a.*.c", "a.#", "#.#", "*.*", "", "a"):
         exchange.bind(queue, pattern, {})
-    exchange.unbind_destination(queue)
+    for binding in exchange.unbind_destination(queue).values():
+        exchange.removed(binding)
     assert exchange.root.is_empty()
 
 
@@ -122,7 +124,7 @@ class CountingWord(str):
 def steps(exchange: TopicExchange, key: str) -> int:
     """How many nodes a match asks for their children."""
     counter = [0]
-    exchange.match(CountingKey(key, counter), {}, "")
+    exchange.match(CountingKey(key, counter), {}, "", Effort())
     return counter[0]
 
 

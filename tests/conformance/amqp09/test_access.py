@@ -30,6 +30,9 @@ def prepare(channel: Channel, name: str) -> None:
 
 
 @pytest.mark.rule("0-9", "access.request.realm.validity")
+@pytest.mark.rule("0-9", "access-refused.constant")
+@pytest.mark.rule("0-9", "access.request.realm.validity.reply-code")
+@pytest.mark.rule("0-9", "access.request.text.refused")
 def test_unknown_and_inaccessible_realms_are_refused_alike(guarded: Guarded) -> None:
     texts = []
     for realm in (UNKNOWN, CLOSED):
@@ -49,7 +52,9 @@ def test_a_known_realm_is_granted(guarded: Guarded) -> None:
 
 
 @pytest.mark.rule("0-9", "access.request.exclusive.validity")
+@pytest.mark.rule("0-9", "access.request.exclusive.validity.reply-code")
 @pytest.mark.parametrize("first", [("exclusive", "read"), ("read",)], ids=["exclusive", "shared"])
+@pytest.mark.rule("0-9", "access.request.exclusive.text.alone")
 def test_exclusive_access_is_for_one_channel(connect: Connect, first: tuple[str, ...], name: str) -> None:
     peer = connect(REALM)
     holder, channel = peer.open(1), peer.open(2)
@@ -59,6 +64,7 @@ def test_exclusive_access_is_for_one_channel(connect: Connect, first: tuple[str,
 
 
 @pytest.mark.rule("0-9", "access.request.exclusive.validity")
+@pytest.mark.rule("0-9", "access.request.exclusive.validity.reply-code")
 def test_the_channel_with_the_only_ticket_may_have_it_exclusive(guarded: Guarded) -> None:
     channel = guarded()
     ticket(channel, "read", realm=SHARED)
@@ -74,6 +80,8 @@ def test_the_channel_with_the_only_ticket_may_have_it_exclusive(guarded: Guarded
 
 
 @pytest.mark.rule("0-9", "access.request-ok.per-channel")
+@pytest.mark.rule("0-9", "not-allowed.constant")
+@pytest.mark.rule("0-9", "access.request-ok.per-channel.reply-code")
 def test_a_ticket_of_another_channel_is_not_allowed(connect: Connect, own: str) -> None:
     peer = connect(REALM)
     first, second = peer.open(1), peer.open(2)
@@ -84,6 +92,7 @@ def test_a_ticket_of_another_channel_is_not_allowed(connect: Connect, own: str) 
 
 
 @pytest.mark.rule("0-9", "access.request-ok.per-channel")
+@pytest.mark.rule("0-9", "access.request-ok.per-channel.reply-code")
 def test_it_is_looked_at_where_there_are_no_realms_too(connect: Connect, name: str) -> None:
     peer = connect()
     first, second = peer.open(1), peer.open(2)
@@ -141,6 +150,9 @@ def call(channel: Channel, name: str, fields: dict[str, object], own: str, numbe
 
 
 @pytest.mark.parametrize(("method", "right", "fields"), TICKETED)
+@pytest.mark.rule("0-9", "exchange.declare.ticket.text.realm")
+@pytest.mark.rule("0-9", "queue.declare.ticket.text.realm")
+@pytest.mark.rule("0-9", "queue.purge.ticket.text.realm")
 def test_a_ticket_with_the_right_is_granted(guarded: Guarded, own: str, method: str, right: str,
                                             fields: dict[str, object]) -> None:
     channel = guarded()
@@ -153,8 +165,18 @@ def test_a_ticket_with_the_right_is_granted(guarded: Guarded, own: str, method: 
     channel.expect("channel.pong")
 
 
+@pytest.mark.rule("0-9", "not-found.constant")
 @pytest.mark.parametrize(("method", "right", "fields"), TICKETED)
 @pytest.mark.parametrize("wrong", ["rights", "none", "unknown", "realm"])
+@pytest.mark.rule("0-9", "exchange.declare.ticket.validity.reply-code")
+@pytest.mark.rule("0-9", "exchange.delete.ticket.validity.reply-code")
+@pytest.mark.rule("0-9", "queue.declare.ticket.validity.reply-code")
+@pytest.mark.rule("0-9", "basic.consume.ticket.01.reply-code")
+@pytest.mark.rule("0-9", "message.consume.ticket.01.reply-code")
+@pytest.mark.rule("0-9", "access.text.before-work")
+@pytest.mark.rule("0-9", "exchange.declare.ticket.text.same-realm")
+@pytest.mark.rule("0-9", "queue.declare.ticket.text.same-realm")
+@pytest.mark.rule("0-9", "queue.purge.ticket.text.realm")
 def test_any_other_ticket_is_refused(guarded: Guarded, own: str, method: str, right: str, fields: dict[str, object],
                                      wrong: str) -> None:
     channel = guarded()
@@ -176,8 +198,8 @@ def test_any_other_ticket_is_refused(guarded: Guarded, own: str, method: str, ri
 
 
 @pytest.mark.rule("0-9", "queue.bind.failure")
-def test_a_bind_without_its_ticket_ends_the_connection(guarded: Guarded, own: str) -> None:
+def test_a_bind_without_its_ticket_is_refused(guarded: Guarded, own: str) -> None:
     channel = guarded()
     prepare(channel, own)
     channel.send("queue.bind", queue=own, exchange=own, ticket=ticket(channel, "read", realm=OWN))
-    channel.peer.expect_end(403, "queue.bind")
+    channel.refused(403, "queue.bind")

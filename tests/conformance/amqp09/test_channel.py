@@ -24,6 +24,8 @@ def flow(channel: Channel, active: bool) -> None:
 
 
 @pytest.mark.rule("0-9", "channel.open.state")
+@pytest.mark.rule("0-9", "channel-error.constant")
+@pytest.mark.rule("0-9", "channel.open.state.reply-code")
 def test_opening_an_open_channel_is_an_error_of_the_connection(peer: Peer) -> None:
     channel = peer.open()
     channel.send("channel.open")
@@ -42,6 +44,9 @@ def test_a_closed_channel_may_be_opened_again(peer: Peer) -> None:
 
 
 @pytest.mark.rule("0-9", "channel.flow.initial-state")
+@pytest.mark.rule("0-9", "channel.flow.active.text.starts")
+@pytest.mark.rule("0-9", "channel.flow.active.text.stops")
+@pytest.mark.rule("0-9", "channel.flow-ok.active.text.repeats")
 def test_a_new_channel_is_active_and_may_be_paused(peer: Peer, name: str) -> None:
     channel = peer.open()
     channel.queue(name)
@@ -84,6 +89,7 @@ def test_a_paused_channel_is_not_asked_to_stage(channel: Channel, name: str) -> 
 
 
 @pytest.mark.rule("0-9", "channel.flow.bidirectional")
+@pytest.mark.rule("0-9", "channel.flow.text.pauses")
 def test_flow_is_answered_in_the_middle_of_a_stream_of_content(connect: Connect, name: str) -> None:
     publisher = connect().open()
     publisher.queue(name)
@@ -164,6 +170,10 @@ def test_who_does_not_stop_is_not_read_any_more(tight: LeveretProcess, connect: 
 
 
 @pytest.mark.rule("0-9", "channel.flow.expected-behaviour")
+@pytest.mark.rule("0-9", "precondition-failed.constant")
+@pytest.mark.rule("0-9", "channel.grammar.use-channel.server-flow")
+@pytest.mark.rule("0-9", "channel.flow.chassis.client")
+@pytest.mark.rule("0-9", "channel.flow-ok.chassis.server")
 def test_who_publishes_files_although_he_has_agreed_to_pause_is_refused(channel: Channel, name: str) -> None:
     channel.queue(name, arguments={"x-max-length": 1})
     for number in range(2):

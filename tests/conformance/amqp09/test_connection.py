@@ -62,6 +62,7 @@ def test_a_mechanism_that_was_not_offered_gets_the_socket_closed(raw: Raw) -> No
 
 
 @pytest.mark.rule("0-9", "connection.tune.frame-max.minimum")
+@pytest.mark.rule("0-9", "frame-min-size.constant")
 def test_a_frame_of_the_minimum_size_is_taken_before_tuning(raw: Raw) -> None:
     peer = raw()
     peer.begin()
@@ -74,6 +75,8 @@ def test_a_frame_of_the_minimum_size_is_taken_before_tuning(raw: Raw) -> None:
 
 
 @pytest.mark.rule("0-9", "connection.tune-ok.frame-max.minimum")
+@pytest.mark.rule("0-9", "frame-error.constant")
+@pytest.mark.rule("0-9", "connection.tune-ok.frame-max.text.both-directions")
 def test_the_minimum_frame_size_can_be_agreed_and_holds_in_both_directions(connect: Connect, name: str) -> None:
     peer = connect(frame_max=4096)
     channel = peer.open()
@@ -118,10 +121,37 @@ def test_a_larger_channel_max_than_proposed_closes_without_negotiation(raw: Raw)
 
 @pytest.mark.rule("0-9", "connection.tune-ok.channel-max.upper-limit")
 def test_the_agreed_channel_max_holds(connect: Connect) -> None:
-    peer = connect(channel_max=3)
+    """The number of channels, as the text of this version has it, whatever their numbers."""
+    peer = connect(channel_max=2)
+    peer.open(65535)
     peer.open(3)
     peer.send_method(4, "channel.open")
     peer.expect_end(530, "channel.open")
+
+
+OPENING = {
+    "secure-ok": {"response": b""},
+    "tune-ok": {"channel_max": 2047, "frame_max": 131072, "heartbeat": 0},
+    "open": {"virtual_host": "/"},
+}
+
+
+@pytest.mark.rule("0-9", "section.connection")
+@pytest.mark.parametrize(("early", "authenticated"), [
+    ("secure-ok", False), ("tune-ok", False), ("open", False), ("channel.open", False),
+    ("secure-ok", True), ("open", True), ("channel.open", True)])
+def test_no_step_of_the_handshake_is_left_out(raw: Raw, early: str, authenticated: bool) -> None:
+    """Above all not the login."""
+    peer = raw()
+    peer.begin()
+    if authenticated:
+        peer.log_in()
+        peer.expect_method(0, "connection.tune")
+    if early == "channel.open":
+        peer.send_method(1, early)
+    else:
+        peer.send_method(0, f"connection.{early}", **OPENING[early])
+    peer.expect_end(503, early if "." in early else f"connection.{early}")
 
 
 @pytest.mark.rule("0-9", "connection.open.virtual-host.separation")
@@ -153,6 +183,7 @@ def test_a_user_without_permissions_may_not_open_the_virtual_host(raw: Raw) -> N
 
 
 @pytest.mark.rule("0-9", "connection.open.virtual-host.security")
+@pytest.mark.rule("0-9", "invalid-path.constant")
 def test_an_unknown_virtual_host_is_an_invalid_path(raw: Raw) -> None:
     peer = raw()
     peer.reach_open()
@@ -161,6 +192,8 @@ def test_an_unknown_virtual_host_is_an_invalid_path(raw: Raw) -> None:
 
 
 @pytest.mark.rule("0-9", "connection.open.insist.behaviour")
+@pytest.mark.rule("0-9", "connection.open.response.redirect")
+@pytest.mark.rule("0-9", "connection.redirect.host.assert.notnull")
 def test_who_insists_is_not_redirected(tmp_path: Path, raw: Raw) -> None:
     config = CONFIG_0_9 + 'redirect = "elsewhere:5672"\nknown_hosts = ["elsewhere:5672", "third:5672"]\n'
     with LeveretProcess(tmp_path / "redirecting", config=config).start() as broker:

@@ -33,6 +33,8 @@ def test_a_queue_has_many_consumers(channel: Channel, name: str, kind: str) -> N
 
 
 @each("CLASS.consume.queue.01")
+@pytest.mark.rule("0-9", "basic.consume.queue.01.reply-code")
+@pytest.mark.rule("0-9", "message.consume.queue.01.reply-code")
 def test_no_queue_name_without_a_declared_queue_is_not_allowed(peer: Peer, kind: str) -> None:
     method, tag = kinds.consume_method(kind)
     peer.open().send(method, **{tag: "c"})
@@ -40,6 +42,7 @@ def test_no_queue_name_without_a_declared_queue_is_not_allowed(peer: Peer, kind:
 
 
 @each("CLASS.consume.queue.01")
+@pytest.mark.rule("0-9", "basic.consume.queue.text.last-declared")
 def test_no_queue_name_means_the_last_declared_queue(channel: Channel, unique: Unique, kind: str) -> None:
     channel.queue(unique())
     last = channel.queue(unique())
@@ -67,6 +70,8 @@ TAG_RULES = {kind: f"{kind}.consume.{'destination' if kind == 'message' else 'co
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.rule("0-9", rule), id=kind)
                                   for kind, rule in TAG_RULES.items()])
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["same-class", "another-class"])
+@pytest.mark.rule("0-9", "basic.consume.consumer-tag.01.reply-code")
+@pytest.mark.rule("0-9", "message.consume.destination.01.reply-code")
 def test_a_tag_of_an_existing_consumer_is_not_allowed(peer: Peer, name: str, kind: str, elsewhere: bool) -> None:
     channel = peer.open()
     channel.queue(name)
@@ -77,6 +82,8 @@ def test_a_tag_of_an_existing_consumer_is_not_allowed(peer: Peer, name: str, kin
 
 
 @pytest.mark.rule("0-9", "basic.consume.consumer-tag.02")
+@pytest.mark.rule("0-9", "message.consume.destination.02.reply-code")
+@pytest.mark.rule("0-9", "basic.consume.consumer-tag.02.reply-code")
 @pytest.mark.rule("0-9", "message.consume.destination.02")
 @pytest.mark.parametrize("kind", ["basic", "message"])
 def test_a_tag_is_unique_in_the_connection(peer: Peer, connect: Connect, name: str, kind: str) -> None:
@@ -105,6 +112,7 @@ def test_a_consumer_is_cancelled_on_any_channel_of_its_connection(peer: Peer, ot
 
 
 @pytest.mark.rule("0-9", "message.consume.destination.02")
+@pytest.mark.rule("0-9", "message.consume.destination.02.reply-code")
 def test_a_destination_is_cancelled_on_its_own_channel_only(peer: Peer, connect: Connect, name: str) -> None:
     first, second = peer.open(1), peer.open(2)
     first.queue(name)
@@ -125,7 +133,10 @@ def test_a_cancel_is_answered_also_when_the_queue_is_gone(channel: Channel, othe
     channel.quiet()
 
 
+@pytest.mark.rule("0-9", "resource-locked.constant")
 @each("CLASS.consume.exclusive.01")
+@pytest.mark.rule("0-9", "basic.consume.exclusive.01.reply-code")
+@pytest.mark.rule("0-9", "message.consume.exclusive.01.reply-code")
 def test_exclusive_access_needs_a_queue_without_consumers(channel: Channel, other: Channel, name: str, kind: str) -> None:
     code = 405 if kind in ("file", "stream") else 403
     channel.queue(name)
@@ -185,6 +196,10 @@ def test_no_more_than_the_count_window_is_sent(channel: Channel, name: str, kind
 
 
 @each("CLASS.qos.prefetch-count.01", ("basic", "file", "message"))
+@pytest.mark.rule("0-9", "basic.qos.prefetch-count.text.both-windows")
+@pytest.mark.rule("0-9", "file.qos.prefetch-count.text.both-windows")
+@pytest.mark.rule("0-9", "stream.qos.prefetch-count.text.both-windows")
+@pytest.mark.rule("0-9", "message.qos.prefetch-count.text.both-windows")
 def test_the_size_window_holds_where_the_count_window_would_not(channel: Channel, name: str, kind: str) -> None:
     channel.queue(name)
     qos(channel, kind, 10, 1500)
@@ -199,6 +214,12 @@ def test_the_size_window_holds_where_the_count_window_would_not(channel: Channel
 
 
 @each("CLASS.qos.prefetch-count.01", ("basic", "file", "message"))
+@pytest.mark.rule("0-9", "basic.qos.global.text.channel")
+@pytest.mark.rule("0-9", "basic.qos.global.text.connection")
+@pytest.mark.rule("0-9", "file.qos.global.text.channel")
+@pytest.mark.rule("0-9", "file.qos.global.text.connection")
+@pytest.mark.rule("0-9", "message.qos.global.text.channel")
+@pytest.mark.rule("0-9", "message.qos.global.text.connection")
 def test_a_global_window_is_for_the_connection(peer: Peer, name: str, kind: str) -> None:
     first, second = peer.open(1), peer.open(2)
     first.queue(name)
@@ -329,6 +350,12 @@ def test_what_was_acknowledged_is_gone_and_the_rest_comes_again(connect: Connect
 
 @each("CLASS.recover.01", ("basic", "message"))
 @pytest.mark.parametrize("requeue", [False, True])
+@pytest.mark.rule("0-9", "basic.recover.text.any-number")
+@pytest.mark.rule("0-9", "basic.recover.requeue.text.same-recipient")
+@pytest.mark.rule("0-9", "basic.recover.requeue.text.requeued")
+@pytest.mark.rule("0-9", "message.recover.text.any-number")
+@pytest.mark.rule("0-9", "message.recover.requeue.text.same-recipient")
+@pytest.mark.rule("0-9", "message.recover.requeue.text.requeued")
 def test_recover_sets_the_redelivered_flag(channel: Channel, name: str, kind: str, requeue: bool) -> None:
     channel.queue(name)
     kinds.consume(channel, kind, name, "c")
@@ -345,6 +372,8 @@ def test_recover_sets_the_redelivered_flag(channel: Channel, name: str, kind: st
 
 @each("CLASS.recover.02", ("basic", "message"))
 @pytest.mark.parametrize("requeue", [False, True])
+@pytest.mark.rule("0-9", "basic.recover.text.not-transacted")
+@pytest.mark.rule("0-9", "message.recover.text.not-transacted")
 def test_recover_is_not_for_transacted_channels(channel: Channel, kind: str, requeue: bool) -> None:
     channel.call("tx.select")
     channel.send(f"{kind}.recover", requeue=requeue)

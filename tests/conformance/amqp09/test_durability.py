@@ -53,6 +53,8 @@ def contents(channel: Channel, kind: str, queue: str, count: int) -> list[bytes]
 
 
 @pytest.mark.rule("0-9", "queue.declare.durable.persistence")
+@pytest.mark.rule("0-9", "queue.declare.durable.text.survives")
+@pytest.mark.rule("0-9", "queue.declare.durable.text.transient")
 def test_durable_queues_come_back(fresh: Open, restart: Restart) -> None:
     channel = fresh()
     channel.queue("kept", durable=True)
@@ -69,6 +71,8 @@ def test_durable_queues_come_back(fresh: Open, restart: Restart) -> None:
 
 
 @pytest.mark.rule("0-9", "queue.bind.durable-exchange")
+@pytest.mark.rule("0-9", "exchange.declare.durable.text.survives")
+@pytest.mark.rule("0-9", "exchange.declare.durable.text.transient")
 def test_bindings_of_durable_queues_come_back(fresh: Open, restart: Restart) -> None:
     channel = fresh()
     channel.exchange("kept", "topic", durable=True)

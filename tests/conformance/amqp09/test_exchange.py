@@ -104,6 +104,7 @@ def test_there_can_be_many_exchanges(channel: Channel, unique: Unique) -> None:
 
 
 @pytest.mark.rule("0-9", "exchange.declare.exchange.reserved")
+@pytest.mark.rule("0-9", "exchange.declare.exchange.reserved.reply-code")
 def test_reserved_names(channel: Channel, name: str) -> None:
     channel.send("exchange.declare", exchange="amq." + name, type="direct")
     channel = channel.refused(403, "exchange.declare")
@@ -111,6 +112,8 @@ def test_reserved_names(channel: Channel, name: str) -> None:
 
 
 @pytest.mark.rule("0-9", "exchange.declare.type.typed")
+@pytest.mark.rule("0-9", "exchange.declare.type.typed.reply-code")
+@pytest.mark.rule("0-9", "exchange.declare.type.text.fixed")
 def test_the_type_of_an_exchange_stays(peer: Peer, connect: Connect, name: str) -> None:
     channel = peer.open()
     channel.exchange(name, "direct")
@@ -126,6 +129,8 @@ def test_the_type_of_an_exchange_stays(peer: Peer, connect: Connect, name: str) 
 
 
 @pytest.mark.rule("0-9", "exchange.declare.type.support")
+@pytest.mark.rule("0-9", "command-invalid.constant")
+@pytest.mark.rule("0-9", "exchange.declare.type.support.reply-code")
 def test_an_unknown_type_is_an_invalid_command(peer: Peer, connect: Connect, name: str) -> None:
     peer.open().send("exchange.declare", exchange=name, type="no-such-type")
     peer.expect_end(503, "exchange.declare")
@@ -152,6 +157,7 @@ def is_durable(channel: Channel, exchange: str, name: str) -> bool:
 
 @pytest.mark.rule("0-9", "exchange.declare.durable.support")
 @pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.rule("0-9", "exchange.declare.durable.text.marks")
 def test_exchanges_are_durable_or_transient(channel: Channel, name: str, durable: bool) -> None:
     channel.exchange(name, "fanout", durable=durable)
     channel.queue(name + ".t")
@@ -181,6 +187,7 @@ def test_auto_delete_is_ignored_where_the_exchange_exists(channel: Channel, name
 
 
 @pytest.mark.rule("0-9", "exchange.delete.exchange.exists")
+@pytest.mark.rule("0-9", "exchange.delete.exchange.exists.reply-code")
 def test_deleting_an_exchange_that_is_not_there_is_404(channel: Channel, name: str) -> None:
     channel.exchange(name)
     channel.call("exchange.delete", exchange=name)

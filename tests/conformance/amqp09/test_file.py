@@ -11,6 +11,7 @@ BODY = bytes(range(256)) * 40
 
 
 @pytest.mark.rule("0-9", "file.open.content-size.01")
+@pytest.mark.rule("0-9", "content-too-large.constant")
 def test_more_octets_than_were_announced_are_refused(channel: Channel, name: str) -> None:
     channel.call("file.open", identifier=name, content_size=10)
     channel.stage_octets(b"x" * 11)

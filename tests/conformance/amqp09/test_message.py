@@ -32,6 +32,7 @@ def test_the_reject_codes_that_there_are(channel: Channel, name: str, code: int)
 
 
 @pytest.mark.rule("0-9", "reject-code.01")
+@pytest.mark.rule("0-9", "syntax-error.constant")
 @pytest.mark.parametrize("code", [2, 65535])
 def test_other_reject_codes_are_illegal_values(channel: Channel, other: Channel, name: str, code: int) -> None:
     held(channel, name)
@@ -65,6 +66,8 @@ def test_times_are_those_of_the_broker_that_a_message_arrives_at(channel: Channe
 
 
 @pytest.mark.rule("0-9", "message.transfer.ttl.01")
+@pytest.mark.rule("0-9", "message.transfer.ttl.text.expires")
+@pytest.mark.rule("0-9", "message.transfer.ttl.text.discarded")
 def test_a_message_does_not_outlive_its_ttl(channel: Channel, name: str) -> None:
     dead = channel.queue(name + ".dead")
     channel.queue(name, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
@@ -111,14 +114,12 @@ def test_a_reference_is_opened_once(channel: Channel, name: str, first: str, sec
     channel.call(f"message.{first}", answers[first], reference=NAME, **fields[first])
     again = {"open": {}, "resume": {"identifier": name + ".2"}}
     channel.send(f"message.{second}", reference=NAME, **again[second])
-    channel = channel.refused(405, f"message.{second}")
-    # With its channel it has gone out of scope.
-    channel.call(f"message.{second}", answers[second], reference=NAME, **again[second])
+    channel.peer.expect_end(503, f"message.{second}")
 
 
 @pytest.mark.parametrize(("method", "fields"), METHODS_OF_OPEN)
 @pytest.mark.parametrize("state", ["never-opened", "closed", "another-channel"])
-def test_a_reference_that_is_not_open_is_not_found(channel: Channel, method: str, fields: dict[str, object],
+def test_a_reference_that_is_not_open_ends_the_connection(channel: Channel, method: str, fields: dict[str, object],
                                                    state: str) -> None:
     opener = channel.peer.open(2) if state == "another-channel" else channel
     if state != "never-opened":
@@ -126,7 +127,24 @@ def test_a_reference_that_is_not_open_is_not_found(channel: Channel, method: str
         if state == "closed":
             call(opener, "close", reference=NAME)
     channel.send(method, reference=NAME, **fields)
-    channel.refused(404, method)
+    channel.peer.expect_end(503, method)
+
+
+@pytest.mark.rule("0-9", "section.message.transfer.body")
+def test_a_transfer_refers_to_a_reference_that_is_open(channel: Channel, name: str) -> None:
+    channel.queue(name)
+    channel.send("message.transfer", routing_key=name, body=Body(REFERENCE, NAME))
+    channel.peer.expect_end(503, "message.transfer")
+
+
+@pytest.mark.parametrize(("first", "answer", "fields"), [
+    ("open", "message.ok", {}), ("resume", "message.offset", {"identifier": "i"})])
+@pytest.mark.rule("0-9", "message.open.reference.01")
+def test_a_reference_goes_out_of_scope_with_its_channel(channel: Channel, first: str, answer: str,
+                                                        fields: dict[str, object]) -> None:
+    channel.call(f"message.{first}", answer, reference=NAME, **fields)
+    channel.close()
+    channel.peer.open(channel.number).call("message.open", "message.ok", reference=NAME)
 
 
 @pytest.mark.parametrize(("method", "fields"), METHODS_OF_OPEN)
@@ -171,6 +189,12 @@ def test_a_client_cannot_acknowledge_a_transfer_before_its_close(connect: Connec
 
 
 @pytest.mark.rule("0-9", "message.close.01")
+@pytest.mark.rule("0-9", "message.grammar.server-open")
+@pytest.mark.rule("0-9", "message.grammar.server-append")
+@pytest.mark.rule("0-9", "message.grammar.server-close")
+@pytest.mark.rule("0-9", "message.open.chassis.client")
+@pytest.mark.rule("0-9", "message.append.chassis.client")
+@pytest.mark.rule("0-9", "message.close.chassis.client")
 def test_a_body_goes_by_reference_both_ways(connect: Connect, name: str) -> None:
     channel = connect(frame_max=4096).open()
     channel.queue(name)

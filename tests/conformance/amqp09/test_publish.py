@@ -46,6 +46,7 @@ def test_a_blank_exchange_is_the_default_one(channel: Channel, name: str, kind: 
 
 
 @field_rule("02")
+@pytest.mark.rule("0-9", "exchange.declare.internal.text.no-publishes")
 def test_an_internal_exchange_takes_no_publishes(channel: Channel, name: str, kind: str) -> None:
     channel.exchange(name, "fanout", internal=True)
     send(channel, kind, b"x", "", name)
@@ -94,6 +95,7 @@ def test_immediate_messages_without_a_ready_consumer_come_back(channel: Channel,
     assert kinds.receive(channel, kind).body == b"ready"
 
 
+@pytest.mark.rule("0-9", "no-consumers.constant")
 @each("CLASS.publish.immediate.01", PLAIN)
 def test_a_consumer_of_another_class_is_none_for_an_immediate_message(channel: Channel, name: str, kind: str) -> None:
     channel.queue(name)

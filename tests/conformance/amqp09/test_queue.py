@@ -77,6 +77,7 @@ def test_a_queue_without_a_name_gets_one(channel: Channel) -> None:
 
 
 @pytest.mark.rule("0-9", "queue.declare.queue.reserved-prefix")
+@pytest.mark.rule("0-9", "queue.declare.queue.reserved-prefix.reply-code")
 def test_reserved_names_are_not_allowed(peer: Peer, connect: Connect, name: str) -> None:
     peer.open().send("queue.declare", queue=f"amq.{name}")
     peer.expect_end(530, "queue.declare")
@@ -84,6 +85,7 @@ def test_reserved_names_are_not_allowed(peer: Peer, connect: Connect, name: str)
 
 
 @pytest.mark.rule("0-9", "queue.declare.passive.passive")
+@pytest.mark.rule("0-9", "queue.declare.passive.passive.reply-code")
 def test_passive_asks_whether_the_queue_is_there(channel: Channel, name: str) -> None:
     channel.queue(name)
     assert channel.call("queue.declare", queue=name, passive=True).queue == name
@@ -103,6 +105,7 @@ def is_durable(channel: Channel, queue: str, name: str) -> bool:
 
 @pytest.mark.rule("0-9", "queue.declare.durable.types")
 @pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.rule("0-9", "queue.declare.durable.text.marks")
 def test_queues_are_durable_or_transient(channel: Channel, name: str, durable: bool) -> None:
     channel.queue(name, durable=durable)
     channel.publish(b"x", name)
@@ -119,6 +122,7 @@ def test_durable_is_ignored_where_the_queue_exists(channel: Channel, name: str, 
 
 
 @pytest.mark.rule("0-9", "queue.declare.exclusive.types")
+@pytest.mark.rule("0-9", "queue.declare.exclusive.text.one-connection")
 def test_queues_are_shared_or_private(connect: Connect, unique: Unique) -> None:
     shared, private = unique(), unique()
     owner, other = connect().open(), connect().open()
@@ -134,19 +138,68 @@ def test_queues_are_shared_or_private(connect: Connect, unique: Unique) -> None:
     assert not other.exists(private)
 
 
-@pytest.mark.rule("0-9", "queue.declare.exclusive.types")
-def test_a_private_queue_goes_with_its_last_consumer(channel: Channel, name: str) -> None:
+@pytest.mark.rule("0-9", "section.queue.declare.exclusive")
+@pytest.mark.mode("strict")
+def test_a_private_queue_goes_with_its_last_consumer(moded: Callable[[], Channel], name: str) -> None:
+    channel = moded()
     channel.queue(name, exclusive=True)
     channel.cancel(channel.consume(name))
     assert not channel.exists(name)
 
 
-@pytest.mark.rule("0-9", "queue.declare.exclusive.02")
-@pytest.mark.parametrize(("method", "fields"), [
+@pytest.mark.rule("0-9", "section.queue.declare.exclusive")
+@pytest.mark.mode("rabbitmq")
+def test_a_private_queue_stays_until_its_connection_ends(moded: Callable[[], Channel], name: str) -> None:
+    channel, other = moded(), moded()
+    channel.queue(name, exclusive=True)
+    channel.cancel(channel.consume(name))
+    channel.publish(b"x", name)
+    assert channel.drain(name) == [b"x"]
+    channel.queue(name + ".auto", exclusive=True, auto_delete=True)
+    channel.cancel(channel.consume(name + ".auto"))
+    assert not channel.exists(name + ".auto")
+    channel.peer.close()
+    assert not other.exists(name)
+
+
+PRIVATE = pytest.mark.parametrize(("method", "fields"), [
     ("queue.declare", {"exclusive": True}), ("queue.declare", {}), ("queue.declare", {"passive": True}),
-    ("queue.delete", {})], ids=["exclusive", "shared", "passive", "delete"])
-def test_a_private_queue_is_for_its_connection(channel: Channel, other: Channel, name: str, method: str,
+    ("queue.delete", {}), ("queue.bind", {"exchange": "amq.direct"}),
+    ("queue.unbind", {"exchange": "amq.direct"})], ids=["exclusive", "shared", "passive", "delete", "bind", "unbind"])
+
+
+@pytest.mark.rule("0-9", "queue.declare.exclusive.02")
+@pytest.mark.rule("0-9", "queue.declare.exclusive.02.reply-code")
+@pytest.mark.mode("rabbitmq")
+@PRIVATE
+@pytest.mark.rule("0-9", "queue.declare.exclusive.text.one-connection")
+def test_a_private_queue_is_locked_for_others(moded: Callable[[], Channel], name: str, method: str,
+                                              fields: dict[str, bool]) -> None:
+    channel, other = moded(), moded()
+    channel.queue(name, exclusive=True)
+    other.send(method, queue=name, **fields)
+    other.refused(405, method).quiet()
+    assert channel.exists(name)
+    channel.queue(name, exclusive=True)  # for its connection that is no mistake
+
+
+@pytest.mark.rule("0-9", "queue.declare.exclusive.02")
+@pytest.mark.mode("rabbitmq")
+def test_a_shared_queue_cannot_be_had_for_one_connection(moded: Callable[[], Channel], name: str) -> None:
+    channel = moded()
+    channel.queue(name)
+    channel.send("queue.declare", queue=name, exclusive=True)
+    assert channel.refused(405, "queue.declare").exists(name)
+
+
+@pytest.mark.rule("0-9", "queue.declare.exclusive.02")
+@pytest.mark.rule("0-9", "queue.declare.exclusive.02.reply-code")
+@pytest.mark.mode("strict")
+@PRIVATE
+@pytest.mark.rule("0-9", "queue.declare.exclusive.text.one-connection")
+def test_a_private_queue_is_for_its_connection(moded: Callable[[], Channel], name: str, method: str,
                                                fields: dict[str, bool]) -> None:
+    channel, other = moded(), moded()
     channel.queue(name, exclusive=True)
     other.send(method, queue=name, **fields)
     other.peer.expect_end(504, method)
@@ -226,6 +279,7 @@ def test_purging_a_queue_that_is_not_there_is_404(channel: Channel, name: str) -
 @pytest.mark.rule("0-9", "queue.delete.01")
 @pytest.mark.mode("strict")
 @pytest.mark.parametrize("kind", ["basic", "file"])
+@pytest.mark.rule("0-9", "queue.delete.text.pending-and-consumers")
 def test_what_is_pending_on_a_deleted_queue_is_dead_lettered(moded: Callable[[], Channel], name: str, kind: str) -> None:
     channel = moded()
     channel.queue(name)
@@ -241,6 +295,7 @@ def test_what_is_pending_on_a_deleted_queue_is_dead_lettered(moded: Callable[[],
 
 @pytest.mark.rule("0-9", "queue.delete.01")
 @pytest.mark.mode("rabbitmq")
+@pytest.mark.rule("0-9", "queue.delete.text.pending-and-consumers")
 def test_what_is_pending_on_a_deleted_queue_goes_with_it(moded: Callable[[], Channel], name: str) -> None:
     channel = moded()
     channel.queue(name)
@@ -262,6 +317,8 @@ def test_deleting_a_queue_that_is_not_there_is_404(channel: Channel, name: str) 
 
 
 @pytest.mark.rule("0-9", "queue.delete.if-unused.01")
+@pytest.mark.rule("0-9", "queue.delete.if-unused.text.only-unused")
+@pytest.mark.rule("0-9", "queue.delete.if-unused.text.else-error")
 def test_a_queue_that_is_used_stays(channel: Channel, other: Channel, name: str) -> None:
     other.queue(name)
     tag = other.consume(name)
@@ -275,6 +332,7 @@ def test_a_queue_that_is_used_stays(channel: Channel, other: Channel, name: str)
 
 @pytest.mark.rule("0-9", "queue.delete.if-empty.01")
 @pytest.mark.parametrize("kind", ["basic", "file"])
+@pytest.mark.rule("0-9", "queue.delete.if-empty.text.only-empty")
 def test_a_queue_that_is_not_empty_stays(channel: Channel, name: str, kind: str) -> None:
     channel.queue(name)
     publish_class(channel, kind, b"x", name, "")

@@ -8,6 +8,7 @@ import pytest
 
 from tests.conformance.amqp09.conftest import Connect
 from tests.conformance.amqp09.peer import Channel, Peer
+from tests.conformance.marks import checks
 
 Unique = Callable[[], str]
 
@@ -27,16 +28,45 @@ def test_the_same_binding_twice_is_one(channel: Channel, name: str) -> None:
 
 BAD_BINDS = [
     pytest.param({"queue": "", "exchange": "NAME"}, 530, id="no-name",
-                 marks=pytest.mark.rule("0-9", "queue.bind.queue.empty-queue")),
-    pytest.param({"queue": "NAME.none", "exchange": "NAME"}, 404, id="no-queue",
-                 marks=pytest.mark.rule("0-9", "queue.bind.queue.queue-existence")),
-    pytest.param({"queue": "NAME", "exchange": "NAME.none"}, 404, id="no-exchange",
-                 marks=pytest.mark.rule("0-9", "queue.bind.exchange.exchange-existence")),
+                 marks=checks("0-9", "queue.bind.queue.empty-queue", "queue.bind.queue.empty-queue.reply-code")),
     pytest.param({"queue": "NAME", "exchange": "NAME.transient"}, 530, id="transient-exchange",
-                 marks=pytest.mark.rule("0-9", "queue.bind.transient-exchange")),
+                 marks=checks("0-9", "queue.bind.transient-exchange", "queue.bind.transient-exchange.reply-code")),
     pytest.param({"queue": "NAME", "exchange": "NAME.internal"}, 530, id="internal-exchange",
                  marks=pytest.mark.rule("0-9", "queue.bind.internal-exchange")),
 ]
+
+
+NOT_THERE = pytest.mark.parametrize("fields", [
+    pytest.param({"queue": "NAME.none", "exchange": "NAME"}, id="no-queue",
+                 marks=checks("0-9", "queue.bind.queue.queue-existence", "queue.bind.queue.queue-existence.reply-code")),
+    pytest.param({"queue": "NAME", "exchange": "NAME.none"}, id="no-exchange",
+                 marks=checks("0-9", "queue.bind.exchange.exchange-existence",
+                              "queue.bind.exchange.exchange-existence.reply-code")),
+])
+
+
+@pytest.mark.rule("0-9", "queue.bind.failure")
+@pytest.mark.mode("rabbitmq")
+@NOT_THERE
+def test_a_bind_of_what_is_not_there_closes_the_channel(moded: Callable[[], Channel], name: str,
+                                                        fields: dict[str, str]) -> None:
+    channel = moded()
+    channel.queue(name)
+    channel.exchange(name)
+    channel.send("queue.bind", **{key: value.replace("NAME", name) for key, value in fields.items()})
+    assert channel.refused(404, "queue.bind").exists(name)
+
+
+@pytest.mark.rule("0-9", "queue.bind.failure")
+@pytest.mark.mode("strict")
+@NOT_THERE
+def test_a_bind_of_what_is_not_there_ends_the_connection(moded: Callable[[], Channel], name: str,
+                                                         fields: dict[str, str]) -> None:
+    channel = moded()
+    channel.queue(name)
+    channel.exchange(name)
+    channel.send("queue.bind", **{key: value.replace("NAME", name) for key, value in fields.items()})
+    channel.peer.expect_end(404, "queue.bind")
 
 
 @pytest.mark.rule("0-9", "queue.bind.failure")

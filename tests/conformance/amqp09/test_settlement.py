@@ -58,6 +58,8 @@ def test_a_tag_without_acknowledgement_cannot_be_acknowledged(channel: Channel, 
 
 
 @each("CLASS.ack.multiple.01", BOTH)
+@pytest.mark.rule("0-9", "basic.ack.multiple.text.up-to")
+@pytest.mark.rule("0-9", "file.ack.multiple.text.up-to")
 def test_multiple_means_up_to_and_including(channel: Channel, name: str, kind: str) -> None:
     channel.queue(name)
     held = hold(channel, kind, name, 5)

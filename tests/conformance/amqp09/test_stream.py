@@ -45,6 +45,8 @@ def test_who_cannot_keep_up_gets_what_is_worth_most(channel: Channel, name: str)
 
 
 @pytest.mark.rule("0-9", "stream.consume.02")
+@pytest.mark.rule("0-9", "stream.qos.global.text.channel")
+@pytest.mark.rule("0-9", "stream.qos.global.text.connection")
 def test_channels_select_their_resolutions_by_themselves(peer: Peer, name: str) -> None:
     """One source, two channels of the same connection: the fine one gets all, the coarse one what its rate and the
     priorities leave; nothing is transformed."""
@@ -68,6 +70,7 @@ def test_channels_select_their_resolutions_by_themselves(peer: Peer, name: str) 
 
 
 @pytest.mark.rule("0-9", "section.stream.deliver")
+@pytest.mark.rule("0-9", "stream.deliver.queue.assert.notnull")
 def test_a_delivery_names_consumer_exchange_and_queue(channel: Channel, name: str) -> None:
     channel.exchange(name, "topic")
     channel.queue(name)

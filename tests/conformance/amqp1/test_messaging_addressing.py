@@ -52,6 +52,7 @@ def test_a_dynamic_target_has_an_address_that_says_whose_it_is(connect: Connect,
 @pytest.mark.rule("1.0", "messaging.3.5.3.wish-without-address")
 @pytest.mark.rule("1.0", "messaging.3.5.4.dynamic-without-address")
 @pytest.mark.rule("1.0", "messaging.3.5.4.wish-without-address")
+@pytest.mark.rule("1.0", "transport.amqp-error.invalid-field.choice")
 @pytest.mark.parametrize("role", [True, False], ids=["source", "target"])
 def test_a_wish_for_a_dynamic_node_with_an_address_is_refused(session: Session, name: str, role: bool) -> None:
     more: Any = {} if role else {"initial_delivery_count": 0}
@@ -65,12 +66,16 @@ def test_a_wish_for_a_dynamic_node_with_an_address_is_refused(session: Session, 
 
 
 @pytest.mark.rule("1.0", "messaging.3.5.3.mode-told")
+@pytest.mark.rule("1.0", "messaging.std-dist-mode.move.choice")
+@pytest.mark.rule("1.0", "messaging.std-dist-mode.copy.choice")
 @pytest.mark.parametrize(("asked", "told"), [(None, "move"), ("move", "move"), ("copy", "copy")])
 def test_the_distribution_mode_is_told(session: Session, name: str, asked: str | None, told: str) -> None:
     assert session.receiver(source=Source(name, distribution_mode=asked)).attached.source.distribution_mode == told
 
 
 @pytest.mark.rule("1.0", "messaging.3.5.2.no-second-time")
+@pytest.mark.rule("1.0", "messaging.3.5.2.copy-keeps-state")
+@pytest.mark.rule("1.0", "messaging.std-dist-mode.copy.choice")
 @pytest.mark.parametrize("expiry", ["session-end", "never"])
 def test_a_link_that_browses_gets_every_message_once(begin: Begin, name: str, expiry: str) -> None:
     """Also where it is attached again, as long as its source is there."""

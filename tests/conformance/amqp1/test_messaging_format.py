@@ -37,6 +37,9 @@ def bare_of(payload: bytes) -> bytes:
 
 
 @pytest.mark.rule("1.0", "messaging.3.2.bare-message")
+@pytest.mark.rule("1.0", "types.1.2.map-ordered")
+@pytest.mark.rule("1.0", "messaging.3.2.nothing-inserted")
+@pytest.mark.rule("1.0", "messaging.3.2.4.properties-unaltered")
 @pytest.mark.parametrize("body", [DATA, SEQUENCE, VALUE], ids=["data", "sequence", "value"])
 def test_the_bare_message_stays_octet_for_octet(begin: Begin, name: str, body: bytes) -> None:
     bare = PROPERTIES + APPLICATION + body
@@ -232,6 +235,7 @@ def test_message_annotations_are_passed_on(session: Session, name: str) -> None:
 
 
 @pytest.mark.rule("1.0", "messaging.3.2.10.unknown-annotations")
+@pytest.mark.rule("1.0", "transport.amqp-error.not-implemented.choice")
 @pytest.mark.parametrize("code", [0x71, 0x72, 0x78], ids=["delivery", "message", "footer"])
 @pytest.mark.parametrize("key", [Symbol("reserved"), ULong(7), Symbol("X-opt-a")], ids=["symbol", "ulong", "upper case"])
 def test_reserved_annotations_that_are_not_known_detach_the_link(session: Session, name: str, code: int, key: Any) -> None:

@@ -66,6 +66,7 @@ def test_modified_with_undeliverable_here_comes_to_others_only(receiver: Receive
 
 
 @pytest.mark.rule("1.0", "messaging.3.4.3.not-spontaneous")
+@pytest.mark.rule("1.0", "transport.amqp-error.internal-error.choice")
 def test_nothing_is_rejected_but_by_its_receiver(session: Session, name: str) -> None:
     """A delivery of which the receiver says nothing is given back, whatever befalls it."""
     session.sender(name).deliver(message(b"x"))

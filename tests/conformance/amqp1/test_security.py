@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from leveret.config.model import Config
 from leveret.wire.amqp1.composites import encode_composite
 from leveret.wire.amqp1.security import SaslInit, SaslMechanisms, SaslOutcome
 from tests.conformance.amqp1.conftest import Connect
@@ -81,6 +82,16 @@ def test_tls_begins_with_its_header_in_both_directions(raw: Connect, secure: Lev
     peer.close()
 
 
+@pytest.mark.rule("1.0", "transport.2.8.secure-port")
+def test_on_the_secure_port_tls_begins_at_once(secure: LeveretProcess, authority: Authority) -> None:
+    assert Config().tls.port == 5671
+    port = int(secure.wait_for_log("amqps://").rpartition("amqps://")[2].partition(":")[2].split()[0].rstrip(","))
+    peer = encrypted(Peer("localhost", port), authority)
+    peer.header(SASL)
+    peer.take(SaslMechanisms)
+    peer.drop()
+
+
 @pytest.mark.rule("1.0", "security.5.2.tls-header-first")
 def test_the_header_of_tls_where_there_is_none_is_answered_with_another(raw: Connect) -> None:
     peer = raw()
@@ -102,6 +113,7 @@ def test_within_tls_there_is_no_other_tls(raw: Connect, secure: LeveretProcess, 
 
 @pytest.mark.rule("1.0", "security.5.3.sasl-header-first")
 @pytest.mark.rule("1.0", "security.5.3.2.roles")
+@pytest.mark.rule("1.0", "security.5.3.2.mechanisms-announced")
 def test_sasl_begins_with_its_header_and_the_mechanisms_of_the_broker(raw: Connect) -> None:
     peer = raw()
     peer.send_octets(SASL)
@@ -116,6 +128,7 @@ def test_sasl_begins_with_its_header_and_the_mechanisms_of_the_broker(raw: Conne
 
 
 @pytest.mark.rule("1.0", "security.5.3.sasl-header-first")
+@pytest.mark.rule("1.0", "security.5.3.3.headers-afterwards")
 def test_after_sasl_the_header_of_amqp_has_to_come(raw: Connect) -> None:
     peer = raw().header(SASL)
     peer.take(SaslMechanisms)
@@ -153,6 +166,7 @@ def test_the_brokers_sasl_frames_are_plain(raw: Connect) -> None:
 @pytest.mark.rule("1.0", "security.5.3.1.channel-octets")
 @pytest.mark.rule("1.0", "security.5.3.1.channel-octets-drawn")
 @pytest.mark.rule("1.0", "security.5.3.1.doff")
+@pytest.mark.rule("1.0", "security.5.3.1.extended-ignored")
 def test_what_a_sasl_frame_has_in_ignored_octets_is_ignored(raw: Connect) -> None:
     peer = raw().header(SASL)
     peer.take(SaslMechanisms)
@@ -162,6 +176,7 @@ def test_what_a_sasl_frame_has_in_ignored_octets_is_ignored(raw: Connect) -> Non
 
 
 @pytest.mark.rule("1.0", "security.5.3.3.unknown-mechanism")
+@pytest.mark.rule("1.0", "security.5.3.2.mechanism-chosen")
 @pytest.mark.parametrize("mechanism", ["NO-SUCH-MECHANISM", "plain", "AMQPLAIN", ""])
 def test_a_mechanism_that_was_not_offered_fails_the_login_and_closes(raw: Connect, mechanism: str) -> None:
     peer = raw()
@@ -186,3 +201,17 @@ def test_the_list_of_mechanisms_is_never_empty(raw: Connect, tmp_path: Path) -> 
         assert len(peer.take(SaslMechanisms).sasl_server_mechanisms) >= 1
 
 
+
+
+@pytest.mark.rule("1.0", "transport.2.2.mismatch-closes")
+def test_without_sasl_where_it_is_required(raw: Connect, tmp_path: Path) -> None:
+    """The header of SASL, and a closed socket: whatever the client has sent already is not looked at."""
+    leveret_only("it has settings of its own")
+    with LeveretProcess(tmp_path / "own", config='[amqp10]\nanonymous_user = ""\n').start() as process:
+        peer = raw(process)
+        peer.send_octets(AMQP + frame(composite(0x10, "client")))
+        assert peer.read_octets(8) == SASL
+        peer.expect_eof()
+        peer = raw(process)
+        assert peer.login() == 0
+        peer.open()

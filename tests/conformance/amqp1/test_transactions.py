@@ -47,6 +47,7 @@ def test_only_the_body_of_a_declare_counts(session: Session) -> None:
 
 
 @pytest.mark.rule("1.0", "transactions.4.2.declare-unsettled")
+@pytest.mark.rule("1.0", "transactions.4.2.settled-declare-detaches")
 def test_a_declare_that_is_settled_detaches(session: Session) -> None:
     controller = session.controller()
     controller.send(Declare(), settled=True)
@@ -57,6 +58,7 @@ def test_a_declare_that_is_settled_detaches(session: Session) -> None:
 @pytest.mark.rule("1.0", "transactions.4.2.declare-rejected")
 @pytest.mark.rule("1.0", "transactions.4.5.2.global-id-joins")
 @pytest.mark.rule("1.0", "transactions.4.5.2.global-id-capability")
+@pytest.mark.rule("1.0", "transactions.txn-capability.distributed-transactions.choice")
 def test_a_declare_that_fails_is_rejected(session: Session) -> None:
     """A global transaction is what the coordinator cannot do, and it has no capability that says it could."""
     controller = session.controller()
@@ -75,6 +77,7 @@ def test_a_declare_that_fails_and_cannot_be_rejected_detaches(session: Session) 
 
 @pytest.mark.rule("1.0", "transactions.4.3.discharge-error")
 @pytest.mark.rule("1.0", "transactions.4.3.discharge-rejected")
+@pytest.mark.rule("1.0", "transactions.transaction-error.unknown-id.choice")
 def test_a_discharge_that_fails_is_rejected(session: Session) -> None:
     controller = session.controller()
     assert rejected(controller.discharge(b"nothing")) == "amqp:transaction:unknown-id"
@@ -144,6 +147,7 @@ def test_a_delivery_whose_frames_name_two_transactions_detaches(session: Session
 
 
 @pytest.mark.rule("1.0", "transactions.4.4.1.partial-ends-link")
+@pytest.mark.rule("1.0", "transactions.transaction-error.transaction-rollback.choice")
 def test_a_discharge_amid_a_delivery_ends_the_control_link(session: Session, name: str) -> None:
     controller = session.controller()
     id = controller.declare()
@@ -218,6 +222,7 @@ def test_after_the_discharge_unsettled_postings_have_the_outcome_itself(session:
 
 
 @pytest.mark.rule("1.0", "transactions.4.4.4.1.outcome-afterwards")
+@pytest.mark.rule("1.0", "transactions.4.4.4.1.failed-no-outcome")
 def test_after_a_roll_back_postings_have_no_outcome(session: Session, name: str) -> None:
     controller = session.controller()
     sender = session.sender(name, rcv_settle_mode=1)

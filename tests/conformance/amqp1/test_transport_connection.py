@@ -146,6 +146,9 @@ def test_the_size_of_a_frame_counts_header_extension_and_body(raw: Connect) -> N
 
 
 @pytest.mark.rule("1.0", "transport.2.3.1.size-is-whole")
+@pytest.mark.rule("1.0", "transport.2.3.1.size-least")
+@pytest.mark.rule("1.0", "transport.2.3.1.doff-least")
+@pytest.mark.rule("1.0", "transport.connection-error.framing-error.choice")
 @pytest.mark.parametrize(("size", "doff"), [(0, 2), (7, 2), (8, 1), (8, 0), (12, 4)])
 def test_a_size_that_does_not_hold_its_header_is_malformed(peer: Peer, size: int, doff: int) -> None:
     peer.send_octets(frame(bytes(4), size=size, doff=doff))
@@ -153,6 +156,7 @@ def test_a_size_that_does_not_hold_its_header_is_malformed(peer: Peer, size: int
 
 
 @pytest.mark.rule("1.0", "transport.2.3.2.known-performative")
+@pytest.mark.rule("1.0", "transport.amqp-error.decode-error.choice")
 @pytest.mark.parametrize("body", [
     composite(0x19), composite(0x41, b"\xa3\x05PLAIN"), composite(0x24), b"\x40", b"\xa1\x02hi", b"\x00\xa3\x04amqp\x45",
 ], ids=["0x19", "a SASL frame's", "accepted", "null", "string", "unknown symbol"])
@@ -162,6 +166,8 @@ def test_a_body_that_is_no_performative_closes_the_connection(peer: Peer, body: 
 
 
 @pytest.mark.rule("1.0", "transport.2.7.1.first-frame")
+@pytest.mark.rule("1.0", "transport.2.4.1.open-before-all")
+@pytest.mark.rule("1.0", "transport.amqp-error.illegal-state.choice")
 @pytest.mark.parametrize("body", [encode_composite(Begin(0, 10, 10)), encode_composite(Close()), composite(0x17)],
                          ids=["begin", "close", "end"])
 def test_the_first_frame_is_an_open_in_both_directions(raw: Connect, body: bytes) -> None:
@@ -177,6 +183,7 @@ def test_the_first_frame_is_an_open_in_both_directions(raw: Connect, body: bytes
 @pytest.mark.rule("1.0", "transport.2.4.3.close-written")
 @pytest.mark.rule("1.0", "transport.2.4.3.close-last")
 @pytest.mark.rule("1.0", "transport.2.7.9.orderly")
+@pytest.mark.rule("1.0", "transport.2.4.5.empty-before-close")
 def test_a_close_is_answered_by_a_close_and_nothing_follows(session: Session, name: str) -> None:
     peer = session.peer
     receiver = session.receiver(name, 10)
@@ -188,6 +195,7 @@ def test_a_close_is_answered_by_a_close_and_nothing_follows(session: Session, na
 
 @pytest.mark.rule("1.0", "transport.2.4.3.close-written")
 @pytest.mark.rule("1.0", "transport.2.7.9.orderly")
+@pytest.mark.rule("1.0", "transport.connection-error.connection-forced.choice")
 def test_a_broker_that_stops_says_so(own_broker: LeveretProcess, connect: Connect) -> None:
     peer = connect(at=own_broker)
     assert own_broker.process is not None
@@ -286,7 +294,7 @@ def test_a_broker_that_was_silent_too_long_goes_on_where_the_client_does(own_bro
     assert not peer.kept(Close)
 
 
-@pytest.mark.rule("1.0", "section.transport.2.4.5.silent-client")
+@pytest.mark.rule("1.0", "transport.2.4.5.half")
 def test_who_is_silent_too_long_is_told_so(impatient: LeveretProcess, connect: Connect) -> None:
     with impatient.start():
         peer = connect(at=impatient)
@@ -301,6 +309,7 @@ def test_who_is_silent_too_long_is_told_so(impatient: LeveretProcess, connect: C
 
 
 @pytest.mark.rule("1.0", "transport.2.4.5.empty-frame-channel")
+@pytest.mark.rule("1.0", "transport.2.4.5.empty-channel-ignored")
 def test_signs_of_life_are_empty_frames_on_channel_0(connect: Connect) -> None:
     peer = connect(idle_time_out=300)
     session = peer.begin(4)
@@ -314,6 +323,7 @@ def test_signs_of_life_are_empty_frames_on_channel_0(connect: Connect) -> None:
 
 
 @pytest.mark.rule("1.0", "transport.2.4.5.empty-frame-channel-early")
+@pytest.mark.rule("1.0", "transport.2.4.5.empty-after-open")
 def test_before_the_open_no_sign_of_life_is_sent_and_ours_are_taken(raw: Connect) -> None:
     """Nobody has said a time-out by then, so the broker has no reason to speak."""
     peer = raw().header()
@@ -329,6 +339,7 @@ def test_before_the_open_no_sign_of_life_is_sent_and_ours_are_taken(raw: Connect
 
 
 @pytest.mark.rule("1.0", "transport.2.7.1.frame-size-kept")
+@pytest.mark.rule("1.0", "transport.2.4.1.limits-agreed")
 @pytest.mark.parametrize("limit", [512, 1000, 65536])
 def test_no_frame_is_larger_than_the_peer_takes(connect: Connect, name: str, limit: int) -> None:
     peer = connect(max_frame_size=limit)
@@ -347,6 +358,7 @@ def test_no_frame_is_larger_than_the_peer_takes(connect: Connect, name: str, lim
 
 
 @pytest.mark.rule("1.0", "transport.2.7.1.oversized-closes")
+@pytest.mark.rule("1.0", "transport.2.7.9.close-says-why")
 def test_a_frame_that_is_too_large_closes_the_connection(peer: Peer) -> None:
     assert peer.opened is not None
     peer.send_octets(frame(size=peer.opened.max_frame_size + 1))
@@ -371,6 +383,7 @@ def test_frames_of_512_octets_are_taken_at_any_time(raw: Connect) -> None:
 
 
 @pytest.mark.rule("1.0", "transport.2.7.1.channel-max-kept")
+@pytest.mark.rule("1.0", "transport.2.4.1.limits-agreed")
 def test_a_peer_with_one_channel_gets_none_but_that(connect: Connect) -> None:
     peer = connect(channel_max=0)
     session = peer.begin(5)
@@ -410,3 +423,14 @@ def test_the_broker_needs_no_capability_of_its_clients(connect: Connect) -> None
     assert peer.opened is not None
     assert "no-such-capability" not in peer.opened.offered_capabilities
     peer.begin().end()
+
+
+@pytest.mark.rule("1.0", "transport.2.4.1.open-channel-0")
+def test_an_open_on_another_channel_than_0_closes(raw: Connect) -> None:
+    # Section 2.4.1: "the open frame can only be sent on channel 0".
+    peer = raw().header()
+    opening = Open("conformance")
+    opening.channel = 1
+    peer.send(opening)
+    peer.take(Open)
+    assert peer.closed_with() == "amqp:not-allowed"

@@ -16,6 +16,8 @@ from tests.conformance.peer1 import Peer, Session, composite, frame, message
 
 
 @pytest.mark.rule("1.0", "transport.2.6.1.name-unique")
+@pytest.mark.rule("1.0", "transport.2.6.1.stolen")
+@pytest.mark.rule("1.0", "transport.link-error.stolen.choice")
 def test_a_link_is_in_one_place_at_a_time(connect: Connect, name: str) -> None:
     first = connect(container_id=f"{name}.c").begin()
     second = connect(container_id=f"{name}.c").begin()
@@ -51,6 +53,7 @@ def test_links_of_one_name_of_two_containers_are_two(begin: Begin, name: str) ->
 
 
 @pytest.mark.rule("1.0", "transport.2.6.3.refusal-detaches")
+@pytest.mark.rule("1.0", "transport.amqp-error.not-found.choice")
 @pytest.mark.parametrize("role", [True, False], ids=["receiver", "sender"])
 def test_a_refused_link_is_attached_without_a_terminus_and_detached(session: Session, name: str, role: bool) -> None:
     address = f"/queues/{name}"
@@ -104,6 +107,7 @@ def test_what_the_broker_cannot_do_does_not_keep_it_from_attaching(session: Sess
 
 
 @pytest.mark.rule("1.0", "transport.2.6.4.unmapped-detaches")
+@pytest.mark.rule("1.0", "transport.amqp-error.resource-deleted.choice")
 def test_a_link_that_the_broker_ends_is_detached(session: Session, channel0: Callable[..., Channel], name: str) -> None:
     channel = channel0()
     channel.queue(name, exclusive=False, durable=True)
@@ -135,6 +139,7 @@ def broken(session: Session, name: str) -> Any:
 
 
 @pytest.mark.rule("1.0", "transport.2.6.5.error-detaches")
+@pytest.mark.rule("1.0", "transport.2.7.7.detach-says-why")
 def test_an_error_at_a_link_detaches_it(session: Session, name: str) -> None:
     sender = broken(session, name)
     detach = session.take(Detach)
@@ -324,6 +329,7 @@ def test_without_a_delivery_count_credit_counts_from_the_first(begin: Begin, nam
 
 
 @pytest.mark.rule("1.0", "transport.2.6.7.credit-counts-down")
+@pytest.mark.rule("1.0", "transport.2.6.7.no-credit-no-transfer")
 def test_every_delivery_uses_up_credit(begin: Begin, name: str) -> None:
     session = filled(begin, name, 2)
     receiver = session.receiver(name, 5)
@@ -410,6 +416,7 @@ def test_the_brokers_links_have_handles_of_their_own(session: Session, name: str
 
 @pytest.mark.rule("1.0", "transport.2.7.3.handle-unused")
 @pytest.mark.rule("1.0", "transport.2.7.3.handle-in-use")
+@pytest.mark.rule("1.0", "transport.session-error.handle-in-use.choice")
 def test_a_handle_that_is_in_use_ends_the_session(session: Session, name: str) -> None:
     receiver = session.receiver(name)
     session.attach("another", True, source=Source(name), target=Target("here"), handle=receiver.handle)

@@ -184,6 +184,9 @@ def test_outcomes_of_a_detached_link_are_applied(side: Side, connect: Connect, n
 
 
 @pytest.mark.rule("1.0", "transport.2.7.3.incomplete-no-new")
+@pytest.mark.rule("1.0", "transport.2.6.13.incomplete-reduced")
+@pytest.mark.rule("1.0", "transport.2.6.13.incomplete-again")
+@pytest.mark.rule("1.0", "transport.2.7.3.absence-means-nothing")
 def test_nothing_new_is_sent_while_the_receivers_map_is_not_complete(side: Side, connect: Connect, name: str) -> None:
     fill(connect, name, b"1", b"2", b"3")
     session = side.begin()
@@ -206,6 +209,7 @@ def test_nothing_new_is_sent_while_the_receivers_map_is_not_complete(side: Side,
 
 
 @pytest.mark.rule("1.0", "transport.2.7.3.incomplete-rather-than-error")
+@pytest.mark.rule("1.0", "transport.2.6.13.incomplete-reduced")
 def test_a_map_that_does_not_fit_is_sent_in_part(side: Side, connect: Connect, name: str) -> None:
     fill(connect, name, *(b"%d" % number for number in range(100)))
     session = side.begin()

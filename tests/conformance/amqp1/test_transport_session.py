@@ -24,6 +24,7 @@ def test_the_answer_to_a_begin_names_its_channel(peer: Peer) -> None:
 
 @pytest.mark.rule("1.0", "transport.2.5.1.initiator-names-none")
 @pytest.mark.rule("1.0", "transport.2.7.2.initiator-names-none")
+@pytest.mark.rule("1.0", "transport.amqp-error.not-allowed.choice")
 def test_a_begin_that_answers_nothing_closes_the_connection(peer: Peer) -> None:
     """The broker begins no session of its own, so there is nothing to answer."""
     peer.send(Begin(0, 10, 10, remote_channel=0))
@@ -41,6 +42,8 @@ ERRORS: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.rule("1.0", "transport.2.5.4.error-ends")
 @pytest.mark.rule("1.0", "transport.2.7.4.unattached-handle")
+@pytest.mark.rule("1.0", "transport.2.7.8.end-says-why")
+@pytest.mark.rule("1.0", "transport.session-error.unattached-handle.choice")
 @pytest.mark.parametrize("error", ERRORS)
 def test_what_a_session_cannot_process_ends_it(peer: Peer, error: str) -> None:
     other = peer.begin()
@@ -55,6 +58,7 @@ def test_what_a_session_cannot_process_ends_it(peer: Peer, error: str) -> None:
 
 @pytest.mark.rule("1.0", "transport.2.5.4.error-discards")
 @pytest.mark.rule("1.0", "transport.2.5.5.discarding")
+@pytest.mark.rule("1.0", "transport.2.5.5.end-sent")
 def test_after_an_end_with_an_error_all_but_end_is_discarded(peer: Peer, name: str) -> None:
     session = peer.begin()
     sender = session.sender(name)
@@ -129,6 +133,7 @@ def test_a_flow_says_which_transfer_comes_next(peer: Peer, name: str, start: int
 
 
 @pytest.mark.rule("1.0", "transport.2.7.2.handle-max-kept")
+@pytest.mark.rule("1.0", "transport.amqp-error.resource-limit-exceeded.choice")
 def test_a_peer_with_one_handle_gets_none_but_that(peer: Peer, name: str) -> None:
     session = peer.begin(handle_max=0)
     sender = session.sender(name)

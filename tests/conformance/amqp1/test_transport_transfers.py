@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from leveret.wire.amqp1.messaging import Accepted, Released
-from leveret.wire.amqp1.transport import Disposition, Flow, Transfer
+from leveret.wire.amqp1.transport import Detach, Disposition, Flow, Transfer
 from tests.conformance.amqp1.conftest import Begin, Connect
 from tests.conformance.peer1 import Session, message
 
@@ -115,6 +115,8 @@ def test_a_source_of_another_mode_settles_none(connect: Connect, name: str, sett
 
 
 @pytest.mark.rule("1.0", "transport.2.7.5.mode-second")
+@pytest.mark.rule("1.0", "transport.2.6.12.second-disposition")
+@pytest.mark.rule("1.0", "transport.receiver-settle-mode.second.choice")
 def test_the_brokers_sender_settles_once_a_receiver_of_mode_second_has_an_outcome(session: Session, name: str) -> None:
     session.sender(name).send(message(b"x"), settled=True)
     receiver = session.receiver(name, 10, rcv_settle_mode=1)
@@ -165,6 +167,76 @@ def test_a_first_transfer_without_id_or_tag_detaches(session: Session, name: str
     sender = session.sender(name)
     sender.transfer(message(), message_format=0, **fields)
     assert sender.detached_with() == "amqp:invalid-field"
+
+
+@pytest.mark.rule("1.0", "transport.2.7.5.id-differs")
+@pytest.mark.parametrize("fields", [
+    {"delivery_id": 1}, {"delivery_tag": b"u"}, {"message_format": 256}, {"rcv_settle_mode": 1},
+], ids=["delivery-id", "delivery-tag", "message-format", "rcv-settle-mode"])
+def test_a_continuation_that_says_something_else_detaches(session: Session, name: str, fields: dict[str, Any]) -> None:
+    # Section 2.7.5: "it is an error if the delivery-id (delivery-tag) on a continuation transfer differs".
+    sender = session.sender(name)
+    sender.transfer(b"\x00\x53\x75\xa0", delivery_id=0, delivery_tag=b"t", message_format=0, more=True)
+    sender.transfer(b"\x01x", more=False, **fields)
+    assert sender.detached_with() == "amqp:invalid-field"
+    session.receiver(name, 1).nothing()
+
+
+@pytest.mark.rule("1.0", "transport.2.7.5.tag-omitted")
+def test_a_continuation_may_repeat_what_the_first_transfer_says(session: Session, name: str) -> None:
+    sender = session.sender(name)
+    sender.transfer(b"\x00\x53\x75\xa0", delivery_id=0, delivery_tag=b"t", message_format=0, more=True)
+    sender.transfer(b"\x01x", more=False, delivery_id=0, delivery_tag=b"t", message_format=0, rcv_settle_mode=0)
+    assert isinstance(session.outcome(0).state, Accepted)
+
+
+@pytest.mark.rule("1.0", "transport.2.6.12.tag-unique")
+def test_a_tag_of_an_unsettled_delivery_is_not_taken_again(session: Session, name: str) -> None:
+    sender = session.sender(name, rcv_settle_mode=1)
+    number = sender.send(delivery_tag=b"same")
+    assert not session.outcome(number).settled
+    sender.send(delivery_tag=b"same")
+    assert sender.detached_with() == "amqp:not-allowed"
+    receiver = session.receiver(name, 10)
+    receiver.get()
+    receiver.nothing()
+
+
+@pytest.mark.rule("1.0", "transport.2.6.12.tag-unique")
+def test_a_tag_is_free_again_once_its_delivery_is_settled(session: Session, name: str) -> None:
+    sender = session.sender(name, rcv_settle_mode=1)
+    for _ in range(2):
+        number = sender.send(delivery_tag=b"same")
+        assert isinstance(session.outcome(number).state, Accepted)
+        session.dispose(number, state=Accepted(), role=False)
+    sender.send(delivery_tag=b"other", settled=True)
+    sender.send(delivery_tag=b"other", settled=True)
+    session.sync()
+
+
+@pytest.mark.rule("1.0", "transport.2.7.5.first-has-id")
+def test_a_delivery_id_of_an_unsettled_delivery_ends_the_session(session: Session, name: str) -> None:
+    sender = session.sender(name, rcv_settle_mode=1)
+    assert isinstance(session.outcome(sender.send()).state, Accepted)
+    sender.send(delivery_id=0)
+    assert session.ended_with() == "amqp:not-allowed"
+
+
+@pytest.mark.rule("1.0", "transport.2.6.4.unmapped-detaches")
+@pytest.mark.parametrize("durable", [False, True])
+def test_nothing_is_said_of_the_deliveries_of_a_link_behind_its_detach(session: Session, name: str, durable: bool) -> None:
+    sender = session.sender(name)
+    payload = message(durable=durable)
+    session.send(*(Transfer(sender.handle, number, b"t%d" % number, 0, payload=payload) for number in range(50)),
+                 Detach(sender.handle, True))
+    session.take(Detach)
+    session.sync()
+    bodies = [item.body for item in session.peer.frames]
+    at = next(index for index, body in enumerate(bodies) if isinstance(body, Detach))
+    assert not [body for body in bodies[at:] if isinstance(body, Disposition)]
+    # Confirmed or not, the messages are there.
+    receiver = session.receiver(name, 50)
+    assert len([receiver.get() for _ in range(50)]) == 50
 
 
 @pytest.mark.rule("1.0", "transport.2.7.5.settled-default")
@@ -244,6 +316,7 @@ def test_what_is_aborted_may_be_settled_in_any_mode(session: Session, name: str)
 @pytest.mark.rule("1.0", "transport.2.6.14.abort-discards")
 @pytest.mark.rule("1.0", "transport.2.7.5.abort-payload-ignored")
 @pytest.mark.rule("1.0", "transport.2.7.5.aborted-without-more")
+@pytest.mark.rule("1.0", "transport.2.7.5.aborted-more-ignored")
 @pytest.mark.parametrize("more", [False, True])
 @pytest.mark.parametrize("frames", [1, 3])
 def test_an_aborted_delivery_leaves_nothing(session: Session, name: str, frames: int, more: bool) -> None:

@@ -150,6 +150,16 @@ class Model:
         self.open.add(transaction)
         return transaction
 
+    def ask(self, transaction: Transaction) -> None:
+        """Its commit is about to be sent."""
+        transaction.asked = True
+
+    def forget(self, transaction: Transaction) -> None:
+        """Rolled back: its publishes must never be seen."""
+        self.open.discard(transaction)
+        for group, key in transaction.publishes:
+            del group.live[key]
+
     def acked_in(self, transaction: Transaction, group: Group, key: Key) -> None:
         transaction.acks.append((group, key))
 

@@ -14,7 +14,7 @@ from pamqp import commands
 from tests.faults.crash.model import CERTAIN, Found, Group, Key, Model, read_body
 from tests.faults.crash.workload import Workload
 from tests.support.amqp import Channel, Connection, Delivery
-from tests.support.broker import LeveretProcess
+from tests.support.broker import Broker, LeveretProcess
 
 # What a queue may keep from one round to the next; the rest is acknowledged in a transaction by the check.
 KEEP = 1500
@@ -63,6 +63,32 @@ class Reader:
             self.channel.ack(tag)
         await self.channel.call(commands.Tx.Commit())
         await self.channel.close()
+
+
+async def read_queues(broker: Broker, model: Model) -> tuple[Connection, list[Reader]]:
+    """Read all queues without settling anything. The readers hold what they read."""
+    connection = await Connection.open(broker)
+    readers: list[Reader] = []
+    for group in model.groups:
+        for queue in group.queues:
+            readers.append(Reader(await connection.channel(), group, queue))
+            await readers[-1].read()
+    # What expired meanwhile is on its way from one queue to another.
+    deadline = time.monotonic() + MOVE_TIMEOUT
+    while _missing(model, readers) and time.monotonic() < deadline:
+        await asyncio.sleep(0.05)
+    return connection, readers
+
+
+def _missing(model: Model, readers: list[Reader]) -> bool:
+    """Whether a message that must be in one of two queues has been seen in neither."""
+    return any(
+        status.known == CERTAIN and not status.settling and key not in seen
+        for group in model.groups
+        if len(group.queues) > 1
+        for seen in [{found.key for reader in readers if reader.group is group for found in reader.found}]
+        for key, status in group.live.items()
+    )
 
 
 class CrashTest:
@@ -137,16 +163,7 @@ class CrashTest:
 
     async def _check(self) -> None:
         """Read every queue without settling, compare, settle what is too much, give the rest back."""
-        connection = await Connection.open(self.broker)
-        readers: list[Reader] = []
-        for group in self.model.groups:
-            for queue in group.queues:
-                readers.append(Reader(await connection.channel(), group, queue))
-                await readers[-1].read()
-        # What expired meanwhile is on its way from one queue to another.
-        deadline = time.monotonic() + MOVE_TIMEOUT
-        while self._missing(readers) and time.monotonic() < deadline:
-            await asyncio.sleep(0.05)
+        connection, readers = await read_queues(self.broker, self.model)
         found = {reader.queue: reader.found for reader in readers}
         self._raise_if(self.model.check(found, self.redelivery))
         for reader in readers:
@@ -157,16 +174,6 @@ class CrashTest:
             for _, key in surplus:
                 self.model.settled(reader.group, key)
         await connection.close()
-
-    def _missing(self, readers: list[Reader]) -> bool:
-        """Whether a message that must be in one of two queues has been seen in neither."""
-        return any(
-            status.known == CERTAIN and not status.settling and key not in seen
-            for group in self.model.groups
-            if len(group.queues) > 1
-            for seen in [{found.key for reader in readers if reader.group is group for found in reader.found}]
-            for key, status in group.live.items()
-        )
 
     def _raise_if(self, wrong: list[str]) -> None:
         if not wrong:

@@ -183,9 +183,9 @@ class Workload:
                 self._publish_in(transaction, channel, number, group)
             if self.random.random() < 0.1:
                 await channel.call(commands.Tx.Rollback())
-                self._forget(transaction)
+                self.model.forget(transaction)
             else:
-                transaction.asked = True
+                self.model.ask(transaction)
                 await channel.call(commands.Tx.Commit())
                 self.model.committed(transaction)
         await connection.close()
@@ -199,12 +199,6 @@ class Workload:
             make_body(key, self.random.randint(0, 1000)),
             commands.Basic.Properties(delivery_mode=PERSISTENT),
         )
-
-    def _forget(self, transaction: Transaction) -> None:
-        """Rolled back: its publishes must never be seen."""
-        self.model.open.discard(transaction)
-        for group, key in transaction.publishes:
-            del group.live[key]
 
     async def consumer(self, group: Group, no_ack: bool = False, refuse: bool = False) -> None:
         """Takes messages and settles most of them in any order: one by one, many at once, or back to the queue."""
@@ -288,7 +282,7 @@ class Workload:
                 channel.ack(tag)
                 self.model.acked_in(transaction, self.source, key)
                 self._publish_in(transaction, channel, number, self.results)
-            transaction.asked = True
+            self.model.ask(transaction)
             await channel.call(commands.Tx.Commit())
             self.model.committed(transaction)
         await connection.close()

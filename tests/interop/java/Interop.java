@@ -346,6 +346,8 @@ public class Interop {
     tests.put("errors", Interop::errors);
     tests.put("connections", Interop::connections);
     tests.put("manyChannels", Interop::manyChannels);
+    Functional.add(tests);
+    if (arguments.length > 0) tests.keySet().retainAll(Arrays.asList(arguments));
     int failed = 0;
     for (Map.Entry<String, Test> test : tests.entrySet()) {
       try (Connection connection = factory().newConnection()) {

@@ -701,6 +701,7 @@ public class Messaging {
     tests.put("other vhosts", Messaging::otherVhosts);
     tests.put("mechanisms", Messaging::mechanisms);
     tests.put("closing a consumer keeps the rest", Messaging::closingAConsumerKeepsTheRest);
+    Sessions.add(tests);
     int passed = 0;
     for (Map.Entry<String, Test> test : tests.entrySet()) {
       if (arguments.length > 0 && !Arrays.asList(arguments).contains(test.getKey())) continue;

@@ -41,7 +41,7 @@ class MessageMachine(TwoClients):
             (*staged.key[:3], name) for staged in self.site.broker.staging.uploads.values() for name in staged.checkpoints}
         reader = self.site.channel()
         for name, queue in self.site.vhost.queues.items():
-            assert queue.unacked == 0 and queue.consumers == []
+            assert queue.unacked == 0 and not queue.consumers
             found = []
             while (taken := reader.get(name)) is not None:
                 found.append(int(decode_header(taken.header)[2]["message_id"]))

@@ -93,7 +93,28 @@ def test_publishers_are_asked_to_pause_by_flow(site: Site, channel: Channel, old
     flow = channel.client.take("channel.flow", channel.number)
     assert flow is not None and flow.arguments == {"active": False}
     assert channel.client.take("connection.blocked") is None
+    old.publish()
+    old.run()
     assert old.client.take("connection.blocked") is not None
+
+
+def test_a_publisher_gets_and_settles_in_an_alarm(site: Site, channel: Channel) -> None:
+    channel.declare()
+    for _ in range(4):
+        channel.publish()
+    channel.run()
+    site.services.set_alarm("memory")
+    channel.run()
+    assert channel.get(no_ack=False) is not None
+    channel.call("tx.select", "tx.select-ok")
+    channel.ack(1)
+    channel.call("tx.commit", "tx.commit-ok")
+    channel.consume()
+    assert channel.delivered() == [b"m"] * 3
+    channel.ack(4, multiple=True)
+    channel.call("tx.commit", "tx.commit-ok")
+    queue = site.vhost.queues["q"]
+    assert (queue.ready_count, queue.unacked) == (0, 0)
 
 
 def test_a_frame_that_nobody_expects(channel: Channel, old: Channel091) -> None:

@@ -348,6 +348,13 @@ def test_failed_work(site: Site, qpid: Demarcated) -> None:
     assert bodies(site) == []
 
 
+def test_a_time_out_that_nobody_has_set_is_reported_as_0(site: Site, qpid: Demarcated) -> None:
+    assert site.broker.branch_settings.timeout
+    qpid.start()
+    answer = qpid.channel.call("dtx-coordination.get-timeout", "dtx-coordination.get-timeout-ok", xid="x1")
+    assert answer["timeout"] == 0
+
+
 def test_timed_out(site: Site, qpid: Demarcated) -> None:
     qpid.start()
     qpid.channel.call("dtx-coordination.set-timeout", "dtx-coordination.set-timeout-ok", xid="x1", timeout=7)

@@ -69,7 +69,7 @@ def test_their_other_exclusive_queues_are_those_of_the_connection(site: Site, ch
     channel.declare("temporary", exclusive=True, auto_delete=True)
     other = qpid(site).channel()
     other.send("queue.declare", queue="temporary", passive=True)
-    assert other.refused() == 504
+    assert other.refused() == 405
 
 
 def test_an_expiration_may_be_a_point_in_time(site: Site, channel: Channel) -> None:
@@ -131,7 +131,7 @@ def test_a_browser_is_cancelled_once_it_has_seen_everything(channel: Channel, co
     channel.publish(body=b"more")
     assert channel.deliveries() == []
     queue = channel.client.site.vhost.queues["q"]
-    assert (queue.ready_count, queue.browsers) == (count + 1, [])
+    assert (queue.ready_count, queue.browsers) == (count + 1, {})
 
 
 def test_a_browser_that_does_not_close_goes_on(channel: Channel) -> None:

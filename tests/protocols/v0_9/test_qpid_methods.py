@@ -104,7 +104,7 @@ def test_another_connections_exclusive_queue_is_not_asked_for(channel: Channel) 
     channel.declare("mine", exclusive=True)
     other = connect(channel.client.site).channel()
     other.send("exchange.bound", exchange="", queue="mine")
-    assert other.refused() == 504
+    assert other.refused() == 405
 
 
 def test_recover_sync_is_answered(channel: Channel) -> None:

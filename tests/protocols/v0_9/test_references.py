@@ -155,7 +155,7 @@ def test_a_reference_that_is_not_open(site: Site, channel: Channel, method: str)
         refer(channel)
     else:
         channel.send(f"message.{method}", reference="r")
-    assert channel.refused() == 404
+    assert channel.refused() == 503
     assert count(site) == 1
 
 
@@ -163,7 +163,7 @@ def test_a_reference_that_is_not_open(site: Site, channel: Channel, method: str)
 def test_a_reference_that_is_open(site: Site, channel: Channel, method: str) -> None:
     channel.call("message.open", "message.ok", reference="r")
     channel.send(f"message.{method}", reference="r")
-    assert channel.refused() == 405
+    assert channel.refused() == 503
     assert not site.broker.staging.uploads
 
 
@@ -195,6 +195,7 @@ def test_a_body_that_is_neither(channel: Channel) -> None:
     assert channel.refused() == 502
 
 
+@pytest.mark.rule("0-9", "resource-error.constant")
 def test_the_limits(site: Site) -> None:
     site.broker.staging.settings = StagingSettings(max_per_user=1, max_octets=5)
     channel = connect(site).channel()
@@ -598,6 +599,9 @@ def rest(channel: Channel, offset: int) -> bytes:
 BIG = bytes(range(256)) * 2000
 
 
+@pytest.mark.rule("0-9", "message.grammar.server-resume")
+@pytest.mark.rule("0-9", "message.resume.chassis.client")
+@pytest.mark.rule("0-9", "message.offset.chassis.server")
 def test_a_client_with_checkpoints_is_asked_for_them(site: Site, channel: Channel) -> None:
     channel.declare()
     send(channel, BIG)
@@ -688,6 +692,8 @@ def test_only_so_much_is_asked_for_at_a_time(site: Site, channel: Channel) -> No
     assert count(site) == 0
 
 
+@pytest.mark.rule("0-9", "message.grammar.server-checkpoint")
+@pytest.mark.rule("0-9", "message.checkpoint.chassis.client")
 def test_a_client_is_sent_checkpoints(channel: Channel) -> None:
     channel.declare()
     body = bytes(range(256)) * (CHECKPOINT_EVERY // 100)

@@ -61,6 +61,9 @@ def is_clean(site: Site, queue: str = "q") -> bool:
             and not site.vhost.exclusive and (found is None or (not found.consumers and not found.unacked)))
 
 
+@pytest.mark.rule("0-9", "channel.grammar.open-channel.client-resume")
+@pytest.mark.rule("0-9", "channel.resume.response.ok")
+@pytest.mark.rule("0-9", "channel.resume.chassis.server")
 def test_unacknowledged_deliveries_stay_with_their_channel(site: Site, channel: Channel) -> None:
     channel.declare()
     channel.consume()
@@ -173,7 +176,7 @@ def test_exclusive_queues_are_kept_with_the_channels(site: Site, channel: Channe
     site.allow("other", "/", site.users.get("user").permissions["/"])  # type: ignore[union-attr]
     stranger = connect(site, user="other").channel()
     stranger.send("queue.delete", queue="own")
-    assert stranger.refused() == 504
+    assert stranger.refused() == 405
     again = resume(channel)
     assert again.bodies("own") == [b"m"]
     again.client.engine.send(0, "connection.close", {})

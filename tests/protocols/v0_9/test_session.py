@@ -141,18 +141,22 @@ def test_properties_of_queues_and_exchanges_stay_as_they_were(channel: Channel) 
     assert channel.refused() == 530
 
 
-def test_an_exclusive_queue_deletes_itself(channel: Channel) -> None:
+@pytest.mark.parametrize("strict", [False, True])
+def test_an_exclusive_queue_deletes_itself_in_strict_mode(strict: bool) -> None:
+    channel = connect(Site(strict=strict)).channel()
     channel.declare(exclusive=True)
     tag = channel.consume()
     channel.call("basic.cancel", "basic.cancel-ok", consumer_tag=tag)
-    assert "q" not in channel.client.site.vhost.queues
+    assert ("q" in channel.client.site.vhost.queues) is not strict
 
 
-def test_another_connections_exclusive_queue_is_a_channel_error(site: Site, channel: Channel) -> None:
-    channel.declare(exclusive=True)
+@pytest.mark.parametrize(("strict", "code"), [(False, 405), (True, 504)])
+def test_another_connections_exclusive_queue_is_locked(strict: bool, code: int) -> None:
+    site = Site(strict=strict)
+    connect(site).channel().declare(exclusive=True)
     other = connect(site).channel()
     other.send("queue.declare", queue="q", exclusive=True)
-    assert other.refused() == 504
+    assert other.refused() == code
 
 
 @pytest.mark.parametrize(("method", "arguments", "code"), [
@@ -175,17 +179,20 @@ def test_refusals(site: Site, method: str, arguments: dict[str, str], code: int)
     assert channel.refused() == code
 
 
+@pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize(("arguments", "code"), [
     ({"queue": "durable", "exchange": "transient"}, 530), ({"queue": "nowhere", "exchange": "amq.direct"}, 404),
     ({"queue": "durable", "exchange": "nowhere"}, 404), ({"queue": "durable", "exchange": "inner"}, 530),
 ], ids=["transient", "no-queue", "no-exchange", "internal"])
-def test_a_bind_that_fails_ends_the_connection(channel: Channel, arguments: dict[str, str], code: int) -> None:
+def test_a_bind_that_fails(strict: bool, arguments: dict[str, str], code: int) -> None:
+    channel = connect(Site(strict=strict)).channel()
     channel.declare("durable", durable=True)
     channel.call("exchange.declare", "exchange.declare-ok", exchange="transient", type="direct")
     channel.call("exchange.declare", "exchange.declare-ok", exchange="inner", type="direct", durable=True, internal=True)
     channel.send("queue.bind", **arguments)
     channel.run()
-    close = channel.client.take("connection.close")
+    hard = strict or code == 530
+    close = channel.client.take("connection.close") if hard else channel.client.take("channel.close", channel.number)
     assert close is not None and close.arguments["reply_code"] == code
 
 

@@ -99,6 +99,10 @@ def close_of(channel: Channel) -> tuple[int, str]:
 # Handlers
 
 
+@pytest.mark.rule("0-9", "tunnel.grammar.client-request")
+@pytest.mark.rule("0-9", "tunnel.chassis.server")
+@pytest.mark.rule("0-9", "tunnel.request.chassis.server")
+@pytest.mark.rule("0-9", "tunnel.request.content")
 def test_a_request_goes_to_the_handler_of_its_name(channel: Channel, plugin: Plugin) -> None:
     send(channel, b"body", {"a": 1, "b": "c"}, data_name="taken", proxy_name="proxy", headers={"h": 2}, durable=1)
     wait_for(channel, lambda: len(plugin.requests) == 1)
@@ -280,7 +284,7 @@ def test_tunnelled_methods_are_carried_out_and_answered(site: Site, channel: Cha
     assert channel.client.take("queue.declare-ok", 1) is not None
     assert channel.client.take("basic.consume-ok", 1) is not None
     assert channel.delivered() == [b"hello"]
-    assert site.vhost.queues["q"].consumers[0].tag == "t"
+    assert site.vhost.queues["q"].consumers.copy().popitem()[0].tag == "t"
 
 
 def test_one_method_without_a_frame(site: Site, channel: Channel) -> None:

@@ -42,7 +42,8 @@ def make_site(*, user: str = "user", **options: Any) -> Site:
 class Client:
     """One connection; `received` has every frame that came and was not taken."""
 
-    def __init__(self, site: Site, *, sasl: bool = False, container: str = "test", **options: Any) -> None:
+    def __init__(self, site: Site, *, sasl: bool = False, container: str = "test", answer: int | None = None,
+                 **options: Any) -> None:
         self.site = site
         self.container = container
         self.output = Output(1 << 20)
@@ -52,7 +53,7 @@ class Client:
         self.session = Connection(self.peer, site.services, sasl)
         self.run()
         header = self.take(Header)
-        assert header.protocol == (SASL if sasl else AMQP)
+        assert header.protocol == ((SASL if sasl else AMQP) if answer is None else answer)
 
     def run(self) -> None:
         """Send and receive until nothing happens any more."""

@@ -114,6 +114,7 @@ def test_sections_out_of_order(payload: bytes) -> None:
     assert refusal(make_session(), payload) == "amqp:decode-error"
 
 
+@pytest.mark.rule("1.0", "messaging.3.2.2.delivery-annotations-stay")
 def test_delivery_annotations_are_for_one_hop_only() -> None:
     session = make_session()
     before = DELIVERY + encode_pairs([(Symbol("x-opt-hop"), 1)]) + MESSAGE + encode_pairs([(Symbol("x-opt-way"), 2)])

@@ -155,6 +155,7 @@ def test_a_connection_that_breaks(site: Site, session: Session) -> None:
     assert [split(frame.payload).delivery_count for frame in again] == [0, 0, 0]
 
 
+@pytest.mark.rule("1.0", "transport.amqp-error.unauthorized-access.choice")
 def test_read_permission_is_needed(site: Site) -> None:
     site.allow("user", "/", Permission("", "q", ""))
     session = connect(site).begin()

@@ -7,7 +7,7 @@ import pytest
 from leveret.broker.broker import VhostSettings
 from leveret.security.permissions import Permission
 from leveret.security.users import UserLimits
-from leveret.wire.amqp1.frames import Empty
+from leveret.wire.amqp1.frames import SASL, Empty
 from leveret.wire.amqp1.security import SaslMechanisms
 from leveret.wire.amqp1.transport import Begin, Close, End, Flow, Open
 from tests.protocols.v1_0.support import Client, connect, make_site
@@ -59,19 +59,26 @@ def test_a_mechanism_that_was_not_offered() -> None:
     assert Client(make_site(), sasl=True).login(mechanism="AMQPLAIN") == 1
 
 
+def assert_sasl_required(client: Client) -> None:
+    """The header of SASL was the answer, and the socket is closed, whatever came with the client's header."""
+    assert client.peer.closed
+    client.send(Open("test"), Begin(0, 1, 1))
+    client.session.data_received(client.output.to_send())
+    client.site.run()
+    assert client.received == [] and not client.peer.written
+    assert not client.session.opened and not client.session.user
+
+
 def test_without_sasl_nobody_is_let_in_where_there_is_no_anonymous_user() -> None:
-    client = Client(make_site(user=""))
-    client.open()
-    assert client.error(Close)[0] == "amqp:unauthorized-access"
-    assert not client.session.opened
+    assert_sasl_required(Client(make_site(user=""), answer=SASL))
 
 
 def test_the_anonymous_user_may_be_one_of_this_machine_only() -> None:
     site = make_site()
     site.users.loopback_users = frozenset({"user"})
-    client = Client(site, host="192.0.2.1")
-    client.open()
-    assert client.error(Close)[0] == "amqp:unauthorized-access"
+    assert_sasl_required(Client(site, host="192.0.2.1", answer=SASL))
+    client = Client(site, sasl=True, host="192.0.2.1")
+    assert list(client.take(SaslMechanisms).sasl_server_mechanisms) == ["PLAIN"]
 
 
 @pytest.mark.parametrize(("hostname", "vhost"), [
@@ -87,18 +94,17 @@ def test_vhosts(hostname: str | None, vhost: str) -> None:
     assert client.session.vhost_name == vhost
 
 
-def test_an_unknown_vhost() -> None:
-    client = Client(make_site())
-    client.open(hostname="vhost:none")
-    assert client.error(Close) == ("amqp:not-found", "no vhost 'none'")
-
-
-def test_a_vhost_that_is_not_the_users() -> None:
+def test_an_unknown_vhost_and_one_that_is_not_the_users_look_alike() -> None:
     site = make_site()
     site.broker.add_vhost("two", VhostSettings())
-    client = Client(site)
-    client.open(hostname="vhost:two")
-    assert client.error(Close)[0] == "amqp:unauthorized-access"
+    answers = []
+    for hostname in ("vhost:two", "vhost:one", "vhost:tw%6F"):
+        client = Client(site)
+        client.open(hostname=hostname)
+        condition, text = client.error(Close)
+        answers.append((condition, text.replace("one", "two").replace("tw%6F", "two")))
+    assert set(answers) == {("amqp:unauthorized-access",
+                             "vhost 'two' does not exist, or user 'user' has no permissions in it")}
 
 
 def test_close_is_answered() -> None:
@@ -207,6 +213,7 @@ def test_idle_time_out_of_the_broker() -> None:
     assert client.error(Close)[0] == "amqp:resource-limit-exceeded"
 
 
+@pytest.mark.rule("1.0", "transport.2.4.5.unsupported-closes")
 def test_an_idle_time_out_that_is_too_short() -> None:
     client = Client(make_site())
     client.open(idle_time_out=10)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from leveret.wire.amqp1.encode import encode_pairs
-from leveret.wire.amqp1.messaging import Accepted, Rejected, Source
+from leveret.wire.amqp1.messaging import Accepted, Header, Properties, Rejected, Source
 from leveret.wire.amqp1.transactions import TransactionalState
 from leveret.wire.amqp1.transport import Detach, Disposition
 from leveret.wire.amqp1.values import Symbol, Timestamp, UInt
@@ -156,3 +156,38 @@ def test_a_consumer_of_0_9_1_gets_it(site: Site, session: Session) -> None:
     sleep(session, 1000)
     got = channel.get("q")
     assert got is not None
+
+
+def step(site: Site, milliseconds: int) -> None:
+    """The system's clock is set."""
+    site.broker.timers.step = milliseconds
+
+
+@pytest.mark.parametrize("milliseconds", [-120_000, 120_000])
+def test_times_are_those_of_the_clock_that_was_set(site: Site, session: Session, milliseconds: int) -> None:
+    step(site, milliseconds)
+    receiver = session.receiver(credit=10)
+    sender = session.sender()
+    sender.send(later({TIME: site.broker.timers.unix() + 1000}, b"at"))
+    sender.send(later({DELAY: UInt(1000)}, b"after"))
+    sleep(session, 999)
+    assert receiver.bodies() == []
+    sleep(session, 1)
+    assert sorted(receiver.bodies()) == [b"after", b"at"]
+
+
+@pytest.mark.parametrize("milliseconds", [-120_000, 120_000])
+def test_expiry_by_the_clock_that_was_set(site: Site, session: Session, milliseconds: int) -> None:
+    step(site, milliseconds)
+    sender = session.sender()
+    expiry = Properties(absolute_expiry_time=Timestamp(site.broker.timers.unix() + 1000))
+    sender.send(message(b"absolute", properties=expiry))
+    sender.send(message(b"relative", header=Header(ttl=UInt(2000))))
+    sender.send(message(b"never"))
+    queue = site.vhost.queues["q"]
+    counts = []
+    for milliseconds in (0, 999, 1, 999, 1):
+        sleep(session, milliseconds)
+        counts.append(queue.ready_count)
+    assert counts == [3, 3, 2, 2, 1]
+    assert session.receiver(credit=10).bodies() == [b"never"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from leveret.security.permissions import Permission
 from leveret.wire.amqp1 import message as sections_of
 from leveret.wire.amqp1.messaging import Properties, Source
 from leveret.wire.amqp1.sections import split
@@ -50,6 +51,15 @@ def properties_of(payload: bytes) -> Properties:
     found = sections_of.properties(split(payload))
     assert found is not None
     return found
+
+
+def test_an_empty_permission_makes_no_queue(site: Site) -> None:
+    site.allow("user", "/", Permission())
+    before = set(site.vhost.queues)
+    session = connect(site).begin()
+    replies(session)
+    assert session.client.error(Detach)[0] == "amqp:unauthorized-access"
+    assert set(site.vhost.queues) == before
 
 
 def test_the_attach_says_what_it_is(site: Site, session: Session) -> None:

@@ -68,6 +68,7 @@ def test_an_unknown_filter_is_left_out(session: Session) -> None:
     assert len(receiver.bodies()) == 2
 
 
+@pytest.mark.rule("1.0", "messaging.3.5.8.filters-described")
 @pytest.mark.parametrize(("descriptor", "value"), [
     ("apache.org:selector-filter:string", "n >="), ("amqp:sql-filter", 5), (0x173, {Symbol("no-field"): 1}), (0x174, "x"),
 ])

@@ -169,6 +169,7 @@ def test_a_mistake_behind_the_body(site: Site, session: Session, spool: FileSpoo
     assert is_empty(spool)
 
 
+@pytest.mark.rule("1.0", "transport.link-error.message-size-exceeded.choice")
 def test_the_largest_message_is_the_same(spool: FileSpool) -> None:
     site = make_site(spool_threshold=THRESHOLD, max_message_size=500_000)
     site.log.spool = spool

@@ -10,7 +10,7 @@ import pytest
 from leveret.wire.amqp1.messaging import Received, Source, Target
 from leveret.wire.amqp1.transactions import Declared
 from leveret.wire.amqp1.transport import Attach, Detach, Disposition, Transfer
-from leveret.wire.amqp1.values import Symbol
+from leveret.wire.amqp1.values import Described, Symbol
 from tests.conformance.peer1 import Peer
 from tests.protocols.support import Site
 from tests.protocols.v1_0.support import Sender, Session, connect, make_site, message
@@ -94,9 +94,9 @@ def test_names_of_links_are_short(site: Site) -> None:
 
 
 def test_what_is_kept_of_a_link_is_small(site: Site) -> None:
-    """The description of a terminus that outlives its session has a limit; others go with the session."""
+    """The description of a terminus that outlives its session has a limit."""
     session = connect(site).begin()
-    many = {Symbol("lifetime-policy"): None, Symbol("x"): "y" * 20_000}
+    many = {Symbol("lifetime-policy"): None, Symbol("x"): "y" * 10_000}
     target = Target(None, dynamic=True, dynamic_node_properties=many)
     session.sender(name="not kept", target=target)
     address = "a" * 20_000
@@ -247,3 +247,17 @@ def test_attached_again_before_everything_went_out(site: Site) -> None:
         got[tag] = got.get(tag, 0) + len(frame.payload)
     assert len(got) == 2
     assert max(got.values()) > 300_000
+
+
+@pytest.mark.parametrize("description", [
+    Source("q", filter={Symbol("f"): Described(Symbol("unknown"), "x" * 16_384)}),
+    Target("q", dynamic_node_properties={Symbol("p"): "x" * 16_384}),
+], ids=["filter", "properties"])
+def test_filters_and_properties_of_a_link_are_not_large(site: Site, description: Any) -> None:
+    session = connect(site).begin()
+    receives = isinstance(description, Source)
+    session.attach("link", receives, source=description if receives else Source("here"),
+                   target=Target("here") if receives else description)
+    condition, text = session.client.error(Detach)
+    assert (condition, "more than 16384 octets" in text) == ("amqp:resource-limit-exceeded", True)
+    assert not site.services.termini.all()

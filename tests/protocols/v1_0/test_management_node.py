@@ -546,6 +546,22 @@ class TestPermissions:
         assert text.startswith(f"{operation} access to 'other'")
         assert (dict(site.vhost.queues), dict(site.vhost.exchanges)) == before
 
+    @pytest.mark.parametrize("path", ["/queues/other", "/queues/none", "/bindings?src=other&dstq=mine&key=",
+                                      "/bindings?src=mine&dstq=other&key="])
+    def test_nothing_is_shown_to_those_without_a_permission(self, site: Site, path: str) -> None:
+        site.allow("user", "/", Permission("^mine", "^mine", "^mine"))
+        site.vhost.declare_queue("other", None)
+        node = Node(connect(site).begin())
+        status, text = node.call("GET", path, None)
+        assert status == 403 and text.startswith("access to '")
+
+    @pytest.mark.parametrize("permission", [Permission("other"), Permission("", "other"), Permission("", "", "other")])
+    def test_any_permission_shows_a_queue(self, site: Site, permission: Permission) -> None:
+        site.allow("user", "/", permission)
+        site.vhost.declare_queue("other", None)
+        status, shown = Node(connect(site).begin()).call("GET", "/queues/other", None)
+        assert status == 200 and shown["name"] == "other"
+
 
 def test_in_strict_mode_it_is_the_same() -> None:
     node = Node(connect(make_site(strict=True)).begin())

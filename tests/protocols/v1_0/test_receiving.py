@@ -89,6 +89,7 @@ def test_the_header_of_deliveries(session: Session) -> None:
     assert split(receiver.deliveries()[0].payload).delivery_count == 1
 
 
+@pytest.mark.rule("1.0", "messaging.3.2.1.ttl-reduced")
 def test_ttl_is_what_is_left(site: Site, session: Session) -> None:
     from leveret.wire.amqp1.messaging import Header
 
@@ -133,6 +134,7 @@ def dead_lettering(site: Site) -> None:
     site.vhost.declare_queue("dl", None, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
 
 
+@pytest.mark.rule("1.0", "messaging.3.4.3.rejected-acted-on")
 def test_rejected_is_dropped(site: Site, session: Session) -> None:
     fill(session, b"1")
     session.receiver(credit=10)
@@ -141,6 +143,7 @@ def test_rejected_is_dropped(site: Site, session: Session) -> None:
     assert site.vhost.queues["q"].unacked == 0
 
 
+@pytest.mark.rule("1.0", "messaging.3.4.3.rejected-acted-on")
 @pytest.mark.parametrize("state", [Rejected(), Modified(undeliverable_here=True)])
 def test_dead_letters(site: Site, session: Session, state: Rejected | Modified) -> None:
     dead_lettering(site)
@@ -172,6 +175,7 @@ def test_undeliverable_here(session: Session) -> None:
     assert session.receiver(credit=1).bodies() == [b"1"]
 
 
+@pytest.mark.rule("1.0", "messaging.3.4.5.modified-applied")
 def test_modified_annotations(session: Session) -> None:
     annotations = b"\x00\x53\x72\xc1\x14\x04\xa3\x06x-opt-\x54\x01\xa3\x05x-opt\x54\x02"
     sender = session.sender()
@@ -203,7 +207,7 @@ def test_a_detach_gives_back(site: Site, session: Session) -> None:
     receiver.deliveries()
     assert receiver.detach().closed
     queue = site.vhost.queues["q"]
-    assert (queue.ready_count, queue.unacked, queue.consumers) == (2, 0, [])
+    assert (queue.ready_count, queue.unacked, queue.consumers) == (2, 0, {})
     assert session.receiver(credit=10).bodies() == [b"1", b"2"]
 
 
@@ -220,7 +224,7 @@ def test_the_end_gives_back(site: Site, how: str) -> None:
     else:
         session.client.drop()
     queue = site.vhost.queues["q"]
-    assert (queue.ready_count, queue.unacked, queue.consumers) == (3, 0, [])
+    assert (queue.ready_count, queue.unacked, queue.consumers) == (3, 0, {})
     assert connect(site).begin().receiver(credit=10).bodies() == [b"1", b"2", b"3"]
 
 
@@ -359,6 +363,7 @@ def test_read_permission(site: Site) -> None:
     assert refused(session) == "amqp:unauthorized-access"
 
 
+@pytest.mark.rule("1.0", "transport.amqp-error.resource-locked.choice")
 def test_an_exclusive_queue(site: Site, session: Session) -> None:
     site.vhost.declare_queue("theirs", object(), exclusive=True)
     session.receiver("theirs")
@@ -396,6 +401,7 @@ def test_subscriptions(site: Site, session: Session) -> None:
     assert not set(site.vhost.queues)
 
 
+@pytest.mark.rule("1.0", "messaging.3.5.9.lifetime-least")
 def test_dynamic_nodes(site: Site, session: Session) -> None:
     policy = {Symbol("lifetime-policy"): Described(ULong(0x2B), [])}
     receiver = session.receiver(source=Source(dynamic=True, dynamic_node_properties=policy), credit=5, name="replies")
@@ -410,6 +416,25 @@ def test_dynamic_nodes(site: Site, session: Session) -> None:
     assert address not in site.vhost.queues
 
 
+@pytest.mark.parametrize(("permission", "made"), [
+    (Permission(), False), (Permission("^shop-", ".*", ".*"), False), (Permission("^(amq\\.gen.*|amq\\.default)$"), True),
+    (Permission("^test/mine/"), True),
+])
+def test_dynamic_nodes_need_a_permission(site: Site, permission: Permission, made: bool) -> None:
+    site.allow("user", "/", permission)
+    before = set(site.vhost.queues)
+    for role in ("source", "target"):
+        session = connect(site).begin()
+        if role == "source":
+            session.receiver(source=Source(dynamic=True), name="mine")
+        else:
+            session.sender(target=Target(dynamic=True), name="mine")
+        assert (len(site.vhost.queues) > len(before)) is made
+        if not made:
+            assert refused(session) == "amqp:unauthorized-access"
+        session.client.drop()
+
+
 def test_a_dynamic_target(site: Site, session: Session) -> None:
     sender = session.sender(target=Target(dynamic=True))
     address = sender.attached.target.address
@@ -419,6 +444,7 @@ def test_a_dynamic_target(site: Site, session: Session) -> None:
     assert address not in site.vhost.queues
 
 
+@pytest.mark.rule("1.0", "messaging.3.5.9.lifetime-policy")
 def test_a_dynamic_node_that_outlives_its_link(site: Site, session: Session) -> None:
     policy = {Symbol("lifetime-policy"): Described(ULong(0x2C), [])}
     creator = session.receiver(source=Source(dynamic=True, dynamic_node_properties=policy))

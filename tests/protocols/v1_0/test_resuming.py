@@ -17,7 +17,8 @@ from leveret.protocols.v1_0.targets import TargetTerminus
 from leveret.wire.amqp1.messaging import Accepted, Modified, Properties, Received, Rejected, Released, Source, Target
 from leveret.wire.amqp1.sections import section_ranges
 from leveret.wire.amqp1.transactions import TransactionalState
-from leveret.wire.amqp1.transport import Attach, Detach, Disposition, Flow, Transfer
+from leveret.wire.amqp1.transport import Attach, Close, Detach, Disposition, Flow, Transfer
+from leveret.wire.amqp1.values import Described, Map, Symbol, UInt
 from tests.broker.support import HeldLog
 from tests.protocols.support import Site
 from tests.protocols.v1_0.support import Client, Receiver, Sender, Session, body_of, connect, make_site, message
@@ -559,17 +560,25 @@ def test_new_deliveries_while_our_map_was_not_complete(site: Site) -> None:
 
 
 def test_maps_with_anything_in_them(site: Site) -> None:
-    from leveret.wire.amqp1.values import Described, Map, Symbol, UInt
-
     fill(site, b"1")
     client = connect(site)
     receiver(client.begin(), credit=1, expiry_policy="never")
     client.drop()
-    strange = Map([(b"other", Described(Symbol("strange"), 1)), (UInt(3), None), ("text", Accepted()), (bytes(4), UInt(1))])
+    strange = Map([(b"other", Described(Symbol("strange"), 1)), (bytes(4), UInt(1))])
     link = receiver(connect(site).begin(), credit=1, expiry_policy="never", unsettled=strange)
     assert link.deliveries()[0].resume
     assert isinstance(link.attached, Attach)
     assert link.client.find(Disposition) is None
+
+
+@pytest.mark.parametrize("key", [UInt(3), "text", Symbol("symbol"), None])
+def test_maps_with_other_keys_than_tags(site: Site, key: Any) -> None:
+    client = connect(site)
+    session = client.begin()
+    client.send(Attach("link", 0, True, source=Source("q"), target=Target("here"), unsettled={key: None}))
+    condition, text = client.error(Close)
+    assert (condition, "attach: unsettled: expected a delivery-tag as key" in text) == ("amqp:decode-error", True)
+    assert session.channel == 0
 
 
 def test_a_position_behind_the_end(site: Site) -> None:

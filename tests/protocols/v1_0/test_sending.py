@@ -162,6 +162,8 @@ def test_a_message_that_cannot_be_read(session: Session) -> None:
 
 
 @pytest.mark.rule("1.0", "transport.2.6.7.limit-kept")
+@pytest.mark.rule("1.0", "transport.2.6.7.no-credit-no-transfer")
+@pytest.mark.rule("1.0", "transport.link-error.transfer-limit-exceeded.choice")
 def test_more_than_the_credit() -> None:
     session = connect(make_site(link_credit=3)).begin()
     sender = session.sender()
@@ -251,6 +253,7 @@ def test_what_comes_after_a_refusal_is_discarded(site: Site, session: Session) -
     assert session.sender(handle=sender.handle).attached.target is not None
 
 
+@pytest.mark.rule("1.0", "transport.session-error.errant-link.choice")
 def test_strict_mode_ends_the_session_then() -> None:
     session = connect(make_site(strict=True)).begin()
     sender = session.sender("q")
@@ -277,6 +280,7 @@ def test_a_handle_above_handle_max() -> None:
     assert session.client.error(Close)[0] == "amqp:connection:framing-error"
 
 
+@pytest.mark.rule("1.0", "transport.session-error.window-violation.choice")
 def test_more_than_the_window() -> None:
     session = connect(make_site()).begin()
     endpoint = session.client.session.sessions[0]
@@ -310,6 +314,7 @@ def test_the_subject_is_the_key(site: Site, session: Session) -> None:
     assert sender.outcomes() == [(0, 0, True, "Accepted"), (1, 1, True, "Released")]
 
 
+@pytest.mark.rule("1.0", "transport.amqp-error.precondition-failed.choice")
 def test_the_anonymous_terminus(site: Site, session: Session) -> None:
     site.vhost.declare_queue("one", None)
     sender = session.sender(None)

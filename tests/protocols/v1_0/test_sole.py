@@ -112,7 +112,7 @@ def test_containers_are_those_of_a_user_in_a_vhost() -> None:
 
 
 @pytest.mark.parametrize(("options", "condition"), [
-    ({"hostname": "vhost:none"}, "amqp:not-found"), ({"max_frame_size": 511}, "amqp:invalid-field"),
+    ({"hostname": "vhost:none"}, "amqp:unauthorized-access"), ({"max_frame_size": 511}, "amqp:invalid-field"),
     ({"idle_time_out": 1}, "amqp:not-allowed"),
 ], ids=["vhost", "frame size", "idle time-out"])
 def test_every_open_that_fails_says_so(options: dict[str, object], condition: str) -> None:

@@ -49,6 +49,7 @@ def pass_time(site: Site, seconds: float) -> None:
     site.run()
 
 
+@pytest.mark.rule("1.0", "messaging.3.5.6.never-expires")
 @pytest.mark.parametrize("policy", POLICIES)
 def test_expiry_policies(site: Site, policy: str) -> None:
     """When the policy's event has happened, and not before, a terminus without timeout is gone: what it held goes back."""
@@ -199,6 +200,7 @@ def test_an_error_does_not_destroy_what_was_asked_to_stay(site: Site) -> None:
     assert link.client.find(End) is None
 
 
+@pytest.mark.rule("1.0", "messaging.3.5.9.lifetime-least")
 def test_dynamic_nodes_live_with_their_terminus(site: Site) -> None:
     policy = {Symbol("lifetime-policy"): Described(ULong(0x2B), [])}
     client = connect(site)
@@ -336,6 +338,16 @@ def test_the_most_that_a_user_may_keep(site: Site) -> None:
     assert receiver(session, "5", expiry_policy="never").attached.source is not None
 
 
+@pytest.mark.rule("1.0", "transport.link-error.detach-forced.choice")
+def test_deletion_by_an_operator(site: Site) -> None:
+    client = connect(site)
+    receiver(client.begin(), expiry_policy="never")
+    site.services.termini.delete("/", "user", "test", "r", "sender")
+    condition, text = client.error(Detach)
+    assert condition == "amqp:link:detach-forced"
+    assert "deleted by an operator" in text
+
+
 def test_release_by_an_operator(site: Site) -> None:
     fill(site, b"1", b"2")
     client = connect(site)
@@ -354,7 +366,7 @@ def test_a_suspended_link_under_purge_and_statistics(site: Site) -> None:
     receiver(client.begin(), credit=1, expiry_policy="never")
     client.drop()
     queue = site.vhost.queues["q"]
-    assert [entry.seq for entry in site.broker.held_entries(queue)] == [1]
+    assert [entry.seq for holder in site.broker.holders for entry in holder.all_held() if entry.queue is queue] == [1]
     queue.purge()
     assert (queue.unacked, queue.ready_count) == (1, 0)
     again = receiver(connect(site).begin(), credit=1, expiry_policy="never", unsettled={bytes(4): None})

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from leveret.security.permissions import Permission
 from leveret.wire.amqp1.composite import Composite
 from leveret.wire.amqp1.composites import encode_composite
-from leveret.wire.amqp1.messaging import Accepted, Modified, Rejected, Released, Source
+from leveret.wire.amqp1.messaging import Accepted, Modified, Properties, Rejected, Released, Source, Target
 from leveret.wire.amqp1.transactions import Coordinator, Declare, Declared, Discharge, TransactionalState
-from leveret.wire.amqp1.transport import Detach, Disposition, End
+from leveret.wire.amqp1.transport import Detach, Disposition, End, Flow
 from tests.broker.support import HeldLog
 from tests.protocols.support import Site
 from tests.protocols.v1_0.support import Receiver, Sender, Session, connect, make_site, message
@@ -64,6 +66,7 @@ def post(sender: Sender, id: bytes, body: bytes = b"m", **options: Any) -> Dispo
     return sender.client.find(Disposition)
 
 
+@pytest.mark.rule("1.0", "transactions.txn-capability.local-transactions.choice")
 def test_the_coordinator(session: Session) -> None:
     controller = Controller(session)
     target = controller.link.attached.target
@@ -86,6 +89,47 @@ def test_posting(site: Site, session: Session) -> None:
     assert ready(site) == 0
     assert isinstance(controller.discharge(id), Accepted)
     assert ready(site) == 1
+
+
+def test_an_alarm_leaves_the_coordinator_alone(site: Site, session: Session) -> None:
+    """Who consumes in transactions may be what ends it."""
+    sender = session.sender()
+    for _ in range(2):
+        sender.send(message())
+    controller = Controller(session)
+    receiver = session.receiver(credit=1)
+    assert receiver.bodies() == [b"m"]
+    site.services.set_alarm("memory")
+    session.client.run()
+    assert [(frame.handle, frame.link_credit) for frame in session.client.all(Flow)] == [(sender.handle, 0)]
+    id = controller.declare()
+    session.dispose(0, state=TransactionalState(id, Accepted()), settled=True)
+    assert isinstance(controller.discharge(id), Accepted)
+    # Flows and dispositions are read as ever.
+    receiver.flow(1, delivery_count=1)
+    assert receiver.bodies() == [b"m"]
+    receiver.accept(1)
+    queue = site.vhost.queues["q"]
+    assert (queue.ready_count, queue.unacked) == (0, 0)
+    # A control link that begins during the alarm has credit, too.
+    assert isinstance(Controller(session).declare(), bytes)
+
+
+@pytest.mark.parametrize("fail", [False, True], ids=["commit", "roll back"])
+def test_a_discharge_makes_room_for_more_deliveries(site: Site, fail: bool) -> None:
+    site.services.amqp10.unsettled = 64
+    session = connect(site).begin(incoming_window=1 << 31)
+    sender = session.sender()
+    for _ in range(100):
+        sender.send(message())
+    controller = Controller(session)
+    receiver = session.receiver(credit=100)
+    assert len(receiver.bodies()) == 64
+    id = controller.declare()
+    session.dispose(0, 63, state=TransactionalState(id, Accepted()), settled=True)
+    assert receiver.bodies() == []
+    assert isinstance(controller.discharge(id, fail), Accepted)
+    assert len(receiver.bodies()) == 36, "what is left of the credit"
 
 
 def test_roll_back_of_a_posting(site: Site, session: Session) -> None:
@@ -170,6 +214,7 @@ def test_a_link_that_goes_before_the_discharge(site: Site, session: Session) -> 
     assert (queue.unacked, queue.ready_count) == (0, 1)
 
 
+@pytest.mark.rule("1.0", "transactions.4.4.2.rolled-back-stays")
 def test_roll_back_of_a_retirement(site: Site, session: Session) -> None:
     """Deliveries stay acquired and await another outcome, but for those that were settled."""
     receiver = filled(session, 3)
@@ -188,6 +233,7 @@ def test_roll_back_of_a_retirement(site: Site, session: Session) -> None:
     assert queue.unacked == 1
 
 
+@pytest.mark.rule("1.0", "transactions.txn-capability.multi-txns-per-ssn.choice")
 def test_several_at_once(site: Site, session: Session) -> None:
     controller = Controller(session)
     sender = session.sender()
@@ -200,6 +246,7 @@ def test_several_at_once(site: Site, session: Session) -> None:
     assert session.receiver(credit=10).bodies() == [b"1", b"3"]
 
 
+@pytest.mark.rule("1.0", "transactions.txn-capability.multi-ssns-per-txn.choice")
 def test_in_another_session(site: Site, session: Session) -> None:
     controller = Controller(session)
     id = controller.declare()
@@ -351,6 +398,85 @@ def test_a_settled_message_that_is_refused_fails_its_transaction(site: Site, ses
     assert ready(site) == 0
 
 
+def refused_by_nobody(site: Site) -> None:
+    """Nothing is in the way."""
+
+
+def refused_by_a_full_queue(site: Site) -> None:
+    site.vhost.declare_queue("to", None, arguments={"x-max-length": 0, "x-overflow": "reject-publish"})
+
+
+def refused_by_the_user(site: Site) -> None:
+    site.allow("user", "/", Permission(".*", "^q$", ".*"))
+
+
+def refused_by_absence(site: Site) -> None:
+    site.vhost.delete_queue("to", None)
+
+
+@pytest.mark.parametrize("anonymous", [False, True])
+@pytest.mark.parametrize(("refuse", "condition"), [
+    (refused_by_nobody, ""), (refused_by_a_full_queue, "amqp:transaction:rollback"),
+    (refused_by_the_user, "amqp:transaction:rollback"), (refused_by_absence, "amqp:transaction:rollback")])
+def test_a_settled_posting_that_fails_fails_everything_in_its_transaction(
+        site: Site, session: Session, refuse: Callable[[Site], None], condition: str, anonymous: bool) -> None:
+    """Its sender is told of no outcome, so the discharge says it (transactions section 4.4.4.1)."""
+    if refuse is not refused_by_a_full_queue:
+        site.vhost.declare_queue("to", None)
+    filled(session, 1, credit=1)
+    controller = Controller(session)
+    good = session.sender()
+    if refuse is refused_by_a_full_queue:
+        refuse(site)
+    bad = session.sender(target=Target(None)) if anonymous else session.sender("/queues/to")
+    if refuse is not refused_by_a_full_queue:
+        refuse(site)
+    id = controller.declare()
+    post(good, id, b"good", settled=True)
+    session.dispose(0, None, TransactionalState(id, Accepted()), settled=True)
+    bad.send(message(b"bad", properties=Properties(to="/queues/to")), state=TransactionalState(id), settled=True)
+    answer = controller.discharge(id)
+    if not condition:
+        assert isinstance(answer, Accepted)
+        assert (ready(site), ready(site, "to")) == (1, 1)
+        return
+    assert isinstance(answer, Rejected)
+    assert answer.error is not None
+    assert answer.error.condition == condition
+    # Nothing of it took place: what was acquired is still, or again, in its queue.
+    queue = site.vhost.queues["q"]
+    assert (queue.ready_count, queue.unacked) == (1, 0)
+    assert "to" not in site.vhost.queues or ready(site, "to") == 0
+
+
+def test_a_queue_that_goes_before_the_discharge_fails_it(site: Site, session: Session) -> None:
+    """The outcome that its sender was told cannot be had any more (transactions section 4.4.4.1)."""
+    site.vhost.declare_queue("to", None)
+    controller = Controller(session)
+    id = controller.declare()
+    for address in ("/queues/to", "/queues/q"):
+        answer = post(session.sender(address), id)
+        assert answer is not None
+        assert isinstance(answer.state.outcome, Accepted)
+    site.vhost.delete_queue("to", None)
+    answer = controller.discharge(id)
+    assert isinstance(answer, Rejected)
+    assert answer.error is not None
+    assert answer.error.condition == "amqp:transaction:rollback"
+    assert ready(site) == 0
+
+
+def test_what_will_be_released_goes_to_no_queue_of_later(site: Site, session: Session) -> None:
+    controller = Controller(session)
+    id = controller.declare()
+    answer = post(session.sender("/exchanges/amq.direct/key"), id)
+    assert answer is not None
+    assert isinstance(answer.state.outcome, Released)
+    site.vhost.bind(site.vhost.queues["q"], "amq.direct", "key", {})
+    assert isinstance(controller.discharge(id), Accepted)
+    assert ready(site) == 0
+
+
 def test_a_refused_message_outside_of_it_does_not_fail_a_transaction(site: Site, session: Session) -> None:
     controller = Controller(session)
     sender = session.sender()
@@ -387,6 +513,7 @@ def test_who_settles_second_is_told_of_a_roll_back(session: Session) -> None:
     assert not undone.settled
 
 
+@pytest.mark.rule("1.0", "transactions.transaction-error.transaction-timeout.choice")
 def test_a_transaction_that_takes_too_long() -> None:
     site = make_site(transaction_timeout=5)
     site.vhost.declare_queue("q", None, durable=True)

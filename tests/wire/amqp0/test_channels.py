@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.wire.amqp0.commands import CHANNEL_SCOPE, Ack, Deliver, Method, Publish
+from leveret.wire.amqp0.commands import CHANNEL_SCOPE, CONNECTION_SCOPE, Ack, Deliver, Method, Publish
 from leveret.wire.amqp0.specs import V0_9, V0_9_1
 from tests.wire.amqp0.peers import (
     content_header,
@@ -59,6 +59,16 @@ def test_the_highest_channel() -> None:
         pair.client.send(2048, "channel.open")
     with pytest.raises(ValueError, match="from 1 to 2047"):
         pair.client.send(0, "channel.open")
+
+
+def test_channel_max_counts_channels_whatever_their_numbers() -> None:
+    engine = open_server(channel_max=2)
+    assert names(engine.receive(method(65535, 20, 10, b"\0") + method(3, 20, 10, b"\0"))) == ["channel.open"] * 2
+    engine.receive(method(3, 20, 40, b"\0\xc8\0\0\0\0\0"))
+    assert names(engine.receive(method(4, 20, 10, b"\0"))) == ["channel.open"]
+    error = only_error(engine.receive(method(1, 20, 10, b"\0")))
+    assert (error.scope, error.code, error.class_id, error.method_id) == (CONNECTION_SCOPE, 530, 20, 10)
+    assert "channel-max of 2" in error.text
 
 
 def test_what_follows_our_close_is_discarded_until_close_ok() -> None:

@@ -73,7 +73,9 @@ SCALARS: dict[str, st.SearchStrategy[Any]] = {
     "symbol": ascii_text.map(Symbol),
 }
 scalars = st.one_of(*SCALARS.values())
-descriptors = ascii_text.map(Symbol) | integers(64, False).map(ULong)
+# Values that are described by a composite type of the tables are written as such.
+descriptors = (ascii_text.filter(lambda name: name not in TYPES.descriptors).map(Symbol)
+               | integers(64, False).filter(lambda number: number not in COMPOSITES).map(ULong))
 
 
 def key_of(value: Any) -> tuple[str, str]:

@@ -1,12 +1,17 @@
 """What all exchange types have in common: a set of bindings and a way to match a message against them.
 
-An exchange knows nothing of queues: a binding's destination is an opaque object (with a `name`) that `match` returns.
+An exchange knows nothing of queues: a binding's destination is an opaque object (with a `name`, and `deleted` while its
+bindings are being removed) that `match` returns.
 The base keeps the bindings; a type adds the index that makes its `match` fast.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
+
+from leveret.broker.errors import PreconditionFailed
+
+DEFAULT_ROUTING_STEPS: Final = 100_000
 
 
 class Binding:
@@ -30,6 +35,8 @@ def freeze(value: Any) -> Any:
         return ("t", value)
     if isinstance(value, (bytearray, memoryview)):
         return bytes(value)
+    if isinstance(value, float) and value != value:
+        return ("d", "nan")  # it equals nothing, not even itself: such a binding could never be removed
     return value
 
 
@@ -37,11 +44,32 @@ def _by_name(pair: tuple[str, Any]) -> str:
     return pair[0]
 
 
+class Effort:
+    """The work of routing one message, in steps: a comparison, a node of a trie, a destination. A step takes about 0.1 µs.
+
+    Bindings and exchanges come from clients, so the cost of a message is bounded here and not by their number.
+    """
+
+    __slots__ = ("limit", "steps")
+
+    def __init__(self, limit: int = DEFAULT_ROUTING_STEPS) -> None:
+        self.limit = limit
+        self.steps = 0
+
+    def spend(self, steps: int) -> None:
+        """Count steps; PreconditionFailed above the limit."""
+        self.steps += steps
+        if self.steps > self.limit:
+            raise PreconditionFailed(f"routing the message takes more than {self.limit} steps (comparisons with bindings,"
+                                     " destinations); the setting is limits.routing_steps")
+
+
 class Exchange:
     """Base of the exchange types; a type is one file that subclasses this and one line in the registry.
 
     type            its name on the wire
     needs_headers   whether `match` looks at headers (routes of such an exchange cannot be cached by address)
+    needs_key       whether `match` looks at the routing key; otherwise one match serves all keys of a message
     needs_property  the content property ("message-id", "correlation-id", "timestamp") whose value `match` takes as its
                     third argument, "" for none (routes cannot be cached by address otherwise)
 
@@ -58,6 +86,9 @@ class Exchange:
         self.internal = internal
         self.arguments: dict[str, Any] = arguments or {}
         self.alternate: str | None = self.arguments.get("alternate-exchange")
+        self.needs_key = True
+        # Gone; what it was bound to is still being removed.
+        self.deleted = False
         self.needs_headers = False
         self.needs_property = ""
         # By destination, then by the rest of the identity: a destination that goes away costs only its own bindings.
@@ -97,23 +128,17 @@ class Exchange:
         self.removed(binding)
         return True
 
-    def unbind_destination(self, destination: Any) -> list[Binding]:
-        """Remove and return every binding to a destination that goes away."""
-        own = self.by_destination.pop(destination, None)
-        if own is None:
-            return []
-        gone = list(own.values())
-        for binding in gone:
-            self.removed(binding)
-        return gone
+    def unbind_destination(self, destination: Any) -> dict[tuple[str, Any], Binding]:
+        """Remove and return every binding to a destination that goes away. The caller gives each to `removed`."""
+        return self.by_destination.pop(destination, {})
 
     def bindings(self) -> list[Binding]:
         """All bindings, in no particular order."""
         return [binding for own in self.by_destination.values() for binding in own.values()]
 
     def is_bound(self) -> bool:
-        """Whether there is any binding (0-9-1 exchange.delete.if-unused)."""
-        return bool(self.by_destination)
+        """Whether there is any binding (0-9-1 exchange.delete.if-unused). Those of deleted destinations do not count."""
+        return any(not destination.deleted for destination in self.by_destination)
 
     def added(self, binding: Binding) -> None:
         """A binding has come: put it into the type's index."""
@@ -121,8 +146,8 @@ class Exchange:
     def removed(self, binding: Binding) -> None:
         """A binding has gone: take it out of the type's index."""
 
-    def match(self, routing_key: str, headers: dict[str, Any], hashed: str) -> list[Any]:
-        """The destinations of a message, each once.
+    def match(self, routing_key: str, headers: dict[str, Any], hashed: str, effort: Effort) -> list[Any]:
+        """The destinations of a message, each once. PreconditionFailed if that is more than `effort` allows.
 
         `headers` is empty unless `needs_headers`; `hashed` is the text of the property that `needs_property` names, ""
         where the message has none.

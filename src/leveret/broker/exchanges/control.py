@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Final
 
 from leveret.broker.errors import AccessRefused
-from leveret.broker.exchanges.base import Exchange
+from leveret.broker.exchanges.base import Effort, Exchange
 
 # Names of exchanges that begin so are the broker's own.
 RESERVED: Final = "leveret."
@@ -20,9 +20,10 @@ class ControlExchange(Exchange):
 
     def __init__(self, requests: Any) -> None:
         super().__init__(CONTROL, True)
+        self.needs_key = False
         self.requests = requests
 
-    def match(self, routing_key: str, headers: dict[str, Any], hashed: str) -> list[Any]:
+    def match(self, routing_key: str, headers: dict[str, Any], hashed: str, effort: Effort) -> list[Any]:
         return [self.requests]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from leveret.broker.exchanges.base import Binding, Exchange
+from leveret.broker.exchanges.base import Binding, Effort, Exchange
 from leveret.broker.exchanges.index import add, discard
 
 
@@ -25,6 +25,9 @@ class DirectExchange(Exchange):
         if not counts:
             del self.by_key[binding.routing_key]
 
-    def match(self, routing_key: str, headers: dict[str, Any], hashed: str) -> list[Any]:
+    def match(self, routing_key: str, headers: dict[str, Any], hashed: str, effort: Effort) -> list[Any]:
         counts = self.by_key.get(routing_key)
-        return list(counts) if counts is not None else []
+        if counts is None:
+            return []
+        effort.spend(len(counts))
+        return list(counts)

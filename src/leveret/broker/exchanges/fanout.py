@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from leveret.broker.exchanges.base import Exchange
+from leveret.broker.exchanges.base import Effort, Exchange
 
 
 class FanoutExchange(Exchange):
     type: ClassVar[str] = "fanout"
 
-    def match(self, routing_key: str, headers: dict[str, Any], hashed: str) -> list[Any]:
+    def __init__(self, name: str, durable: bool = False, auto_delete: bool = False, internal: bool = False,
+                 arguments: dict[str, Any] | None = None) -> None:
+        super().__init__(name, durable, auto_delete, internal, arguments)
+        self.needs_key = False
+
+    def match(self, routing_key: str, headers: dict[str, Any], hashed: str, effort: Effort) -> list[Any]:
+        effort.spend(len(self.by_destination))
         return list(self.by_destination)

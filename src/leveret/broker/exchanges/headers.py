@@ -3,6 +3,9 @@
 `all` (the default) and `any` leave keys that begin with `x-` out of the comparison; `all-with-x` and `any-with-x`
 compare them too (but `x-match` itself). A void value of the binding asks for the presence of the header alone. Values
 of different types differ; integers are compared by value, whatever integer type they were sent as.
+
+The bindings are indexed by what they ask for: a `Condition` is a name with a value, or a name alone, and exists once.
+A message looks up the conditions that its headers meet, and only the bindings under those are looked at.
 """
 
 from __future__ import annotations
@@ -10,46 +13,53 @@ from __future__ import annotations
 from typing import Any, ClassVar, Final
 
 from leveret.broker.errors import PreconditionFailed
-from leveret.broker.exchanges.base import Binding, Exchange, freeze
+from leveret.broker.exchanges.base import Binding, Effort, Exchange, freeze
+from leveret.broker.exchanges.index import add, discard
 
 MATCH_ARGUMENT: Final = "x-match"
 MODES: Final = ("all", "any", "all-with-x", "any-with-x")
+# Steps that looking up a header counts for.
+HEADER_STEPS: Final = 10
 
 
-def _text(value: Any) -> Any:
-    """Long strings may have been decoded to either type; they are compared as octets."""
-    return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
+def _key_of(name: str, value: Any) -> tuple[Any, ...]:
+    """What conditions are found by. Long strings may have been decoded to either type; they are compared as bytes."""
+    if isinstance(value, str):
+        value = value.encode("utf-8", "surrogateescape")
+    return name, type(value), freeze(value)
 
 
-def _equal(expected: Any, actual: Any) -> bool:
-    left, right = _text(expected), _text(actual)
-    if type(left) is not type(right):
-        return False
-    return bool(freeze(left) == freeze(right)) if isinstance(left, (dict, list)) else bool(left == right)
+class Condition:
+    """What bindings ask of a header.
+
+    key       what it is found by
+    users     how many bindings ask for it
+    enough    destinations of bindings that it is enough for, counted
+    patterns  bindings that ask for more, and are indexed by this one of their conditions
+    """
+
+    __slots__ = ("enough", "key", "patterns", "users")
+
+    def __init__(self, key: tuple[Any, ...]) -> None:
+        self.key = key
+        self.users = 0
+        self.enough: dict[Any, int] = {}
+        self.patterns: dict[Pattern, None] = {}
 
 
 class Pattern:
-    """What a binding asks of the headers: `wanted` are the pairs to compare, `every` whether all of them or any."""
+    """A binding that asks for several conditions, found under the one that the fewest others were found under."""
 
-    __slots__ = ("destination", "every", "wanted")
+    __slots__ = ("conditions", "destination", "found_by")
 
-    def __init__(self, binding: Binding) -> None:
-        mode = _mode(binding.arguments)
-        with_x = mode.endswith("-with-x")
-        self.destination = binding.destination
-        self.every = mode.startswith("all")
-        self.wanted: list[tuple[str, Any]] = []
-        for name, value in binding.arguments.items():
-            if name != MATCH_ARGUMENT and (with_x or not name.startswith("x-")):
-                self.wanted.append((name, value))
-
-    def matches(self, headers: dict[str, Any]) -> bool:
-        every = self.every
-        for name, value in self.wanted:
-            hit = name in headers and (value is None or _equal(value, headers[name]))
-            if hit is not every:
-                return hit
-        return every
+    def __init__(self, destination: Any, conditions: list[Condition]) -> None:
+        self.destination = destination
+        self.conditions = conditions
+        found_by = conditions[0]
+        for condition in conditions:
+            if len(condition.patterns) < len(found_by.patterns):
+                found_by = condition
+        self.found_by = found_by
 
 
 def _mode(arguments: dict[str, Any]) -> str:
@@ -58,13 +68,20 @@ def _mode(arguments: dict[str, Any]) -> str:
 
 
 class HeadersExchange(Exchange):
+    """`names` counts the conditions with a value of each header, so that no other value is looked at."""
+
     type: ClassVar[str] = "headers"
 
     def __init__(self, name: str, durable: bool = False, auto_delete: bool = False, internal: bool = False,
                  arguments: dict[str, Any] | None = None) -> None:
         super().__init__(name, durable, auto_delete, internal, arguments)
+        self.needs_key = False
         self.needs_headers = True
+        self.conditions: dict[tuple[Any, ...], Condition] = {}
+        self.names: dict[str, int] = {}
         self.patterns: dict[Binding, Pattern] = {}
+        # Destinations of bindings that ask for nothing.
+        self.always: dict[Any, int] = {}
 
     def check_binding(self, routing_key: str, arguments: dict[str, Any]) -> None:
         if _mode(arguments) not in MODES:
@@ -72,14 +89,79 @@ class HeadersExchange(Exchange):
                                      f"{arguments[MATCH_ARGUMENT]!r}, expected one of {', '.join(MODES)}")
 
     def added(self, binding: Binding) -> None:
-        self.patterns[binding] = Pattern(binding)
+        conditions = [self._use(key) for key in _keys_of(binding)]
+        every = _mode(binding.arguments).startswith("all")
+        if every and not conditions:
+            add(self.always, binding.destination)
+        elif every and len(conditions) > 1:
+            pattern = Pattern(binding.destination, conditions)
+            self.patterns[binding] = pattern
+            pattern.found_by.patterns[pattern] = None
+        else:
+            for condition in conditions:
+                add(condition.enough, binding.destination)
 
     def removed(self, binding: Binding) -> None:
-        del self.patterns[binding]
+        keys = _keys_of(binding)
+        pattern = self.patterns.pop(binding, None)
+        if pattern is not None:
+            del pattern.found_by.patterns[pattern]
+        elif keys:
+            for key in keys:
+                discard(self.conditions[key].enough, binding.destination)
+        elif _mode(binding.arguments).startswith("all"):
+            discard(self.always, binding.destination)
+        for key in keys:
+            self._leave(key)
 
-    def match(self, routing_key: str, headers: dict[str, Any], hashed: str) -> list[Any]:
-        found: dict[Any, None] = {}
-        for pattern in self.patterns.values():
-            if pattern.destination not in found and pattern.matches(headers):
-                found[pattern.destination] = None
+    def _use(self, key: tuple[Any, ...]) -> Condition:
+        condition = self.conditions.get(key)
+        if condition is None:
+            condition = self.conditions[key] = Condition(key)
+            if len(key) > 1:
+                add(self.names, key[0])
+        condition.users += 1
+        return condition
+
+    def _leave(self, key: tuple[Any, ...]) -> None:
+        condition = self.conditions[key]
+        condition.users -= 1
+        if not condition.users:
+            del self.conditions[key]
+            if len(key) > 1:
+                discard(self.names, key[0])
+
+    def match(self, routing_key: str, headers: dict[str, Any], hashed: str, effort: Effort) -> list[Any]:
+        effort.spend(HEADER_STEPS * len(headers) + len(self.always))
+        met: dict[Condition, None] = {}
+        conditions = self.conditions
+        for name, value in headers.items():
+            condition = conditions.get((name,))
+            if condition is not None:
+                met[condition] = None
+            if name in self.names:
+                condition = conditions.get(_key_of(name, value))
+                if condition is not None:
+                    met[condition] = None
+        found: dict[Any, None] = dict.fromkeys(self.always)
+        for condition in met:
+            effort.spend(len(condition.enough))
+            for destination in condition.enough:
+                found[destination] = None
+            for pattern in condition.patterns:
+                compared = 0
+                for wanted in pattern.conditions:
+                    compared += 1
+                    if wanted not in met:
+                        break
+                else:
+                    found[pattern.destination] = None
+                effort.spend(1 + compared)
         return list(found)
+
+
+def _keys_of(binding: Binding) -> list[tuple[Any, ...]]:
+    """The keys of the conditions of a binding, each once."""
+    with_x = _mode(binding.arguments).endswith("-with-x")
+    return [(name,) if value is None else _key_of(name, value) for name, value in binding.arguments.items()
+            if name != MATCH_ARGUMENT and (with_x or not name.startswith("x-"))]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from leveret.broker.exchanges.base import Binding, Exchange
+from leveret.broker.exchanges.base import Binding, Effort, Exchange
 from leveret.broker.exchanges.index import add, discard
 
 
@@ -96,7 +96,7 @@ class TopicExchange(Exchange):
             return node.any_word
         return node.words.get(word)
 
-    def match(self, routing_key: str, headers: dict[str, Any], hashed: str) -> list[Any]:
+    def match(self, routing_key: str, headers: dict[str, Any], hashed: str, effort: Effort) -> list[Any]:
         reached: dict[Node, None] = {}
         _enter(self.root, reached)
         for word in split(routing_key):
@@ -113,8 +113,10 @@ class TopicExchange(Exchange):
                     _enter(following, reached)
             if not reached:
                 return []
+            effort.spend(len(previous) + len(reached))
         found: dict[Any, None] = {}
         for node in reached:
+            effort.spend(len(node.destinations))
             for destination in node.destinations:
                 found[destination] = None
         return list(found)

@@ -13,7 +13,7 @@ An entry is AVAILABLE (in a backlog), ACQUIRED (held by a consumer or a `get`) o
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.arguments import DROP_HEAD, QUORUM, QueueSettings
 from leveret.broker.consumer import Consumer, Scope
@@ -42,6 +42,10 @@ if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost
 
 
+# Units of work of a dead letter: its headers are decoded, and it is routed.
+DEAD_LETTER_WORK: Final = 25
+
+
 class Queue:
     """One queue of one vhost. `id` is its identity in the log; names may be used again, ids are not."""
 
@@ -66,12 +70,24 @@ class Queue:
         self.levels: dict[int, Backlog] | None = None
         self.memory = 0
         self.unacked = 0
-        self.consumers: list[Consumer] = []
-        self.browsers: list[browsing.Browser] = []
+        self.consumers: dict[Consumer, None] = {}
+        self.exclusive_consumer: Consumer | None = None
+        # The single active one, where the queue has such.
+        self.active_consumer: Consumer | None = None
+        self.selective_consumers = 0
+        self.browsers: dict[Consumer, browsing.Browser] = {}
         self.ring: deque[Consumer] = deque()
-        self.rings: list[tuple[int, deque[Consumer]]] = []
+        self.rings: dict[int, rings.Ring] = {}
+        # The negated priorities of the rings in which somebody may stand, as a heap.
+        self.serving: list[int] = []
+        # Work that gives entries back in steps is under way: until their order is right again nothing is handed out.
+        self.frozen = 0
+        # Consumers in rings that have left.
+        self.strays = 0
         self.active = False
         self.deleted = False
+        # Deleted, and its entries become dead letters in steps.
+        self.moving = False
         self.selective = False
         # Whether there may be entries that somebody has refused: consumers who have must not get them again.
         self.refusing = False
@@ -317,6 +333,8 @@ class Queue:
 
     def drain(self) -> None:
         """Hand ready entries to consumers until one of the two runs out."""
+        if self.frozen:
+            return
         if self.browsers:
             browsing.serve(self)
         if self.leases is not None:
@@ -332,6 +350,16 @@ class Queue:
             limits.drop_streams(self)
         if self.expiring:
             expiry.schedule(self)
+
+    def freeze(self) -> None:
+        """Hand out nothing until `thaw` is called as often."""
+        self.frozen += 1
+
+    def thaw(self) -> None:
+        self.frozen -= 1
+        if not self.frozen:
+            paging.tell_waiting(self)
+            self.activate()
 
     def catch_up(self) -> None:
         """Hand out now what the end of the turn would: a method that comes after a publish must not see a message that
@@ -379,8 +407,12 @@ class Queue:
             # What is left of a selective queue nobody wants who has credit, unless it is being read.
             if self.ready_count and not (self.selective and not any(level.loading for level in self.all_levels())):
                 return False
-        return any(consumer.can_take(message.size) and consumer.wants(message, None)
-                   for _, ring in self.rings for consumer in list(ring))
+        for ring in rings.lines(self):
+            for consumer in ring:
+                self.broker.work += 1
+                if not consumer.left and consumer.can_take(message.size) and consumer.wants(message, None):
+                    return True
+        return False
 
     # Settlement
 
@@ -423,6 +455,7 @@ class Queue:
                 entry.holder = None  # the entry may wait here for long after its channel and connection are gone
         self.unacked -= 1
         if self.deleted:
+            self._forget(entry)
             return
         if failed:
             entry.delivery_count += 1
@@ -477,7 +510,9 @@ class Queue:
             holder.unacked -= 1
             entry.holder = None
         self.unacked -= 1
-        if not self.deleted:
+        if self.deleted:
+            self._forget(entry)
+        else:
             self.dead_letter(entry, reason)
 
     def dead_letter(self, entry: Entry, reason: str) -> None:
@@ -485,7 +520,9 @@ class Queue:
         if self.watch is not None:
             self.watch.left(entry, reason)
         if self.settings.dead_letter_exchange is not None:
+            self.broker.work += DEAD_LETTER_WORK
             self.vhost.dead_letters.publish(entry, reason)
+        self.broker.work += 1
         self.archive(entry)
 
     def touch(self) -> None:
@@ -522,17 +559,13 @@ class Queue:
 
     def unpark(self, consumer: Consumer) -> None:
         """A parked consumer has credit again."""
-        if not consumer.active:
+        if not consumer.active or consumer.left:
             consumer.parked = True
             return
-        by_priority = self.rings
-        if len(by_priority) == 1:
+        if len(self.rings) == 1:
             self.ring.append(consumer)
         else:
-            for priority, ring in by_priority:
-                if priority == consumer.priority:
-                    ring.append(consumer)
-            rings.choose(self)
+            rings.stand(self, consumer)
         if self.selective:
             selective.offer_again(self)
         if not self.active:

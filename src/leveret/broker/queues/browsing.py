@@ -72,7 +72,7 @@ class _Reading:
         browser = self.browser
         queue = browser.queue
         browser.reading = False
-        if browser not in queue.browsers:
+        if browser.consumer not in queue.browsers:
             return
         if self.epoch == queue.epoch:
             browser.chunk = self.chunk
@@ -86,7 +86,7 @@ class _Reading:
 
 def add(queue: Queue, consumer: Consumer) -> None:
     """A consumer that browses joins. It counts as use of the queue, and is in nobody's way."""
-    queue.browsers.append(Browser(queue, consumer))
+    queue.browsers[consumer] = Browser(queue, consumer)
     if queue.unused is not None:
         queue.broker.timers.cancel(queue.unused)
     queue.activate()
@@ -94,30 +94,29 @@ def add(queue: Queue, consumer: Consumer) -> None:
 
 def remove(queue: Queue, consumer: Consumer) -> None:
     """A consumer that browses leaves."""
-    kept = [browser for browser in queue.browsers if browser.consumer is not consumer]
-    if len(kept) == len(queue.browsers):
+    if queue.browsers.pop(consumer, None) is None:
         return
-    queue.browsers = kept
-    if not queue.consumers and not kept and not queue.deleted:
+    if not queue.consumers and not queue.browsers and not queue.deleted:
         expiry.touch(queue)
 
 
 def is_reading(queue: Queue, consumer: Consumer) -> bool:
     """Whether something is on its way into memory that this consumer may want."""
-    return any(browser.reading for browser in queue.browsers if browser.consumer is consumer)
+    browser = queue.browsers.get(consumer)
+    return browser is not None and browser.reading
 
 
 def came_late(queue: Queue, entry: Entry) -> None:
     """An entry is ready whose sequence number the browsers may have passed."""
     level = queue.priority_of(entry.message.priority)
-    for browser in queue.browsers:
+    for browser in queue.browsers.values():
         if entry.seq <= browser.seen.get(level, 0) and len(browser.late) < MOST_LATE:
             insort(browser.late, entry.seq)
 
 
 def serve(queue: Queue) -> None:
     """Give the browsers what they have credit for."""
-    for browser in list(queue.browsers):
+    for browser in list(queue.browsers.values()):
         for level in queue.all_levels():
             if browser.late and not _give_late(browser, level):
                 break

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import ACQUIRED, ARCHIVED, ENTRY_OVERHEAD
 from leveret.broker.queues import expiry, paging, rings
 from leveret.broker.queues.backlog import Backlog
@@ -34,6 +35,8 @@ def drain_backlog(queue: Queue, backlog: Backlog) -> None:
     ring = queue.ring
     delivered = 0
     freed = 0
+    broker = queue.broker
+    begun = broker.work
     try:
         while ring:
             if not head:
@@ -50,17 +53,18 @@ def drain_backlog(queue: Queue, backlog: Backlog) -> None:
                 queue.memory -= freed
                 freed = 0
                 if expiry.drop_expired(queue, backlog, entry):
+                    if broker.work - begun > STEP_WORK:
+                        expiry.drop_in_steps(queue)
+                        if queue.frozen:
+                            return
                     continue
             consumer = ring[0]
             if entry.acquired_count and entry.holder is consumer and len(ring) > 1:
                 ring.rotate(-1)  # a requeued message prefers another consumer
                 consumer = ring[0]
-            if not consumer.can_take(message.size):
-                consumer.parked = True
-                ring.popleft()
-                if not ring and len(queue.rings) > 1:
-                    rings.choose(queue)
-                    ring = queue.ring
+            if consumer.left or not consumer.can_take(message.size):
+                rings.step_out(queue, ring)
+                ring = queue.ring
                 continue
             if len(ring) > 1:
                 ring.rotate(-1)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import AT_ONCE, ENTRY_OVERHEAD, Entry
 from leveret.broker.queues import paging
 from leveret.broker.queues.backlog import Backlog
@@ -66,11 +68,34 @@ def drop_expired(queue: Queue, backlog: Backlog, entry: Entry) -> bool:
     return True
 
 
+def drop_in_steps(queue: Queue) -> None:
+    """Many entries have expired: the queue hands out nothing until all of them are dropped."""
+    queue.freeze()
+    if queue.broker.jobs.carry_out(_dropping(queue), queue.thaw):
+        queue.thaw()
+
+
+def _dropping(queue: Queue) -> Iterator[int]:
+    epoch = queue.epoch
+    for backlog in queue.all_levels():
+        while backlog.head and drop_expired(queue, backlog, backlog.head[0]):
+            yield 0
+            if queue.epoch != epoch or queue.deleted:
+                return  # purged or deleted meanwhile: the entries belong to the removal
+
+
 def expire(queue: Queue, now: int) -> None:
-    """Drop everything at the heads whose time is over."""
+    """Drop everything at the heads whose time is over; what is too much for a turn, in the next ones."""
+    broker = queue.broker
+    begun = broker.work
     for backlog in queue.all_levels():
         head = backlog.head
         while head:
+            if broker.work - begun > STEP_WORK:
+                if queue.expiry is None:
+                    queue.expiry = Expiry(queue)
+                broker.timers.at(now + 1, queue.expiry)
+                return
             due = expires_at(head[0])
             if not due or due > now:
                 break

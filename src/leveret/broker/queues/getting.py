@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import ACQUIRED, ENTRY_OVERHEAD, Entry, is_for
 from leveret.broker.outcomes import ACCEPTED, GET_PROTOCOL
 from leveret.broker.queues import expiry, paging
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 def get(queue: Queue, no_ack: bool, kind: int, scope: object | None) -> Entry | None:
     """Acquire the next entry for `basic.get`, None where there is none in memory. With a `kind` it is the next that is
     for this content class of 0-9, with a `scope` the next that this one has not refused."""
+    if queue.frozen:
+        return None
+    begun = queue.broker.work
     picks = scope is not None and queue.refusing
     if queue.active and queue.expiring:
         queue.drain()  # what expires at once is for consumers only
@@ -29,6 +33,10 @@ def get(queue: Queue, no_ack: bool, kind: int, scope: object | None) -> Entry | 
                     break
             entry = backlog.head[0]
             if (entry.message.expires_at or entry.overlay is not None) and expiry.drop_expired(queue, backlog, entry):
+                if queue.broker.work - begun > STEP_WORK:
+                    expiry.drop_in_steps(queue)
+                    if queue.frozen:
+                        return None
                 continue
             if picks and not _is_wanted(entry, kind, scope):
                 wanted = _take_wanted(backlog, kind, scope)
@@ -55,7 +63,8 @@ def get(queue: Queue, no_ack: bool, kind: int, scope: object | None) -> Entry | 
             if watch is not None:
                 watch.delivered(entry, GET_PROTOCOL)
             if queue.expiring:
-                while backlog.head and expiry.drop_expired(queue, backlog, backlog.head[0]):
+                while (queue.broker.work - begun < STEP_WORK and backlog.head
+                       and expiry.drop_expired(queue, backlog, backlog.head[0])):
                     pass  # so that it is not counted as left
                 queue.activate()  # the next one may expire sooner
             if no_ack:
@@ -92,6 +101,8 @@ def needs_loading(queue: Queue, kind: int, scope: object | None) -> bool:
     """Whether the next entry (as in `get`) exists but is not in memory: `wait_loaded`, then ask again."""
     if queue.deleted:
         return False
+    if queue.frozen:
+        return True
     picks = scope is not None and queue.refusing
     for backlog in queue.all_levels():
         if picks:

@@ -6,6 +6,7 @@ gone for everybody; its vhost keeps it among its `remains`, and so does the log,
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker import metadata
@@ -35,12 +36,29 @@ def delete(queue: Queue) -> int:
 
 def move(queue: Queue) -> None:
     """Make dead letters of what is in memory, and have more read back."""
+    if queue.id in queue.vhost.remains and not queue.moving:
+        queue.broker.jobs.carry_out(_moving(queue))
+
+
+def _moving(queue: Queue) -> Iterator[int]:
+    queue.moving = True
+    try:
+        yield from _move_levels(queue)
+    finally:
+        queue.moving = False
+
+
+def _move_levels(queue: Queue) -> Iterator[int]:
+    pending = queue.vhost.remains
     for backlog in queue.all_levels():
         while True:
             while backlog.head:
                 entry = backlog.head.popleft()
                 queue.memory -= entry.message.size + ENTRY_OVERHEAD
                 queue.dead_letter(entry, DELETED)
+                yield 0
+                if queue.id not in pending:
+                    return  # dropped meanwhile, with its vhost
             if backlog.chunks:
                 if not backlog.loading:
                     paging.load(queue, backlog)

@@ -1,73 +1,93 @@
-"""The end of entries and of queues: purge and delete, as one record of the log each."""
+"""The end of entries and of queues: purge and delete. Both take effect at once; the log and the memory follow in steps."""
 
 from __future__ import annotations
 
 from array import array
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
-from leveret.broker.message import ARCHIVED
+from leveret.broker.message import ACQUIRED, ARCHIVED
 from leveret.broker.queues import delayed, paging
 from leveret.broker.queues.backlog import Backlog
 
 if TYPE_CHECKING:
+    from leveret.broker.consumer import Consumer
     from leveret.broker.queues.base import Queue
+
+# Entries that are settled between two looks at the budget.
+PIECE: Final = 512
 
 
 def purge(queue: Queue) -> int:
     """Drop all ready entries, and those that become so later; those with consumers stay (0-9-1 queue.purge.02). Returns how
-    many."""
+    many. They are gone at once; what remains to be done about them follows in steps."""
     count = queue.ready_count
-    rows: array[int] = array("Q")
-    slots: array[int] = array("I")
-    highest = 0
-    overflow = queue.broker.overflow
-    for backlog in queue.all_levels():
-        for group in (backlog.head, backlog.young or ()):
-            for entry in group:
-                entry.state = ARCHIVED
-                row = entry.row
-                if row is None:
-                    continue
-                if row.log is overflow:
-                    overflow.settle(entry)
-                else:
-                    rows.append(row.id)
-                    slots.append(entry.slot)
-                    highest = max(highest, entry.seq)
-        for chunk in backlog.chunks:
-            if chunk.overflow:
-                if overflow is not None:
-                    overflow.settle_range(queue.id, chunk.seqs[0], chunk.seqs[-1], (), chunk.rows, chunk.slots)
-            else:
-                rows.extend(chunk.rows)
-                slots.extend(chunk.slots)
-                highest = max(highest, chunk.seqs[-1])
+    backlogs = queue.all_levels()
     delays = queue.delays
     if delays is not None:
         count += len(delays)
-        for seq, row_id, slot, outside in delays.positions():
-            if not outside:
-                rows.append(row_id)
-                slots.append(slot)
-                highest = max(highest, seq)
-            elif overflow is not None:
-                overflow.settle_range(queue.id, seq, seq, (), (row_id,), (slot,))
-        delayed.clear(queue)
-    if rows:
-        queue.log.settle_range(queue.id, 0, highest, held(queue), rows, slots)
     queue.epoch += 1
     queue.levels = None
     queue.backlog = Backlog(-1)
     queue.memory = 0
+    refusals = queue.refusals
     queue.refusals = {}
+    if delays is not None:
+        delayed.clear(queue)
+        queue.memory = 0
+    queue.broker.jobs.removals.add(_take_apart(queue, backlogs, delays, refusals))
     paging.tell_waiting(queue)
     return count
 
 
-def held(queue: Queue) -> list[int]:
-    """Sequence numbers of the entries that consumers hold, and of those that nobody may see yet."""
-    return [*queue.hidden, *(entry.seq for entry in queue.broker.held_entries(queue))]
+def _take_apart(queue: Queue, backlogs: list[Backlog], delays: delayed.Delays | None,
+                refusals: dict[int, list[object]]) -> Iterator[int]:
+    """Settle entries that their queue has dropped, and let go of them."""
+    overflow = queue.broker.overflow
+    for backlog in backlogs:
+        for group in (backlog.head, backlog.young or deque()):
+            while group:
+                rows: array[int] = array("Q")
+                slots: array[int] = array("I")
+                taken = 0
+                highest = 0
+                while group and taken < PIECE:
+                    entry = group.popleft()
+                    taken += 1
+                    entry.state = ARCHIVED
+                    row = entry.row
+                    if row is None:
+                        continue
+                    if row.log is overflow:
+                        overflow.settle(entry)
+                    else:
+                        rows.append(row.id)
+                        slots.append(entry.slot)
+                        highest = max(highest, entry.seq)
+                if rows:
+                    queue.log.settle_range(queue.id, 0, highest, (), rows, slots)
+                yield taken
+        while backlog.chunks:
+            chunk = backlog.chunks.popleft()
+            if not chunk.overflow:
+                queue.log.settle_range(queue.id, 0, chunk.seqs[-1], (), chunk.rows, chunk.slots)
+            elif overflow is not None:
+                overflow.settle_range(queue.id, chunk.seqs[0], chunk.seqs[-1], (), chunk.rows, chunk.slots)
+            yield len(chunk.seqs)
+    if delays is not None:
+        for seq, row_id, slot, outside in delays.positions():
+            if not outside:
+                queue.log.settle_range(queue.id, 0, seq, (), (row_id,), (slot,))
+            elif overflow is not None:
+                overflow.settle_range(queue.id, seq, seq, (), (row_id,), (slot,))
+            yield 3
+        while delays.recent:
+            delays.recent.popitem()
+            yield 1
+    while refusals:
+        refusals.popitem()
+        yield 1
 
 
 def delete(queue: Queue) -> int:
@@ -75,8 +95,13 @@ def delete(queue: Queue) -> int:
     _forget_leases(queue)  # before a plan that waits sees the queue empty
     count = purge(queue)
     detach(queue)
-    forget(queue)
+    queue.broker.jobs.removals.add(_forget_last(queue))
     return count
+
+
+def _forget_last(queue: Queue) -> Iterator[int]:
+    forget(queue)
+    yield 1
 
 
 def _forget_leases(queue: Queue) -> None:
@@ -90,20 +115,23 @@ def detach(queue: Queue) -> None:
     """Nobody has to do with the queue any more: who held its entries, its consumers, its timers."""
     queue.deleted = True
     queue.exclusive_owner = None  # what still refers to the queue shall not keep the connection
-    for entry in queue.broker.held_entries(queue):
-        row = entry.row
-        if row is not None:
-            row.log.settle(entry)
-            entry.row = None
+    if queue.unacked:
+        queue.broker.jobs.removals.add(_settle_held(queue))
     _forget_leases(queue)
     consumers = queue.consumers
-    queue.consumers = []
+    queue.consumers = {}
+    queue.exclusive_consumer = queue.active_consumer = None
     queue.ring = deque()
-    queue.rings = []
+    queue.rings = {}
+    queue.serving = []
+    queue.strays = 0
     browsers = queue.browsers
-    queue.browsers = []
-    for consumer in [*consumers, *(browser.consumer for browser in browsers)]:
-        consumer.queue_gone()
+    queue.browsers = {}
+    told = [*consumers, *browsers]
+    for consumer in told:
+        consumer.left = True
+    told.reverse()
+    queue.broker.jobs.removals.add(_tell(told))
     # The timers may remember theirs for a while, and must not keep the queue.
     if queue.expiry is not None:
         queue.broker.timers.cancel(queue.expiry)
@@ -113,6 +141,28 @@ def detach(queue: Queue) -> None:
         queue.broker.timers.cancel(queue.unused)
         queue.unused.queue = None
         queue.unused = None
+
+
+def _settle_held(queue: Queue) -> Iterator[int]:
+    """Settle the entries that somebody holds. Those that come back meanwhile the queue settles itself."""
+    for holder in list(queue.broker.holders):
+        entries = holder.all_held()
+        yield 1 + (len(entries) >> 7)
+        for at in range(0, len(entries), PIECE):
+            for entry in entries[at : at + PIECE]:
+                if entry.queue is queue and entry.state == ACQUIRED:
+                    row = entry.row
+                    if row is not None:
+                        row.log.settle(entry)
+                        entry.row = None
+            yield PIECE >> 3
+
+
+def _tell(consumers: list[Consumer]) -> Iterator[int]:
+    """Tell the consumers of a queue that it is gone."""
+    while consumers:
+        consumers.pop().queue_gone()
+        yield 3
 
 
 def forget(queue: Queue) -> None:

@@ -3,12 +3,16 @@
 Consumers of one priority stand in one ring: those that took an entry last time they were asked. One that refuses is
 parked, outside of its ring, until it has credit again (`Queue.unpark`, which is hot and stands there). `queue.ring` is the
 ring that is served now, the one of the highest priority in which anybody stands.
+
+A client may have tens of thousands of consumers on a queue, so nothing here looks at all of them: a consumer that leaves
+stays in its ring, marked `left`, until the queue comes to it or until such consumers are the greater part.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker.queues import expiry, selective
 
@@ -16,19 +20,51 @@ if TYPE_CHECKING:
     from leveret.broker.consumer import Consumer
     from leveret.broker.queues.base import Queue
 
+# Fewer consumers that have left are not worth clearing away.
+MIN_STRAYS: Final = 32
+
+
+class Ring:
+    """The consumers of one priority. `members` counts all of them, parked or not, that have not left."""
+
+    __slots__ = ("line", "members", "priority", "queued", "resigned", "succession")
+
+    def __init__(self, priority: int) -> None:
+        self.priority = priority
+        self.line: deque[Consumer] = deque()
+        self.members = 0
+        # Stands in the heap of `queue.serving`.
+        self.queued = False
+        # Who waits to become the single active consumer, oldest first.
+        self.succession: deque[Consumer] = deque()
+        # How many of these have left.
+        self.resigned = 0
+
 
 def add(queue: Queue, consumer: Consumer) -> None:
     """A consumer joins; with a single active consumer it may have to wait for its turn."""
-    queue.consumers.append(consumer)
+    queue.consumers[consumer] = None
     queue.had_consumer = True
     if queue.unused is not None:
         queue.broker.timers.cancel(queue.unused)
+    if consumer.exclusive:
+        queue.exclusive_consumer = consumer
     if consumer.selective:
+        queue.selective_consumers += 1
         queue.selective = True
-    if queue.settings.single_active_consumer and len(queue.consumers) > 1:
-        consumer.active = False
-        consumer.parked = True
-        return
+    ring = queue.rings.get(consumer.priority)
+    if ring is None:
+        ring = queue.rings[consumer.priority] = Ring(consumer.priority)
+        if len(queue.rings) == 2:
+            _fill_heap(queue)
+    ring.members += 1
+    if queue.settings.single_active_consumer:
+        if queue.active_consumer is not None:
+            consumer.active = False
+            consumer.parked = True
+            ring.succession.append(consumer)
+            return
+        queue.active_consumer = consumer
     _enter(queue, consumer)
 
 
@@ -36,47 +72,106 @@ def remove(queue: Queue, consumer: Consumer) -> None:
     """A consumer leaves; its unsettled entries stay with its channel."""
     if consumer not in queue.consumers:
         return
-    queue.consumers.remove(consumer)
+    del queue.consumers[consumer]
+    if queue.exclusive_consumer is consumer:
+        queue.exclusive_consumer = None
     leave(queue, consumer)
+    ring = queue.rings[consumer.priority]
+    ring.members -= 1
+    if not ring.members:
+        queue.strays -= len(ring.line)
+        ring.line.clear()
+        del queue.rings[consumer.priority]
+        if len(queue.serving) > MIN_STRAYS + 2 * len(queue.rings) or len(queue.rings) == 1:
+            _fill_heap(queue)
+        choose(queue)
+    elif queue.active_consumer is not None and queue.active_consumer is not consumer:
+        ring.resigned += 1
+        if ring.resigned > MIN_STRAYS and ring.resigned * 2 > len(ring.succession):
+            ring.succession = deque([other for other in ring.succession if not other.left])
+            ring.resigned = 0
+    if consumer.selective:
+        queue.selective_consumers -= 1
     if queue.selective:
         set_selective(queue)
-    if (queue.settings.single_active_consumer and queue.consumers
-            and not any(other.active for other in queue.consumers)):
-        successor = max(queue.consumers, key=lambda other: other.priority)
-        successor.active = True
-        successor.parked = False
-        _enter(queue, successor)
-        successor.activated()
     consumer.active = False
-    priority = consumer.priority
-    if not any(other.priority == priority for other in queue.consumers):
-        queue.rings = [item for item in queue.rings if item[0] != priority]
-        queue.ring = deque()
-        choose(queue)
+    if queue.active_consumer is consumer:
+        queue.active_consumer = None
+        _succeed(queue)
     if not queue.consumers:
         expiry.touch(queue)
         if queue.auto_delete and not queue.deleted:
             queue.vhost.remove_queue(queue)
 
 
+def _succeed(queue: Queue) -> None:
+    """The single active consumer has left: the oldest of the highest priority takes its place."""
+    for priority in sorted(queue.rings, reverse=True):
+        succession = queue.rings[priority].succession
+        while succession:
+            successor = succession.popleft()
+            if successor.left:
+                queue.rings[priority].resigned -= 1
+                continue
+            queue.active_consumer = successor
+            successor.active = True
+            successor.parked = False
+            _enter(queue, successor)
+            successor.activated()
+            return
+
+
 def leave(queue: Queue, consumer: Consumer) -> None:
     """Hand nothing more to this consumer, which is about to be removed."""
-    for _, ring in queue.rings:
-        if consumer in ring:
-            ring.remove(consumer)
+    if consumer.left:
+        return
+    consumer.left = True
+    if consumer.parked:
+        return
     consumer.parked = True
+    queue.strays += 1
+    if queue.strays > MIN_STRAYS and queue.strays * 2 > len(queue.consumers):
+        for ring in queue.rings.values():
+            line = [other for other in ring.line if not other.left]
+            ring.line.clear()
+            ring.line.extend(line)
+        queue.strays = 0
     choose(queue)
+
+
+def step_out(queue: Queue, ring: deque[Consumer]) -> None:
+    """The first of a ring takes nothing more: it is parked until it has credit, or has left."""
+    consumer = ring.popleft()
+    if consumer.left:
+        queue.strays -= 1
+    consumer.parked = True
+    if not ring:
+        choose(queue)
+
+
+def stand(queue: Queue, consumer: Consumer) -> None:
+    """A consumer takes entries, from now on or again."""
+    ring = queue.rings.get(consumer.priority)
+    if ring is None:
+        return  # the queue was deleted
+    ring.line.append(consumer)
+    if not ring.queued and len(queue.rings) > 1:
+        ring.queued = True
+        heappush(queue.serving, -consumer.priority)
+    choose(queue)
+
+
+def _fill_heap(queue: Queue) -> None:
+    """Put the rings that may be served into the heap, which is needed only where there are several."""
+    queue.serving = []
+    for ring in queue.rings.values():
+        ring.queued = len(queue.rings) > 1 and bool(ring.line)
+        if ring.queued:
+            heappush(queue.serving, -ring.priority)
 
 
 def _enter(queue: Queue, consumer: Consumer) -> None:
-    for priority, ring in queue.rings:
-        if priority == consumer.priority:
-            ring.append(consumer)
-            break
-    else:
-        queue.rings.append((consumer.priority, deque((consumer,))))
-        queue.rings.sort(key=lambda item: -item[0])
-    choose(queue)
+    stand(queue, consumer)
     if queue.selective:
         selective.offer_again(queue)
     queue.activate()
@@ -84,12 +179,28 @@ def _enter(queue: Queue, consumer: Consumer) -> None:
 
 def choose(queue: Queue) -> None:
     """Serve the ring of the highest priority in which somebody takes entries."""
-    for _, ring in queue.rings:
-        if ring:
-            queue.ring = ring
+    if len(queue.rings) == 1:
+        for only in queue.rings.values():
+            queue.ring = only.line
+        return
+    serving = queue.serving
+    while serving:
+        ring = queue.rings.get(-serving[0])
+        if ring is not None and ring.line:
+            queue.ring = ring.line
             return
-    if queue.rings:
-        queue.ring = queue.rings[0][1]
+        heappop(serving)
+        if ring is not None:
+            ring.queued = False
+    if queue.ring:
+        queue.ring = deque()
+
+
+def lines(queue: Queue) -> list[deque[Consumer]]:
+    """The consumers that take entries, by priority, the highest first."""
+    if len(queue.rings) == 1:
+        return [ring.line for ring in queue.rings.values()]
+    return [queue.rings[priority].line for priority in sorted(queue.rings, reverse=True) if queue.rings[priority].line]
 
 
 def set_selective(queue: Queue) -> None:
@@ -98,5 +209,4 @@ def set_selective(queue: Queue) -> None:
     if queue.refusing and not queue.ready_count and not queue.unacked:
         queue.refusing = False
     watch = queue.watch
-    queue.selective = queue.refusing or (watch is not None and watch.sees_out()) or any(
-        consumer.selective for consumer in queue.consumers)
+    queue.selective = queue.refusing or (watch is not None and watch.sees_out()) or queue.selective_consumers > 0

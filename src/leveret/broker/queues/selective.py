@@ -7,23 +7,30 @@ who published it and who refused it: entries that somebody wants are read ahead 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker.consumer import Consumer
+from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import AT_ONCE, Entry
 from leveret.broker.queues import expiry, paging, rings
-from leveret.broker.queues.backlog import CHUNK_BYTES, Backlog
+from leveret.broker.queues.backlog import CHUNK_BYTES, SEQ, Backlog
 
 if TYPE_CHECKING:
     from leveret.broker.queues.base import Queue
 
+# So many entries at the end are looked at one by one: mostly it is one that has just come.
+FEW: Final = 8
+
 
 def drain(queue: Queue) -> None:
     """Hand ready entries to consumers: each entry is offered to each consumer that has credit."""
-    now = queue.broker.timers.now()
+    broker = queue.broker
+    begun = broker.work
+    now = broker.timers.now()
     in_order = queue.watch is not None and not queue.refusing \
-        and not any(consumer.selective for consumer in queue.consumers)
+        and not queue.selective_consumers
     for backlog in queue.all_levels():
         passed = backlog.passed
         position = _first_to_offer(backlog.head, passed)
@@ -35,6 +42,12 @@ def drain(queue: Queue) -> None:
                     backlog.passed = queue.next_seq - 1
                     offered = True
                     break
+            broker.work += 1
+            if broker.work - begun > STEP_WORK:
+                if position:
+                    backlog.passed = backlog.head[position - 1].seq
+                broker.jobs.again.add(queue)
+                return
             entry = backlog.head[position]
             if position == 0 and expiry.drop_expired(queue, backlog, entry):
                 continue
@@ -46,6 +59,7 @@ def drain(queue: Queue) -> None:
                 position += 1
                 continue
             del backlog.head[position]
+            broker.work += position >> 10
             queue.hand_out(entry, taker)
         if backlog.chunks and not backlog.loading:
             paging.load_more(queue, backlog)
@@ -62,15 +76,17 @@ def _first_to_offer(entries: deque[Entry], passed: int) -> int:
     if not passed:
         return 0
     position = len(entries)
-    while position > 0 and entries[position - 1].seq > passed:
+    for _ in range(FEW):
+        if position == 0 or entries[position - 1].seq <= passed:
+            return position
         position -= 1
-    return position
+    return bisect_right(entries, passed, key=SEQ)
 
 
 def _read_ahead(queue: Queue, backlog: Backlog) -> bool:
     """All of the head was offered and there is still credit: read what somebody would take from behind it. False where
     there is nothing."""
-    takers = [consumer for _, ring in queue.rings for consumer in ring]
+    takers = [consumer for ring in rings.lines(queue) for consumer in ring if not consumer.left]
     refusals = queue.refusals
     for index, chunk in enumerate(backlog.chunks):
         if chunk.publishers is None and not _any_wants(takers, chunk.publisher, None):
@@ -122,14 +138,13 @@ def taker_of(queue: Queue, entry: Entry) -> Consumer | None:
     """Who gets an entry: of the highest priority at which somebody has credit and wants it."""
     message = entry.message
     overlay = entry.overlay
-    for _, ring in queue.rings:
+    for ring in rings.lines(queue):
         fallback: Consumer | None = None
+        queue.broker.work += len(ring) >> 3
         for _ in range(len(ring)):
             consumer = ring[0]
-            if not consumer.can_take(message.size):
-                consumer.parked = True
-                ring.popleft()
-                rings.choose(queue)
+            if consumer.left or not consumer.can_take(message.size):
+                rings.step_out(queue, ring)
                 continue
             ring.rotate(-1)
             if not consumer.wants(message, entry) or (overlay is not None and consumer.scope in overlay.refused):

@@ -198,7 +198,7 @@ class StreamQueue(Queue):
             return
         now = self.broker.timers.now()
         # Times of a stream do not go back, whatever the clock does.
-        time = self.newest_time = max(now, self.newest_time)
+        time = self.newest_time = max(now + self.broker.timers.step, self.newest_time)
         chunk = self.chunks[len(self.chunks) - 1] if self.chunks else None
         while pending:
             entry = pending[0]
@@ -293,17 +293,19 @@ class StreamQueue(Queue):
         """Drop the oldest segments and chunks that retention does not keep. The newest chunk is never too much."""
         chunks = self.chunks
         segments = self.sealed.segments
+        timers = self.broker.timers
         while segments:
             segment = segments[0]
             too_much = 0 <= self.max_bytes < self.ready_bytes and (len(segments) > 1 or len(chunks) > 0)
             too_many = 0 <= self.max_segments < len(segments)
-            if not (too_much or too_many or self._is_old(segment.last_time, now)) or segment.id in self.sealed.locked:
+            old = self._is_old(timers.from_unix(segment.last_time), now)
+            if not (too_much or too_many or old) or segment.id in self.sealed.locked:
                 break
             self.sealed.drop_first()
         while chunks and not segments:
             chunk = chunks[0]
             too_much = 0 <= self.max_bytes < self.octets and len(chunks) > 1
-            if not (too_much or self._is_old(chunk.last, now)) or chunk.sealing:
+            if not (too_much or self._is_old(timers.from_unix(chunk.last), now)) or chunk.sealing:
                 break
             self._drop(chunk)
         if self.max_age >= 0 and (segments or chunks):
@@ -311,7 +313,7 @@ class StreamQueue(Queue):
                 self.aging = _Aging(self)
             oldest = segments[0].last_time if segments else chunks[0].last
             # What is being sealed or replaced looks again itself.
-            self.broker.timers.at(max(oldest + self.max_age, now + 1), self.aging)
+            timers.at(max(timers.from_unix(oldest) + self.max_age, now + 1), self.aging)
 
     def _is_old(self, time: int, now: int) -> bool:
         return self.max_age >= 0 and time <= now - self.max_age
@@ -381,7 +383,7 @@ class StreamQueue(Queue):
     def add_consumer(self, consumer: Consumer) -> None:
         arguments = consumer.arguments
         reader = Reader(consumer, StreamFilter(arguments))
-        start = starting_point(arguments.get(OFFSET), self.broker.timers.now())
+        start = starting_point(arguments.get(OFFSET), self.broker.timers.unix())
         name = name_of(arguments)
         if name is not None:
             reader.name = name
@@ -446,13 +448,17 @@ class StreamQueue(Queue):
 
     def drain(self) -> None:
         """Give every reader with credit what is there for it."""
-        for _, ring in list(self.rings):
-            for consumer in list(ring):
+        for ring in rings.lines(self):
+            for _ in range(len(ring)):
+                if not ring:
+                    break
+                consumer = ring[0]
                 reader = self.readers.get(consumer)
-                if reader is not None and not serve(self, reader):
-                    consumer.parked = True
-                    if consumer in ring:
-                        ring.remove(consumer)
+                if consumer.left or (reader is not None and not serve(self, reader)):
+                    if ring and ring[0] is consumer:
+                        rings.step_out(self, ring)
+                else:
+                    ring.rotate(-1)
 
     def find_chunk(self, seq: int) -> StreamChunk | None:
         """The first chunk that ends behind a sequence number."""

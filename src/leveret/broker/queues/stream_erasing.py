@@ -179,7 +179,7 @@ class Erasing:
 def _segment_of(made: dict[str, Any], old: Segment) -> Segment:
     """The entry of the manifest for a rewritten file: it covers the offsets of the old one, in the same chunks."""
     written = Written(made["id"], made["path"], made["count"], made["octets"], made["body_octets"], made["crc32"],
-                      list(made["groups"]), made["schema_version"])
+                      list(made["groups"]), made["schema_version"], made["footer_octets"], made["footer_crc32"])
     return written.segment(old.first, old.last, old.first_time, old.last_time, array("Q", old.starts),
                            array("Q", old.times))
 

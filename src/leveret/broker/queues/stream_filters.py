@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.errors import PreconditionFailed
+from leveret.broker.exchanges.base import Effort
 from leveret.broker.exchanges.topic import TopicExchange
 from leveret.broker.message import FORMAT_AMQP1, Message, Overlay
 
@@ -73,7 +74,7 @@ class StreamFilter:
         return self.values is None or self._has_value(broker, message, self.values)
 
     def _match(self, keys: TopicExchange, address: bytes) -> bool:
-        found = bool(keys.match(address[2 + address[0] :].decode("utf-8", "surrogateescape"), {}, ""))
+        found = bool(keys.match(address[2 + address[0] :].decode("utf-8", "surrogateescape"), {}, "", Effort()))
         if len(self._known) >= _MOST_REMEMBERED:
             self._known.clear()
         self._known[address] = found

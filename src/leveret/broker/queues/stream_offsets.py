@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from leveret.broker.errors import PreconditionFailed
@@ -13,6 +13,8 @@ LAST: Final = "last"
 NEXT: Final = "next"
 EXPECTED: Final = "first, last, next, an offset, a timestamp, or an interval such as 1h"
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
 _INTERVAL: Final = re.compile(r"([0-9]{1,9})([YMDhms])", re.ASCII)
 _SECONDS: Final = {"Y": 31_536_000, "M": 2_592_000, "D": 86_400, "h": 3600, "m": 60, "s": 1}
 
@@ -48,7 +50,7 @@ def starting_point(value: Any, now: int) -> StartingPoint:
         if value >= 0:
             return StartingPoint(offset=value)
     elif isinstance(value, datetime):
-        return StartingPoint(time=int(value.timestamp() * 1000))
+        return StartingPoint(time=(value - _EPOCH) // _MILLISECOND)
     elif isinstance(value, str):
         if value in (FIRST, LAST, NEXT):
             return StartingPoint(value)

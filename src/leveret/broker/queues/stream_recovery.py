@@ -74,7 +74,7 @@ def _recover_chunks(stream: StreamQueue, recovered: RecoveredQueue, times: dict[
     if begin == len(seqs):
         return
     stream.next_seq = seqs[len(seqs) - 1] + 1
-    now = stream.broker.timers.now()
+    now = stream.broker.timers.unix()
     chunk: StreamChunk | None = None
     for index in range(begin, len(seqs)):
         seq = seqs[index]

@@ -212,7 +212,7 @@ class Sealing(Timed):
         if now < self.not_before:
             self._wake_at(self.not_before)
             return
-        due = chunks[0].time + self.hub.settings.age
+        due = stream.broker.timers.from_unix(chunks[0].time) + self.hub.settings.age
         if stream.octets >= self.size or stream.count >= MOST_MESSAGES or due <= now or self.demanded:
             self._seal()
         else:

@@ -1,4 +1,4 @@
-"""A worker in a process of its own: `python -m leveret.cli.load.child`, spoken to in lines of JSON.
+"""A worker in a process of its own, spoken to in lines of JSON.
 
 Each line on standard input is answered by one on standard output, {"result": ...} or {"error": text, "code": exit code}:
 {"plan": ..., "share": ...} opens, then {"call": "start"} and {"call": "report"}. The end of the input ends it.
@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import click
 
+from leveret._isolation import python_command
 from leveret.cli.client_command import failed
 from leveret.cli.failed import NO_BROKER, Failed
 from leveret.cli.load.plan import Plan, Share
@@ -38,7 +39,7 @@ class Child:
     async def open(self) -> None:
         # A Ctrl-C of the terminal is for the parent, which ends its children in order.
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "leveret.cli.load.child", stdin=asyncio.subprocess.PIPE,
+            *python_command("leveret.cli.load.child"), stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE, start_new_session=True, limit=_LONGEST_LINE)
         await self._ask(self._begin)
 
@@ -113,6 +114,7 @@ def _error(error: click.ClickException) -> dict[str, Any]:
     return {"error": error.message, "code": error.exit_code}
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """The process: requests on standard input, answers on standard output."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     asyncio.run(_serve())

@@ -46,6 +46,8 @@ from leveret.client.url import parse_urls
 
 # Octets that are sent before the loop's iteration ends.
 FLUSH_AT: Final = 32768
+# Seconds by which a timer of the loop may come too early.
+_EARLY: Final = 0.001
 
 
 def connect(url: str | Sequence[str] = "amqp://", **options: Any) -> Opening[Connection]:
@@ -488,23 +490,31 @@ class Connection(Host):
     # Heartbeats
 
     def _tick(self) -> None:
-        """Send a heartbeat where nothing else was sent for half of the interval; give the server up after two."""
+        """Look after heartbeats, and come back in time for the next one, whatever happens."""
         self._stop_ticking()
         heartbeat = self.core.engine.heartbeat
         if not heartbeat or self.stream is None:
             return
+        try:
+            self._keep_alive(heartbeat)
+        finally:
+            if self.stream is not None:
+                left = self._sent + heartbeat / 2 - self._loop.time()
+                self._ticking = self._loop.call_later(min(max(left, heartbeat / 20), heartbeat / 4), self._tick)
+
+    def _keep_alive(self, heartbeat: float) -> None:
+        """Send a heartbeat when nothing was sent for half of the interval; give the server up after two."""
         now = self._loop.time()
-        if now - self._sent >= heartbeat / 2:
+        if now - self._sent >= heartbeat / 2 - _EARLY:
             self.core.engine.send_heartbeat()
             self._write()
         if 0 < self.core.silence < now - self._heard and not self.core.reading_paused:
             stream = self.stream
             self.stream = None
-            stream.abort()
+            if stream is not None:
+                stream.abort()
             self.core.lost(ConnectionLost(f"the connection is lost: the server was silent for {now - self._heard:.0f} s,"
                                           f" at a heartbeat of {self.core.silence / 2:g} s"))
-            return
-        self._ticking = self._loop.call_later(heartbeat / 4, self._tick)
 
     def _stop_ticking(self) -> None:
         if self._ticking is not None:

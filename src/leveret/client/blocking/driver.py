@@ -437,7 +437,7 @@ class Driver(Host):
             heartbeat = self.core.engine.heartbeat
             pause = BUSY
             if self._dozing:
-                pause = min(IDLE, heartbeat / 4) if heartbeat else IDLE
+                pause = min(IDLE, max(self._written + heartbeat / 2 - time.monotonic(), 0.0)) if heartbeat else IDLE
             self._wake.wait(pause)
             self._wake.clear()
             self._dozing = False

@@ -12,6 +12,7 @@ from leveret.broker.errors import BrokerError, CommandInvalid, ContentTooLarge, 
 from leveret.broker.log import CommitWaiter
 from leveret.broker.message import CONNECTION, Message
 from leveret.broker.queues.requests import RequestHandler
+from leveret.management.calls import encode_json, plain
 from leveret.management.requests import leases, queues, stages, streams
 from leveret.management.requests.operation import Asked, AskingSession, Fields, Later, Operation
 
@@ -133,10 +134,10 @@ class _Reply(CommitWaiter):
 
     def know(self, outcome: Fields | BrokerError) -> None:
         if isinstance(outcome, BrokerError):
-            self._body = msgspec.json.encode({"version": VERSION, "ok": False, "error": {
-                "condition": outcome.condition, "message": _plain(str(outcome))}})
+            self._body = encode_json({"version": VERSION, "ok": False, "error": {
+                "condition": outcome.condition, "message": plain(str(outcome))}})
         else:
-            self._body = msgspec.json.encode({"version": VERSION, "ok": True, **outcome})
+            self._body = encode_json({"version": VERSION, "ok": True, **outcome})
         self._requests.wait(self)
 
     def committed(self, batch: int) -> None:
@@ -150,7 +151,7 @@ def _read(message: Message, envelopes: Envelopes) -> tuple[Operation, Any]:
     name = message.routing_key
     operation = OPERATIONS.get(name)
     if operation is None:
-        raise NotImplementedByBroker(f"operation '{_plain(name)}' is not known; known are {', '.join(sorted(OPERATIONS))}")
+        raise NotImplementedByBroker(f"operation '{plain(name)}' is not known; known are {', '.join(sorted(OPERATIONS))}")
     try:
         given = msgspec.json.decode(envelopes.content(message), type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -162,8 +163,3 @@ def _read(message: Message, envelopes: Envelopes) -> tuple[Operation, Any]:
         return operation, msgspec.convert(given, operation.arguments)
     except msgspec.ValidationError as error:
         raise CommandInvalid(f"{name}: {error}") from None
-
-
-def _plain(text: str) -> str:
-    """A text as JSON can say it."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

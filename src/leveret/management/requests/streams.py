@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from msgspec import Meta
 
 from leveret.broker.errors import NotFound, PreconditionFailed
+from leveret.broker.jobs import Job
 from leveret.broker.queues.stream import StreamQueue
 from leveret.management.calls import plain
-from leveret.management.requests.operation import Arguments, Asked, Fields, Operation
+from leveret.management.requests.operation import Arguments, Asked, Fields, Later, Operation
 from leveret.management.streams import partitions
-from leveret.security.patterns import check_pattern
+from leveret.security.patterns import Pattern
 
 if TYPE_CHECKING:
     from leveret.broker.segments import Segment
 
-# Names that are matched with a pattern, which takes about a microsecond each.
+# Names that are matched with a pattern.
 MOST_MATCHED: Final = 100_000
+# Steps of matching in one turn of the event loop, each some nanoseconds; and what each name costs besides.
+MAX_MATCH_WORK: Final = 400_000
+MATCH_BASE_WORK: Final = 1_000
 # Seconds that files may be held by one call; who needs longer calls again.
 LONGEST_HOLD: Final = 86_400
 
@@ -100,18 +103,48 @@ def describe_super(asked: Asked, arguments: Super) -> Fields:
     return {"partitions": sorted((plain(stream.name) for stream in streams), key=number)}
 
 
-def match(asked: Asked, arguments: Match) -> Fields:
+class Matching(Job):
+    """Matches the names of streams with a client's pattern, as many a step as `MAX_MATCH_WORK` allows.
+
+    done  called with those that match and that the user may read
+    """
+
+    def __init__(self, asked: Asked, pattern: Pattern, names: list[str], done: Callable[[list[str]], None]) -> None:
+        super().__init__(asked.vhost.broker.jobs)
+        self.asked = asked
+        self.pattern = pattern
+        self.names = names
+        self.done = done
+        self.at = 0
+        self.found: list[str] = []
+
+    def step(self) -> bool:
+        work = 0
+        while self.at < len(self.names) and work < MAX_MATCH_WORK:
+            name = self.names[self.at]
+            self.at += 1
+            work += MATCH_BASE_WORK + self.pattern.cost * len(name)
+            if self.pattern.matches(name) and name in self.asked.vhost.queues and self.asked.may("read", name):
+                self.found.append(name)
+        if self.at < len(self.names):
+            return True
+        self.done(self.found)
+        return False
+
+
+def match(asked: Asked, arguments: Match) -> Later:
     """The streams whose whole names match, of those that the user may read."""
     try:
-        check_pattern(arguments.pattern)
+        pattern = Pattern(arguments.pattern, whole=True)
     except ValueError as error:
-        raise PreconditionFailed(f"pattern {arguments.pattern[:80]!r}: {error}") from None
-    matches = re.compile(arguments.pattern).fullmatch
+        raise PreconditionFailed(f"pattern {arguments.pattern[:80]!r} {error}") from None
     names = [queue.name for queue in asked.vhost.queues.values() if isinstance(queue, StreamQueue)]
     if len(names) > MOST_MATCHED:
         raise PreconditionFailed(f"vhost '{asked.vhost.name}' has {len(names)} streams; patterns are for at most"
                                  f" {MOST_MATCHED}")
-    return {"streams": sorted(plain(name) for name in names if matches(name) and asked.may("read", name))}
+    later = Later()
+    Matching(asked, pattern, names, lambda found: later.answer({"streams": sorted(map(plain, found))})).resume()
+    return later
 
 
 def describe(asked: Asked, arguments: Describe) -> Fields:

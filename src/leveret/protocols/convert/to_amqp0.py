@@ -23,10 +23,10 @@ from leveret.wire.amqp0.offsets import with_stream_offset
 from leveret.wire.amqp0.properties import encode_header, overlay_header
 from leveret.wire.amqp1 import codes, descriptors
 from leveret.wire.amqp1.composites import decode_composite
-from leveret.wire.amqp1.decode import decode_value
+from leveret.wire.amqp1.decode import decode_text, decode_value, value_end
 from leveret.wire.amqp1.errors import DecodeError
 from leveret.wire.amqp1.messaging import Properties
-from leveret.wire.amqp1.sections import Sections, section_ranges, split
+from leveret.wire.amqp1.sections import MAX_SECTIONS, Sections, section_ranges, split
 from leveret.wire.amqp1.values import Described, Map, ULong
 
 BASIC: Final = 60
@@ -37,6 +37,11 @@ ANNOTATED: Final = {"x-basic-type": "type", "x-opt-cluster-id": "cluster_id"}
 LEFT_OUT: Final = ("x-exchange", "x-routing-key")
 
 
+# Values of a section that are converted; what comes over AMQP 1.0 has no more.
+MAX_VALUES: Final = 8192
+# The usual forms of sections of data, and of a string.
+_DATA: Final = bytes((0, codes.SMALL_ULONG, descriptors.DATA, codes.BINARY_8, codes.BINARY_32))
+_TEXT: Final = bytes((0, codes.SMALL_ULONG, descriptors.AMQP_VALUE, codes.STRING_8, codes.STRING_32))
 # What follows the body's size in a content header, by the sections before the body, persistence and priority: publishers
 # that name neither ids nor times write the same again and again.
 _cache: dict[tuple[bytes, bool, int], bytes] = {}
@@ -54,10 +59,11 @@ def convert(entry: Entry) -> Message:
     size = body.size if isinstance(body, StoredBody) else len(body)
     overlay = entry.overlay
     if (overlay is None or overlay is ONLY_OFFSET) and not kind:
-        header = _FIXED(BASIC, 0, size) + _plain(message)
+        header = _FIXED(BASIC, 0, size) + _plain(entry)
         if overlay is not None:
             header = with_stream_offset(header, entry.seq - 1)
         return Message(message.address, header, body, size, message.persistent, message.priority, message.expires_at)
+    entry.queue.broker.converted += len(message.header)
     properties = _properties_of(message)
     headers = properties["headers"]
     if kind == STRING_BODY:
@@ -94,8 +100,9 @@ def _convert_class(entry: Entry) -> Message:
                    message.expires_at)
 
 
-def _plain(message: Message) -> bytes:
+def _plain(entry: Entry) -> bytes:
     """The properties, encoded, where the entry and the body add nothing to them."""
+    message = entry.message
     octets = message.header if message.headers_at < 0 else message.header[: message.headers_at]
     usual = usual_properties(message, octets, _properties_of)
     if usual is not None:
@@ -103,6 +110,7 @@ def _plain(message: Message) -> bytes:
     key = (octets, message.persistent, message.priority)
     found = _cache.get(key)
     if found is None:
+        entry.queue.broker.converted += len(octets)
         properties = _properties_of(message)
         if not properties["headers"]:
             del properties["headers"]
@@ -155,7 +163,11 @@ def _content_of(message: Message) -> tuple[Body, str]:
         begin, size = _data_at(body.read(0, 8))
         if begin and begin + size == message.size:
             return Part(body, begin, size), ""
-        body = whole(body)
+        begin, size = _data_at(body.read(0, 8), _TEXT)
+        if begin and begin + size == message.size:
+            return Part(body, begin, size), STRING_BODY
+        # Of several sections, or of another type: nothing of that size is read back and looked through in one turn.
+        return body, AMQP_ENCODED
     octets = whole(body)
     if not octets:
         return b"", ""
@@ -163,27 +175,27 @@ def _content_of(message: Message) -> tuple[Body, str]:
     if begin and begin + size == len(octets):
         return octets[begin:], ""
     pieces: list[bytes] = []
-    for kind, start, stop in section_ranges(octets):
+    for kind, start, stop in section_ranges(octets, MAX_SECTIONS):
+        at = value_end(octets, start + 1, stop)
+        code = octets[at]
         if kind == descriptors.DATA:
-            value = decode_value(octets, start, stop)[0]
-            pieces.append(value.value if isinstance(value, Described) else b"")
+            pieces.append(octets[at + (2 if code == codes.BINARY_8 else 5) : stop])
             continue
-        if kind == descriptors.AMQP_VALUE and not start and stop == len(octets):
-            value = decode_value(octets)[0]
-            content = value.value if isinstance(value, Described) else None
-            if type(content) is str:
-                return content.encode("utf-8"), STRING_BODY
+        if kind == descriptors.AMQP_VALUE and not start and stop == len(octets) \
+                and (code == codes.STRING_8 or code == codes.STRING_32):
+            return decode_text(octets, at + (2 if code == codes.STRING_8 else 5), stop).encode("utf-8"), STRING_BODY
         return octets, AMQP_ENCODED
     return b"".join(pieces), ""
 
 
-def _data_at(octets: bytes) -> tuple[int, int]:
-    """Where the content of a data section begins, and how long it is; (0, 0) where there is none in its usual form."""
-    if octets[:3] != b"\x00\x53\x75" or len(octets) < 5:
+def _data_at(octets: bytes, form: bytes = _DATA) -> tuple[int, int]:
+    """Where the content of a section begins that is a binary or a string, and how long it is; (0, 0) where there is none
+    in the usual form, which is its descriptor and both format codes."""
+    if octets[:3] != form[:3] or len(octets) < 5:
         return 0, 0
-    if octets[3] == codes.BINARY_8:
+    if octets[3] == form[3]:
         return 5, octets[4]
-    if octets[3] == codes.BINARY_32 and len(octets) >= 8:
+    if octets[3] == form[4] and len(octets) >= 8:
         return 8, int.from_bytes(octets[4:8], "big")
     return 0, 0
 
@@ -212,7 +224,7 @@ def _headers_of(sections: Sections) -> dict[str, Any]:
 def _map_at(data: bytes, begin: int, end: int) -> list[tuple[Any, Any]]:
     if begin < 0:
         return []
-    value = decode_value(data, begin, end)[0]
+    value = decode_value(data, begin, end, MAX_VALUES)[0]
     content = value.value if isinstance(value, Described) else value
     if isinstance(content, Map):
         return list(content.pairs)
@@ -303,10 +315,10 @@ class Amqp1HeaderReader(HeaderReader):
     def content(self, message: Message) -> Body:
         return content_of(message)
 
-    def times(self, message: Message, now: int) -> tuple[int, int]:
+    def times(self, message: Message, now: int, step: int) -> tuple[int, int]:
         try:
             sections = _sections_of(message)
-            due = delivery_time(sections, now) if sections.message_annotations >= 0 else 0
+            due = delivery_time(sections, now, step) if sections.message_annotations >= 0 else 0
         except (DecodeError, LinkRefused):
             return 0, 0
-        return expiry_of(sections, now), due
+        return expiry_of(sections, now, step), due

@@ -41,6 +41,8 @@ CLUSTER: Final = "x-opt-cluster-id"
 # Where the properties of a content header begin: behind class, weight and body size.
 _PROPERTIES_AT: Final = 12
 _MOST_CACHED: Final = 1024
+# Headers of one message: converting more takes too long.
+MAX_HEADERS: Final = 8192
 
 _cache: dict[tuple[bytes, bytes], bytes] = {}
 
@@ -149,6 +151,8 @@ def _sections(address: bytes, properties: dict[str, Any]) -> bytes:
 
 def _encoded(address: bytes, properties: dict[str, Any]) -> bytes:
     headers: dict[str, Any] = dict(properties.get("headers") or {})
+    if len(headers) > MAX_HEADERS:
+        raise EncodeError(f"a message has {len(headers)} headers, at most {MAX_HEADERS} are converted")
     kind = _DATA
     basic_type = properties.get("type")
     if basic_type == AMQP_ENCODED:

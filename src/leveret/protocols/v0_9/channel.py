@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.message import FORMAT_BASIC_0_9, FORMAT_CLASS_0_9, Entry, Message
@@ -113,15 +114,16 @@ class Channel(Channel091):
         opens = [opened.entry for opened in self.files.opens]
         return Channel091.all_held(self) + opens + [transfer.entry for transfer in self.messages.on_the_way()]
 
-    def requeue_all(self) -> None:
+    def requeuing_all(self) -> Iterator[int]:
         self.files.give_back()
         self.messages.give_back()
-        Channel091.requeue_all(self)
+        yield from Channel091.requeuing_all(self)
 
     # Interruption
 
     def make_way(self, queue: str) -> None:
         """A queue is to be used again by a user who may have lost the connection that had it to itself."""
+        self.vhost.make_way(queue)
         self.opened_on.services.interrupted.make_way(self.opened_on.user, self.vhost.queues.get(queue))
 
     def interrupt(self) -> None:
@@ -151,7 +153,7 @@ class Channel(Channel091):
             self.ask_to_pause()
         self.set_counted()
 
-    def close(self) -> None:
+    def close(self, done: Callable[[], None] | None = None) -> None:
         if not self.closing:
             self.opened_on.services.interrupted.closed(self)
             self.tickets.close()
@@ -161,4 +163,4 @@ class Channel(Channel091):
             self.messages.close()
             if self.dtx is not None:
                 self.dtx.close()
-        Channel091.close(self)
+        Channel091.close(self, done)

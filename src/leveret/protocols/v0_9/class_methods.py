@@ -27,7 +27,7 @@ def consume(channel: Channel, ticket: int, queue: str, consumer_tag: str, no_loc
         raise NotAllowed(f"attempt to reuse consumer tag '{consumer_tag}': tags are unique in the connection")
     channel.make_way(queue)
     found = channel.vhost.queues.get(queue)
-    if found is not None and found.consumers and (exclusive or found.consumers[0].exclusive):
+    if found is not None and (found.exclusive_consumer is not None or (exclusive and found.consumers)):
         raise ResourceLocked(f"queue '{queue}' in vhost '{channel.vhost.name}' in exclusive use")
     if LEASE in filter or filter.get(BROWSE) is True:
         raise PreconditionFailed(f"{name}.consume: browsing and leases are for class basic")
@@ -53,5 +53,5 @@ def publish(channel: Channel, route: Route, message: Message, flags: int) -> lis
     for queue in queues:
         queue.push(message)
     if len(queues) > WIDE:
-        channel.connection.services.work += len(queues)
+        channel.broker.work += len(queues)
     return queues

@@ -15,6 +15,7 @@ from leveret.broker.queues.base import Queue
 from leveret.broker.vhost import Vhost
 from leveret.protocols.v0_9_1.consumers import ChannelConsumer
 from leveret.protocols.v1_0.filters import VIEW
+from leveret.protocols.v1_0.outgoing import FILTER_WORK
 from leveret.selectors import Filter, SelectorError, jms_selector
 from leveret.wire.amqp0.classes import BASIC, class_of
 
@@ -62,7 +63,10 @@ class ClassConsumer(ChannelConsumer):
         if self.selector is None:
             return True
         VIEW.look_at(message, entry)
-        return self.selector.matches(VIEW)
+        VIEW.work = FILTER_WORK
+        wanted = self.selector.matches(VIEW)
+        self.queue.broker.work += VIEW.work
+        return wanted
 
     def wants_of(self, publisher: int) -> bool:
         kind = publisher >> KIND_SHIFT
@@ -115,8 +119,9 @@ def mix(vhost: Vhost) -> None:
     vhost.mix()
     for queue in vhost.queues.values():
         for consumer in queue.consumers:
-            if isinstance(consumer, ClassConsumer):
+            if isinstance(consumer, ClassConsumer) and not consumer.selective:
                 consumer.selective = True
+                queue.selective_consumers += 1
         if not queue.selective:
             rings.set_selective(queue)
 

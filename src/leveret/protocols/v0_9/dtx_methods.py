@@ -192,14 +192,15 @@ def recover(channel: Channel, ticket: int, startscan: bool, endscan: int) -> Non
 
 
 def get_timeout(channel: Channel, xid: str) -> None:
-    """dtx-coordination.get-timeout, in seconds"""
+    """dtx-coordination.get-timeout: what was set, in seconds; 0 where nobody has, although `dtx.timeout` counts then"""
     channel.connection.engine.send(channel.number, "dtx-coordination.get-timeout-ok", {
-        "timeout": (_find(channel, xid).timeout + 999) // 1000})
+        "timeout": _find(channel, xid).asked_timeout})
 
 
 def set_timeout(channel: Channel, ticket: int, xid: str, timeout: int) -> None:
     """dtx-coordination.set-timeout, in seconds; 0 is none"""
     branch = _find(channel, xid)
+    branch.asked_timeout = timeout
     branch.timeout = timeout * 1000
     branch.start_timer()
     channel.connection.engine.send(channel.number, "dtx-coordination.set-timeout-ok", {})

@@ -9,7 +9,7 @@ from leveret.broker.errors import NotAllowed, NotFound
 from leveret.protocols import definitions
 from leveret.protocols.v0_9.channel import Channel
 from leveret.protocols.v0_9.realms import ACTIVE, PASSIVE
-from leveret.protocols.v0_9_1.replies import reply_when_kept
+from leveret.protocols.v0_9_1.replies import reply_when_kept, reply_when_removed
 
 
 def declare(channel: Channel, ticket: int, exchange: str, type: str, passive: bool, durable: bool, auto_delete: bool,
@@ -36,7 +36,7 @@ def delete(channel: Channel, ticket: int, exchange: str, if_unused: bool, nowait
     if exchange not in channel.vhost.exchanges:
         raise NotFound(f"no exchange '{exchange}' in vhost '{channel.vhost.name}'")
     definitions.delete_exchange(channel.connection, exchange, if_unused=if_unused)
-    reply_when_kept(channel, "exchange.delete-ok", {}, True, nowait)
+    reply_when_removed(channel, "exchange.delete-ok", {}, True, nowait)
 
 
 HANDLERS: Final[dict[str, Callable[..., None]]] = {"exchange.declare": declare, "exchange.delete": delete}

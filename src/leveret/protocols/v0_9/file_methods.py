@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from leveret.broker.bodies import StoredBody
-from leveret.broker.errors import NotFound, ResourceLocked
+from leveret.broker.errors import BrokerError, NotFound, ResourceLocked
 from leveret.broker.message import FORMAT_CLASS_0_9, Message, make_address
 from leveret.protocols.v0_9 import class_methods
 from leveret.protocols.v0_9.bodies import Incoming
@@ -17,6 +17,7 @@ from leveret.protocols.v0_9.realms import WRITE
 from leveret.protocols.v0_9_1 import basic_methods
 from leveret.protocols.v0_9_1.channel import PendingPublish
 from leveret.protocols.v0_9_1.replies import reply_when_kept
+from leveret.protocols.v0_9_1.reply_codes import CODES
 from leveret.wire.amqp0.classes import FILE
 from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY, ContentMethod
 from leveret.wire.amqp0.dialects import QPID
@@ -25,6 +26,8 @@ from leveret.wire.amqp0.table_0_9 import V0_9
 
 # What a publish of a transaction costs beside its body, which is elsewhere.
 PENDING_OCTETS: Final = 1000
+# Of the method file.open.
+OPEN: Final = 40
 
 
 def qos(channel: Channel, prefetch_size: int, prefetch_count: int, **flags: bool) -> None:
@@ -44,13 +47,36 @@ def cancel(channel: Channel, consumer_tag: str, nowait: bool) -> None:
     class_methods.cancel(channel, consumer_tag, nowait, "file.cancel-ok")
 
 
+class _Opening:
+    """A `file.open-ok` that waits until what it reports is on disk."""
+
+    def __init__(self, channel: Channel, size: int) -> None:
+        self.channel = channel
+        self.size = size
+
+    def kept(self, error: BrokerError | None) -> None:
+        channel = self.channel
+        if channel.closing:
+            return
+        if error is not None:
+            channel.connection.refuse(channel, CODES[error.condition], str(error), FILE, OPEN)
+        else:
+            channel.connection.engine.send(channel.number, "file.open-ok", {"staged_size": self.size})
+            channel.connection.mark()
+            channel.resume()
+
+
 def open_staging(channel: Channel, identifier: str, content_size: int) -> None:
-    """file.open: answered once the upload is known to the log, with how much of it is here."""
+    """file.open: answered with how much of the upload is here, once that and the upload itself are on disk."""
     connection = channel.connection
     staged = channel.broker.staging.open(channel.vhost.name, connection.user, KIND, identifier, content_size, connection,
                                          take_over=True)
     channel.files.opened.append(Incoming(staged))
-    reply_when_kept(channel, "file.open-ok", {"staged_size": staged.size}, True, False)
+    if staged.synced < staged.size:
+        channel.stall()
+        staged.confirm(_Opening(channel, staged.size).kept)
+    else:
+        reply_when_kept(channel, "file.open-ok", {"staged_size": staged.size}, True, False)
 
 
 def open_ok(channel: Channel, staged_size: int) -> None:

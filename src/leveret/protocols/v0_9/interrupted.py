@@ -139,8 +139,8 @@ class Interrupted:
         if isinstance(owner, Interruption):
             if owner.user == user:
                 owner.end()
-        elif queue.consumers and queue.consumers[0].exclusive:
-            holder = queue.consumers[0].channel
+        elif queue.exclusive_consumer is not None:
+            holder = queue.exclusive_consumer.channel
             for id, interruption in self.of_user.get(user, {}).items():
                 if interruption.channels[id] is holder:
                     interruption.channels[id].close()

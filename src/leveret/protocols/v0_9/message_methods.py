@@ -115,7 +115,7 @@ def publish(channel: Channel, arguments: dict[str, Any], body: Body, size: int, 
         if not queue.push(message):
             accepted = False
     if len(queues) > WIDE:
-        connection.services.work += len(queues)
+        connection.broker.work += len(queues)
     batch = channel.log.filling if message.row is not None else 0
     if not accepted:
         return Answer("message.reject", {"code": GENERIC, "text": "a queue is full"}, request, batch)
@@ -223,7 +223,7 @@ def get(channel: Channel, ticket: int, queue: str, destination: str, no_ack: boo
     connection = channel.connection
     connection.check("read", name)
     found = channel.vhost.queue(name, connection)
-    if channel.vhost.strict and found.consumers and found.consumers[0].exclusive:
+    if channel.vhost.strict and found.exclusive_consumer is not None:
         raise AccessRefused(f"queue '{name}' in vhost '{channel.vhost.name}' in exclusive use")
     found.touch()
     waiting = _Get(channel, found, destination, no_ack)

@@ -1,4 +1,8 @@
-"""Class queue of 0-9: sticky properties, exclusive implies auto-delete, failed binds end the connection."""
+"""Class queue of 0-9: properties are those of the first declaration.
+
+With `compat.strict` exclusive implies auto-delete, and failed binds, and whatever is tried with another connection's
+exclusive queue, end the connection, as the text of the specification has it. Its peers never knew it so.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +28,14 @@ def name_of(channel: Channel, queue: str) -> str:
 
 
 def find(channel: Channel, queue: str) -> Queue:
-    """The queue of that name; of another connection's exclusive one it is an error to speak at all."""
+    """The queue of that name. With `compat.strict` another connection's exclusive one is an error of the connection."""
     channel.make_way(queue)
     try:
         return channel.vhost.queue(queue, channel.connection)
     except ResourceLocked as error:
-        raise ChannelError(str(error)) from None
+        if channel.vhost.strict:
+            raise ChannelError(str(error)) from None
+        raise
 
 
 def declare(channel: Channel, ticket: int, queue: str, passive: bool, durable: bool, exclusive: bool, auto_delete: bool,
@@ -44,18 +50,22 @@ def declare(channel: Channel, ticket: int, queue: str, passive: bool, durable: b
             queue = vhost.new_queue_name()
     channel.tickets.check(ticket, PASSIVE if passive else ACTIVE, queue)
     channel.make_way(queue)
+    strict = vhost.strict
+    if durable and not auto_delete and channel.opened_on.of_qpid:
+        exclusive = False  # a durable subscription, which outlives its connection
     if queue in vhost.queues or passive:
         found = find(channel, queue)
         if not passive:
             connection.check("configure", queue)
+            if exclusive and found.exclusive_owner is None and not strict:
+                raise ResourceLocked(f"cannot obtain exclusive access to queue '{queue}' in vhost '{vhost.name}': it was"
+                                     " declared without exclusive")
         durable = False
     else:
         if queue.startswith("amq.") and queue not in vhost.new_names:
             raise NotAllowed(f"queue name '{queue}' contains reserved prefix 'amq.*'")
-        if durable and not auto_delete and channel.opened_on.of_qpid:
-            exclusive = False  # a durable subscription, which outlives its connection
         found = definitions.declare_queue(connection, queue, durable=durable, exclusive=exclusive,
-                                          auto_delete=auto_delete or exclusive, arguments=arguments)
+                                          auto_delete=auto_delete or (exclusive and strict), arguments=arguments)
     channel.last_queue = found.name
     found.touch()
     found.catch_up()
@@ -66,7 +76,7 @@ def declare(channel: Channel, ticket: int, queue: str, passive: bool, durable: b
 
 def bind(channel: Channel, ticket: int, queue: str, exchange: str, routing_key: str, nowait: bool,
          arguments: dict[str, Any]) -> None:
-    """queue.bind; whatever is wrong with it ends the connection (queue.bind.failure)."""
+    """queue.bind. With `compat.strict` whatever is wrong with it ends the connection (queue.bind.failure)."""
     try:
         name = name_of(channel, queue)
         if not queue and not routing_key:
@@ -83,7 +93,7 @@ def bind(channel: Channel, ticket: int, queue: str, exchange: str, routing_key: 
         elif routing_key != name:
             raise NotAllowed("the default exchange has a queue under its own name only")
     except BrokerError as error:
-        error.closes_connection = True
+        error.closes_connection = channel.vhost.strict
         raise
     reply_when_kept(channel, "queue.bind-ok", {}, found.stored, nowait)
 

@@ -7,10 +7,10 @@ every ticket that is asked for, onto whatever realm, for old clients ask for one
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from leveret.broker.errors import AccessRefused, NotAllowed
+from leveret.security.patterns import matches
 
 PASSIVE: Final = "passive"
 ACTIVE: Final = "active"
@@ -24,11 +24,15 @@ LAST_TICKET: Final = 0xFFFF
 
 
 class Realm:
-    """A configured realm. `resources` matches the whole names of exchanges and queues; `rights` are those of each user."""
+    """A configured realm.
+
+    resources  a pattern of the whole names of exchanges and queues
+    rights     those of each user
+    """
 
     def __init__(self, name: str, resources: str, rights: dict[str, frozenset[str]]) -> None:
         self.name = name
-        self.resources = re.compile(resources)
+        self.resources = resources
         self.rights = rights
 
     def rights_of(self, user: str) -> frozenset[str]:
@@ -128,7 +132,7 @@ class Tickets:
             return  # of a vhost without realms, which looks at nothing but whose ticket it is
         if right not in ticket.rights:
             raise AccessRefused(f"ticket {number} onto realm '{ticket.name}' does not give {right} access")
-        if realm.resources.fullmatch(resource) is None:
+        if not matches(realm.resources, resource, True):
             raise AccessRefused(f"'{resource}' is not in realm '{ticket.name}'")
 
     def move(self, siblings: list[Tickets]) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.broker.errors import NotFound, PreconditionFailed, ResourceLocked
+from leveret.broker.errors import CommandInvalid, PreconditionFailed, ResourceLocked
 from leveret.broker.staging import Staged
 from leveret.wire.amqp0.classes import encode_transfer
 
@@ -47,10 +47,10 @@ class Reference:
 
 
 def find(channel: Channel, name: str) -> Reference:
-    """A reference that is open on the channel. NotFound where it is not."""
+    """A reference that is open on the channel. CommandInvalid where it is not."""
     reference = channel.messages.references.get(name)
     if reference is None:
-        raise NotFound(f"reference '{name}' is not open on this channel")
+        raise CommandInvalid(f"reference '{name}' is not open on this channel; message.open or message.resume comes first")
     reference.check()
     return reference
 
@@ -58,7 +58,7 @@ def find(channel: Channel, name: str) -> Reference:
 def check_new(channel: Channel, name: str) -> None:
     """Refuse to open a reference that is open, or has too long a name."""
     if name in channel.messages.references:
-        raise ResourceLocked(f"reference '{name}' is open already")
+        raise CommandInvalid(f"reference '{name}' is open already on this channel")
     if len(name) > LONGEST_NAME:
         raise PreconditionFailed(f"the name of a reference has at most {LONGEST_NAME} octets, not {len(name)}")
 

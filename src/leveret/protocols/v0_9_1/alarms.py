@@ -1,5 +1,9 @@
-"""Alarms: while the broker is short of something publishers are held back, and told why (connection.blocked), or asked to
-stop (channel.flow)."""
+"""Alarms: while the broker is short of something, a connection that publishes is blocked.
+
+Until then it is read as ever, whatever it published before the alarm, as RabbitMQ does: what it consumes, gets and
+acknowledges may be what ends the alarm. The publish that blocks it is still taken. Clients without the capability
+`connection.blocked` are asked to stop by `channel.flow` when the alarm begins.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def first_publish(connection: Connection, channel: Channel) -> None:
-    """From now on this is a publisher, whom alarms concern; without `connection.blocked`, each channel of it. Requests
-    to the broker make no publisher."""
+    """The first publish of the connection, or the first since the alarm began; without `connection.blocked`, of each
+    channel. Requests to the broker make no publisher."""
     if channel.requested:
         channel.requested = False
         return
@@ -26,7 +30,7 @@ def first_publish(connection: Connection, channel: Channel) -> None:
 
 
 def block(connection: Connection, reason: str) -> None:
-    """Read a publisher no more, and tell it why; who only consumes goes on, for that may be what ends the alarm."""
+    """Stop reading a publisher, and send it `connection.blocked` with the reason."""
     if connection.notify_blocked and not connection.blocked:
         connection.blocked = True
         connection.engine.send(0, "connection.blocked", {"reason": reason})
@@ -39,12 +43,9 @@ def changed(connection: Connection, reason: str) -> None:
     if not connection.opened or connection.closing:
         return
     if reason:
-        if connection.notify_blocked:
-            if connection.published_any:
-                block(connection, reason)
-        else:
+        connection.published_any = False
+        if not connection.notify_blocked:
             # Clients that do not know connection.blocked know channel.flow; one that goes on is not read any more.
-            connection.published_any = False
             for channel in connection.channels.values():
                 channel.ask_to_pause()
     else:

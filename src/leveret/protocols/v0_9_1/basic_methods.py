@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 from leveret.broker.arguments import BROWSE, STREAM, parse_consumer_arguments
@@ -77,7 +78,7 @@ def consume(channel: Channel, queue: str, consumer_tag: str, no_local: bool, no_
     browses = arguments.get(BROWSE) is True
     if browses:
         _check_browser(channel, found, no_ack, exclusive)
-    elif found.consumers and (exclusive or found.consumers[0].exclusive):
+    elif found.exclusive_consumer is not None or (exclusive and found.consumers):
         raise AccessRefused(f"queue '{found.name}' in vhost '{connection.vhost_name}' in exclusive use")
     if exclusive and found.settings.single_active_consumer:
         raise AccessRefused(f"queue '{found.name}' in vhost '{connection.vhost_name}' has a single active consumer:"
@@ -166,7 +167,7 @@ def get(channel: Channel, queue: str, no_ack: bool, kind: int = 0) -> None:
     name = name_of(channel, queue)
     channel.connection.check("read", name)
     found = channel.vhost.queue(name, channel.connection)
-    if channel.vhost.strict and found.consumers and found.consumers[0].exclusive:
+    if channel.vhost.strict and found.exclusive_consumer is not None:
         raise AccessRefused(f"queue '{name}' in vhost '{channel.connection.vhost_name}' in exclusive use")
     found.touch()
     if not _answer_get(channel, found, no_ack, kind):
@@ -212,26 +213,32 @@ def _answer_get(channel: Channel, queue: Queue, no_ack: bool, kind: int) -> bool
 
 def recover(channel: Channel, requeue: bool) -> None:
     """basic.recover"""
-    _recover(channel, requeue)
-    channel.connection.engine.send(channel.number, "basic.recover-ok", {})
+    _recover(channel, requeue, partial(channel.connection.engine.send, channel.number, "basic.recover-ok", {}))
 
 
 def recover_async(channel: Channel, requeue: bool) -> None:
     """basic.recover-async: the same without an answer."""
-    _recover(channel, requeue)
+    _recover(channel, requeue, None)
 
 
-def _recover(channel: Channel, requeue: bool) -> None:
+def _recover(channel: Channel, requeue: bool, done: Callable[[], object] | None) -> None:
+    channel.carry_out(_recovering(channel, requeue), partial(_recovered, channel, requeue, done))
+
+
+def _recovering(channel: Channel, requeue: bool) -> Iterator[int]:
     if requeue:
-        channel.requeue_unacked()
-        channel.wake()
+        yield from channel.requeuing()
         return
     # To the original recipient, as far as it is still there.
     unacked = channel.unacked
     channel.unacked = {}
     back: list[Entry] = []
-    for tag in sorted(unacked):
-        entry = unacked[tag]
+    tags = sorted(unacked)
+    yield len(tags) >> 5
+    tags.reverse()
+    while tags:
+        tag = tags.pop()
+        entry = unacked.pop(tag)
         channel.uncount(tag, entry)
         holder = entry.holder
         if isinstance(holder, ChannelConsumer) and channel.consumers.get(holder.tag) is holder:
@@ -239,8 +246,18 @@ def _recover(channel: Channel, requeue: bool) -> None:
             holder.deliver(entry)
         else:
             back.append(entry)
-    for entry in reversed(back):
+        yield 2
+    while back:
+        entry = back.pop()
         entry.queue.requeue(entry)
+        yield 2
+
+
+def _recovered(channel: Channel, requeue: bool, done: Callable[[], object] | None) -> None:
+    if done is not None:
+        done()
+    if requeue:
+        channel.wake()
 
 
 HANDLERS: Final[dict[str, Callable[..., None]]] = {

@@ -5,7 +5,10 @@ This is the hot path of the protocol; methods that are not hot stand in the modu
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.bodies import Body, StoredBody, whole
@@ -13,7 +16,7 @@ from leveret.broker.consumer import Consumer, Holder, Scope
 from leveret.broker.errors import ContentTooLarge, NotImplementedByBroker, PreconditionFailed
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, Entry, Message
 from leveret.broker.queues.base import Queue
-from leveret.broker.routing import Route
+from leveret.broker.routing import Route, check_keys
 from leveret.broker.transactions import ACCEPT, REJECT, REQUEUE
 from leveret.broker.vhost import Vhost
 from leveret.protocols.v0_9_1 import content
@@ -33,6 +36,10 @@ FLOW_GRACE: Final = 5000
 WIDE: Final = 16
 # Tags of consumers whose queue went away that a channel remembers.
 MAX_GONE_TAGS: Final = 1000
+# Deliveries of which so many are settled at once without steps.
+MANY: Final = 2000
+# So many consumers leave in the order in which they came.
+FEW: Final = 100
 NO_CONSUMERS: Final = 313
 NO_ROUTE: Final = 312
 
@@ -75,6 +82,8 @@ class Channel(Holder):
         self.pause_known = False
         self.pause_until = 0
         self.closing = False
+        # The connection has ended: the channel is about to be closed, and performs nothing more.
+        self.abandoned = False
         # Deliveries
         self.next_tag = 1
         self.low_tag = 1
@@ -112,6 +121,8 @@ class Channel(Holder):
         self.tx_publishes: list[PendingPublish] = []
         self.tx_settlements: list[tuple[int, Entry, int]] = []
         self.tx_size = 0
+        # Work in steps that is not done yet; further commands wait for it.
+        self.unfinished: Iterator[int] | None = None
         # Order of replies
         self.stalled = False
         self.backlog: deque[Command] = deque()
@@ -163,7 +174,7 @@ class Channel(Holder):
             if not queue.push(message):
                 accepted = False
         if len(queues) > WIDE:
-            connection.services.work += len(queues)
+            connection.broker.work += len(queues)
         if self.confirming:
             sequence = self.published + 1
             self.published = sequence
@@ -280,7 +291,7 @@ class Channel(Holder):
 
     def _publish_later(self, message: Message, route: Route, flags: int) -> None:
         if message.headers_at >= 0 and b"CC" in message.header:
-            content.check_copies(message)
+            check_keys(self.broker, [route.routing_key, *content.check_copies(message)])
         self.grow_transaction(message.size + 1000)
         self.tx_publishes.append(PendingPublish(message, route, flags, self.broker.timers.now()))
 
@@ -380,7 +391,72 @@ class Channel(Holder):
         self.low_tag = tag + 1
         return taken
 
+    def settle_many(self, tag: int, outcome: int) -> None:
+        """Settle what an acknowledgement of several deliveries names, in steps if that is much."""
+        if tag and tag not in self.unacked:
+            raise PreconditionFailed(f"unknown delivery tag {tag}")
+        self.carry_out(self._settling(tag or self.next_tag - 1, outcome))
+
+    def _settling(self, last: int, outcome: int) -> Iterator[int]:
+        """Settle all deliveries up to a tag; what is given back goes youngest first, in front of what came later."""
+        unacked = self.unacked
+        tags = sorted(unacked)
+        del tags[bisect_right(tags, last) :]
+        yield len(tags) >> 5
+        if outcome != REQUEUE or self.transacted:
+            tags.reverse()
+        self.low_tag = max(self.low_tag, last + 1)
+        frozen: dict[Queue, None] = {}
+        counting = self.gets > 0 or self.sized or self.times is not None
+        while tags:
+            tag = tags.pop()
+            entry = unacked.pop(tag, None)
+            if entry is None:
+                continue
+            if self.transacted:
+                self.tx_settlements.append((tag, entry, outcome))
+                yield 1
+                continue
+            holder = entry.holder
+            if counting or outcome != ACCEPT:
+                self.uncount(tag, entry)
+            if outcome == ACCEPT:
+                entry.queue.settle(entry)
+            elif outcome == REJECT:
+                entry.queue.reject(entry)
+            else:
+                freeze(entry.queue, frozen)
+                self.give_back(entry)
+            if holder is not None and holder.parked and not self.counted:
+                holder.wake()
+            yield 2
+        thaw(frozen)
+        if self.counted:
+            self.wake()
+
+    def carry_out(self, pieces: Iterator[int], done: Callable[[], None] | None = None) -> None:
+        """Do work that may be much, then call `done`. Commands that follow on this channel wait."""
+        self.unfinished = pieces
+        if self.broker.jobs.carry_out(pieces, partial(self._carried_out, done)):
+            self.unfinished = None
+            if done is not None:
+                done()
+        else:
+            self.stall()
+
+    def _carried_out(self, done: Callable[[], None] | None) -> None:
+        self.unfinished = None
+        if self.closing or self.abandoned:
+            return
+        if done is not None:
+            done()
+        self.connection.mark()
+        self.resume()
+
     def ack(self, tag: int, multiple: bool) -> None:
+        if multiple and len(self.unacked) > MANY:
+            self.settle_many(tag, ACCEPT)
+            return
         if not multiple and not self.transacted:
             entry = self.unacked.pop(tag, None)
             if entry is None:
@@ -414,6 +490,9 @@ class Channel(Holder):
             self.wake()
 
     def nack(self, tag: int, multiple: bool, requeue: bool) -> None:
+        if multiple and len(self.unacked) > MANY:
+            self.settle_many(tag, REQUEUE if requeue else REJECT)
+            return
         taken = self.take_tags(tag, multiple)
         if self.transacted:
             outcome = REQUEUE if requeue else REJECT
@@ -456,11 +535,7 @@ class Channel(Holder):
         if self.times is not None:
             self.times.pop(tag, None)
 
-    def held(self, queue: Queue) -> list[Entry]:
-        return [entry for entry in self.all_held() if entry.queue is queue]
-
     def all_held(self) -> list[Entry]:
-        """What was handed out on this channel and is not settled."""
         entries = list(self.unacked.values())
         entries.extend([entry for _, entry, _ in self.tx_settlements])
         return entries
@@ -476,6 +551,7 @@ class Channel(Holder):
 
     def wake_own(self) -> None:
         consumers = self.consumers
+        self.broker.work += len(consumers) >> 1
         if self.counted and len(consumers) > 1:
             # They share a window, which the one that came first the last time has had: now it is the others' turn.
             for tag, consumer in consumers.items():
@@ -496,26 +572,43 @@ class Channel(Holder):
             entries = self.all_held()
             self.unacked_size = sum(entry.message.size for entry in entries)
             for consumer in self.consumers.values():
-                consumer.unacked_size = sum(entry.message.size for entry in entries if entry.holder is consumer)
+                consumer.unacked_size = 0
+            for entry in entries:
+                holder = entry.holder
+                if isinstance(holder, ChannelConsumer):
+                    holder.unacked_size += entry.message.size
 
-    def requeue_all(self) -> None:
+    def requeuing_all(self) -> Iterator[int]:
         """Give back everything unacknowledged, also what an open transaction has acknowledged."""
-        for _, entry, _ in self.tx_settlements:
-            entry.queue.requeue(entry)
+        frozen: dict[Queue, None] = {}
+        settlements = self.tx_settlements
         self.tx_settlements = []
-        self.requeue_unacked()
+        while settlements:
+            entry = settlements.pop()[1]
+            freeze(entry.queue, frozen)
+            entry.queue.requeue(entry)
+            yield 2
+        yield from self.requeuing()
+        thaw(frozen)
 
-    def requeue_unacked(self) -> None:
+    def requeuing(self) -> Iterator[int]:
         """Give back what is unacknowledged, youngest first, so that each goes in front of the one before."""
         unacked = self.unacked
         if not unacked:
             return
         self.unacked = {}
-        for tag in sorted(unacked, reverse=True):
-            entry = unacked[tag]
+        self.low_tag = self.next_tag
+        tags = sorted(unacked)
+        yield len(tags) >> 5
+        frozen: dict[Queue, None] = {}
+        while tags:
+            tag = tags.pop()
+            entry = unacked.pop(tag)
+            freeze(entry.queue, frozen)
             self.uncount(tag, entry)
             entry.queue.requeue(entry)
-        self.low_tag = self.next_tag
+            yield 2
+        thaw(frozen)
 
     # Consumers
 
@@ -552,33 +645,46 @@ class Channel(Holder):
 
     # The end
 
-    def close(self) -> None:
-        """The channel is gone: its consumers leave, what it held goes back."""
+    def close(self, done: Callable[[], None] | None = None) -> None:
+        """Close the channel: its consumers leave, what it held goes back to the queues, then `done` is called."""
         if self.closing:
+            if done is not None:
+                done()
             return
         self.closing = True
+        if self.stalled:
+            self.connection.release_input("backlog")  # nobody will `resume`
+        if self.broker.jobs.carry_out(self.closing_down(), done) and done is not None:
+            done()
+
+    def closing_down(self) -> Iterator[int]:
+        """What was begun is finished, consumers leave, and what is held goes back."""
         self.scope.gone = True
         self.broker.holders.pop(self, None)
         if self.timeout is not None:
             self.broker.timers.cancel(self.timeout)
             self.timeout.channel = None  # the timers may remember it for a while
             self.timeout = None
-        for consumer in self.consumers.values():
-            consumer.active = False
-        consumers = list(self.consumers.values())
-        # First out of the rings, then back into the queues: else the entries would come right back here.
-        for consumer in consumers:
-            consumer.queue.leave_ring(consumer)
-        self.requeue_all()
-        for consumer in consumers:
-            consumer.queue.remove_consumer(consumer)
-        self.consumers.clear()
-        self.tx_publishes.clear()
         self.incoming = []
         self.backlog.clear()
-        if self.stalled:
-            self.connection.release_input("backlog")  # nobody will `resume`
         self.reply_queue = None
+        consumers = list(self.consumers.values())
+        self.consumers.clear()
+        # First out of the rings, then back into the queues: else the entries would come right back here.
+        for consumer in consumers:
+            consumer.active = False
+            consumer.queue.leave_ring(consumer)
+        yield len(consumers) >> 2
+        if self.unfinished is not None:
+            yield from self.unfinished
+        yield from self.requeuing_all()
+        while consumers:
+            consumer = consumers.pop(0) if len(consumers) < FEW else consumers.pop()
+            consumer.queue.remove_consumer(consumer)
+            yield 2
+        while self.tx_publishes:
+            self.tx_publishes.pop()
+            yield 1
 
     # Stalling
 
@@ -591,8 +697,18 @@ class Channel(Holder):
         self.stalled = False
         self.backlog_size = 0
         backlog = self.backlog
-        while backlog and not self.stalled and not self.closing:
+        while backlog and not self.stalled and not self.closing and not self.abandoned:
             self.connection.perform(self, backlog.popleft())
         self.connection.after_backlog()
 
 
+def freeze(queue: Queue, frozen: dict[Queue, None]) -> None:
+    """Have a queue hand out nothing until `thaw`: its order is right again only then."""
+    if queue not in frozen:
+        frozen[queue] = None
+        queue.freeze()
+
+
+def thaw(frozen: dict[Queue, None]) -> None:
+    for queue in frozen:
+        queue.thaw()

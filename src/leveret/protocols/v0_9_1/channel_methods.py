@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from leveret.broker.errors import PreconditionFailed
+from leveret.broker.errors import NotAllowed, PreconditionFailed
 from leveret.protocols.v0_9_1.channel import Channel
 
 if TYPE_CHECKING:
@@ -16,6 +17,11 @@ def open_channel(connection: Connection, number: int) -> None:
     """channel.open"""
     if connection.closing or connection.vhost is None:
         return
+    limit = connection.engine.channel_max
+    if number > limit and connection.vhost.strict:
+        # RabbitMQ counts the channels that are open, as the engine does, and takes any number.
+        raise NotAllowed(f"channel number {number} is above the channel-max of {limit} that was agreed (compat.strict is"
+                         f" set for vhost '{connection.vhost_name}')")
     check_limit(connection)
     add_channel(connection, Channel(connection, number))
     connection.engine.send(number, "channel.open-ok", {})
@@ -51,8 +57,14 @@ def close(channel: Channel, reply_code: int, reply_text: str, class_id: int, met
     """channel.close"""
     connection = channel.connection
     channel.resolve()
-    connection.close_channel(channel)
-    connection.engine.send(channel.number, "channel.close-ok", {})
+    connection.close_channel(channel, partial(_closed, connection, channel.number))
+
+
+def _closed(connection: Connection, number: int) -> None:
+    """Answer channel.close: nothing of the channel is left in the queues."""
+    if not connection.closing:
+        connection.engine.send(number, "channel.close-ok", {})
+        connection.mark()
 
 
 def close_ok(channel: Channel) -> None:

@@ -7,6 +7,8 @@ the broker ends the turn, which delivers, commits and calls `flush` here.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 from leveret.broker.errors import BrokerError
@@ -50,7 +52,7 @@ CLOSE_LINGER: Final = 5.0
 LOST_LINGER: Final = 0.25
 # Queues that the messages of all connections together may reach in one turn; then each connection gets on by a message
 # a turn, so that a flood does not keep others waiting.
-MAX_WORK: Final = 20_000
+MAX_WORK: Final = 10_000
 # Seconds until it is looked whether a publisher that is held back may go on with what was read already.
 HELD_AGAIN: Final = 0.02
 # Octets that may wait for the disk before publishers are not read any more.
@@ -58,6 +60,10 @@ MAX_UNCOMMITTED: Final = 64 << 20
 # Commands, and octets of contents, that one channel may send ahead of a reply before its connection is not read any more.
 MAX_BACKLOG: Final = 10_000
 MAX_BACKLOG_SIZE: Final = 4 << 20
+# Units of work of a method that is not about single messages.
+METHOD_WORK: Final = 15
+# Units of work of closing a channel.
+CHANNEL_WORK: Final = 5
 # Content that is no larger may be a request to the broker, of which it is not known before it is complete.
 LARGEST_REQUEST: Final = 64 << 10
 
@@ -80,6 +86,7 @@ class Connection(VhostSession):
     paused     no more deliveries: the socket's buffer is `full`, or a large content is going out;
                starved: some consumer was parked because of that or of the quantum
     outgoing   what goes out from a large content on, None while there is none
+    published_any  has published, in an alarm: since it began
     spools     has published a body that went to the spool
     most_encoded  octets of the largest body that is encoded as a whole
     routes     routes whose permissions were checked, valid for `topology` of the vhost and `generation` of the users
@@ -97,7 +104,7 @@ class Connection(VhostSession):
         settings = services.settings
         self.engine = Engine(SERVER, version, frame_max=settings.frame_max, channel_max=settings.channel_max,
                              heartbeat=settings.heartbeat, max_body_size=settings.max_message_size,
-                             spool_threshold=settings.spool_threshold)
+                             spool_threshold=settings.spool_threshold, strict_framing=settings.strict)
         self.vhost = None
         self.vhost_name = ""
         self.qos_spec = settings.qos_spec
@@ -114,9 +121,14 @@ class Connection(VhostSession):
         self.close_on_auth_failure = False
         self.channels: dict[int, Channel] = {}
         self.opened = False
+        self.operation = ""
         self.closing = False
         self.lost = False
         self.awaits_close_ok = False
+        # The client has sent connection.close; it is answered when nothing of the connection is left in the broker.
+        self.owes_close_ok = False
+        # Channels that are closing, and other parts of the connection that are being released.
+        self.releasing = 0
         # Output
         self.dirty = False
         self.paused = False
@@ -168,6 +180,8 @@ class Connection(VhostSession):
 
     def data_received(self, data: bytes) -> None:
         self.octets_in += len(data)
+        self.operation = ""
+        self.services.served.append(self.number)
         commands = self.engine.receive(data)
         if self.rest:
             self.rest.extend(commands)
@@ -177,7 +191,7 @@ class Connection(VhostSession):
     def _perform_all(self, commands: list[Command]) -> None:
         """Carry out what came, or as much of it as one turn may do."""
         channels = self.channels
-        services = self.services
+        broker = self.broker
         done = 0
         for command in commands:
             done += 1
@@ -189,7 +203,7 @@ class Connection(VhostSession):
                 self._hold(channel, command)
             else:
                 self.perform(channel, command)
-                if services.work > MAX_WORK:
+                if broker.work > MAX_WORK:
                     break
         if done < len(commands):
             self.rest = commands[done:]
@@ -247,6 +261,8 @@ class Connection(VhostSession):
             elif isinstance(command, Nack):
                 channel.nack(command.delivery_tag, command.multiple, command.requeue)
             elif isinstance(command, Method):
+                self.operation = command.name
+                self.broker.work += METHOD_WORK
                 self.perform_method(channel, command)
                 self.mark()
             elif isinstance(command, ContentPart):
@@ -299,7 +315,10 @@ class Connection(VhostSession):
             if channel is not None:
                 self.refuse(channel, error.code, error.text, error.class_id, error.method_id)
         elif error.scope == SOCKET_SCOPE:
-            self.flush()
+            # Without another byte, as the specification asks for these (0-9-1 section 4.2.3, connection.tune-ok).
+            self.closing = True
+            self.drop_output()
+            self.engine.to_send()
             self.peer.close()
         else:
             self.close(error.code, error.text, error.class_id, error.method_id)
@@ -318,12 +337,18 @@ class Connection(VhostSession):
             "reply_code": code, "reply_text": said, "class_id": class_id, "method_id": method_id})
         self.mark()
 
-    def close_channel(self, channel: Channel) -> None:
-        """Forget a channel; what it held goes back to the queues."""
+    def close_channel(self, channel: Channel, done: Callable[[], None] | None = None) -> None:
+        """Forget a channel; what it held goes back to the queues, then `done` is called."""
         self.channels.pop(channel.number, None)
-        channel.close()
+        self.releasing += 1
+        channel.close(partial(self._channel_closed, done))
         if self.prefetch or self.prefetch_size:
             channel.wake()  # the others have its share of the window
+
+    def _channel_closed(self, done: Callable[[], None] | None) -> None:
+        if done is not None:
+            done()
+        self._part_released()
 
     def close(self, code: int, text: str, class_id: int = 0, method_id: int = 0) -> None:
         """Send connection.close; everything but its answer is discarded from now on."""
@@ -350,12 +375,34 @@ class Connection(VhostSession):
 
     def _release(self) -> None:
         """Channels, exclusive queues, consumers: gone with the connection."""
-        for channel in list(self.channels.values()):
-            channel.close()
+        channels = dict(self.channels)
         self.channels.clear()
-        vhost = self.vhost
-        if vhost is not None:
-            handshake.release(self)
+        for channel in channels.values():
+            channel.abandoned = True
+        self.paused = True  # no more deliveries, though it takes a while until all consumers have left
+        self.releasing += 1
+        if self.broker.jobs.carry_out(self._releasing(channels), self._part_released):
+            self._part_released()
+        if self.vhost is not None:
+            self.releasing += 1
+            handshake.release(self, self._part_released)
+
+    def _releasing(self, channels: dict[int, Channel]) -> Iterator[int]:
+        """Close the channels one by one; the large ones go on by themselves."""
+        for channel in channels.values():
+            self.releasing += 1
+            channel.close(self._part_released)
+            yield CHANNEL_WORK
+
+    def _part_released(self) -> None:
+        """One of the parts that `releasing` counts is done. The client learns of its close when all of them are."""
+        self.releasing -= 1
+        if self.owes_close_ok and not self.releasing:
+            self.owes_close_ok = False
+            if not self.lost:
+                self.engine.send(0, "connection.close-ok", {})
+                self.flush()
+                self.peer.close()
 
     def connection_lost(self) -> None:
         if self.lost:
@@ -498,6 +545,9 @@ class Connection(VhostSession):
                 channel.resolve()
         self.confirming.clear()
         self.mark()
+
+    def peer_name(self) -> str:
+        return self.peer.name
 
     def channel_count(self) -> int:
         return len(self.channels)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from leveret.broker.broker import MAX_CONVERTED
 from leveret.broker.consumer import Consumer
 from leveret.broker.message import NOT_BASIC, Entry, Message
 from leveret.broker.queues.base import Queue
@@ -49,8 +50,9 @@ class ChannelConsumer(Consumer):
         if not channel.active:
             return False
         connection = channel.connection
-        if connection.paused or connection.engine.pending > QUANTUM:
+        if connection.paused or connection.engine.pending > QUANTUM or connection.broker.converted > MAX_CONVERTED:
             connection.starved = True
+            connection.mark()
             return False
         return True
 

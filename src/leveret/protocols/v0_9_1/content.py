@@ -72,9 +72,9 @@ def copy_keys(message: Message) -> list[str]:
     return keys
 
 
-def check_copies(message: Message) -> None:
-    """PreconditionFailed where the CC or BCC header is not a list of strings."""
-    _copies(message)
+def check_copies(message: Message) -> list[str]:
+    """The routing keys of the CC and BCC headers; PreconditionFailed where one is not a list of strings."""
+    return _copies(message)[1]
 
 
 def _copies(message: Message) -> tuple[dict[str, Any], list[str]]:

@@ -9,7 +9,7 @@ from leveret.broker.errors import AccessRefused
 from leveret.protocols import definitions
 from leveret.protocols.v0_9_1.channel import Channel
 from leveret.protocols.v0_9_1.names import without_line_ends
-from leveret.protocols.v0_9_1.replies import reply_when_kept
+from leveret.protocols.v0_9_1.replies import reply_when_kept, reply_when_removed
 
 
 def declare(channel: Channel, exchange: str, type: str, passive: bool, durable: bool, auto_delete: bool, internal: bool,
@@ -31,7 +31,7 @@ def delete(channel: Channel, exchange: str, if_unused: bool, no_wait: bool) -> N
     """exchange.delete"""
     exchange = without_line_ends(channel.vhost, exchange)
     definitions.delete_exchange(channel.connection, exchange, if_unused=if_unused)
-    reply_when_kept(channel, "exchange.delete-ok", {}, True, no_wait)
+    reply_when_removed(channel, "exchange.delete-ok", {}, True, no_wait)
 
 
 def bind(channel: Channel, destination: str, source: str, routing_key: str, no_wait: bool,

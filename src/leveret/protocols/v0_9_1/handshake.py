@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import platform
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.broker.errors import NotAllowed
+from leveret.broker.errors import InvalidPath, NotAllowed
 from leveret.protocols.v0_9_1.heartbeat import Heartbeat
 from leveret.protocols.v0_9_1.login import Login
 
@@ -63,11 +64,11 @@ def perform(connection: Connection, command: Method) -> None:
         opened(connection, {})
     elif name == "connection.close":
         connection.closing = True
-        connection._release()
         connection.drop_output()
-        connection.engine.send(0, "connection.close-ok", {})
-        connection.flush()
-        connection.peer.close()
+        connection.owes_close_ok = True
+        connection.releasing += 1  # as long as not all parts are counted
+        connection._release()
+        connection._part_released()
     elif name == "connection.close-ok":
         connection.awaits_close_ok = False
         connection.peer.close()
@@ -93,11 +94,13 @@ def _octets(response: bytes | str) -> bytes:
 
 
 def open_vhost(connection: Connection, virtual_host: str) -> None:
-    """The connection enters a vhost. NotAllowed where it may not."""
+    """The connection enters a vhost. NotAllowed where it may not; InvalidPath where there is none of that name, with
+    `server.compat.strict`."""
     services = connection.services
     vhost = services.broker.vhosts.get(virtual_host)
     if vhost is None:
-        raise NotAllowed(f"vhost {virtual_host} not found")
+        unknown = InvalidPath if services.settings.strict else NotAllowed
+        raise unknown(f"vhost {virtual_host} not found")
     if not services.users.may_open(connection.user, virtual_host):
         raise NotAllowed(f"access to vhost '{virtual_host}' refused for user '{connection.user}'")
     connection.services.check_limits(connection.user, vhost, NotAllowed)
@@ -111,6 +114,7 @@ def open_vhost(connection: Connection, virtual_host: str) -> None:
     vhost.connections += 1
     services.by_user[connection.user] = services.by_user.get(connection.user, 0) + 1
     connection.opened = True
+    connection.peer.opened()
 
 
 def opened(connection: Connection, arguments: dict[str, Any]) -> None:
@@ -121,13 +125,13 @@ def opened(connection: Connection, arguments: dict[str, Any]) -> None:
     if interval:
         connection.heartbeat = Heartbeat(connection, interval)
         timers = connection.broker.timers
-        timers.at(timers.now() + interval * 500, connection.heartbeat)
+        timers.at(timers.now() + connection.heartbeat.quarter, connection.heartbeat)
     if services.alarm:
         connection.alarm(services.alarm)
 
 
-def release(connection: Connection) -> None:
-    """The connection leaves its vhost, and its exclusive queues go."""
+def release(connection: Connection, done: Callable[[], None]) -> None:
+    """The connection leaves its vhost. Its exclusive queues go, and `done` is called after that."""
     vhost = connection.vhost
     connection.vhost = None
     vhost.connections -= 1
@@ -137,6 +141,6 @@ def release(connection: Connection) -> None:
         by_user[connection.user] = count
     else:
         by_user.pop(connection.user, None)
-    vhost.remove_exclusive(connection)
+    vhost.remove_exclusive(connection, done)
 
 

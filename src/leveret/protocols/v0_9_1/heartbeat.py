@@ -14,13 +14,19 @@ log = logging.getLogger("leveret.connection")
 
 
 class Heartbeat(Timed):
-    """Sends heartbeats when nothing else was sent, closes when nothing came for two intervals (0-9-1 section 4.2.7)."""
+    """Sends a heartbeat for every half interval in which nothing was sent, closes when nothing came for two intervals
+    (0-9-1 section 4.2.7).
+
+    It looks four times an interval. `quiet` counts the looks since something was sent, at the least: what was sent since
+    the last look may be as old as that.
+    """
 
     def __init__(self, connection: Connection, interval: int) -> None:
         super().__init__()
         self.connection: Connection | None = connection
-        self.half = interval * 500
+        self.quarter = interval * 250
         self.silent = 0
+        self.quiet = 0
 
     def fire(self, now: int) -> None:
         connection = self.connection
@@ -31,13 +37,17 @@ class Heartbeat(Timed):
             self.silent = 0
         else:
             self.silent += 1
-            if self.silent >= 4:
-                log.warning("%s: no heartbeat for %d seconds, closing", connection.peer.name, self.half // 250)
+            if self.silent >= 8:
+                log.warning("%s: no heartbeat for %d seconds, closing", connection.peer.name, self.quarter // 125)
                 connection.peer.abort()
                 return
-        if not connection.sent_any:
+        self.quiet = 1 if connection.sent_any else self.quiet + 1
+        connection.sent_any = False
+        connection.broker.timers.at(now + self.quarter, self)
+        if self.quiet >= 2:
+            self.quiet = 0
             connection.engine.send_heartbeat()
             connection.mark()
-        connection.sent_any = False
-        connection.broker.timers.at(now + self.half, self)
-        connection.broker.end_turn()
+            connection.broker.end_turn()
+            # The heartbeat itself is no traffic that would make the next one needless.
+            connection.sent_any = False

@@ -10,7 +10,7 @@ from leveret.broker.queues.base import Queue
 from leveret.protocols import definitions
 from leveret.protocols.v0_9_1.channel import REPLY_TO, Channel
 from leveret.protocols.v0_9_1.names import without_line_ends
-from leveret.protocols.v0_9_1.replies import notify_after_reply, reply_when_kept
+from leveret.protocols.v0_9_1.replies import notify_after_reply, reply_when_kept, reply_when_removed
 
 REPLY_PREFIX: Final = REPLY_TO.decode()
 
@@ -79,7 +79,7 @@ def unbind(channel: Channel, queue: str, exchange: str, routing_key: str, argume
 def purge(channel: Channel, queue: str, no_wait: bool) -> None:
     """queue.purge"""
     count, stored = definitions.purge_queue(channel.connection, name_of(channel, queue))
-    reply_when_kept(channel, "queue.purge-ok", {"message_count": min(count, 0xFFFFFFFF)}, stored, no_wait)
+    reply_when_removed(channel, "queue.purge-ok", {"message_count": min(count, 0xFFFFFFFF)}, stored, no_wait)
 
 
 def delete(channel: Channel, queue: str, if_unused: bool, if_empty: bool, no_wait: bool) -> None:
@@ -92,7 +92,7 @@ def delete(channel: Channel, queue: str, if_unused: bool, if_empty: bool, no_wai
         count, stored = definitions.delete_queue(connection, name, if_unused=if_unused, if_empty=if_empty)
     finally:
         connection.held_notices = None
-    reply_when_kept(channel, "queue.delete-ok", {"message_count": min(count, 0xFFFFFFFF)}, stored, no_wait)
+    reply_when_removed(channel, "queue.delete-ok", {"message_count": min(count, 0xFFFFFFFF)}, stored, no_wait)
     notify_after_reply(channel, notices)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from leveret.broker.log import CommitWaiter
@@ -41,11 +42,32 @@ class DeferredNotices(CommitWaiter):
 def notify_after_reply(channel: Channel, notices: list[tuple[Channel, str]]) -> None:
     """Send cancel notifications once what `reply_when_kept` has just answered is on its way: blocking clients take what
     comes before the answer for the fate of their call."""
-    if channel.stalled:
+    removals = channel.broker.jobs.removals
+    if channel.stalled and removals.pending:
+        removals.after(partial(DeferredNotices(notices).committed, 0))
+    elif channel.stalled:
         channel.log.wait(DeferredNotices(notices))
     else:
         for owner, tag in notices:
             owner.notify_cancel(tag)
+
+
+def reply_when_removed(channel: Channel, name: str, arguments: dict[str, Any], durable: bool, no_wait: bool) -> None:
+    """Answer a method that has removed something, once that is taken apart, and the log has it."""
+    removals = channel.broker.jobs.removals
+    if no_wait or not removals.pending:
+        reply_when_kept(channel, name, arguments, durable, no_wait)
+        return
+    channel.stall()
+    removals.after(partial(_removed, channel, name, arguments, durable))
+
+
+def _removed(channel: Channel, name: str, arguments: dict[str, Any], durable: bool) -> None:
+    reply = DeferredReply(channel, name, arguments)
+    if durable and channel.log.has_pending():
+        channel.log.wait(reply)
+    else:
+        reply.committed(0)
 
 
 def reply_when_kept(channel: Channel, name: str, arguments: dict[str, Any], durable: bool, no_wait: bool) -> None:

@@ -82,7 +82,7 @@ def acquire(link: OutgoingLink, work: Work, number: int, entry: Entry) -> None:
     acquired = session.acquired[number] = Acquired(session, number, link, work)
     work.acquired.append(acquired)
     if settled:
-        retirement = Retirement(session, number, entry, Accepted(), True, work)
+        retirement = Retirement(link, number, entry, Accepted(), True, work)
         session.retiring[number] = retirement
         work.retirements.append(retirement)
     else:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 TOPIC_EXCHANGE: Final = "amq.topic"
 # So begin names under which stages take messages; there are no exchanges and no queues of these names.
 STAGES: Final = "leveret.stage:"
+TOPIC_SCHEME: Final = "topic://"
+# So begin the keys of temporary topics.
+TEMPORARY_KEY: Final = "amq.gen/"
 QUEUE: Final = "queue"
 TOPIC: Final = "topic"
 TEMPORARY_QUEUE: Final = "temporary-queue"
@@ -68,14 +71,19 @@ def parse(address: str, vhost: Vhost, capabilities: tuple[str, ...] = ()) -> Nod
             return node
     if address.startswith("queue://"):
         return _queue(address[8:], address, True)
-    if address.startswith("topic://"):
-        return _topic(address[8:], address)
+    if address.startswith(TOPIC_SCHEME):
+        return _topic(key_of_topic(address), address)
     if TOPIC in capabilities and QUEUE not in capabilities:
         return _exchange_of(address, vhost) or _topic(address, address)
     create = TEMPORARY_QUEUE not in capabilities and TEMPORARY_TOPIC not in capabilities
     if address in vhost.queues or (QUEUE in capabilities and TOPIC not in capabilities):
         return _queue(address, address, create)
     return _exchange_of(address, vhost) or _queue(address, address, create)
+
+
+def key_of_topic(address: str) -> str:
+    """The key that an address `topic://KEY` has."""
+    return address[len(TOPIC_SCHEME) :]
 
 
 def _exchange_of(address: str, vhost: Vhost) -> Node | None:

@@ -10,14 +10,14 @@ import secrets
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.arguments import STREAM
-from leveret.broker.errors import AccessRefused, BrokerError, NotFound, ResourceError
-from leveret.protocols.v1_0 import addresses, filters, linkpair, maps, shared, volatile
+from leveret.broker.errors import AccessRefused, BrokerError, ResourceError
+from leveret.protocols.v1_0 import addresses, destinations, filters, linkpair, maps, shared, volatile
 from leveret.protocols.v1_0.addresses import Node
 from leveret.protocols.v1_0.browsing import BrowsingConsumer
 from leveret.protocols.v1_0.coordinator import CAPABILITIES, CoordinatorLink
 from leveret.protocols.v1_0.errors import LinkRefused, condition_of, make_error
 from leveret.protocols.v1_0.filters import Wanted
-from leveret.protocols.v1_0.incoming import IncomingLink, is_forgetful
+from leveret.protocols.v1_0.incoming import IncomingLink
 from leveret.protocols.v1_0.link import Link
 from leveret.protocols.v1_0.nodes import LIFETIME, DynamicNode, policy_of
 from leveret.protocols.v1_0.outgoing import LinkConsumer, OutgoingLink
@@ -41,6 +41,7 @@ from leveret.wire.amqp1.transport import Attach, Detach, Error
 
 if TYPE_CHECKING:
     from leveret.broker.queues.base import Queue
+    from leveret.protocols.v1_0.connection import Connection
     from leveret.protocols.v1_0.endpoint import SessionEndpoint
 
 log = logging.getLogger("leveret.connection")
@@ -57,6 +58,8 @@ PRIORITY: Final = "rabbitmq:priority"
 KNOWN: Final = ("queue", "topic", "temporary-queue", "temporary-topic", shared.SHARED, shared.GLOBAL)
 # Characters in the name of a link: it is kept as long as its terminus.
 LONGEST_NAME: Final = 1024
+# What permissions see of a queue whose name the broker makes.
+SERVER_NAMED: Final = "amq.gen-"
 # Octets that the names of container and link may have in the name of a dynamic node.
 LONGEST_PART: Final = 80
 
@@ -74,6 +77,12 @@ def attach(session: SessionEndpoint, frame: Attach) -> None:
         _refuse(session, frame, handle, make_error(
             constants.INVALID_FIELD, f"the name of the link has {len(frame.name)} characters, expected at most"
             f" {LONGEST_NAME}"))
+        return
+    most = connection.own.connection_links
+    if sum(len(other.handles) for other in connection.sessions.values()) >= most:
+        _refuse(session, frame, handle, make_error(
+            constants.RESOURCE_LIMIT_EXCEEDED, f"the connection has its most links, {most}; the setting is"
+            " amqp10.connection_links"))
         return
     _steal(connection.services.links.get(key), frame.name)
     link: Link
@@ -151,12 +160,11 @@ def _attach_incoming(session: SessionEndpoint, frame: Attach, handle: int, key: 
     address: str | None = None
     properties: Any = None
     if _wants_topic(target):
+        connection.check("write", addresses.TOPIC_EXCHANGE)
         address = _own_topic(session, frame.name, terminus.target, target)
+        termini.create_topic(terminus, addresses.key_of_topic(address))
         properties = TOPIC_LIFETIME
-        node = addresses.parse(address, connection.vhost)
-        connection.check("write", node.exchange)
-        link.accepts_all = True
-        link.set_target(node.exchange, node.key)
+        link.send_to(destinations.resolve(connection, address, ()))
     elif terminus.node is not None or target.dynamic:
         node_made = _own_node(session, frame.name, terminus, target)
         address = node_made.queue.name
@@ -164,19 +172,7 @@ def _attach_incoming(session: SessionEndpoint, frame: Attach, handle: int, key: 
         link.set_target("", address)
     elif target.address is not None:
         address = _text(target.address)
-        node = addresses.parse(address, connection.vhost, tuple(target.capabilities))
-        if node.queue is not None:
-            queue = _find_queue(session, node)
-            link.forgetful = is_forgetful(queue)
-        exchange = connection.vhost.published_to(node.exchange)
-        if exchange is None:
-            raise NotFound(f"no exchange '{node.exchange}' in vhost '{connection.vhost_name}'")
-        connection.check("write", exchange.name)
-        if exchange.internal:
-            raise AccessRefused(f"cannot publish to internal exchange '{node.exchange}' in vhost"
-                                f" '{connection.vhost_name}'")
-        link.accepts_all = node.topic
-        link.set_target(node.exchange, node.key)
+        link.send_to(destinations.resolve(connection, address, tuple(target.capabilities)))
     actual = Target(address, target.durable, target.expiry_policy, target.timeout, properties is not None, properties,
                     _known(target.capabilities))
     answer = Attach(frame.name, handle, True, frame.snd_settle_mode, frame.rcv_settle_mode, frame.source, actual,
@@ -249,6 +245,7 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
         wanted = filters.parse(source.filter, True)
         node = addresses.parse(address, connection.vhost)
         queue = _subscribe(session, frame.name, terminus, source, node, wanted).queue
+        termini.create_topic(terminus, addresses.key_of_topic(address))
         is_subscription = True
     elif source.dynamic or _is_dynamic(terminus):
         wanted = filters.parse(source.filter, False)
@@ -267,6 +264,7 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
             queue = _find_queue(session, node)
             connection.check("read", queue.name)
         else:
+            destinations.find_topic(connection, node)
             if shared.SHARED in source.capabilities:
                 subscription = shared.find(termini, key, source)
                 if not isinstance(terminus, Member) or terminus.subscription is not subscription:
@@ -279,7 +277,7 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
     copies = source.distribution_mode == constants.STD_DIST_MODE_COPY
     # What reads a stream takes nothing away from it.
     browses = copies and not is_subscription and queue.settings.type != STREAM and not wanted.lease
-    if not browses and queue.consumers and queue.consumers[0].exclusive:
+    if not browses and queue.exclusive_consumer is not None:
         raise AccessRefused(f"queue '{queue.name}' in vhost '{connection.vhost_name}' in exclusive use")
     queue.touch()
     settled = frame.snd_settle_mode == constants.SENDER_SETTLE_MODE_SETTLED
@@ -341,8 +339,13 @@ def _subscribe(session: SessionEndpoint, name: str, terminus: Terminus, source: 
     if key is None:
         key = "#" if exchange.type == "topic" else ""
     exchange.check_binding(key, wanted.arguments)
-    made = terminus.node = _add_queue(session, name, source.durable > 0)
-    vhost.bind(made.queue, node.exchange, key, wanted.arguments)
+    made = _add_queue(session, name, source.durable > 0)
+    try:
+        vhost.bind(made.queue, node.exchange, key, wanted.arguments)
+    except BrokerError:
+        vhost.remove_queue(made.queue)
+        raise
+    terminus.node = made
     return made
 
 
@@ -352,13 +355,7 @@ def _subscribe(session: SessionEndpoint, name: str, terminus: Terminus, source: 
 def _find_queue(session: SessionEndpoint, node: Node) -> Queue:
     """The queue of a node, created where it may be."""
     connection = session.connection
-    vhost = connection.vhost
-    name = node.queue
-    assert name is not None
-    if name not in vhost.queues and node.create and connection.own.auto_create:
-        connection.check("configure", name)
-        vhost.declare_queue(name, connection, durable=True)
-    queue: Queue = vhost.queue(name, connection)
+    queue: Queue = connection.vhost.queue(destinations.find_queue(connection, node).name, connection)
     return queue
 
 
@@ -369,9 +366,16 @@ def _own_node(session: SessionEndpoint, name: str, terminus: Terminus, descripti
         return known
     if description.dynamic and description.address is not None:
         raise LinkRefused(constants.INVALID_FIELD, "a dynamic terminus must not have an address")
+    _check_dynamic(session.connection, name)
     made = terminus.node = _add_queue(session, name, description.durable > 0)
     made.policy = policy_of(description.dynamic_node_properties)
     return made
+
+
+def _check_dynamic(connection: Connection, link_name: str) -> None:
+    """Raise AccessRefused unless the user may configure queues whose names the broker makes, or of this name."""
+    if not connection.users.may(connection.user, connection.vhost_name, "configure", SERVER_NAMED):
+        connection.check("configure", _prefix(connection, link_name))
 
 
 def _wants_topic(description: Any) -> bool:
@@ -388,7 +392,7 @@ def _own_topic(session: SessionEndpoint, name: str, known: Any, description: Any
     unique = secrets.token_urlsafe(16)
     key = f"{_short(session.connection.container_id)}/{_short(name)}/{unique}"
     # It is the key of bindings, too, in which these stand for words.
-    return "topic://" + key.replace("*", "_").replace("#", "_")
+    return addresses.TOPIC_SCHEME + addresses.TEMPORARY_KEY + key.replace("*", "_").replace("#", "_")
 
 
 def _is_dynamic(terminus: SourceTerminus) -> bool:
@@ -418,9 +422,12 @@ def _add_queue(session: SessionEndpoint, link_name: str, durable: bool) -> Dynam
     connection.broker.check_queue_limit(vhost)
     unique = vhost.new_queue_name()
     vhost.new_names.discard(unique)
-    prefix = f"{_short(connection.container_id)}/{_short(link_name)}/"
-    queue = vhost.add_own_queue(prefix + unique.removeprefix("amq.gen-"), durable)
+    queue = vhost.add_own_queue(_prefix(connection, link_name) + unique.removeprefix("amq.gen-"), durable)
     return DynamicNode(queue, descriptors.DELETE_ON_CLOSE)
+
+
+def _prefix(connection: Connection, link_name: str) -> str:
+    return f"{_short(connection.container_id)}/{_short(link_name)}/"
 
 
 def _short(name: str) -> str:

@@ -11,6 +11,7 @@ import platform
 import socket
 from typing import Any, Final
 
+from leveret.broker.broker import MAX_CONVERTED
 from leveret.broker.errors import BrokerError
 from leveret.broker.log import CommitWaiter
 from leveret.broker.vhost import Vhost
@@ -23,14 +24,16 @@ from leveret.protocols.v1_0.errors import ConnectionRefused, Refusal, SessionRef
 from leveret.protocols.v1_0.idle import Listening, Speaking
 from leveret.protocols.v1_0.incoming import IncomingLink
 from leveret.protocols.v1_0.login import Login, anonymous_user
+from leveret.protocols.v1_0.messages import MAX_UINT
 from leveret.protocols.v1_0.outgoing import QUANTUM, OutgoingLink
+from leveret.protocols.v1_0.serial import Numbers
 from leveret.protocols.v1_0.stages import HEADER_DUE, IN_SASL, OPEN_DUE, OPENED, OVER
 from leveret.protocols.v1_0.terminus import Terminus
 from leveret.protocols.v1_0.work import Work
 from leveret.protocols.vhost_session import VhostSession
 from leveret.wire.amqp1 import constants, descriptors
 from leveret.wire.amqp1.composite import Performative
-from leveret.wire.amqp1.descriptors import ATTACH, END
+from leveret.wire.amqp1.descriptors import ATTACH, END, TRANSFER
 from leveret.wire.amqp1.errors import EncodeError
 from leveret.wire.amqp1.frames import AMQP, EMPTY, FAILURE, HEADER, SASL, Failure, FrameReader, Header
 from leveret.wire.amqp1.output import Output
@@ -45,13 +48,26 @@ CLOSE_LINGER: Final = 5.0
 LOST_LINGER: Final = 0.25
 # Octets that may wait for the disk before publishers are not read any more.
 MAX_UNCOMMITTED: Final = 64 << 20
-# Queues that the messages of all connections together may reach in one turn, as in 0-9-1.
+# Work that the connections together may do in one turn, in units of about 1 µs, as in 0-9-1.
 MAX_WORK: Final = 20_000
+# Of what a connection reads at once, in the same units.
+MAX_READ: Final = 10_000
+# Values that the performative of one frame may consist of: an unsettled map of more than ten thousand deliveries.
+MAX_FRAME_VALUES: Final = 32_768
+# What carrying out a frame costs, in the same units, by its kind; beside that, work is counted where it is done.
+COSTS: Final[list[int]] = [{
+    descriptors.OPEN: 100, descriptors.BEGIN: 30, descriptors.ATTACH: 150, descriptors.FLOW: 3, descriptors.TRANSFER: 3,
+    descriptors.DISPOSITION: 2, descriptors.DETACH: 30, descriptors.END: 30, descriptors.CLOSE: 30,
+}.get(kind, 1) for kind in range(256)]
 HELD_AGAIN: Final = 0.02
 PRODUCT: Final = "Leveret"
 CAPABILITIES: Final = ("ANONYMOUS-RELAY", "DELAYED_DELIVERY", linkpair.CAPABILITY, shared.CAPABILITY, sole.CAPABILITY)
 # Tells a client not to take our open for the beginning of a connection.
 ESTABLISHMENT_FAILED: Final = "amqp:connection-establishment-failed"
+
+
+# The frames of a session, from ATTACH on.
+OPERATIONS: Final = ("attach", "flow", "transfer", "disposition", "detach", "end")
 
 
 class ReadOn(CommitWaiter):
@@ -84,7 +100,7 @@ class Connection(VhostSession):
         self.users = services.users
         self.own = services.amqp10
         self.number = services.new_number()
-        self.reader = FrameReader(self.own.max_frame_size)
+        self.reader = FrameReader(self.own.max_frame_size, max_values=MAX_FRAME_VALUES, max_cost=MAX_READ)
         self.output = Output()
         self.vhost = None
         self.vhost_name = ""
@@ -98,6 +114,7 @@ class Connection(VhostSession):
         self.login: Login | None = None
         self.sessions: dict[int, SessionEndpoint] = {}
         self.channels_out: dict[int, SessionEndpoint] = {}
+        self.numbers = Numbers()
         # Transactions that are not discharged, by id.
         self.works: dict[bytes, Work] = {}
         # While a request of the management node is carried out: links whose queue went with it.
@@ -114,10 +131,13 @@ class Connection(VhostSession):
         self.stage = IN_SASL if sasl else OPEN_DUE
         self.open_sent = False
         self.opened = False
+        self.operation = ""
         self.closing = False
         self.lost = False
         # Output
         self.dirty = False
+        # Some session was refused a delivery because too many of the connection are not settled.
+        self.held_up = False
         self.paused = False
         self.starved = False
         self.spoke = False
@@ -133,6 +153,8 @@ class Connection(VhostSession):
         self.waiting_login = False
         self.unreadable = False
         self.rest: list[Performative] = []
+        # What is left to do of the frame that is being carried out, in the next turn and before all others.
+        self.deferred: Performative | None = None
         self.octets_in = 0
         self.octets_out = 0
         self.listening: Listening | None = None
@@ -144,6 +166,8 @@ class Connection(VhostSession):
             self.output.send_header(SASL)
             self.login = Login(self)
             self.login.begin()
+        elif self.anonymous_user() is None:
+            self._require_sasl()
         else:
             self.output.send_header(AMQP)
         self.mark()
@@ -154,26 +178,41 @@ class Connection(VhostSession):
     def data_received(self, data: bytes) -> None:
         self.octets_in += len(data)
         self.heard = True
-        frames = self.reader.receive(data)
-        if self.rest or self.waiting_login:
+        self.operation = ""
+        self.services.served.append(self.number)
+        waits = self.waiting_login or bool(self.rest) or self.reader.more
+        frames = self._read(data)
+        if waits:
             self.rest.extend(frames)
         else:
             self._perform_all(frames)
 
+    def _read(self, data: bytes) -> list[Performative]:
+        """The frames in the data, or as many of them as may be read at once."""
+        frames = self.reader.receive(data)
+        self.broker.work += self.reader.cost
+        return frames
+
     def _perform_all(self, frames: list[Performative]) -> None:
         """Carry out what came, or as much of it as one turn may do."""
         services = self.services
+        broker = self.broker
         done = 0
         for frame in frames:
             done += 1
+            broker.work += COSTS[frame.kind]
             self._perform(frame)
-            if services.work > MAX_WORK or self.waiting_login:
+            if broker.work > MAX_WORK or self.waiting_login or self.deferred is not None:
                 break
-        if done < len(frames):
+        deferred = self.deferred
+        if done < len(frames) or deferred is not None:
             self.rest = frames[done:]
-            if not self.waiting_login:
-                self.hold_back("turn")
-                self.peer.call_soon(self._go_on)
+            if deferred is not None:
+                self.deferred = None
+                self.rest.insert(0, deferred)
+        if (self.rest or self.reader.more) and not self.waiting_login:
+            self.hold_back("turn")
+            self.peer.call_soon(self._go_on)
         if self.touched:
             self._resolve_touched()
         store = self.broker.log
@@ -190,8 +229,12 @@ class Connection(VhostSession):
         frames = self.rest
         self.rest = []
         if not self.lost:
+            self.operation = ""
+            self.services.served.append(self.number)
+            if not frames and self.reader.more:
+                frames = self._read(b"")
             self._perform_all(frames)
-            if not self.rest:
+            if not self.rest and not self.reader.more:
                 self.release_input("turn")
 
     def _resolve_touched(self) -> None:
@@ -216,6 +259,8 @@ class Connection(VhostSession):
             if self.stage == OPENED:
                 session = self.sessions.get(frame.channel) if ATTACH <= kind <= END else None
                 if session is not None:
+                    if kind != TRANSFER:
+                        self.operation = OPERATIONS[kind - ATTACH]
                     session.receive(frame)
                 else:
                     self._opened(frame)
@@ -313,6 +358,15 @@ class Connection(VhostSession):
         self.release_input("login")
         self.mark()
 
+    def _require_sasl(self) -> None:
+        """Nobody is let in without SASL: answer with its header, and close (transport section 2.2)."""
+        log.info("%s: refused without SASL; who is let in without it says amqp10.anonymous_user, and from where"
+                 " auth.loopback_users", self.peer.name)
+        self.output.send_header(SASL)
+        self.stage = OVER
+        self.flush()
+        self.peer.finish()
+
     def end_login(self) -> None:
         self.stage = OVER
         self.login = None
@@ -332,7 +386,7 @@ class Connection(VhostSession):
             "node": self.node_name, "cluster_name": self.node_name}
         if failed:
             properties[ESTABLISHMENT_FAILED] = True
-        timeout = int(own.idle_timeout * 500)
+        timeout = min(int(own.idle_timeout * 500), MAX_UINT)
         self.output.send(Open(self.node_name, None, own.max_frame_size, own.sessions - 1, timeout or None,
                               offered_capabilities=CAPABILITIES, properties=properties))
         self.open_sent = True
@@ -430,15 +484,35 @@ class Connection(VhostSession):
         user = self.services.users.get(self.user)
         if user is not None and user.limits.max_channels:
             self.services.check_channel_limit(self.user, user.limits.max_channels)
-        number = 0
-        while number in self.channels_out:
-            number += 1
+        number = self.numbers.lowest(self.channels_out)
         if number > self.remote_channel_max:
             raise ConnectionRefused(constants.RESOURCE_LIMIT_EXCEEDED, "there are as many sessions as the client takes")
         session = SessionEndpoint(self, frame, number)
         self.sessions[channel] = session
         self.channels_out[number] = session
         session.start()
+
+    def peer_name(self) -> str:
+        return self.peer.name
+
+    def unsettled_count(self) -> int:
+        """Deliveries to the client that are not settled."""
+        count = 0
+        for session in self.sessions.values():
+            count += len(session.unacked) + len(session.retiring) + len(session.copies)
+        return count
+
+    def room_again(self, session: SessionEndpoint) -> None:
+        """Something was settled in a session: whoever was refused a delivery because of what is not may get it."""
+        if self.held_up:
+            self.held_up = False
+            for other in list(self.sessions.values()):
+                if other.held_up:
+                    other.held_up = False
+                    other.wake()
+        elif session.held_up:
+            session.held_up = False
+            session.wake()
 
     def channel_count(self) -> int:
         return len(self.channels_out)
@@ -449,6 +523,8 @@ class Connection(VhostSession):
             del self.sessions[session.channel_in]
         if self.channels_out.get(session.channel) is session:
             del self.channels_out[session.channel]
+            self.numbers.give_back(session.channel)
+        self.room_again(session)
 
     def end_work(self, work: Work) -> None:
         """A transaction was used wrongly: its control link ends, and it is rolled back with that."""
@@ -478,8 +554,9 @@ class Connection(VhostSession):
 
     def is_full(self) -> bool:
         """Whether deliveries must wait until the socket has taken more."""
-        if self.paused or self.output.pending > QUANTUM:
+        if self.paused or self.output.pending > QUANTUM or self.broker.converted > MAX_CONVERTED:
             self.starved = True
+            self.mark()
             return True
         return False
 

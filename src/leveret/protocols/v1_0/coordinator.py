@@ -36,6 +36,10 @@ class CoordinatorLink(IncomingLink):
         self.spools = False
         self.works: dict[bytes, Work] = {}
 
+    def is_alarm_exempt(self) -> bool:
+        """Consumers acknowledge in transactions, too."""
+        return True
+
     def begun(self, frame: Transfer) -> None:
         if self.settled:
             raise LinkRefused(constants.NOT_ALLOWED, "a message to the coordinator must not be settled")
@@ -61,7 +65,7 @@ class CoordinatorLink(IncomingLink):
         if isinstance(state, Rejected) and not self.may_reject and state.error is not None:
             self.session.refuse(self, state.error)
             return
-        self.session.resolved(number, 0, state.kind, not self.second_mode, state)
+        self.session.resolved(self, number, 0, state.kind, not self.second_mode, state)
         self.session.resolve()
 
     def _declare(self, declare: Declare) -> None:

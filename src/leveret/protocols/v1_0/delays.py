@@ -18,8 +18,10 @@ _COMMON: Final = b"x-opt-delivery-"
 LONGEST: Final = 3653 * 24 * 3600 * 1000
 
 
-def delivery_time(sections: Sections, now: int) -> int:
-    """When consumers may have a message that has annotations, in milliseconds of Unix time; 0 for at once.
+def delivery_time(sections: Sections, now: int, step: int) -> int:
+    """When consumers may have a message that has annotations, in milliseconds of the broker's clock; 0 for at once.
+
+    `step` is how far the system's clock, which an absolute time is of, is ahead of that (`Timers.step`).
 
     LinkRefused for a time that is no whole number of milliseconds, or is more than ten years ahead.
     """
@@ -28,22 +30,28 @@ def delivery_time(sections: Sections, now: int) -> int:
         return 0
     value = decode_value(sections.data, begin, end)[0]
     content = value.value if isinstance(value, Described) else value
-    pairs = dict(content.pairs) if isinstance(content, Map) else content
-    due = pairs.get(TIME)
+    due = delay = None
+    for key, item in content.pairs if isinstance(content, Map) else content.items():
+        if key == TIME:
+            due = item
+        elif key == DELAY:
+            delay = item
     if due is not None:
-        return _checked(TIME, due, now, 0)
-    delay = pairs.get(DELAY)
+        return _checked(TIME, due, now, -step)
     return 0 if delay is None else _checked(DELAY, delay, now, now)
 
 
-def expiry_of(sections: Sections, now: int) -> int:
-    """When a message expires that is published now, as `Message.expires_at`: by its ttl, or its absolute expiry time."""
+def expiry_of(sections: Sections, now: int, step: int) -> int:
+    """When a message expires that is published now, as `Message.expires_at`: by its ttl, or its absolute expiry time. Both
+    count as ten years where they are more: sums with times stay within 64 bits, in the log, too."""
     expires_at = 0
     if sections.ttl >= 0:
         expires_at = now + min(sections.ttl, LONGEST) if sections.ttl else AT_ONCE
     absolute = sections.absolute_expiry_time
+    if absolute > 0:
+        absolute = max(absolute - step, AT_ONCE)
     if absolute > 0 and (not expires_at or absolute < expires_at):
-        expires_at = max(absolute, AT_ONCE)
+        expires_at = min(absolute, now + LONGEST)
     return expires_at
 
 

@@ -14,7 +14,6 @@ from leveret.broker.bodies import Body
 from leveret.broker.consumer import Holder
 from leveret.broker.errors import BrokerError
 from leveret.broker.message import Entry
-from leveret.broker.queues.base import Queue
 from leveret.protocols.v1_0 import acquisition, attaching, crossing, dispositions, outcomes
 from leveret.protocols.v1_0.acquisition import Acquired
 from leveret.protocols.v1_0.crossing import Detached
@@ -24,7 +23,7 @@ from leveret.protocols.v1_0.link import Link
 from leveret.protocols.v1_0.outgoing import OutgoingLink, Sending
 from leveret.protocols.v1_0.recorded import RecordedConsumer
 from leveret.protocols.v1_0.retirement import Retirement
-from leveret.protocols.v1_0.serial import MODULUS, WINDOW
+from leveret.protocols.v1_0.serial import MODULUS, WINDOW, Numbers
 from leveret.wire.amqp1 import constants, descriptors
 from leveret.wire.amqp1.composite import Composite, Performative
 from leveret.wire.amqp1.descriptors import DISPOSITION, END, TRANSFER
@@ -41,6 +40,8 @@ log = logging.getLogger("leveret.connection")
 
 # How many deliveries (as a power of two) are looked at for what is counted as one unit of a turn's work.
 WORK_SHIFT: Final = 4
+# After so many deliveries it is looked at whether the connection has its most unsettled ones.
+COUNTED_EVERY: Final = 64
 # What a session may hold unsettled while memory is short.
 MAY_HOLD: Final = 1000
 
@@ -48,13 +49,16 @@ MAY_HOLD: Final = 1000
 class Run:
     """Incoming deliveries from `first` to `last` with one outcome; it is sent once `batch` is committed (0: at once).
 
+    link     that they came on; nothing is said of them once that is gone
     state    the descriptor of the outcome; answer: the outcome itself where it has fields
     settled  whether we settle with it (receiver settle mode first)
     """
 
-    __slots__ = ("answer", "batch", "first", "last", "settled", "state")
+    __slots__ = ("answer", "batch", "first", "last", "link", "settled", "state")
 
-    def __init__(self, number: int, batch: int, state: int, settled: bool, answer: Composite | None) -> None:
+    def __init__(self, link: IncomingLink, number: int, batch: int, state: int, settled: bool,
+                 answer: Composite | None) -> None:
+        self.link = link
         self.first = number
         self.last = number
         self.batch = batch
@@ -99,6 +103,7 @@ class SessionEndpoint(Holder):
         self.next_delivery_id = 0
         self.links: dict[int, Link] = {}
         self.handles: dict[int, Link] = {}
+        self.numbers = Numbers()
         self.names: dict[tuple[bool, str], Link] = {}
         self.errant: dict[int, Detached | None] = {}
         self.crossed: dict[tuple[bool, str], int] = {}
@@ -238,9 +243,7 @@ class SessionEndpoint(Holder):
 
     def new_handle(self) -> int:
         """Our handle for a new link: the lowest that is free."""
-        number = 0
-        while number in self.handles:
-            number += 1
+        number = self.numbers.lowest(self.handles)
         if number > self.remote_handle_max:
             raise SessionRefused(constants.RESOURCE_LIMIT_EXCEEDED, "there are as many links as the client takes")
         return number
@@ -260,6 +263,8 @@ class SessionEndpoint(Holder):
                      frame.error.condition, frame.error.description)
         if frame.closed and link.terminus is not None:
             link.terminus.unsubscribes = True
+        self.resolve()
+        link.gone = frame.closed
         self.remove(link, frame.closed)
         self.connection.send(Detach(link.handle, frame.closed, channel=self.channel))
 
@@ -278,6 +283,7 @@ class SessionEndpoint(Holder):
         log.info("%s: link '%s' detached with %s: %s", self.connection.peer.name, link.name, error.condition,
                  error.description)
         self.resolve()
+        link.gone = closed
         self.remove(link, destroyed)
         self.errant[link.handle_in] = Detached(link, closed)
         self.connection.send(Detach(link.handle, closed, error, channel=self.channel))
@@ -285,17 +291,19 @@ class SessionEndpoint(Holder):
     def remove(self, link: Link, closed: bool) -> None:
         """Forget a link; with `closed` its terminus too, and what that held goes back to its queue."""
         self.links.pop(link.handle_in, None)
-        self.handles.pop(link.handle, None)
+        if self.handles.pop(link.handle, None) is not None:
+            self.numbers.give_back(link.handle)
         if self.names.get((link.receives, link.name)) is link:
             del self.names[link.receives, link.name]
         # Who looks for the deliveries of a link looks at all of the session.
-        self.connection.services.work += (len(self.unacked) + len(self.copies)) >> WORK_SHIFT
+        self.connection.broker.work += (len(self.unacked) + len(self.copies)) >> WORK_SHIFT
         if isinstance(link, OutgoingLink):
             link.unsent.extend(item.delivery_id for item in self.sending if item.link is link)
         if not link.receives:
             self._drop_sending(link)
         if closed:
             link.close()
+            self.connection.room_again(self)
         else:
             link.suspend()
 
@@ -315,18 +323,19 @@ class SessionEndpoint(Holder):
 
     # Incoming deliveries
 
-    def resolved(self, number: int, batch: int, state: int, settled: bool, answer: Composite | None = None) -> None:
-        """An incoming delivery has its outcome, which is told once `batch` is committed."""
+    def resolved(self, link: IncomingLink, number: int, batch: int, state: int, settled: bool,
+                 answer: Composite | None = None) -> None:
+        """An incoming delivery of a link has its outcome, which is told once `batch` is committed."""
         runs = self.runs
         if runs and answer is None:
             run = runs[-1]
             if run.batch == batch and run.state == state and run.settled == settled and run.last + 1 == number \
-                    and run.answer is None:
+                    and run.link is link and run.answer is None:
                 run.last = number
                 if not settled:
                     self._note(number, batch, state, None)
                 return
-        runs.append(Run(number, batch, state, settled, answer))
+        runs.append(Run(link, number, batch, state, settled, answer))
         if not settled:
             self._note(number, batch, state, answer)
         if batch and batch != self.awaited_batch:
@@ -356,10 +365,12 @@ class SessionEndpoint(Holder):
         sent = False
         while runs and runs[0].batch <= committed:
             run = runs.popleft()
+            if run.link.gone:
+                continue
             last = run.last
             if run.answer is None:
                 while runs and runs[0].batch <= committed and runs[0].state == run.state and runs[0].answer is None \
-                        and runs[0].settled == run.settled and runs[0].first == last + 1:
+                        and runs[0].settled == run.settled and runs[0].first == last + 1 and not runs[0].link.gone:
                     last = runs.popleft().last
                 output.send_disposition(self.channel, True, run.first, last, run.settled, run.state)
             else:
@@ -390,9 +401,14 @@ class SessionEndpoint(Holder):
     def may_hold_more(self) -> bool:
         """Whether the session may get one more delivery that it has to settle."""
         held = len(self.unacked) + len(self.retiring) + len(self.copies)
-        most = self.connection.settings.unacked_per_channel
+        connection = self.connection
+        most = connection.settings.unacked_per_channel
         if (held >= MAY_HOLD and self.broker.tight) or 0 < most <= held:
             self.held_up = True
+            return False
+        # Counting what all sessions hold takes longer than a delivery.
+        if held % COUNTED_EVERY == 0 and connection.unsettled_count() >= connection.own.unsettled:
+            self.held_up = connection.held_up = True
             return False
         return True
 
@@ -420,6 +436,7 @@ class SessionEndpoint(Holder):
             self.pump()
             if self.sending:
                 return
+        self.broker.work += len(self.handles) >> 1
         for link in self.handles.values():
             link.wake()
 
@@ -439,9 +456,9 @@ class SessionEndpoint(Holder):
                 else:
                     link.grant()
 
-    def held(self, queue: Queue) -> list[Entry]:
-        held = [entry for entry in self.unacked.values() if entry.queue is queue]
-        held.extend(item.entry for item in self.retiring.values() if item.entry.queue is queue)
+    def all_held(self) -> list[Entry]:
+        held = list(self.unacked.values())
+        held.extend([item.entry for item in self.retiring.values()])
         return held
 
     # The end

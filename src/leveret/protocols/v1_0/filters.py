@@ -65,6 +65,10 @@ DESCRIPTORS: Final = {
 }
 
 
+# Values of a section that filters look at; what comes over AMQP 1.0 has no more.
+MAX_VALUES: Final = 8192
+
+
 class Wanted:
     """What a source asks for.
 
@@ -165,6 +169,12 @@ def _map(name: str, value: Any) -> dict[str, Any]:
     return {str(key): item for key, item in value.items()}
 
 
+# Bytes of a section that filters look into; in a larger one there is nothing for them.
+MAX_SECTION: Final = 256 << 10
+# So many bytes of a section, as a power of two, are decoded in a unit of work.
+SECTION_SHIFT: Final = 5
+
+
 class View(MessageView):
     """A message as filters see it: as it would be delivered, with what outcomes and dead-lettering have added to it."""
 
@@ -172,6 +182,7 @@ class View(MessageView):
                  "_sections")
 
     def __init__(self) -> None:
+        super().__init__()
         self._message: Message | None = None
         self._overlay: Overlay | None = None
         # Of the entry: when it expires, hand-outs, failed attempts.
@@ -210,6 +221,7 @@ class View(MessageView):
             annotations = self._annotations
             if annotations is None:
                 sections = self._split()
+                self.work += (sections.message_annotations_end - sections.message_annotations) >> SECTION_SHIFT
                 annotations = _map_at(sections, sections.message_annotations, sections.message_annotations_end)
                 self._annotations = annotations
             return annotations.get(name)
@@ -217,6 +229,7 @@ class View(MessageView):
             application = self._application
             if application is None:
                 sections = self._split()
+                self.work += (sections.application_properties_end - sections.application_properties) >> SECTION_SHIFT
                 application = _map_at(sections, sections.application_properties, sections.application_properties_end)
                 self._application = application
             return application.get(name)
@@ -255,10 +268,10 @@ class View(MessageView):
 
 
 def _map_at(sections: Sections, begin: int, end: int) -> dict[str, Any]:
-    if begin < 0:
+    if begin < 0 or end - begin > MAX_SECTION:
         return {}
     try:
-        value = decode_value(sections.data, begin, end)[0]
+        value = decode_value(sections.data, begin, end, MAX_VALUES)[0]
     except DecodeError:
         return {}
     content = value.value if isinstance(value, Described) else None

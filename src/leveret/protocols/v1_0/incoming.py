@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.bodies import Body, StoredBody
 from leveret.broker.errors import BrokerError
 from leveret.broker.exchanges.control import CONTROL
 from leveret.broker.message import make_address
 from leveret.broker.routing import Route
-from leveret.protocols.v1_0 import addresses, positions, resumed
+from leveret.protocols.v1_0 import destinations, positions, resumed
 from leveret.protocols.v1_0.arrival import Arrival
 from leveret.protocols.v1_0.delays import delivery_time
-from leveret.protocols.v1_0.errors import LinkRefused, Refusal, condition_of, make_error
+from leveret.protocols.v1_0.errors import LinkRefused, Refusal, SessionRefused, condition_of, make_error
 from leveret.protocols.v1_0.link import Link
 from leveret.protocols.v1_0.messages import check_annotations, make_message
 from leveret.protocols.v1_0.serial import HALF, MODULUS, WINDOW
 from leveret.protocols.v1_0.work import Posting, Work, presumed, state_of
 from leveret.wire.amqp1 import constants, descriptors
 from leveret.wire.amqp1.composite import Composite
+from leveret.wire.amqp1.decode import count_values
 from leveret.wire.amqp1.messaging import Rejected
 from leveret.wire.amqp1.sections import split
 from leveret.wire.amqp1.transactions import TransactionalState
@@ -26,9 +27,10 @@ from leveret.wire.amqp1.transport import Flow
 
 if TYPE_CHECKING:
     from leveret.broker.message import Message
-    from leveret.broker.queues.base import Queue
+    from leveret.protocols.v1_0.destinations import Destination
     from leveret.protocols.v1_0.endpoint import SessionEndpoint
     from leveret.protocols.v1_0.targets import IncomingDelivery, TargetTerminus
+    from leveret.protocols.v1_0.terminus import TemporaryTopic
     from leveret.wire.amqp1.sections import Sections
     from leveret.wire.amqp1.transport import Transfer
 
@@ -39,15 +41,21 @@ LEAST_PARTIAL: Final = 1 << 20
 # Deliveries of a session, or of a terminus, that the client may leave unsettled (receiver settle mode second) before it
 # gets no more credit.
 MOST_UNSETTLED: Final = 20_000
+# What finding out where a message to an anonymous terminus goes costs of a turn's work, and refusing it.
+RESOLVED: Final = 3
+REFUSED: Final = 15
 # What keeping a delivery that is not complete costs of a turn's work, beside its octets.
 INTERRUPTED: Final = 1000
+# Values of annotations, properties and application properties of one message, keys among them. What has no more bytes
+# is not counted.
+MAX_VALUES: Final = 4096
+# Payloads below so many bytes are joined, until they have so many together.
+SMALL_CHUNK: Final = 512
+JOINED_CHUNK: Final = 8192
+# Bytes of a delivery-tag (transport 2.8.7).
+MAX_TAG: Final = 32
 FORGETFUL: Final = ("the queue is not durable, so it takes no durable messages (compat.strict is set for this virtual"
                     " host)")
-
-
-def is_forgetful(queue: Queue) -> bool:
-    """Whether a queue would lose durable messages, and must not take them (messaging section 3.2.1, strict mode)."""
-    return bool(queue.vhost.strict and not queue.durable and not queue.temporary)
 
 
 class IncomingLink(Link):
@@ -105,6 +113,15 @@ class IncomingLink(Link):
         self.withheld = False
         # The node of the target would lose durable messages, and must not take them.
         self.forgetful = False
+        # Where messages go is a temporary topic.
+        self.topic: TemporaryTopic | None = None
+
+    def send_to(self, destination: Destination) -> None:
+        """Every message goes there."""
+        self.accepts_all = destination.accepts_all
+        self.forgetful = destination.forgetful
+        self.topic = destination.topic
+        self.set_target(destination.exchange, destination.key)
 
     def set_target(self, exchange: str | None, routing_key: str | None) -> None:
         self.exchange = exchange
@@ -128,17 +145,21 @@ class IncomingLink(Link):
     def grant(self) -> None:
         """Give the client credit again where it has used up half of it, unless publishers must stop."""
         if (self.credit <= self.most >> 1 or self.withheld) \
-                and (self.exchange == CONTROL or not self.session.connection.services.alarm) \
+                and (self.is_alarm_exempt() or not self.session.connection.services.alarm) \
                 and not self.closed and len(self.session.unsettled) < MOST_UNSETTLED \
                 and (self.target is None or len(self.target.deliveries) < MOST_UNSETTLED):
             self.withheld = False
             self.credit = self.most
             self.send_flow()
 
+    def is_alarm_exempt(self) -> bool:
+        """Whether what comes on the link goes on while publishers must stop, because it may be what ends that."""
+        return self.exchange == CONTROL
+
     def withhold(self) -> None:
         """Take the client's credit back: publishers must stop. What it has sent before it knows of it is still taken.
         Requests to the broker go on."""
-        if not self.withheld and self.exchange != CONTROL:
+        if not self.withheld and not self.is_alarm_exempt():
             self.withheld = True
             self.send_flow()
 
@@ -161,10 +182,8 @@ class IncomingLink(Link):
                     return
                 chunks = self.chunks = []
                 self.size = self.held = 0
-        elif frame.delivery_id is not None and frame.delivery_id != self.delivery_id:
-            raise LinkRefused(constants.INVALID_FIELD, f"a transfer of delivery {frame.delivery_id} while delivery"
-                              f" {self.delivery_id} is not complete")
         else:
+            self._check_continuation(frame)
             if frame.settled:
                 self.settled = True
             if isinstance(frame.state, TransactionalState) and self._find_work(frame.state) is not self.work:
@@ -199,6 +218,20 @@ class IncomingLink(Link):
             if self.gone_on is not None:
                 resumed.finish(self, self.gone_on)
 
+    def _check_continuation(self, frame: Transfer) -> None:
+        """Refuse a frame that does not belong to the delivery that is not complete (transport 2.7.5)."""
+        if frame.delivery_id is not None and frame.delivery_id != self.delivery_id:
+            raise LinkRefused(constants.INVALID_FIELD, f"a transfer of delivery {frame.delivery_id} while delivery"
+                              f" {self.delivery_id} is not complete")
+        if frame.delivery_tag is not None and frame.delivery_tag != self.tag:
+            raise LinkRefused(constants.INVALID_FIELD, f"a frame of delivery {self.delivery_id} has the delivery-tag"
+                              f" {frame.delivery_tag[:MAX_TAG]!r}; expected {self.tag!r}, as on the first one")
+        if frame.message_format:
+            raise LinkRefused(constants.INVALID_FIELD, f"a frame of delivery {self.delivery_id} has the message format"
+                              f" {frame.message_format}; expected 0, as on the first one")
+        if frame.rcv_settle_mode == 1 and self.rcv_settle_mode != 1 and not self.settled:
+            raise _wrong_mode()
+
     def _keep(self, chunks: list[bytes], payload: bytes) -> int:
         """Keep what has come, in the spool where it gets too much. How much more is in memory now."""
         before = self.held
@@ -211,7 +244,11 @@ class IncomingLink(Link):
                     arrival.feed(chunk)
                 chunks.clear()
         if arrival is None:
-            chunks.append(payload)
+            # However small the frames are, what is kept of them costs little more than their payload.
+            if len(payload) >= SMALL_CHUNK or not chunks or len(chunks[-1]) >= JOINED_CHUNK:
+                chunks.append(payload)
+            else:
+                chunks[-1] += payload
             self.held += len(payload)
         else:
             arrival.feed(payload)
@@ -257,8 +294,9 @@ class IncomingLink(Link):
         tag = frame.delivery_tag
         if number is None or tag is None:
             raise LinkRefused(constants.INVALID_FIELD, "the first transfer of a delivery needs a delivery-id and -tag")
-        if len(tag) > 32:
-            raise LinkRefused(constants.INVALID_FIELD, f"a delivery-tag of {len(tag)} octets, at most 32 are allowed")
+        if len(tag) > MAX_TAG:
+            raise LinkRefused(constants.INVALID_FIELD, f"a delivery-tag of {len(tag)} octets, at most {MAX_TAG} are"
+                              " allowed")
         if frame.message_format:
             raise LinkRefused(constants.NOT_IMPLEMENTED, f"message format {frame.message_format} is not known")
         state = frame.state
@@ -273,13 +311,22 @@ class IncomingLink(Link):
         mode = frame.rcv_settle_mode
         self.second = (self.rcv_settle_mode if mode is None else mode) == 1
         if self.second and self.rcv_settle_mode != 1 and not settled:
-            raise LinkRefused(constants.INVALID_FIELD, "rcv-settle-mode second on a link of mode first")
+            raise _wrong_mode()
         self.ignored = False
         self.begun(frame)
         if frame.resume or self.known_only:
             self._resume(frame)
         elif self.second and not settled and self.target is not None:
-            self.target.begin(self.session, number, tag)
+            self._begin_unsettled(self.target, number, tag)
+
+    def _begin_unsettled(self, target: TargetTerminus, number: int, tag: bytes) -> None:
+        """A delivery begins that the client will settle: what names it must not name another one (transport 2.6.12)."""
+        if number in self.session.unsettled:
+            raise SessionRefused(constants.NOT_ALLOWED, f"delivery-id {number} is that of a delivery that is not settled")
+        if tag in target.deliveries:
+            raise LinkRefused(constants.NOT_ALLOWED, f"delivery-tag {tag!r} is that of a delivery that is not settled;"
+                              " expected one that no unsettled delivery of the link has")
+        target.begin(self.session, number, tag)
 
     def begun(self, frame: Transfer) -> None:
         """The first frame of a delivery is in order."""
@@ -330,10 +377,14 @@ class IncomingLink(Link):
         session = self.session
         if sections.message_annotations >= 0 or sections.delivery_annotations >= 0 or sections.footer >= 0:
             check_annotations(sections, session.connection.vhost.strict)
+        _check_values(sections)
         session.published += 1
         if self.exchange is None:
             self._publish_relayed(sections)
             return
+        if self.topic is not None and self.topic.ended:
+            raise LinkRefused(constants.RESOURCE_DELETED, f"the temporary topic '{self.topic.key}' has ended with the link"
+                              " that it was created for")
         key = self.routing_key
         address = self.address
         if key is None:
@@ -373,10 +424,11 @@ class IncomingLink(Link):
                 else vhost.queues_of(route, message, [])
         due = 0
         if sections.message_annotations >= 0:
-            due = delivery_time(sections, connection.broker.timers.now())
+            timers = connection.broker.timers
+            due = delivery_time(sections, timers.now(), timers.step)
         work = self.work
         if work is not None:
-            self._post(work, message, route, bool(queues) or accepts_all, due)
+            self._post(work, message, route, bool(queues), accepts_all, due)
             return
         full = ""
         if due:
@@ -388,7 +440,7 @@ class IncomingLink(Link):
                 if not queue.push(message):
                     full = queue.name
         if len(queues) > WIDE:
-            connection.services.work += len(queues)
+            connection.broker.work += len(queues)
         if self.settled:
             return
         if full:
@@ -398,57 +450,59 @@ class IncomingLink(Link):
         row = message.row
         # What nobody asked to keep may be in the overflow log, if it is delayed.
         batch = 0 if row is None or (due and row.log is not session.log) else session.log.filling
-        session.resolved(self.delivery_id, batch, state, not self.second)
+        session.resolved(self, self.delivery_id, batch, state, not self.second)
 
-    def _post(self, work: Work, message: Message, route: Route, accepted: bool, due: int) -> None:
-        """A message of a transaction: it is told what outcome it will have (transactions section 4.4.1)."""
+    def _post(self, work: Work, message: Message, route: Route, routed: bool, accepts_all: bool, due: int) -> None:
+        """A message of a transaction: it is told what outcome it will have (transactions section 4.4.1). One that is
+        settled cannot be told: the transaction fails where it would not be accepted (4.4.4.1)."""
         session = self.session
-        outcome = presumed(accepted)
-        work.post(Posting(session, message, route, self.delivery_id, self.second and not self.settled,
-                          session.broker.timers.now(), outcome, due))
+        outcome = presumed(routed or accepts_all)
+        if self.settled and not routed and not accepts_all:
+            work.failed = f"no queue takes a settled message to '{message.exchange}' with the key '{message.routing_key}'"
+        work.post(Posting(self, message, route, self.delivery_id, self.second and not self.settled,
+                          session.broker.timers.now(), outcome, routed, due))
         if not self.settled:
-            session.resolved(self.delivery_id, 0, descriptors.TRANSACTIONAL_STATE, not self.second,
+            session.resolved(self, self.delivery_id, 0, descriptors.TRANSACTIONAL_STATE, not self.second,
                              state_of(work, outcome))
 
     def _publish_relayed(self, sections: Sections) -> None:
         """A message to an anonymous terminus: it says itself where it goes. What it says may be wrong, which is no reason
         to end the link where its deliveries can be rejected."""
+        self.session.connection.broker.work += RESOLVED
         try:
             if sections.to is None:
                 raise LinkRefused(constants.PRECONDITION_FAILED, "a message to the anonymous terminus has no 'to'")
             connection = self.session.connection
-            node = addresses.parse(_text(sections.to), connection.vhost)
-            if node.queue is not None and node.queue not in connection.vhost.queues:
-                raise LinkRefused(constants.NOT_FOUND, f"no queue '{node.queue}' in vhost '{connection.vhost_name}'")
-            if connection.vhost.published_to(node.exchange) is None:
-                raise LinkRefused(constants.NOT_FOUND, f"no exchange '{node.exchange}' in vhost"
-                                  f" '{connection.vhost_name}'")
-            if sections.durable and node.queue is not None and is_forgetful(connection.vhost.queues[node.queue]):
+            destination = destinations.resolve(connection, _text(sections.to), destinations.capabilities_of(sections))
+            if sections.durable and destination.forgetful:
                 raise LinkRefused(constants.PRECONDITION_FAILED, FORGETFUL)
-            key = node.key
+            key = destination.key
             if key is None:
                 key = "" if sections.subject is None else _text(sections.subject)
             if sections.user_id is not None and not self._check_user(sections.user_id):
                 return
-            self._publish(sections, _address(node.exchange, key), node.topic)
+            self._publish(sections, _address(destination.exchange, key), destination.accepts_all)
         except Refusal as refused:
-            if self.settled and self.work is not None:
-                self.work.failed = refused.text
-            if self.settled or not self.may_reject:
-                raise
-            self._reject(refused.condition, refused.text)
+            self._refuse_relayed(refused.condition, refused.text)
         except BrokerError as error:
-            if self.settled and self.work is not None:
-                self.work.failed = str(error)
-            if self.settled or not self.may_reject:
-                raise
-            self._reject(condition_of(error), str(error))
+            self._refuse_relayed(condition_of(error), str(error))
+
+    def _refuse_relayed(self, condition: str, text: str) -> None:
+        self.session.connection.broker.work += REFUSED
+        if self.settled and self.work is not None:
+            self.work.failed = text
+        self._refuse(condition, text)
+
+    def _info(self) -> dict[str, Any] | None:
+        """What the error of a message to an anonymous terminus tells beside itself: which one it was."""
+        return {"delivery-tag": self.tag} if self.exchange is None else None
 
     def _reject(self, condition: str, text: str) -> None:
-        self.session.resolved(self.delivery_id, 0, descriptors.REJECTED, not self.second, self._rejected(condition, text))
+        self.session.resolved(self, self.delivery_id, 0, descriptors.REJECTED, not self.second,
+                              self._rejected(condition, text))
 
     def _rejected(self, condition: str, text: str) -> Composite:
-        outcome = Rejected(make_error(condition, text))
+        outcome = Rejected(make_error(condition, text, self._info()))
         work = self.work
         return outcome if work is None else TransactionalState(work.id, outcome)
 
@@ -464,7 +518,7 @@ class IncomingLink(Link):
     def _refuse(self, condition: str, text: str) -> None:
         """Reject the delivery; where it cannot be rejected, end the link."""
         if self.settled or not self.may_reject:
-            raise LinkRefused(condition, text)
+            raise LinkRefused(condition, text, self._info())
         self._reject(condition, text)
 
     def _spool(self, message: Message) -> None:
@@ -494,13 +548,25 @@ class IncomingLink(Link):
                 and (self.arrival is None or self.arrival.sections() <= positions.MOST):
             connection = self.session.connection
             # It is copied, perhaps written, and its sections are counted.
-            connection.services.work += INTERRUPTED + (self.size >> 12)
+            connection.broker.work += INTERRUPTED + (self.size >> 12)
             connection.published_any = True
             target.interrupt(self.tag, self._octets(), max(self.max_size, LEAST_PARTIAL) if self.max_size else 0)
         self._forget_chunks()
         self.route = None
         self.forget()
         target.detached()
+
+
+def _check_values(sections: Sections) -> None:
+    """Refuse a message whose sections before the body cannot be converted for a consumer of 0-9-1 in one turn."""
+    end = len(sections.data) if sections.body < 0 else sections.body
+    if end > MAX_VALUES and count_values(sections.data, 0, end, MAX_VALUES) > MAX_VALUES:
+        raise LinkRefused(constants.RESOURCE_LIMIT_EXCEEDED, "the annotations and properties of a message consist of more"
+                          f" than {MAX_VALUES} values, which is the most")
+
+
+def _wrong_mode() -> LinkRefused:
+    return LinkRefused(constants.INVALID_FIELD, "rcv-settle-mode second on a link of mode first")
 
 
 def _address(exchange: str, key: str) -> bytes:

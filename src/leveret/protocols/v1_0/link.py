@@ -20,6 +20,7 @@ class Link:
     handle_in, handle  the client's and ours
     delivery_count, credit  the state of flow control, as seen from here
     terminus        what of it outlives it, None where nothing does
+    gone            a detach has closed it: nothing more is said of its deliveries
     """
 
     receives = False
@@ -35,6 +36,7 @@ class Link:
         self.credit = 0
         self.terminus: Terminus | None = None
         self.closed = False
+        self.gone = False
         self.key: Any = None
 
     def flow(self, frame: Flow) -> None:
@@ -58,7 +60,7 @@ class Link:
     def deleted(self) -> None:
         """An operator deletes the link."""
         session = self.session
-        session.refuse(self, make_error(constants.RESOURCE_DELETED, f"link '{self.name}' was deleted by an operator"))
+        session.refuse(self, make_error(constants.LINK_DETACH_FORCED, f"link '{self.name}' was deleted by an operator"))
         session.connection.broker.end_turn()
 
     def forget(self) -> None:

@@ -16,7 +16,7 @@ from leveret.protocols.v1_0.incoming import IncomingLink
 from leveret.protocols.v1_0.link import Link
 from leveret.protocols.v1_0.management import router
 from leveret.protocols.v1_0.outgoing import OutgoingLink, Sending
-from leveret.protocols.v1_0.serial import HALF, MODULUS, WINDOW
+from leveret.protocols.v1_0.serial import MODULUS, WINDOW, credit_left
 from leveret.wire.amqp1 import constants
 from leveret.wire.amqp1.transport import Attach, Flow, Transfer
 
@@ -131,15 +131,15 @@ class RequestLink(IncomingLink):
         self.max_size = min(self.max_size or LARGEST, LARGEST)
 
     def grant(self) -> None:
-        """Give credit for what there is room for. Requests are taken also while publishers must stop: a purge may be what
-        ends that."""
+        """Give credit for what there is room for."""
         room = self.pair.room()
         if not self.closed and self.credit < room and self.credit <= MOST >> 1:
             self.credit = room
             self.send_flow()
 
-    def withhold(self) -> None:
-        """Requests go on while publishers must stop."""
+    def is_alarm_exempt(self) -> bool:
+        """A purge may be what ends an alarm."""
+        return True
 
     def transfer(self, frame: Transfer) -> None:
         super().transfer(frame)
@@ -173,9 +173,7 @@ class AnswerLink(Link):
 
     def flow(self, frame: Flow) -> None:
         if frame.link_credit is not None:
-            counted = 0 if frame.delivery_count is None else frame.delivery_count
-            credit = (counted + frame.link_credit - self.delivery_count) % MODULUS
-            self.credit = credit if credit < HALF else 0
+            self.credit = credit_left(frame.link_credit, frame.delivery_count, self.delivery_count)
         self.pair.send()
         if frame.drain:
             self.delivery_count = (self.delivery_count + self.credit) % MODULUS

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from leveret.broker.timers import Timers
     from leveret.wire.amqp1.sections import Sections
 
+MAX_UINT: Final = (1 << 32) - 1
+
 # The descriptors of header and delivery annotations, as almost everybody writes them.
 _HEADER: Final = b"\x00\x53\x70"
 _DELIVERY_ANNOTATIONS: Final = b"\x00\x53\x71"
@@ -75,7 +77,7 @@ def make_message(sections: Sections, address: bytes, timers: Timers, publisher: 
         header += data[sections.footer : sections.footer_end]
     expires_at = 0
     if sections.ttl >= 0 or sections.absolute_expiry_time > 0:
-        expires_at = expiry_of(sections, timers.now())
+        expires_at = expiry_of(sections, timers.now(), timers.step)
     return Message(address, header, body, len(body), sections.durable, sections.priority, expires_at, headers_at, publisher,
                    FORMAT_AMQP1)
 
@@ -161,7 +163,8 @@ def tail_of(message: Message) -> bytes:
 
 
 def header_section(entry: Entry, timers: Timers) -> bytes:
-    """The header of a delivery, with what is left of its time to live."""
+    """The header of a delivery, with what is left of its time to live: absent where that is more than 49.7 days, which the
+    field cannot hold."""
     message = entry.message
     due = 0
     if message.expires_at or entry.overlay is not None:
@@ -170,9 +173,11 @@ def header_section(entry: Entry, timers: Timers) -> bytes:
     priority = message.priority
     if not due and not entry.delivery_count and priority < 10:
         return _SHORT[(priority + 1) << 2 | message.persistent << 1 | first]
-    ttl = None
+    ttl: int | None = None
     if due:
         ttl = max(due - timers.now(), 0) if due > AT_ONCE else 0
+        if ttl > MAX_UINT:
+            ttl = None
     return encode_composite(Header(message.persistent or None, None if priority < 0 else priority, ttl, first or None,
                                    entry.delivery_count or None))
 

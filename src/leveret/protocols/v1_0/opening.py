@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from leveret.broker.errors import NotAllowed, ResourceError
+from leveret.protocols.convert.values import plain
 from leveret.protocols.v1_0 import sole
 from leveret.protocols.v1_0.errors import ConnectionRefused
 from leveret.protocols.v1_0.idle import SHORTEST, Listening, Speaking
 from leveret.protocols.v1_0.stages import OPENED
 from leveret.wire.amqp1 import constants
+from leveret.wire.amqp1.values import Map
 
 if TYPE_CHECKING:
     from leveret.protocols.v1_0.connection import Connection
@@ -23,14 +25,16 @@ VHOST_PREFIX: Final = "vhost:"
 def open_connection(connection: Connection, frame: Open) -> None:
     """The client's open, answered by ours. Where ConnectionRefused is raised, `Connection.close` sends both ours, with the
     property that says so, and the close."""
+    if frame.channel:
+        raise ConnectionRefused(constants.NOT_ALLOWED, f"open came on channel {frame.channel}; expected channel 0")
     connection.container_id = frame.container_id
     if frame.max_frame_size < constants.MIN_MAX_FRAME_SIZE:
         raise ConnectionRefused(constants.INVALID_FIELD, f"max-frame-size is {frame.max_frame_size}, at least"
                                 f" {constants.MIN_MAX_FRAME_SIZE} are expected")
     connection.output.max_frame_size = frame.max_frame_size
     connection.remote_channel_max = frame.channel_max
-    if isinstance(frame.properties, dict):
-        connection.client_properties = {str(key): value for key, value in frame.properties.items()}
+    if isinstance(frame.properties, (dict, Map)):
+        connection.client_properties = plain(frame.properties)
     if not connection.user:
         name = connection.anonymous_user()
         if name is None:
@@ -55,19 +59,17 @@ def _vhost_name(connection: Connection, hostname: str | None) -> str:
     vhosts = connection.broker.vhosts
     if name not in vhosts:
         decoded = unquote(name)
-        if decoded not in vhosts:
-            raise ConnectionRefused(constants.NOT_FOUND, f"no vhost '{name}'")
-        name = decoded
+        if decoded in vhosts:
+            name = decoded
     return name
 
 
 def _enter(connection: Connection, name: str, alone: bool) -> None:
     services = connection.services
     vhost = services.broker.vhosts.get(name)
-    if vhost is None:
-        raise ConnectionRefused(constants.NOT_FOUND, f"no vhost '{name}'")
-    if not services.users.may_open(connection.user, name):
-        raise NotAllowed(f"access to vhost '{name}' refused for user '{connection.user}'")
+    if vhost is None or not services.users.may_open(connection.user, name):
+        # One answer to both: whoever has no permissions in a vhost does not learn that it exists.
+        raise NotAllowed(f"vhost '{name}' does not exist, or user '{connection.user}' has no permissions in it")
     connection.services.check_limits(connection.user, vhost, ResourceError)
     connection.vhost_name = name
     sole.enter(connection, alone)
@@ -75,6 +77,7 @@ def _enter(connection: Connection, name: str, alone: bool) -> None:
     vhost.connections += 1
     services.by_user[connection.user] = services.by_user.get(connection.user, 0) + 1
     connection.opened = True
+    connection.peer.opened()
     connection.stage = OPENED
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.arguments import QUORUM
 from leveret.broker.bodies import Body, whole
+from leveret.broker.broker import MAX_CONVERTED
 from leveret.broker.consumer import Consumer
 from leveret.broker.leases import reading
 from leveret.broker.message import FORMAT_AMQP1, Entry, Message
@@ -18,7 +19,7 @@ from leveret.protocols.v1_0.errors import make_error
 from leveret.protocols.v1_0.filters import VIEW, Wanted
 from leveret.protocols.v1_0.link import Link
 from leveret.protocols.v1_0.messages import body_of, head_of, tail_of
-from leveret.protocols.v1_0.serial import HALF, MODULUS, WINDOW
+from leveret.protocols.v1_0.serial import MODULUS, WINDOW, credit_left
 from leveret.selectors import Filter
 from leveret.wire.amqp1 import constants
 from leveret.wire.amqp1.composite import Composite
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 # A turn's deliveries to one connection: more waits until the socket has taken them.
 QUANTUM: Final = 256 << 10
+# Content headers of so many bytes cost next to nothing to convert.
+SIMPLE: Final = 128
 _PACK_TAG: Final = struct.Struct(">I").pack
 TXN_ID: Final = "txn-id"
 # RabbitMQ's property of flows: whether a receiver is the active consumer of its queue.
@@ -40,6 +43,10 @@ ACTIVE: Final = Symbol("rabbitmq:active")
 AROUND: Final = 64
 # Octets of one frame of a large message.
 PIECE: Final = 64 << 10
+
+
+# Units of work of asking a filter, beside what the filter says.
+FILTER_WORK: Final = 2
 
 
 class LinkConsumer(Consumer):
@@ -65,9 +72,13 @@ class LinkConsumer(Consumer):
             return False
         if self.filters:
             VIEW.look_at(message, entry)
-            for filter in self.filters:
-                if not filter.matches(VIEW):
-                    return False
+            VIEW.work = FILTER_WORK
+            try:
+                for filter in self.filters:
+                    if not filter.matches(VIEW):
+                        return False
+            finally:
+                self.queue.broker.work += VIEW.work
         return True
 
     def wants_of(self, publisher: int) -> bool:
@@ -81,7 +92,8 @@ class LinkConsumer(Consumer):
         if session.remote_window <= 0 or session.sending:
             return False
         connection = session.connection
-        if (connection.paused or connection.output.pending > QUANTUM) and connection.is_full():
+        if (connection.paused or connection.output.pending > QUANTUM or connection.broker.converted > MAX_CONVERTED) \
+                and connection.is_full():
             return False
         return self.no_ack or session.may_hold_more()
 
@@ -103,6 +115,8 @@ class LinkConsumer(Consumer):
             session.unacked[number] = entry
         message = entry.message
         head = head_of(entry, connection.broker.timers)
+        if message.format != FORMAT_AMQP1 and len(message.header) > SIMPLE:
+            connection.broker.converted += len(message.header)
         body = message.body if message.format == FORMAT_AMQP1 else body_of(message)
         tag = link.prefix + _PACK_TAG(number)
         output = connection.output
@@ -284,9 +298,7 @@ class OutgoingLink(Link):
         if isinstance(frame.properties, dict) and TXN_ID in frame.properties:
             acquisition.join(self, frame.properties[TXN_ID])
         if frame.link_credit is not None:
-            counted = 0 if frame.delivery_count is None else frame.delivery_count
-            credit = (counted + frame.link_credit - self.delivery_count) % MODULUS
-            self.credit = credit if credit < HALF else 0
+            self.credit = credit_left(frame.link_credit, frame.delivery_count, self.delivery_count)
         self.draining = frame.drain
         if self.resumption is not None:
             self.resumption.go_on()

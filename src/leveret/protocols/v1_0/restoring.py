@@ -16,6 +16,7 @@ from leveret.broker import metadata
 from leveret.broker.log import Loaded, RecoveredQueue, Recovery
 from leveret.broker.message import ACQUIRED, Entry
 from leveret.protocols.v1_0 import keeping
+from leveret.protocols.v1_0.addresses import TEMPORARY_KEY, TOPIC_SCHEME, key_of_topic
 from leveret.protocols.v1_0.nodes import DynamicNode
 from leveret.protocols.v1_0.shared import SharedSubscription
 from leveret.protocols.v1_0.sources import SourceTerminus, Unsettled
@@ -88,6 +89,10 @@ class Restoring:
         else:
             return
         terminus.take_over(description)
+        if description.dynamic and isinstance(description.address, str):
+            address = description.address
+            if address.startswith(TOPIC_SCHEME + TEMPORARY_KEY):
+                termini.create_topic(terminus, key_of_topic(address))
         terminus.id = str(value["id"])
         terminus.attached = int(value["attached"])  # type: ignore[call-overload]
         node = value["node"]

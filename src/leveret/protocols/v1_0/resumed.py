@@ -71,6 +71,6 @@ def answer(link: IncomingLink, delivery: IncomingDelivery) -> None:
         delivery.terminus.forget(delivery)
         session.connection.send(Disposition(True, link.delivery_id, None, True, state, channel=session.channel))
     else:
-        session.resolved(link.delivery_id, delivery.batch, delivery.state, not link.second, delivery.answer)
+        session.resolved(link, link.delivery_id, delivery.batch, delivery.state, not link.second, delivery.answer)
         if not link.second:
             delivery.terminus.forget(delivery)

@@ -133,7 +133,7 @@ class Resumption:
         tail = tail_of(message)
         at = 0
         if isinstance(state, Received):
-            session.connection.services.work += COUNTING
+            session.connection.broker.work += COUNTING
             at = positions.offset_of(head, body, tail, state.section_number, state.section_offset)
         sending = Sending(link, self._number(), tag, consumer.no_ack, head, body, tail)
         sending.resume = True

@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING, Any
 from leveret.broker.message import Entry
 
 if TYPE_CHECKING:
-    from leveret.protocols.v1_0.endpoint import SessionEndpoint
+    from leveret.protocols.v1_0.outgoing import OutgoingLink
     from leveret.protocols.v1_0.work import Work
 
 
 class Retirement:
     """An outcome that waits for the discharge; `settled`: the client has forgotten the delivery."""
 
-    __slots__ = ("entry", "number", "outcome", "session", "settled", "work")
+    __slots__ = ("entry", "link", "number", "outcome", "session", "settled", "work")
 
-    def __init__(self, session: SessionEndpoint, number: int, entry: Entry, outcome: Any, settled: bool,
+    def __init__(self, link: OutgoingLink, number: int, entry: Entry, outcome: Any, settled: bool,
                  work: Work) -> None:
-        self.session = session
+        self.link = link
+        self.session = link.session
         self.number = number
         self.entry = entry
         self.outcome = outcome

@@ -135,9 +135,9 @@ class SourceTerminus(Terminus):
             entry.queue.requeue(entry, False)
         before.unsent.clear()
 
-    def held(self, queue: Queue) -> list[Entry]:
-        """The entries of a queue among what is unsettled."""
-        return [item.entry for item in self.unsettled.values() if item.entry is not None and item.entry.queue is queue]
+    def held(self) -> list[Entry]:
+        """The entries among what is unsettled."""
+        return [item.entry for item in self.unsettled.values() if item.entry is not None]
 
     def drop(self) -> None:
         self.collect()

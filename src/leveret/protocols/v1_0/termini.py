@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 from leveret.broker.consumer import Holder
 from leveret.broker.errors import NotFound, PreconditionFailed, ResourceError
 from leveret.broker.message import Entry
-from leveret.broker.queues.base import Queue
 from leveret.protocols.v1_0 import keeping
 from leveret.protocols.v1_0.restoring import Restoring
 from leveret.protocols.v1_0.shared import SharedSubscription
 from leveret.protocols.v1_0.sources import SourceTerminus
 from leveret.protocols.v1_0.targets import TargetTerminus
-from leveret.protocols.v1_0.terminus import Key, Terminus, outlives
+from leveret.protocols.v1_0.terminus import Key, TemporaryTopic, Terminus, outlives
 from leveret.wire.amqp1.composites import encode_composite
+from leveret.wire.amqp1.messaging import Source
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from leveret.security.users import UserStore
 
 
-# Octets that a source or target may have of which it is to be known after its session.
+# Octets that a source or target may have.
 LARGEST: Final = 16384
 
 
@@ -38,6 +38,8 @@ class Termini(Holder):
         # How many of each user are there to outlive their sessions.
         self.kept: dict[str, int] = {}
         self.restoring: Restoring | None = None
+        # By vhost and key.
+        self.topics: dict[tuple[str, str], TemporaryTopic] = {}
         # Octets that suspended targets keep of deliveries that were interrupted.
         self.partial = 0
 
@@ -51,13 +53,15 @@ class Termini(Holder):
         return found if isinstance(found, TargetTerminus) else None
 
     def check(self, terminus: Terminus, wanted: Any, replaced: Terminus | None) -> None:
-        """Raise ResourceError where a user has as many termini that outlive their sessions as it may, or one is to be kept
-        whose description is too large. `replaced` is the one that this one, or its member, takes the place of."""
-        if not outlives(wanted):
+        """Raise ResourceError where a user has as many termini that outlive their sessions as it may, or the description of
+        one is too large: it is kept as long as its link, at least. `replaced` is the one that this one, or its member,
+        takes the place of."""
+        kept = outlives(wanted)
+        free = wanted.dynamic_node_properties or (isinstance(wanted, Source) and wanted.filter)
+        if (kept or free) and len(encode_composite(wanted)) > LARGEST:
+            raise ResourceError(f"the source or target of a link has more than {LARGEST} octets, which is the most")
+        if not kept:
             return
-        if len(encode_composite(wanted)) > LARGEST:
-            raise ResourceError("the source or target of a link that outlives its session has more than"
-                                f" {LARGEST} octets, which is the most")
         user = terminus.key[1]
         most = self.settings.kept_links
         if terminus.counted or (replaced is not None and replaced.counted) or self.kept.get(user, 0) < most:
@@ -77,6 +81,12 @@ class Termini(Holder):
             self._count(terminus)
         if not self.by_key:
             self.broker.holders.pop(self, None)
+
+    def create_topic(self, terminus: Terminus, key: str) -> None:
+        """A terminus has a temporary topic of this key from now on."""
+        if terminus.topic is None:
+            topic = terminus.topic = TemporaryTopic(key)
+            self.topics[terminus.key[0], key] = topic
 
     def find_shared(self, key: Key, durable: bool) -> SharedSubscription | None:
         """The shared subscription of that identity, None where there is none."""
@@ -110,11 +120,11 @@ class Termini(Holder):
         """Some suspended source has acquired entries."""
         self.broker.holders[self] = None
 
-    def held(self, queue: Queue) -> list[Entry]:
+    def all_held(self) -> list[Entry]:
         held: list[Entry] = []
         for terminus in self.by_key.values():
             if isinstance(terminus, SourceTerminus) and terminus.unsettled:
-                held.extend(terminus.held(queue))
+                held.extend(terminus.held())
         return held
 
     def committed(self, batch: int) -> None:

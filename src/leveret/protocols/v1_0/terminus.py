@@ -51,6 +51,16 @@ class Expiry(Timed):
             terminus.destroy()
 
 
+class TemporaryTopic:
+    """A topic that was created for a link, and ends with its terminus: a key that nobody else has."""
+
+    __slots__ = ("ended", "key")
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.ended = False
+
+
 class Terminus:
     """One terminus of ours.
 
@@ -60,6 +70,7 @@ class Terminus:
     session, connection  those that were the last to have a link of it, for as long as they are there
     attached    how often it was attached: tags are made from it
     node        the queue of its own that it has, None where there is none
+    topic       the temporary topic that was created for it, None where there is none
     """
 
     def __init__(self, registry: Termini, key: Key) -> None:
@@ -74,6 +85,7 @@ class Terminus:
         self.connection: Connection | None = None
         self.attached = 0
         self.node: DynamicNode | None = None
+        self.topic: TemporaryTopic | None = None
         self.expiry: Expiry | None = None
         self.gone = False
         self.counted = False
@@ -189,6 +201,11 @@ class Terminus:
         self.registry.remove(self)
         if self.id:
             keeping.forget(self.registry.broker.log, self)
+        topic = self.topic
+        if topic is not None:
+            self.topic = None
+            topic.ended = True
+            self.registry.topics.pop((self.key[0], topic.key), None)
         node = self.node
         if node is not None:
             self.node = None

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from leveret.broker.errors import AccessRefused
 from leveret.protocols import direct_reply
 from leveret.protocols.v1_0 import filters
 from leveret.protocols.v1_0.errors import LinkRefused
@@ -34,7 +35,10 @@ def attach(session: SessionEndpoint, frame: Attach, handle: int) -> OutgoingLink
         raise LinkRefused(constants.INVALID_FIELD, f"a link to a source with the capability {CAPABILITY} was expected to"
                           " have snd-settle-mode settled")
     wanted = filters.parse(source.filter, False)
-    queue = direct_reply.make_queue(session.connection.vhost)
+    connection = session.connection
+    if not connection.users.may_something(connection.user, connection.vhost_name):
+        raise AccessRefused(f"user '{connection.user}' has no permissions in vhost '{connection.vhost_name}'")
+    queue = direct_reply.make_queue(connection.vhost)
     link = OutgoingLink(session, frame.name, frame.handle, handle)
     link.snd_settle_mode = frame.snd_settle_mode
     link.rcv_settle_mode = frame.rcv_settle_mode

@@ -26,6 +26,7 @@ from leveret.wire.amqp1.transport import Disposition
 if TYPE_CHECKING:
     from leveret.protocols.v1_0.coordinator import CoordinatorLink
     from leveret.protocols.v1_0.endpoint import SessionEndpoint
+    from leveret.protocols.v1_0.incoming import IncomingLink
     from leveret.protocols.v1_0.outgoing import OutgoingLink, Sending
 
 # What a posting costs in memory beside its body.
@@ -33,14 +34,15 @@ OVERHEAD: Final = 1000
 
 
 class Posting:
-    """A message that waits for the discharge. `outcome`: what its sender was told that it will have; `due`: when it may be
-    delivered, 0 for at once."""
+    """A message that waits for the discharge. `outcome`: what its sender was told that it will have; `routed`: because a
+    queue takes it; `due`: when it may be delivered, 0 for at once; link: what it came on."""
 
-    __slots__ = ("delivery_id", "due", "message", "outcome", "route", "second", "sent_at", "session")
+    __slots__ = ("delivery_id", "due", "link", "message", "outcome", "route", "routed", "second", "sent_at", "session")
 
-    def __init__(self, session: SessionEndpoint, message: Message, route: Route, delivery_id: int, second: bool,
-                 sent_at: int, outcome: Composite, due: int) -> None:
-        self.session = session
+    def __init__(self, link: IncomingLink, message: Message, route: Route, delivery_id: int, second: bool,
+                 sent_at: int, outcome: Composite, routed: bool, due: int) -> None:
+        self.link = link
+        self.session = link.session
         self.message = message
         self.route = route
         self.delivery_id = delivery_id
@@ -48,6 +50,7 @@ class Posting:
         self.second = second
         self.sent_at = sent_at
         self.outcome = outcome
+        self.routed = routed
         self.due = due
 
 
@@ -124,8 +127,11 @@ class Work:
         connection = self.link.session.connection
         transaction = Transaction(connection.broker.log)
         publishes = self._routed(now)
-        if self._exceeds(publishes):
+        if any(posting.routed and not queues for posting, (_, queues) in zip(self.postings, publishes, strict=True)):
+            self.failed = "the queue of a message was deleted after the message had been accepted"
+        elif self._exceeds(publishes):
             self.failed = "a queue is full"
+        if self.failed:
             self.roll_back(discharge)
             return
         acquisition.keep(self)
@@ -136,6 +142,7 @@ class Work:
             retirement.session.retiring.pop(retirement.number, None)
             retirement.forget_record()
             outcomes.apply_one(retirement.entry, retirement.outcome)
+        self._make_room()
         batch = connection.broker.log.filling if durable else 0
         for posting in self.postings:
             if posting.second:
@@ -146,7 +153,8 @@ class Work:
         transaction.commit(_Done(self, discharge, batch).done, durable)
 
     def _routed(self, now: int) -> list[tuple[Message, list[Queue]]]:
-        """The messages, with the queues that get them."""
+        """The messages, with the queues that get them. One that its sender was told would be released goes to none,
+        whatever was declared since: its sender may have sent it elsewhere."""
         routed: list[tuple[Message, list[Queue]]] = []
         for posting in self.postings:
             message = posting.message
@@ -156,6 +164,8 @@ class Work:
             queues = route.queues
             if route.dynamic:
                 queues = route_again(posting)
+            if posting.outcome.kind == descriptors.RELEASED:
+                queues = []
             routed.append((message, [queue for queue in queues if not queue.deleted]))
         return routed
 
@@ -180,7 +190,7 @@ class Work:
         """Forget it all. What was delivered stays with the client, but for what it has settled. A discharge that asked for
         a commit is rejected."""
         for posting in self.postings:
-            if posting.second and not posting.session.closing:
+            if posting.second and not posting.link.gone and not posting.session.closing:
                 # It has no outcome any more.
                 posting.session.connection.send(Disposition(
                     True, posting.delivery_id, None, False, None, channel=posting.session.channel))
@@ -195,9 +205,15 @@ class Work:
                 outcomes.give_back(retirement.entry)
             else:
                 session.unacked[retirement.number] = retirement.entry
+        self._make_room()
         self.retirements.clear()
         if discharge >= 0:
             self.answer(discharge, Rejected(make_error(self.condition, self.failed)))
+
+    def _make_room(self) -> None:
+        """Wake the links that waited for what has been settled or has gone back."""
+        for session in {retirement.session for retirement in self.retirements}:
+            session.connection.room_again(session)
 
     def answer(self, discharge: int, state: Composite) -> None:
         """Tell the outcome of the discharge, once everything that was acquired and not sent whole is aborted."""
@@ -237,18 +253,18 @@ class _Done:
         work = self.work
         for retirement in work.retirements:
             # The client will not be asked to settle what has taken place.
-            if not retirement.settled and not retirement.session.closing:
+            if not retirement.settled and not retirement.link.gone and not retirement.session.closing:
                 retirement.session.connection.send(Disposition(
                     False, retirement.number, None, True, retirement.outcome, channel=retirement.session.channel))
         for posting in work.postings:
-            if posting.second and not posting.session.closing:
+            if posting.second and not posting.link.gone and not posting.session.closing:
                 posting.session.connection.send(Disposition(
                     True, posting.delivery_id, None, False, posting.outcome, channel=posting.session.channel))
         work.retirements.clear()
         work.postings.clear()
         session = work.link.session
         if not session.closing and not work.link.closed:
-            session.resolved(self.discharge, self.batch, descriptors.ACCEPTED, not work.link.second_mode)
+            session.resolved(work.link, self.discharge, self.batch, descriptors.ACCEPTED, not work.link.second_mode)
             session.resolve()
 
 

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 
 from msgspec import UNSET
 
+from leveret.security.patterns import Pattern
 from leveret.spark.pipeline import model
 
 Problem = tuple[tuple[str | int, ...], str]
@@ -91,9 +92,9 @@ def _check_scrub(flow: model.ScrubFlow) -> Iterator[Problem]:
             yield at, "needs exactly one of field, header, property and pattern"
         if rule.pattern is not None:
             try:
-                re.compile(rule.pattern)
-            except re.error as error:
-                yield (*at, "pattern"), f"is no regular expression: {error}"
+                Pattern(rule.pattern).replace(lambda found: found, "")
+            except ValueError as error:
+                yield (*at, "pattern"), str(error)
         if rule.action == "hash" and flow.key_file is None:
             yield (*at, "action"), "is \"hash\", which needs key_file: without a key, hashes are found by trying"
     of_bodies = any(rule.field is not None or rule.pattern is not None for rule in flow.rules)

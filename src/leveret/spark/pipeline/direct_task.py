@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
 from leveret.spark.pipeline.arrow_json import json_decoder
+from leveret.storage import disk
 
 # Of a file that was written: its name, the directory of the table that it is for, and whether its messages are undecided.
 TOLD: Final = pa.schema([("file", pa.string()), ("place", pa.string()), ("undecided", pa.bool_())])
@@ -120,14 +121,18 @@ class _Files:
         file.write(rows)
 
     def close(self) -> None:
+        """All of them are on disk then, also where the driver is another machine."""
         for file in self._open.values():
             file.close()
+        if self.written:
+            disk.sync_directory(self._directory)
 
 
 class _File:
     """Row groups are gathered first: a small one is as dear as a large one."""
 
     def __init__(self, path: str, schema: pa.Schema) -> None:
+        self._path = path
         self._writer = pq.ParquetWriter(path, schema, compression="zstd", compression_level=1)
         self._rows: list[pa.RecordBatch] = []
         self._count = 0
@@ -149,6 +154,7 @@ class _File:
     def close(self) -> None:
         self._flush()
         self._writer.close()
+        disk.sync_file(self._path)
 
 
 def _empty(count: int) -> pa.RecordBatch:

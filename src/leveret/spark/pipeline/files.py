@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from leveret.storage import disk
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -12,6 +16,22 @@ if TYPE_CHECKING:
 def as_it_is(path: str) -> str:
     """A path or URL for readers of Spark's, which take some characters in it for a pattern of names."""
     return re.sub(r"([][{}*?\\])", r"\\\1", path)
+
+
+def sync_files(root: str, names: Iterable[str]) -> None:
+    """Have files below a local directory on disk: their content, the checksums that Hadoop keeps beside them, and every
+    directory from them up to the one that the root is in."""
+    directories = {Path(root).parent}
+    for name in names:
+        path = Path(root, name)
+        disk.sync_file(path)
+        checksums = path.with_name(f".{path.name}.crc")
+        if checksums.exists():
+            disk.sync_file(checksums)
+        directories.add(path.parent)
+        directories.update(parent for parent in path.parents if parent.is_relative_to(root))
+    for directory in sorted(directories, reverse=True):
+        disk.sync_directory(directory)
 
 
 class Files:
@@ -37,6 +57,11 @@ class Files:
     def is_file(self, name: str) -> bool:
         path = self._path(name)
         return bool(self._system.exists(path) and self._system.getFileStatus(path).isFile())
+
+    def sync(self, names: Iterable[str]) -> None:
+        """Have files on disk that were written or renamed. Other file systems than that of the machine do it themselves."""
+        if str(self._system.getUri().getScheme()) == "file":
+            sync_files(str(self._system.makeQualified(self._path("")).toUri().getPath()), names)
 
     def make_directory(self, name: str) -> None:
         self._system.mkdirs(self._path(name))
@@ -88,3 +113,4 @@ class Files:
         self.remove(name)
         if not self.move(beside, name):
             raise OSError(f"{self.url(beside)} cannot be renamed to {name}")
+        self.sync([name])

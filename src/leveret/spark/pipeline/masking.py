@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from leveret.security.patterns import Pattern
 from leveret.spark.pipeline.model import Rule
 
 # Hexadecimal digits of a hash: 128 bits.
@@ -48,7 +49,7 @@ class BodyMasker:
 
     def __init__(self, rules: Sequence[Rule], key: bytes) -> None:
         self._fields = [(path_of(rule.field), mask_of(rule, key)) for rule in rules if rule.field is not None]
-        self._patterns = [(re.compile(rule.pattern), mask_of(rule, key)) for rule in rules if rule.pattern is not None]
+        self._patterns = [(Pattern(rule.pattern), mask_of(rule, key)) for rule in rules if rule.pattern is not None]
 
     def __call__(self, body: bytes) -> bytes:
         """The masked body; what no rule meets is returned as it came. ValueError for a body that is no JSON, or has a field
@@ -63,7 +64,7 @@ class BodyMasker:
             except UnicodeDecodeError:
                 text, encoding = body.decode("latin-1"), "latin-1"
             for pattern, mask in self._patterns:
-                text = pattern.sub(_within_text(mask), text)
+                text = pattern.replace(_within_text(mask), text)
             body = text.encode(encoding, "replace")
         return body
 
@@ -76,9 +77,9 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
-def _within_text(mask: Mask) -> Callable[[re.Match[str]], str]:
-    def masked(found: re.Match[str]) -> str:
-        value = mask(found.group())
+def _within_text(mask: Mask) -> Callable[[str], str]:
+    def masked(found: str) -> str:
+        value = mask(found)
         return "" if value is _DROPPED else str(value)
 
     return masked

@@ -47,6 +47,8 @@ def make_session(name: str, master: str | None = "local[*]", conf: Mapping[str, 
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        # Spark starts them with -m: without this, modules of the working directory would come first.
+        os.environ.setdefault("PYTHONSAFEPATH", "1")
         paths = [str(Path(leveret.__file__).parents[1]), *(path for path in sys.path if path),
                  *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
         os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path for path in paths if path))

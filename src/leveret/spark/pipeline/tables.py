@@ -2,9 +2,10 @@
 
 A batch is written to a directory that readers pass over, then its plan, which lists where each file goes, and then the
 files are renamed into the table. The plan is what decides: a batch that has one is not computed again but moved to its
-end, and a batch that has none is written anew over what is there. So a reader without Spark sees no row twice either,
-which Spark's own file sink gives only to readers of its `_spark_metadata`. Between the first rename and the last one of
-a batch, a part of its files is seen.
+end, and a batch that has none is written anew over what is there. So the files are on disk before their plan is, and
+where they go before the batch counts as done: a power cut in between loses nothing. A reader without Spark sees no row
+twice, which Spark's own file sink gives only to readers of its `_spark_metadata`. Between the first rename and the last
+one of a batch, a part of its files is seen.
 
     TABLE/day=2026-11-22/<application>-<batch>-<n>.parquet
     TABLE/_leveret/<application>/<batch>.json       the plan
@@ -126,10 +127,12 @@ class TableWriter:
             moves = self._plan(files, staged, number)
             if not moves:
                 return []
+            files.sync(f"{staged}/{source}" for source, _ in moves)
             files.write_text(plan, json.dumps(moves))
         planned: list[tuple[str, str]] = json.loads(files.read_text(plan))
         if files.exists(staged):
             self._move(files, staged, planned)
+            files.sync(target for _, target in planned)
         files.remove(staged)
         for old in files.listing(own)[:-KEPT_PLANS]:
             if old.endswith(".json") and int(old[:-5]) < number:

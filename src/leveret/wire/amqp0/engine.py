@@ -130,6 +130,7 @@ class Engine(Machine):
     spools_stages   whether the body of a `file.stage` is handed on as it comes; a server's is
     spool_threshold octets; the body of a publish that is larger is handed on as it comes
     dialect         of field tables; RabbitMQ's for 0-9-1 and Qpid's for 0-9 unless given
+    strict_framing  a frame of an unknown type, or with a wrong end, is an error at socket scope, not of the connection
     received_any    set by every octet that comes, for whoever watches heartbeats and clears it
     state           of the connection, one of `states`
     lost            the boundaries of the frames are lost: nothing that comes can be understood, no close-ok either
@@ -140,8 +141,9 @@ class Engine(Machine):
 
     def __init__(self, role: int, version: Version, *, frame_max: int = 131072, channel_max: int = 2047,
                  heartbeat: int = 60, max_body_size: int = 134217728, spool_threshold: int = 1 << 20,
-                 dialect: Dialect | None = None) -> None:
-        super().__init__(role, version, frame_max, channel_max, heartbeat, max_body_size, spool_threshold, dialect)
+                 dialect: Dialect | None = None, strict_framing: bool = False) -> None:
+        super().__init__(role, version, frame_max, channel_max, heartbeat, max_body_size, spool_threshold, dialect,
+                         strict_framing)
         self.received_any = False
         # A frame that has come in part: kept as it is, or gathered when it takes more than one more piece.
         self._rest = b""
@@ -245,7 +247,9 @@ class Engine(Machine):
                     return pos
                 if data[end] != FRAME_END:
                     self._check_type(out, number, frame_type)
-                    self._lose(out, number, f"a frame ends with octet {data[end]} instead of {FRAME_END}")
+                    self.lost = True
+                    if self.state < states.FAILED:
+                        self._fail_framing(out, number, f"a frame ends with octet {data[end]} instead of {FRAME_END}")
                     return octets
                 channel = channels.get(number)
                 if channel is None or frame_type != FRAME_METHOD or channel.stage != assembly.METHOD or size < 9:
@@ -437,7 +441,7 @@ class Engine(Machine):
                            " such transfers: there are none here")
                 return
         if type not in _FRAME_TYPES and self.state < states.FAILED:
-            self._fail(out, number, FRAME_ERROR, f"there are no frames of type {type}")
+            self._fail_framing(out, number, f"there are no frames of type {type}")
 
     def _numbered_received(self, type: int, number: int, channel: WireChannel | None, data: bytes, start: int, end: int,
                            out: list[Command]) -> None:

@@ -48,10 +48,11 @@ class Machine(Output):
 
     __slots__ = ("_can_close", "_channels", "_close_oks_owed", "_fused_size", "_hot", "_is_server", "_limit",
                  "_proposed_channel_max", "_proposed_frame_max", "_unexpected", "channel_max", "dialect", "heartbeat",
-                 "lost", "max_body_size", "max_staged_size", "role", "spool_threshold", "spools_stages", "state", "version")
+                 "lost", "max_body_size", "max_staged_size", "role", "spool_threshold", "spools_stages", "state",
+                 "strict_framing", "version")
 
     def __init__(self, role: int, version: Version, frame_max: int, channel_max: int, heartbeat: int,
-                 max_body_size: int, spool_threshold: int, dialect: Dialect | None) -> None:
+                 max_body_size: int, spool_threshold: int, dialect: Dialect | None, strict_framing: bool) -> None:
         if role not in (SERVER, CLIENT):
             raise ValueError("role must be SERVER or CLIENT")
         if not FRAME_MIN_SIZE <= frame_max <= 0xFFFFFFFF:
@@ -72,6 +73,7 @@ class Machine(Output):
         self.dialect = dialect
         self.state = states.START
         self.lost = False
+        self.strict_framing = strict_framing
         self._is_server = role == SERVER
         self._can_close = False
         self._channels: dict[int, WireChannel] = {}
@@ -147,9 +149,9 @@ class Machine(Output):
             self._fail(out, number, COMMAND_INVALID, f"{name} on channel {number}", class_id, method_id)
         elif class_id != _CONNECTION and self.state not in states.USABLE:
             self._fail(out, number, COMMAND_INVALID, f"{name} before the connection is open", class_id, method_id)
-        elif name == "channel.open" and channel is None and number > self.channel_max:
-            self._fail(out, number, NOT_ALLOWED, f"channel {number} is above the {self.channel_max} that were agreed",
-                       class_id, method_id)
+        elif name in _OPENS_CHANNEL and channel is None and len(self._channels) >= self.channel_max:
+            self._fail(out, number, NOT_ALLOWED, f"number of open channels has reached the channel-max of"
+                       f" {self.channel_max} that was agreed", class_id, method_id)
         elif class_id != _CONNECTION and channel is None and (
                 states.CHANNEL_CLOSED, states.RECEIVED, name) not in states.CHANNEL:
             self._fail(out, number, CHANNEL_ERROR, f"{name} on channel {number}, which is not open", class_id,
@@ -274,6 +276,14 @@ class Machine(Output):
         self.state = states.FAILED
         self._forget_channels()
         out.append(Error(number, CONNECTION_SCOPE, code, text, class_id, method_id))
+
+    def _fail_framing(self, out: list[Command], number: int, text: str) -> None:
+        """A frame that is none, by its type or its end, for which the specification has no connection.close (0-9-1
+        section 4.2.3)."""
+        self._fail(out, number, FRAME_ERROR, text)
+        if self.strict_framing:
+            self.state = states.CLOSED
+            out[-1] = Error(0, SOCKET_SCOPE, FRAME_ERROR, text)
 
     def _lose(self, out: list[Command], number: int, text: str) -> None:
         """The boundaries of the frames are lost."""

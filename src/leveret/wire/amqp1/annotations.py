@@ -8,6 +8,27 @@ from leveret.wire.amqp1.decode import value_end
 from leveret.wire.amqp1.errors import DecodeError
 
 
+def find_annotation(data: bytes, begin: int, end: int, name: bytes) -> int:
+    """Where the value of an annotation begins, in the annotations section between `begin` and `end`; -1 where it is not
+    there, or the section is no map. DecodeError for one that is cut off. Other values are skipped by their sizes."""
+    if data.find(name, begin, end) < 0:
+        return -1
+    pos = value_end(data, begin + 1, end)  # behind the descriptor
+    code = data[pos]
+    if code != codes.MAP_8 and code != codes.MAP_32:
+        return -1
+    pos += 9 if code == codes.MAP_32 else 3
+    size = len(name)
+    while pos < end:
+        stop = value_end(data, pos, end)
+        after = value_end(data, stop, end)
+        if (data[pos] == codes.SYMBOL_8 or data[pos] == codes.SYMBOL_32) and data.endswith(name, pos, stop) \
+                and stop - pos == size + (2 if data[pos] == codes.SYMBOL_8 else 5):
+            return stop
+        pos = after
+    return -1
+
+
 def reserved_key(data: bytes, begin: int, end: int, allowed: bytes) -> str:
     """The first key, in the annotations section between `begin` and `end`, that is reserved and nobody has to understand:
     a ulong, or a symbol that does not begin with `allowed`. "" where there is none.

@@ -17,7 +17,7 @@ from uuid import UUID as Uuid
 from leveret.wire.amqp1 import codes, messaging, model, security, transactions, transport
 from leveret.wire.amqp1.composite import Composite
 from leveret.wire.amqp1.constants import DECODE_ERROR, INVALID_FIELD
-from leveret.wire.amqp1.decode import MAX_DEPTH, Decoder
+from leveret.wire.amqp1.decode import MAX_DEPTH, NO_LIMIT, Decoder, check_keys
 from leveret.wire.amqp1.encode import (
     encode_binary,
     encode_compound,
@@ -43,14 +43,29 @@ _CLASSES: Final[dict[int, Any]] = {
 }
 _PYTHON_TYPES: Final[list[Any]] = [object, bool, UByte, UShort, UInt, ULong, Timestamp, bytes, str, Symbol, dict, list,
                                    Uuid, Composite]
+# Format codes that the keys of maps may have.
+_SYMBOLS: Final = bytes((codes.SYMBOL_8, codes.SYMBOL_32))
+_TEXTS: Final = _SYMBOLS + bytes((codes.STRING_8, codes.STRING_32))
+_BINARIES: Final = bytes((codes.BINARY_8, codes.BINARY_32))
 _INTEGERS: Final = (model.UBYTE, model.USHORT, model.UINT, model.ULONG, model.TIMESTAMP)
 # What the types of the tables are that are required somewhere and are not composite.
 _MESSAGE_IDS: Final = (ULong, Uuid, bytes, str)
 
 
-def decode_composite(data: bytes, pos: int = 0, end: int = -1) -> tuple[Composite, int]:
-    """The composite value at `pos`, and where it ends. DecodeError when it is none that the tables have."""
-    decoder = Decoder(data, pos, len(data) if end < 0 else end)
+class _States(Decoder):
+    """Reads values that are described by a composite type of the tables as objects of its class."""
+
+    def value(self, depth: int) -> Any:
+        pos = self.pos
+        if pos < self.end and self.data[pos] == codes.DESCRIBED:
+            return _read_described(self, depth)
+        return super().value(depth)
+
+
+def decode_composite(data: bytes, pos: int = 0, end: int = -1, most: int = NO_LIMIT) -> tuple[Composite, int]:
+    """The composite value at `pos`, and where it ends. DecodeError when it is none that the tables have, or consists of
+    more than `most` values."""
+    decoder = Decoder(data, pos, len(data) if end < 0 else end, most)
     composite = read_composite(decoder)
     return composite, decoder.pos
 
@@ -64,9 +79,9 @@ def read_composite(decoder: Decoder) -> Composite:
     raise DecodeError(start, "expected a composite type that AMQP 1.0 defines")
 
 
-def decode_value(data: bytes, pos: int = 0, end: int = -1) -> tuple[Any, int]:
+def decode_value(data: bytes, pos: int = 0, end: int = -1, most: int = NO_LIMIT) -> tuple[Any, int]:
     """As `decode.decode_value`, but a composite type that AMQP 1.0 defines becomes its class. DecodeError."""
-    decoder = Decoder(data, pos, len(data) if end < 0 else end)
+    decoder = Decoder(data, pos, len(data) if end < 0 else end, most)
     value = _read_described(decoder, 0) if decoder.pos < decoder.end and data[pos] == 0 else decoder.value(0)
     return value, decoder.pos
 
@@ -119,8 +134,15 @@ def _read_field(decoder: Decoder, spec: CompositeSpec, field: FieldSpec, depth: 
     """The value of a field, or None."""
     pos = decoder.pos
     kind = field.kind
+    if kind == model.MAP:
+        _check_keys(decoder, spec, field)
     if (kind == model.ANY or kind == model.COMPOSITE) and pos < decoder.end and decoder.data[pos] == codes.DESCRIBED:
         value = _read_described(decoder, depth)
+    elif kind == model.MAP and (field.name == "unsettled" or field.type == "node-properties"):
+        states = _States(decoder.data, pos, decoder.end, decoder.left)
+        value = states.value(depth)
+        decoder.pos = states.pos
+        decoder.left = states.left
     else:
         value = decoder.value(depth)
     if value is None:
@@ -157,23 +179,35 @@ def _plain(pos: int, spec: CompositeSpec, field: FieldSpec, value: Any) -> Any:
     return value
 
 
-def _read_map(pos: int, spec: CompositeSpec, field: FieldSpec, value: Any) -> Any:
-    pairs: list[tuple[Any, Any]] = list(value.items()) if isinstance(value, dict) else value.pairs
+def _check_keys(decoder: Decoder, spec: CompositeSpec, field: FieldSpec) -> None:
+    """Refuse the map at the decoder's position where one of its keys is of a type that the field does not allow; before
+    anything of it is built."""
     if field.symbols:
+        # RabbitMQ's Python client writes the annotations of an outcome with strings as keys.
+        allowed = _TEXTS if field.name == "message_annotations" else _SYMBOLS
+        expected = "symbol"
+    elif field.name == "unsettled":
+        allowed = _BINARIES
+        expected = "delivery-tag"
+    else:
+        return
+    code = check_keys(decoder.data, decoder.pos, decoder.end, allowed)
+    if code >= 0:
+        raise DecodeError(decoder.pos, f"{spec.name}: {field.spec_name}: expected a {expected} as key, not"
+                          f" {codes.TYPES.get(code, 'a described value')}", DECODE_ERROR)
+
+
+def _read_map(pos: int, spec: CompositeSpec, field: FieldSpec, value: Any) -> Any:
+    if field.name == "message_annotations":
+        pairs: list[tuple[Any, Any]] = list(value.items()) if isinstance(value, dict) else value.pairs
         strings = False
         for key, _ in pairs:
-            # RabbitMQ's Python client writes the annotations of an outcome with strings as keys.
-            if field.name == "message_annotations" and type(key) is str and key.isascii():
+            if type(key) is str:
                 strings = True
-            elif not isinstance(key, Symbol):
-                raise _mismatch(pos, spec, field, key, "symbol as key")
+                if not key.isascii():
+                    raise _mismatch(pos, spec, field, key, "symbol as key")
         if strings:
             return {Symbol(key): item for key, item in pairs}
-    if field.name == "unsettled" and None in [pair[0] for pair in pairs]:
-        raise _mismatch(pos, spec, field, None, "delivery-tag as key")
-    if field.name == "unsettled" or field.type == "node-properties":
-        pairs = [(key, from_described(item) if isinstance(item, Described) else item) for key, item in pairs]
-        return dict(pairs) if isinstance(value, dict) else Map(pairs)
     return value
 
 

@@ -1,8 +1,8 @@
 """Decoding of values (types 1.1 to 1.6). What the values are in Python is in `values`.
 
-Hostile octets cost no more than their number: values are nested `MAX_DEPTH` deep at most; sizes and counts are checked
-against the octets that are there before anything is built; and of array elements that take no octets at all, one
-decoding makes `MAX_EMPTY_ELEMENTS`.
+Hostile bytes cost no more than their number: values are nested `MAX_DEPTH` deep at most; sizes and counts are checked
+against the bytes that are there before anything is built; of array elements that take no bytes at all, one decoding
+makes `MAX_EMPTY_ELEMENTS`; and a map becomes a dict only while its keys cannot be chosen so that they collide.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from uuid import UUID as Uuid
 
 from leveret.wire.amqp1 import codes
 from leveret.wire.amqp1.codes import TYPES, WIDTHS
-from leveret.wire.amqp1.constants import DECODE_ERROR
+from leveret.wire.amqp1.constants import DECODE_ERROR, RESOURCE_LIMIT_EXCEEDED
 from leveret.wire.amqp1.encode import encode_value
 from leveret.wire.amqp1.errors import DecodeError
 from leveret.wire.amqp1.values import (
@@ -38,6 +38,10 @@ from leveret.wire.amqp1.values import (
 
 MAX_DEPTH: Final = 64
 MAX_EMPTY_ELEMENTS: Final = 4096
+NO_LIMIT: Final = 1 << 62
+# Keys of one dict whose hashes a peer can compute: all but strings, symbols and binaries, which Python hashes with a
+# secret. A map with more of them is a `Map`.
+MAX_GUESSABLE_KEYS: Final = 32
 
 _U16: Final = struct.Struct(">H").unpack_from
 _U32: Final = struct.Struct(">I").unpack_from
@@ -106,19 +110,69 @@ def content_end(data: bytes, code: int, pos: int, end: int) -> int:
     return stop
 
 
-def decode_value(data: bytes, pos: int = 0, end: int = -1) -> tuple[Any, int]:
-    """The value at `pos`, and where it ends. DecodeError for what is not a value."""
-    decoder = Decoder(data, pos, len(data) if end < 0 else end)
+def check_keys(data: bytes, pos: int, end: int, allowed: bytes) -> int:
+    """The format code of the first key, in the map at `pos`, that is none of `allowed`; -1 where all of them are, or
+    where the value is no map.
+
+    Nothing is decoded. DecodeError for a map that is cut off.
+    """
+    if pos >= end or _SHAPES[data[pos]] != _MAP:
+        return -1
+    code = data[pos]
+    end = content_end(data, code, pos + 1, end)
+    pos += 3 if WIDTHS[code] == codes.ONE_OCTET_SIZE else 9
+    while pos < end:
+        code = data[pos]
+        if code not in allowed:
+            return code
+        pos = value_end(data, value_end(data, pos, end), end)
+    return -1
+
+
+def count_values(data: bytes, pos: int, end: int, most: int) -> int:
+    """How many values the octets consist of, those in lists, maps and arrays included; more than `most` means that there
+    may be more still. Nothing is decoded. DecodeError for what is cut off."""
+    count = 0
+    while pos < end and count <= most:
+        code = data[pos]
+        count += 1
+        shape = _SHAPES[code]
+        if code == codes.DESCRIBED:
+            pos += 1
+        elif shape == _ARRAY:
+            # Its elements have no format codes: of those with others in them, each byte may be one.
+            stop = content_end(data, code, pos + 1, end)
+            wide = WIDTHS[code] == codes.FOUR_OCTET_SIZE
+            begin = pos + (9 if wide else 3)
+            if begin > stop:
+                raise DecodeError(pos, "expected the count of an array")
+            elements = _U32(data, pos + 5)[0] if wide else data[pos + 2]
+            nested = begin >= stop or data[begin] == codes.DESCRIBED or _SHAPES[data[begin]] != _SCALAR
+            count += stop - begin if nested else elements
+            pos = stop
+        elif shape == _SCALAR or code == codes.LIST_0:
+            pos = content_end(data, code, pos + 1, end)
+        else:
+            pos += 9 if WIDTHS[code] == codes.FOUR_OCTET_SIZE else 3
+    return count
+
+
+def decode_value(data: bytes, pos: int = 0, end: int = -1, most: int = NO_LIMIT) -> tuple[Any, int]:
+    """The value at `pos`, and where it ends. DecodeError for what is not a value, or consists of more than `most`."""
+    decoder = Decoder(data, pos, len(data) if end < 0 else end, most)
     value = decoder.value(0)
     return value, decoder.pos
 
 
 class Decoder:
-    """Reads values from the octets between `pos` and `end`; `pos` moves on."""
+    """Reads values from the octets between `pos` and `end`; `pos` moves on, and `left` values may still be read."""
 
-    __slots__ = ("_spare", "data", "end", "pos")
+    __slots__ = ("_spare", "data", "end", "left", "most", "pos")
 
-    def __init__(self, data: bytes, pos: int, end: int) -> None:
+    def __init__(self, data: bytes, pos: int, end: int, most: int = NO_LIMIT) -> None:
+        """At most `most` values are decoded."""
+        self.most = most
+        self.left = most
         self.data = data
         self.pos = pos
         self.end = end
@@ -129,6 +183,9 @@ class Decoder:
         pos = self.pos
         if pos >= self.end:
             raise DecodeError(pos, "expected a value")
+        self.left -= 1
+        if self.left < 0:
+            raise self._too_many()
         code = self.data[pos]
         self.pos = pos + 1
         if code == codes.DESCRIBED:
@@ -137,6 +194,10 @@ class Decoder:
             descriptor = self.value(depth + 1)
             return Described(descriptor, self.value(depth + 1))
         return self._content(code, depth)
+
+    def _too_many(self) -> DecodeError:
+        return DecodeError(self.pos, f"there are more than {self.most} values, which is the most",
+                           RESOURCE_LIMIT_EXCEEDED)
 
     def enter_list(self) -> int:
         """Begins with the list that is the next value: returns its count, and `end` is where the list ends. The caller
@@ -207,11 +268,14 @@ class Decoder:
             raise DecodeError(start, f"expected a map of {count} values, there are {self.end - start} octets")
         pairs: dict[Any, Any] = {}
         plain = True
+        guessable = 0
         for _ in range(count >> 1):
             at = self.pos
             key = self.value(depth)
+            if not isinstance(key, (str, bytes)):
+                guessable += 1
             try:
-                if key in pairs:
+                if guessable > MAX_GUESSABLE_KEYS or key in pairs:
                     plain = False
             except TypeError:
                 plain = False
@@ -224,7 +288,8 @@ class Decoder:
         return self._unusual_map(pairs, (count >> 1) - len(pairs), start, depth)
 
     def _unusual_map(self, begun: dict[Any, Any], count: int, start: int, depth: int) -> Any:
-        """The rest of a map with keys that a dict takes for equal or cannot take, after the pairs in `begun`."""
+        """The rest of a map with keys that a dict takes for equal, cannot take or should not, after the pairs in
+        `begun`."""
         pairs = list(begun.items())
         # Two keys are identical if their types and values are: if they are the same in canonical encoding.
         seen = {encode_value(key) for key in begun}
@@ -259,6 +324,9 @@ class Decoder:
                 raise DecodeError(self.pos, f"arrays have more than {MAX_EMPTY_ELEMENTS} elements without octets")
         elif count > self.end - self.pos:
             raise DecodeError(self.pos, f"expected an array of {count} values, there are {self.end - self.pos} octets")
+        self.left -= count
+        if self.left < 0:
+            raise self._too_many()
         return Array(TYPES[code], [self._content(code, depth) for _ in range(count)], tuple(descriptors))
 
 

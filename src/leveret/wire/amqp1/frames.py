@@ -13,7 +13,7 @@ from leveret.wire.amqp1 import codes
 from leveret.wire.amqp1.composite import Composite, Performative
 from leveret.wire.amqp1.composites import read_composite
 from leveret.wire.amqp1.constants import CONNECTION_FRAMING_ERROR, DECODE_ERROR, MIN_MAX_FRAME_SIZE
-from leveret.wire.amqp1.decode import Decoder
+from leveret.wire.amqp1.decode import NO_LIMIT, Decoder
 from leveret.wire.amqp1.descriptors import DISPOSITION, FLOW, OPEN, TRANSFER
 from leveret.wire.amqp1.errors import DecodeError
 from leveret.wire.amqp1.short import read_disposition, read_flow, read_transfer
@@ -38,6 +38,10 @@ _BEGINNING: Final = 0
 _AMQP_FRAMES: Final = 1
 _SASL_FRAMES: Final = 2
 _NOTHING: Final = 3
+
+# What reading a frame costs that is in none of the short forms, in µs, and bytes of it (as a power of two) that cost 1 µs.
+FRAME_COST: Final = 8
+FRAME_COST_SHIFT: Final = 3
 
 _U32: Final = struct.Struct(">I").unpack_from
 _FRAME: Final = struct.Struct(">IBBH").unpack_from
@@ -98,34 +102,48 @@ class FrameReader:
 
     max_frame_size      what our `open` says; it counts once the peer's `open` has come
     first_frame_size    the limit until then, and of SASL frames; not less than 512
-    buffered            octets of a frame that is not complete yet
+    max_values          values that the performative of one frame may consist of
+    max_cost            of what is read at once, in units of about 1 µs: then the rest waits
+    cost                of what the last call of `receive` has read
+    buffered            bytes that were not read
+    more                whether there are whole frames among them: `receive` has to be called again
     """
 
-    __slots__ = ("_expected", "_limit", "_need", "_pieces", "buffered", "first_frame_size", "max_frame_size")
+    __slots__ = ("_expected", "_limit", "_need", "_rest", "cost", "first_frame_size", "max_cost", "max_frame_size",
+                 "max_values", "more")
 
-    def __init__(self, max_frame_size: int, first_frame_size: int = 8192, header: bool = True) -> None:
+    def __init__(self, max_frame_size: int, first_frame_size: int = 8192, header: bool = True,
+                 max_values: int = NO_LIMIT, max_cost: int = NO_LIMIT) -> None:
         """With `header` false, the protocol header of AMQP has been read by somebody else."""
+        self.max_values = max_values
+        self.max_cost = max_cost
+        self.cost = 0
+        self.more = False
         self.max_frame_size = max(max_frame_size, MIN_MAX_FRAME_SIZE)
         self.first_frame_size = max(first_frame_size, MIN_MAX_FRAME_SIZE)
         self._expected = _BEGINNING if header else _AMQP_FRAMES
         self._limit = self.first_frame_size
-        self._pieces: list[bytes] = []
+        self._rest = bytearray()
         self._need = HEADER_SIZE
-        self.buffered = 0
+
+    @property
+    def buffered(self) -> int:
+        return len(self._rest)
 
     def receive(self, data: bytes) -> list[Performative]:
         """What the octets complete. Never raises; after a `Failure` it returns nothing any more."""
         items: list[Performative] = []
+        self.cost = 0
+        self.more = False
         if self._expected == _NOTHING:
             return items
-        if self.buffered:
-            self._pieces.append(data)
-            self.buffered += len(data)
-            if self.buffered < self._need:
+        if self._rest:
+            self._rest += data
+            if len(self._rest) < self._need:
                 return items
-            data = b"".join(self._pieces)
-            self._pieces = []
-            self.buffered = 0
+            data = bytes(self._rest)
+            self._rest = bytearray()
+        cost = 0
         pos = 0
         end = len(data)
         need = HEADER_SIZE
@@ -159,13 +177,18 @@ class FrameReader:
             performative = _read_short(data, body, stop, channel) if type == AMQP_FRAME else None
             if performative is not None:
                 items.append(performative)
+                cost += 1
             elif not self._frame(data, pos, body, stop, channel, items):
                 return items
+            else:
+                cost += FRAME_COST + (size >> FRAME_COST_SHIFT)
             pos = stop
+            if cost >= self.max_cost and end - pos >= HEADER_SIZE:
+                self.more = True
+                break
+        self.cost = cost
         if pos < end:
-            rest = data[pos:] if pos else data
-            self._pieces.append(rest)
-            self.buffered = len(rest)
+            self._rest += memoryview(data)[pos:]
             self._need = need
         return items
 
@@ -194,7 +217,7 @@ class FrameReader:
                 return False
             items.append(Empty(channel))
             return True
-        decoder = Decoder(data, body, stop)
+        decoder = Decoder(data, body, stop, self.max_values)
         try:
             composite = read_composite(decoder)
             performative = self._checked(composite, body, channel)

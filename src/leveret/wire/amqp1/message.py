@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from leveret.wire.amqp1 import codes
 from leveret.wire.amqp1.composites import decode_composite, decode_value, encode_any, encode_composite
-from leveret.wire.amqp1.decode import Decoder, value_end
+from leveret.wire.amqp1.decode import Decoder, check_keys, value_end
 from leveret.wire.amqp1.descriptors import (
     AMQP_SEQUENCE,
     AMQP_VALUE,
@@ -26,8 +26,10 @@ from leveret.wire.amqp1.errors import DecodeError, EncodeError
 from leveret.wire.amqp1.messaging import Header, Properties
 from leveret.wire.amqp1.sections import ABSENT, Sections
 from leveret.wire.amqp1.short import uint
-from leveret.wire.amqp1.values import Array, Map, Symbol, ULong
+from leveret.wire.amqp1.values import Array, Map, ULong
 
+_STRINGS: Final = bytes((codes.STRING_8, codes.STRING_32))
+_ANNOTATION_KEYS: Final = bytes((codes.SYMBOL_8, codes.SYMBOL_32, codes.ULONG_0, codes.SMALL_ULONG, codes.ULONG))
 _PACK_HEAD: Final = struct.Struct(">BBBBBB").pack
 _PACK_DATA_HEAD: Final = struct.Struct(">BBBBI").pack
 
@@ -69,11 +71,9 @@ def application_properties(sections: Sections) -> Any:
     start = sections.application_properties
     if start == ABSENT:
         return None
-    value = _content(sections.data, start, sections.application_properties_end)
-    for key in value if isinstance(value, dict) else [pair[0] for pair in value.pairs]:
-        if type(key) is not str:
-            raise DecodeError(start, f"application-properties: expected a string as key, not {key!r}")
-    return value
+    _check_keys(sections.data, start, sections.application_properties_end, _STRINGS,
+                "application-properties: expected a string")
+    return _content(sections.data, start, sections.application_properties_end)
 
 
 def body(sections: Sections) -> list[Any]:
@@ -91,11 +91,15 @@ def body(sections: Sections) -> list[Any]:
 def _annotations(data: bytes, start: int, stop: int) -> Any:
     if start == ABSENT:
         return None
-    value = _content(data, start, stop)
-    for key in value if isinstance(value, dict) else [pair[0] for pair in value.pairs]:
-        if not isinstance(key, (Symbol, ULong)):
-            raise DecodeError(start, f"annotations: expected a symbol or ulong as key, not {key!r}")
-    return value
+    _check_keys(data, start, stop, _ANNOTATION_KEYS, "annotations: expected a symbol or ulong")
+    return _content(data, start, stop)
+
+
+def _check_keys(data: bytes, start: int, stop: int, allowed: bytes, expected: str) -> None:
+    """Refuse the map in the section between `start` and `stop` for a key of another type, before anything is built."""
+    code = check_keys(data, value_end(data, start + 1, stop), stop, allowed)
+    if code >= 0:
+        raise DecodeError(start, f"{expected} as key, not {codes.TYPES.get(code, 'a described value')}")
 
 
 def _content(data: bytes, start: int, stop: int) -> Any:

@@ -13,7 +13,7 @@ from typing import Final
 from leveret.wire.amqp1 import codes
 from leveret.wire.amqp1.codes import TYPES, WIDTHS
 from leveret.wire.amqp1.composites import decode_composite
-from leveret.wire.amqp1.constants import DECODE_ERROR
+from leveret.wire.amqp1.constants import DECODE_ERROR, RESOURCE_LIMIT_EXCEEDED
 from leveret.wire.amqp1.decode import Decoder, constructor, content_end, value_end
 from leveret.wire.amqp1.descriptors import (
     AMQP_SEQUENCE,
@@ -29,9 +29,10 @@ from leveret.wire.amqp1.errors import DecodeError
 from leveret.wire.amqp1.messaging import Header
 from leveret.wire.amqp1.specs import SECTIONS
 from leveret.wire.amqp1.specs import TYPES as SPECS
-from leveret.wire.amqp1.values import Symbol, ULong
 
 ABSENT: Final = -1
+# Sections of a message: nobody writes as many, and looking at more takes too long.
+MAX_SECTIONS: Final = 10_000
 # No message has as many octets.
 ENDLESS: Final = 1 << 40
 
@@ -44,6 +45,9 @@ _TYPES: Final[dict[int, str]] = {HEADER: "list", PROPERTIES: "list",
 _CODES: Final[list[bytes]] = [bytes(code for code in range(256) if TYPES.get(code) == _TYPES.get(kind))
                               for kind in range(HEADER, FOOTER + 1)]
 _PROPERTIES_COUNT: Final = 13
+_BY_SYMBOL: Final[dict[bytes, int]] = {name.encode(): number for name, number in SPECS.descriptors.items()}
+# Bytes of an unknown descriptor that an error shows.
+LONGEST_SHOWN: Final = 100
 
 
 class Sections:
@@ -105,6 +109,7 @@ def split(data: bytes, whole: bool = True) -> Sections:
     pos = 0
     end = len(data)
     last = 0
+    repeated = 0
     while pos < end:
         start = pos
         try:
@@ -132,6 +137,9 @@ def split(data: bytes, whole: bool = True) -> Sections:
             break
         if kind <= last or last >= DATA:
             check_order(kind, last, start)
+            repeated += 1
+            if repeated > MAX_SECTIONS:
+                raise too_many_sections(start)
         last = kind
         _note(sections, kind, start, pos, stop)
         pos = stop
@@ -141,6 +149,11 @@ def split(data: bytes, whole: bool = True) -> Sections:
     if sections.rest == ABSENT:
         sections.rest = sections.bare
     return sections
+
+
+def too_many_sections(position: int) -> DecodeError:
+    return DecodeError(position, f"a message has more than {MAX_SECTIONS} sections, which is the most",
+                       RESOURCE_LIMIT_EXCEEDED)
 
 
 def check_order(kind: int, last: int, position: int) -> None:
@@ -200,15 +213,20 @@ def _descriptor(data: bytes, pos: int, end: int) -> int:
     """The numeric descriptor of the section at `pos`."""
     if data[pos] != codes.DESCRIBED:
         raise DecodeError(pos, f"expected a section, not a value with the format code 0x{data[pos]:02x}")
-    stop = value_end(data, pos + 1, end)
-    value = Decoder(data, pos + 1, stop).value(0)
+    start = pos + 1
+    stop = value_end(data, start, end)
+    code = data[start]
     number = 0
-    if isinstance(value, ULong):
-        number = int(value)
-    elif isinstance(value, Symbol):
-        number = SPECS.descriptors.get(value, 0)
+    shown = f"a descriptor of the type {TYPES.get(code, 'described value')}"
+    if code == codes.SMALL_ULONG or code == codes.ULONG or code == codes.ULONG_0:
+        number = int.from_bytes(data[start + 1 : stop], "big")
+        shown = f"0x{number:02x}"
+    elif code == codes.SYMBOL_8 or code == codes.SYMBOL_32:
+        name = data[start + (2 if code == codes.SYMBOL_8 else 5) : stop]
+        number = _BY_SYMBOL.get(name, 0)
+        shown = f"'{name[:LONGEST_SHOWN].decode('ascii', 'replace')}'"
     if number not in _NAMES:
-        raise DecodeError(pos, f"expected a section, not {value!r}")
+        raise DecodeError(pos, f"expected a section, not {shown}")
     return number
 
 

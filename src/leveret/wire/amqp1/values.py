@@ -14,7 +14,8 @@
 
 A plain int is a long and a plain float a double, as Qpid Proton has it. The number classes are ints and floats and
 compare like them: `UInt(1) == 1 == True`. So the keys of a map may be distinct in AMQP and equal in Python; such a map,
-and one with keys that cannot be hashed, is a `Map`, which is a sequence of pairs. The order of pairs counts in both.
+one with keys that cannot be hashed, and one with more than 32 keys other than strings, symbols and binaries (whose hashes
+a peer could choose so that they collide) is a `Map`, which is a sequence of pairs. The order of pairs counts in both.
 
 A float32 that is a signalling NaN becomes a quiet one. Everything else survives decoding and encoding unchanged.
 """
@@ -146,7 +147,7 @@ class Array:
 
 
 class Map:
-    """A map that a dict cannot hold, as a list of pairs in their order."""
+    """A map that a dict cannot or should not hold, as a list of pairs in their order."""
 
     __slots__ = ("pairs",)
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from leveret.wire.amqp1.descriptors import AMQP_SEQUENCE, DATA, FOOTER
 from leveret.wire.amqp1.errors import DecodeError
-from leveret.wire.amqp1.sections import check_order, check_type, section_at
+from leveret.wire.amqp1.sections import MAX_SECTIONS, check_order, check_type, section_at, too_many_sections
 
 # A descriptor that is longer than this is none of a section.
 LONGEST_DESCRIPTOR: Final = 4096
@@ -79,6 +79,8 @@ class Walk:
             self.pending = octets[at:end]
             return False
         check_order(kind, self._last, self._position)
+        if self.sections > MAX_SECTIONS:
+            raise too_many_sections(self._position)
         if kind in (DATA, AMQP_SEQUENCE):
             check_type(kind, self._position, code)
         if kind >= DATA and not self.body_size and kind != FOOTER:

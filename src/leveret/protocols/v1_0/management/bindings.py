@@ -78,6 +78,8 @@ def show(connection: Connection, request: Request) -> Answer:
     source = query["src"]
     destination = query[wanted[0]]
     key = query["key"]
+    connection.check_any(source)
+    connection.check_any(destination)
     return Answer(200, [
         {"source": text_of(source), field: text_of(destination), "binding_key": text_of(key),
          "arguments": shown(binding.arguments),

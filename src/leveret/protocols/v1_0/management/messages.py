@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, unquote
 from leveret.protocols.convert.values import plain, text_of, typed
 from leveret.wire.amqp1 import descriptors, message
 from leveret.wire.amqp1.composites import decode_value
-from leveret.wire.amqp1.errors import DecodeError
+from leveret.wire.amqp1.errors import DecodeError, EncodeError
 from leveret.wire.amqp1.messaging import Properties
 from leveret.wire.amqp1.values import Described, Int, Map
 
@@ -163,7 +163,14 @@ _NAMES: Final[dict[type, str]] = {bool: "true or false", str: "a string", dict: 
 def shown(arguments: dict[str, Any]) -> Any:
     """Arguments for an answer. How wide a number was is not stored; the ones that fit are of type int, as most clients
     write them. RabbitMQ's client for Java finds a binding by comparing its arguments, types included."""
-    return _narrowed(typed(arguments))
+    return {text_of(name): _narrowed(_typed(value)) for name, value in arguments.items()}
+
+
+def _typed(value: Any) -> Any:
+    try:
+        return typed(value, 1)
+    except EncodeError as error:
+        return f"({error})"
 
 
 def _narrowed(value: Any) -> Any:

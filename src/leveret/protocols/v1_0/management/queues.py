@@ -40,6 +40,7 @@ def declare(connection: Connection, request: Request, quoted: str) -> Answer:
 
 def show(connection: Connection, request: Request, quoted: str) -> Answer:
     name = name_in(quoted, "a queue")
+    connection.check_any(name)
     found = connection.vhost.queues.get(name)
     if found is None:
         raise NotFound(f"no queue '{name}' in vhost '{connection.vhost_name}'")

@@ -1,0 +1,254 @@
+"""Long proofs in pieces: each piece has a seed of its own, and the counts of all pieces add up by commit.
+
+    make proof ARGS="power --minutes 25"       one piece of a proof (25 minutes is the most)
+    make proof ARGS=report                     what has been proved so far, by commit
+    make proof ARGS=ci                         a short piece of each that can be split: what `.ci/run` does
+
+Proofs: power (bench/power.py), syscalls (bench/syscalls.py), kill9 (bench/kill9.py), fuzz (bench/fuzz.py), soak
+(bench/soak.py), spark (bench/spark_kills.py). Each piece appends a line of JSON to `build/proof/results.jsonl`. Ends with
+code 1 if something was wrong; the line says what, and with which seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
+
+from bench import fuzz, power, syscalls  # noqa: E402
+from bench.soak import Soak  # noqa: E402
+from tests.faults.crash.disk import Rules  # noqa: E402
+from tests.faults.crash.power import build_library  # noqa: E402
+from tests.faults.crash.rounds import CrashTest, Violation  # noqa: E402
+from tests.faults.power.all import WORKLOADS  # noqa: E402
+from tests.support.broker import LeveretProcess  # noqa: E402
+
+RESULTS = ROOT / "build" / "proof" / "results.jsonl"
+MAX_MINUTES = 25.0
+CI_MINUTES = 2.0
+# What the counts are to reach.
+TARGETS = {
+    "power": dict.fromkeys((f"{name} {rules}" for name in WORKLOADS for rules in Rules), 1000),
+    "syscalls": {"calls failed": 1},
+    "kill9": {"rounds": 1000},
+    "fuzz": dict.fromkeys((f"{protocol} {stage}" for protocol in fuzz.PROTOCOLS for stage in fuzz.STAGES), 10_000_000),
+    "soak": {"seconds": 3600},
+    "spark": {"seconds": 4 * 3600},
+}
+Found = tuple[Counter[str], list[str]]
+"""Counts, and what was wrong."""
+
+
+def prove_power(seed: int, until: float, directory: Path) -> Found:
+    """Each workload in turn, under both sets of rules."""
+    counts: Counter[str] = Counter()
+    wrong: list[str] = []
+    library = build_library(directory)
+    assert library is not None, "a C compiler is needed"
+    turn = 0
+    # A short piece is to come to all of them.
+    points = 50 if until - time.monotonic() > 600 else 5
+    while time.monotonic() < until and not wrong:
+        for name in WORKLOADS:
+            for rules in Rules:
+                if time.monotonic() < until:
+                    done, found = power.run(name, rules, points, seed + turn, directory / str(turn), library, 1.0, until)
+                    counts[f"{name} {rules}"] += done
+                    wrong += found
+        turn += 1
+    return counts, wrong
+
+
+def prove_syscalls(seed: int, until: float, directory: Path) -> Found:
+    library = build_library(directory)
+    assert library is not None, "a C compiler is needed"
+    # Half of the time each for the store alone and for whole brokers.
+    half = (until - time.monotonic()) / 2
+    counts, wrong = syscalls.run(seed, 1, library, half / 60)
+    more, found = syscalls.fail_in_brokers(1 << 30, seed, library, directory, until)
+    return counts + more, wrong + found
+
+
+def prove_kill9(seed: int, until: float, directory: Path) -> Found:
+    counts: Counter[str] = Counter()
+    broker = LeveretProcess(directory / "broker")
+    test = CrashTest(broker, seed, directory / "journal.jsonl")
+
+    class Over(Exception):
+        """The time is up."""
+
+    def progress(test: CrashTest) -> None:
+        counts["rounds"] = test.rounds
+        if time.monotonic() > until:
+            raise Over
+
+    wrong: list[str] = []
+    try:
+        test.run(1 << 30, (0.1, 1.0), progress=progress)
+    except Over:
+        pass
+    except (Violation, AssertionError, RuntimeError) as error:
+        wrong.append(f"{type(error).__name__}: {error}")
+    finally:
+        broker.kill()
+    try:
+        broker.check_log()
+    except AssertionError as error:
+        wrong.append(str(error))
+    counts["messages found again"] = test.model.totals["found"]
+    return counts, wrong
+
+
+def prove_fuzz(seed: int, until: float, directory: Path) -> Found:
+    """Each protocol, before and after authentication, for equal shares of the time."""
+    counts: Counter[str] = Counter()
+    wrong: list[str] = []
+    share = (until - time.monotonic()) / len(fuzz.PROTOCOLS) / len(fuzz.STAGES)
+    for protocol in fuzz.PROTOCOLS:
+        for stage in fuzz.STAGES:
+            found = fuzz.run(protocol, stage, seed, time.monotonic() + share)
+            counts[f"{protocol} {stage}"] += found.frames
+            counts[f"{protocol} {stage}: turns over 20 ms"] += found.slow
+            wrong += found.wrong
+    return counts, wrong
+
+
+def prove_soak(seed: int, until: float, directory: Path) -> Found:
+    """Mixed load and attacks; memory must be flat."""
+    seconds = until - time.monotonic()
+    broker = LeveretProcess(directory / "broker")
+    with broker.start():
+        soak = Soak(broker, seconds, 200, seed, set(), attacks=True)
+        asyncio.run(soak.run())
+        # Memory grows while a broker warms up: a short piece looks for a leak that is fast.
+        flat = soak.verdict(5 if seconds >= 600 else 50)
+    wrong = [*soak.problems, *([] if flat else ["memory grew, or a client was refused"])]
+    try:
+        broker.check_log()
+    except AssertionError as error:
+        wrong.append(str(error))
+    return Counter({"seconds": round(seconds), **soak.counts}), wrong
+
+
+def prove_spark(seed: int, until: float, directory: Path) -> Found:
+    from bench import spark_kills
+
+    begun = time.monotonic()
+    counts: Counter[str] = Counter()
+    wrong: list[str] = []
+    chance = random.Random(seed)
+    while time.monotonic() < until and not wrong:
+        row = chance.choice(spark_kills.ROWS)
+        if not spark_kills.run(row, 10, 5000, random.Random(f"{seed} {row}"), None):
+            wrong.append(f"row {row}")
+        counts[f"kills, {row}"] += 10
+    counts["seconds"] = round(time.monotonic() - begun)
+    return counts, wrong
+
+
+PROOFS: dict[str, Callable[[int, float, Path], Found]] = {
+    "power": prove_power, "syscalls": prove_syscalls, "kill9": prove_kill9, "fuzz": prove_fuzz, "soak": prove_soak,
+    "spark": prove_spark,
+}
+# Those that prove something in two minutes, at the same time because they mostly wait for disks and processes. A soak needs
+# longer to say that memory is flat, Spark to start, and failing system calls to get past the start of a broker.
+CI_PROOFS = (("power", "fuzz", "kill9"),)
+
+
+def results() -> list[dict[str, Any]]:
+    if not RESULTS.exists():
+        return []
+    return [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
+
+
+def commit() -> str:
+    """The commit that is checked out; with `+` when files that count differ from it."""
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    changed = git("status", "--porcelain", "--untracked-files=no")
+    return git("rev-parse", "--short=10", "HEAD") + ("+" if changed else "")
+
+
+def prove(name: str, minutes: float, seed: int | None) -> bool:
+    """One piece; whether all was well."""
+    at = commit()
+    piece = sum(1 for line in results() if line["proof"] == name and line["commit"] == at)
+    if seed is None:
+        seed = random.Random(f"{at} {name} {piece}").randrange(1 << 30)
+    begun = time.monotonic()
+    directory = Path(tempfile.mkdtemp(prefix=f"leveret-proof-{name}-"))
+    counts, wrong = PROOFS[name](seed, begun + minutes * 60, directory)
+    line = {"commit": at, "proof": name, "piece": piece, "seed": seed, "seconds": round(time.monotonic() - begun),
+            "counts": counts, "wrong": [text[:2000] for text in wrong[:20]]}
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    with open(RESULTS, "a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+    print(f"{name}, piece {piece} of {at}, seed {seed}, {line['seconds']} s: "
+          + ", ".join(f"{number} {what}" for what, number in sorted(counts.items())))
+    for text in line["wrong"]:
+        print(f"  WRONG: {text}")
+    if wrong:
+        print(f"  what it left: {directory}")
+    else:
+        shutil.rmtree(directory)
+    return not wrong
+
+
+def prove_for_ci() -> bool:
+    """A short piece of each proof that can be split."""
+    codes: list[int] = []
+    for names in CI_PROOFS:
+        running = [subprocess.Popen([sys.executable, "-m", "bench.proof", name, "--minutes", str(CI_MINUTES)], cwd=ROOT)
+                   for name in names]
+        codes += [process.wait() for process in running]
+    return not any(codes)
+
+
+def report() -> None:
+    """A table of what was proved, by commit."""
+    totals: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    wrong: Counter[tuple[str, str]] = Counter()
+    for line in results():
+        key = line["commit"], line["proof"]
+        totals[key].update(line["counts"])
+        wrong[key] += len(line["wrong"])
+    for (at, name), counts in totals.items():
+        for what, number in sorted(counts.items()):
+            target = TARGETS[name].get(what)
+            print(f"{at:12} {name:9} {number:>12,} {what}" + (f" of {target:,}" if target else ""))
+        print(f"{at:12} {name:9} {wrong[at, name]:>12,} wrong")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("proof", choices=[*PROOFS, "report", "ci"])
+    parser.add_argument("--minutes", type=float, default=MAX_MINUTES)
+    parser.add_argument("--seed", type=int, help="repeats a piece as far as timing allows")
+    given = parser.parse_args()
+    if not 0 < given.minutes <= MAX_MINUTES:
+        parser.error(f"a piece takes at most {MAX_MINUTES:g} minutes; run several")
+    if given.proof == "report":
+        report()
+        return 0
+    if given.proof == "ci":
+        return 0 if prove_for_ci() else 1
+    return 0 if prove(given.proof, given.minutes, given.seed) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""`leveret check`."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import click
+
+from leveret.cli.failed import NOT_ALL, REFUSED, Failed
+from leveret.cli.output import octets, show_json
+
+
+@click.command()
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--config", "config_path", type=click.Path(path_type=Path),
+              help="The broker's config file, if it keeps segments elsewhere.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def check(directory: Path, config_path: Path | None, as_json: bool) -> None:
+    """Verify the data directory DIR of a broker that does not run: the log, sealed segments, staged contents.
+
+    Exit code 0: all of it is what was written; 1: something is damaged or missing; 4: the directory cannot be checked.
+    """
+    from leveret.broker.errors import StorageFailed
+    from leveret.node.checking import DirectoryCheck
+
+    place, options = _place(config_path)
+    found = DirectoryCheck(directory.absolute(), place, options)
+    try:
+        found.run()
+    except StorageFailed as error:
+        raise Failed(str(error), REFUSED) from None
+    if as_json:
+        show_json({"sound": not found.damaged, "damaged": found.damaged, "notes": found.notes, **found.counts})
+    else:
+        for part, counts in found.counts.items():
+            click.echo(f"{part:<10}" + ", ".join(_figure(name, value) for name, value in counts.items()))
+        for note in found.notes:
+            click.echo(f"note      {note}")
+        for text in found.damaged:
+            click.echo(f"DAMAGED   {text}")
+        click.echo(f"{len(found.damaged)} findings" if found.damaged else "everything is what was written")
+    if found.damaged:
+        raise SystemExit(NOT_ALL)
+
+
+def _figure(name: str, value: int) -> str:
+    return octets(value) if name == "octets" else f"{value} {name.replace('_', ' ')}"
+
+
+def _place(config_path: Path | None) -> tuple[str | None, dict[str, Any] | None]:
+    """Where the configuration has segments, and what its file system is told."""
+    if config_path is None:
+        return None, None
+    from leveret.config import ConfigError, load_config
+
+    try:
+        streams = load_config(config_path).streams
+        options = None
+        if streams.storage_options_file is not None:
+            text = Path(streams.storage_options_file).read_text("utf-8")
+            options = json.loads(text) if streams.storage_options_file.endswith(".json") else tomllib.loads(text)
+    except (ConfigError, OSError, ValueError) as error:
+        raise Failed(str(error)) from None
+    return streams.directory, options

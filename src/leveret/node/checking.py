@@ -1,0 +1,186 @@
+"""`leveret check`: whether everything in a data directory is what was written, without a broker."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import zlib
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from leveret.broker import metadata
+from leveret.broker.errors import StorageFailed
+from leveret.broker.segments import Segment
+from leveret.node.segments import DIRECTORY
+from leveret.storage.checksums import decode_text
+from leveret.storage.data_directory import DirectoryLock
+from leveret.storage.presence import LogFiles
+from leveret.storage.sqlite_store import APPLICATION_ID, FORMAT_VERSION
+from leveret.storage.staged import DIRECTORY as STAGED
+from leveret.storage.verification import LogCheck
+
+_LOG: Final = "log-0"
+_PIECE: Final = 1 << 20
+_MALFORMED: Final = (ValueError, KeyError, TypeError, msgspec.MsgspecError)
+
+
+class DirectoryCheck:
+    """Reads a data directory that no broker uses; changes nothing in it, but creates a missing lock file.
+
+    path      the data directory
+    segments  where sealed segments are, a directory or URL; None for those in the data directory
+    options   what fsspec is told besides a URL
+
+    damaged  what is not what was written, or missing; notes: what deserves to be known and is no damage
+    counts   by part of the directory
+    """
+
+    def __init__(self, path: Path, segments: str | None = None, options: dict[str, Any] | None = None) -> None:
+        self.path = path
+        self.segments = segments if segments is not None else str(path / DIRECTORY)
+        self.options = options
+        self.damaged: list[str] = []
+        self.notes: list[str] = []
+        self.counts: dict[str, dict[str, int]] = {}
+
+    def run(self) -> None:
+        """Raises `StorageFailed` if the directory cannot be checked: in use, not a data directory, of a newer format."""
+        files = LogFiles(self.path, _LOG)
+        if not self.path.is_dir():
+            raise StorageFailed(f"there is no directory {self.path}")
+        if not (files.database.exists() or files.wal.exists() or files.marker.exists()):
+            raise StorageFailed(f"{self.path} is not a data directory of leveret: it has no {files.database.name}")
+        lock = DirectoryLock(self.path, f"{_LOG}.lock")
+        try:
+            missing = files.missing()
+            if missing:
+                self.damaged.append(missing)
+            if files.database.exists() and files.database.stat().st_size:
+                self._check_log(files.database)
+        finally:
+            lock.release()
+
+    def _check_log(self, database: Path) -> None:
+        try:
+            definitions = self._read_log(database)
+        except sqlite3.Error as error:
+            self.damaged.append(f"{database}: {error}")
+            return
+        self._check_segments([(key, value) for kind, key, value in definitions if kind == metadata.STREAM_SEGMENT])
+        self._check_staged([(key, value) for kind, key, value in definitions if kind == metadata.STAGED])
+
+    def _read_log(self, database: Path) -> list[tuple[str, str, bytes]]:
+        """Check the log; returns its definitions. Leaves no file beside it.
+
+        SQLite creates a write-ahead log and its index for a read-only connection too, and never removes them: the next
+        start would take the empty one for the one that is missing. `immutable` prevents it; the lock keeps the file
+        unchanged.
+        """
+        wal, index = Path(f"{database}-wal"), Path(f"{database}-shm")
+        options = "mode=ro" if wal.exists() else "mode=ro&immutable=1"
+        had_index = index.exists()
+        connection = sqlite3.connect(f"{database.absolute().as_uri()}?{options}", uri=True)
+        connection.text_factory = decode_text
+        try:
+            return self._read(connection, database)
+        finally:
+            connection.close()
+            if not had_index:
+                index.unlink(missing_ok=True)
+
+    def _read(self, connection: sqlite3.Connection, database: Path) -> list[tuple[str, str, bytes]]:
+        """Check the log; returns its definitions."""
+        tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+        if not tables:
+            return []
+        if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+            raise StorageFailed(f"{database} is a database, but not one of leveret's")
+        version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version > FORMAT_VERSION:
+            raise StorageFailed(f"{database} has format version {version}, and this version of leveret reads up to"
+                                f" {FORMAT_VERSION}; check it with the leveret that wrote it, or a later one")
+        for verdict, in connection.execute("PRAGMA integrity_check(20)"):
+            if verdict != "ok":
+                self.damaged.append(f"{database}: {verdict}")
+        check = LogCheck(connection)
+        self.damaged += [str(finding) for finding in check.run()]
+        self.counts["log"] = check.counts
+        bare = check.counts["rows_without_checksum"]
+        if bare:
+            self.notes.append(f"{bare} rows of an earlier format have no checksum; they get one when they are written anew")
+        return [(kind, decode_text(key), value) for kind, key, value in check.definitions()]
+
+    def _check_segments(self, entries: list[tuple[str, bytes]]) -> None:
+        known: set[str] = set()
+        octets = 0
+        for key, value in entries:
+            try:
+                segment = Segment.unpack(value)
+            except _MALFORMED:
+                continue  # the log has said that this definition is damaged
+            known.add(segment.path)
+            octets += segment.octets
+            why = self._segment_fault(segment)
+            if why:
+                stream = "/".join(metadata.split_key(key)[:2])
+                self.damaged.append(f"segment {segment.path} of stream {stream} (offsets {segment.first} to {segment.last})"
+                                    f" is damaged: {why}")
+        self.counts["segments"] = {"files": len(known), "octets": octets}
+        if "://" not in self.segments:
+            homes = {path.split("/", 1)[0] for path in known}
+            others = sum(str((Path(base) / name).relative_to(self.segments)) not in known for home in homes
+                         for base, _, names in os.walk(Path(self.segments, home)) for name in names)
+            if others:
+                self.notes.append(f"{others} files beside the segments are in no manifest: the broker removes them")
+
+    def _segment_fault(self, segment: Segment) -> str:
+        """What is wrong with the file of a segment; "" if nothing is."""
+        octets = found = 0
+        try:
+            with self._open(segment.path) as file:
+                while piece := file.read(_PIECE):
+                    octets += len(piece)
+                    found = zlib.crc32(piece, found)
+        except FileNotFoundError:
+            return "there is no such file"
+        except Exception as error:  # of whatever kind the file system raises
+            return f"it cannot be read: {error}"
+        if octets != segment.octets:
+            return f"it has {octets} bytes, expected {segment.octets}"
+        if found != segment.crc32:
+            return f"its checksum is {found:08x}, expected {segment.crc32:08x}"
+        return ""
+
+    def _open(self, path: str) -> Any:
+        if "://" not in self.segments:
+            return open(Path(self.segments, path), "rb")
+        # Not at the top: only the extra `segments` brings what URLs need.
+        from leveret.segments import files
+
+        return files.open_file(files.join(self.segments, path), self.options)
+
+    def _check_staged(self, entries: list[tuple[str, bytes]]) -> None:
+        known: set[str] = set()
+        for key, value in entries:
+            try:
+                found = metadata.unpack(value)
+                vhost, user, _, identifier = metadata.split_key(key)
+                name, checkpoints = found["file"], found["checkpoints"]
+            except _MALFORMED:
+                continue
+            known.add(name)
+            needed = max(checkpoints.values(), default=0)
+            try:
+                there = (self.path / STAGED / name).stat().st_size
+            except OSError:
+                there = -1
+            if there < needed:
+                self.damaged.append(f"the staged content '{identifier}' of user '{user}' in vhost '{vhost}' has"
+                                    f" {max(there, 0)} bytes, and {needed} at its last checkpoint")
+        self.counts["staged"] = {"contents": len(known)}
+        directory = self.path / STAGED
+        others = [path.name for path in directory.iterdir() if path.name not in known] if directory.is_dir() else []
+        if others:
+            self.notes.append(f"{len(others)} files in {STAGED} belong to no upload: the broker removes them")

@@ -1,0 +1,217 @@
+"""Who waits for a password check, and who is next: a flood of wrong logins must not delay the right ones.
+
+A check costs about 16 ms of a processor. Few run at a time; the others wait in queues of their address and user, so that
+an address that asks for thousands delays itself. Order: passwords that were right before, then addresses in turn, and of an
+address the newest user and the newest password first, because clients that have waited for long give up. Logins with the
+same user and password share one check. What exceeds a limit is refused, the oldest first.
+
+Wrong passwords in a row never delay a check: right passwords would wait behind the wrong ones of others at the same
+address, and whoever sends enough of them would lock the user out. They delay the answer to the client that was wrong.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+# Passwords of one user that may wait, from one address; and checks in all, from one address and from everywhere.
+MAX_WAITING_PER_USER: Final = 16
+MAX_WAITING_PER_ADDRESS: Final = 1_024
+MAX_WAITING: Final = 4_096
+# After so many wrong passwords in a row of a user from one address, the answer to the next ones waits: first for the
+# shortest time, then for twice as long each time.
+FREE_FAILURES: Final = 5
+MIN_BACKOFF: Final = 0.1
+MAX_BACKOFF: Final = 2.0
+# Seconds without a wrong password after which a user's failures are forgotten, and how many users they are kept of.
+FAILURES_KEPT: Final = 60.0
+MAX_FAILING: Final = 4_096
+
+# One processor is left to the event loop.
+MAX_RUNNING: Final = 2 if (os.cpu_count() or 1) > 2 else 1
+
+
+class TooManyLogins(Exception):
+    """A check that does not take place."""
+
+
+class Waiter:
+    """Who asks for a check: `run` executes it in a thread, `done` gets its result, an exception included."""
+
+    def __init__(self, run: Callable[[Callable[[], Any], Callable[[Any], None]], None], done: Callable[[Any], None],
+                 is_lost: Callable[[], bool]) -> None:
+        self.run = run
+        self.done = done
+        self.is_lost = is_lost
+
+
+class _Check:
+    """One check and everybody who waits for its result."""
+
+    def __init__(self, address: str, name: str, key: bytes, function: Callable[[], Any], waiter: Waiter) -> None:
+        self.address = address
+        self.name = name
+        self.key = key
+        self.function = function
+        self.waiters = [waiter]
+
+
+# The checks of one user from one address that wait, the newest last.
+_Waiting = deque[_Check]
+
+
+class _Failures:
+    """Wrong passwords in a row, and when the last one was."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.last = 0.0
+
+
+class LoginQueue:
+    """One for each server."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, running: int = MAX_RUNNING) -> None:
+        self.waiting = 0
+        self.running = 0
+        self._clock = clock
+        self._most_running = running
+        # Those that wait or run, by key.
+        self._checks: dict[bytes, _Check] = {}
+        self._preferred: deque[_Check] = deque()
+        # By address and user. The next address is the first one; of its users it is the last one.
+        self._addresses: OrderedDict[str, OrderedDict[str, _Waiting]] = OrderedDict()
+        self._sizes: dict[str, int] = {}
+        self._failures: OrderedDict[tuple[str, str], _Failures] = OrderedDict()
+
+    def submit(self, host: str, name: str, key: bytes, function: Callable[[], Any], waiter: Waiter, *,
+               preferred: bool = False) -> None:
+        """Have `function` called in a thread when its turn comes; False from it is a wrong password.
+
+        Args:
+            host: The client's address; one of IPv6 stands for its network of 64 bits.
+            name: The user, or what else is unique.
+            key: What is equal for the same user and password, and for nothing else.
+            function: The check.
+            waiter: Who asks.
+            preferred: Whether the password is known to have been right before.
+        """
+        check = self._checks.get(key)
+        if check is not None:
+            check.waiters.append(waiter)
+            return
+        check = self._checks[key] = _Check(network_of(host), name, key, function, waiter)
+        if preferred:
+            self._preferred.append(check)
+            self.waiting += 1
+        else:
+            self._enqueue(check)
+        self._start()
+
+    def _enqueue(self, check: _Check) -> None:
+        address = check.address
+        users = self._addresses.setdefault(address, OrderedDict())
+        waiting = users.setdefault(check.name, deque())
+        waiting.append(check)
+        users.move_to_end(check.name)
+        self.waiting += 1
+        size = self._sizes[address] = self._sizes.get(address, 0) + 1
+        if len(waiting) > MAX_WAITING_PER_USER:
+            self._refuse(address, check.name, f"{MAX_WAITING_PER_USER} passwords of this user wait for their check")
+        elif size > MAX_WAITING_PER_ADDRESS:
+            self._refuse(address, next(iter(users)), f"{MAX_WAITING_PER_ADDRESS} logins from this address wait for their"
+                                                     " check")
+        elif self.waiting > MAX_WAITING:
+            busiest = max(self._sizes, key=self._sizes.__getitem__)
+            self._refuse(busiest, next(iter(self._addresses[busiest])), f"{MAX_WAITING} logins wait for their check")
+
+    def _refuse(self, address: str, name: str, why: str) -> None:
+        """Refuse the oldest check of a user."""
+        check = self._take(address, name, oldest=True)
+        del self._checks[check.key]
+        for waiter in check.waiters:
+            waiter.done(TooManyLogins(f"{why}, the most that may"))
+
+    def _take(self, address: str, name: str, oldest: bool = False) -> _Check:
+        """The oldest or the newest check of a user, which does not wait any more."""
+        users = self._addresses[address]
+        waiting = users[name]
+        check = waiting.popleft() if oldest else waiting.pop()
+        self.waiting -= 1
+        self._sizes[address] -= 1
+        if not waiting:
+            del users[name]
+        if not users:
+            del self._addresses[address]
+            del self._sizes[address]
+        return check
+
+    # Running
+
+    def _start(self) -> None:
+        while self.running < self._most_running:
+            check = self._next()
+            if check is None:
+                return
+            asking = [waiter for waiter in check.waiters if not waiter.is_lost()]
+            if not asking:
+                del self._checks[check.key]
+                continue
+            self.running += 1
+            asking[0].run(check.function, partial(self._done, check))
+
+    def _next(self) -> _Check | None:
+        if self._preferred:
+            self.waiting -= 1
+            return self._preferred.popleft()
+        if not self._addresses:
+            return None
+        address = next(iter(self._addresses))
+        self._addresses.move_to_end(address)
+        return self._take(address, next(reversed(self._addresses[address])))
+
+    def _done(self, check: _Check, result: Any) -> None:
+        self.running -= 1
+        del self._checks[check.key]
+        if result is False:
+            self._failed((check.address, check.name))
+        elif result is True:
+            self._failures.pop((check.address, check.name), None)
+        for waiter in check.waiters:
+            waiter.done(result)
+        self._start()
+
+    def _failed(self, key: tuple[str, str]) -> None:
+        now = self._clock()
+        failures = self._failures.get(key)
+        if failures is None or now - failures.last > FAILURES_KEPT:
+            failures = self._failures[key] = _Failures()
+        self._failures.move_to_end(key)
+        failures.count += 1
+        failures.last = now
+        if len(self._failures) > MAX_FAILING:
+            self._failures.popitem(last=False)
+
+    def backoff(self, host: str, name: str) -> float:
+        """Seconds for which the answer to a wrong password of this user waits, after its check."""
+        failures = self._failures.get((network_of(host), name))
+        excess = failures.count - FREE_FAILURES if failures is not None else 0
+        return min(MIN_BACKOFF * 2.0 ** min(excess - 1, 10), MAX_BACKOFF) if excess > 0 else 0.0
+
+
+def network_of(host: str) -> str:
+    """What stands for an address: of IPv6 the first 64 bits, for whoever has one of them has all."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return host
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.IPv6Address(int(address) >> 64 << 64))

@@ -1,0 +1,57 @@
+"""TLS between a socket and its protocol, with less memory for each connection than asyncio's own takes."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from asyncio.sslproto import SSLProtocol
+from math import ceil
+from typing import Any, Final
+
+# Of a record of TLS: its type, its version and the size of the rest (RFC 8446 section 5.1).
+RECORD_HEADER: Final = 5
+MAX_RECORD: Final = 16384
+HANDSHAKE: Final = 0x16
+
+INCOMPLETE: Final = 0
+COMPLETE: Final = 1
+WRONG: Final = 2
+
+
+def hello_state(data: bytes) -> int:
+    """Whether `data` begins with a whole record of a handshake, which is where a ClientHello is."""
+    if data[:1] and data[0] != HANDSHAKE:
+        return WRONG
+    if len(data) < RECORD_HEADER:
+        return INCOMPLETE
+    size = int.from_bytes(data[3:RECORD_HEADER], "big")
+    if size > MAX_RECORD:
+        return WRONG
+    return COMPLETE if len(data) >= RECORD_HEADER + size else INCOMPLETE
+
+
+class TlsProtocol(SSLProtocol):
+    """asyncio's TLS, which reads into a buffer that all sockets share.
+
+    Its base class has a buffer of `max_size` bytes for each connection, although nothing stays in it between two reads.
+    """
+
+    max_size = 0
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, protocol: asyncio.BufferedProtocol, context: ssl.SSLContext,
+                 handshake: asyncio.Future[None], timeout: float) -> None:
+        super().__init__(loop, protocol, context, handshake, server_side=True, ssl_handshake_timeout=ceil(timeout))
+
+    def get_buffer(self, n: int) -> Any:
+        """The shared buffer."""
+        self._ssl_buffer_view = self._app_protocol_get_buffer(n)  # type: ignore[attr-defined]
+        return self._ssl_buffer_view
+
+    def feed(self, data: bytes) -> None:
+        """Take what was read before TLS was there."""
+        while data and self._transport is not None and not self._transport.is_closing():
+            room = self.get_buffer(-1)
+            size = min(len(room), len(data))
+            room[:size] = data[:size]
+            self.buffer_updated(size)
+            data = data[size:]

@@ -1,0 +1,118 @@
+"""Checksums of what the log keeps: CRC-32 of rows, chunks, definitions and marks.
+
+The settled column of a row ends with a checksum of its own, its index with two: that of the data, and that of the index
+together with the row's id and the sizes of the other columns. So recovery, which reads no data, checks all that it reads.
+The engine's thread adds them when it writes a row.
+
+A log that was written by format 1 has rows and chunks without checksums, below the ids that `Checksums` names.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+from zlib import crc32
+
+from leveret.storage.batch import ROW_VERSION, RowImage
+
+_NUMBER: Final = struct.Struct("<I")
+# Of the data, and of the index with what `_BOUND` has: row id, sizes of the settled and data columns, checksum of the data.
+_TRAILER: Final = struct.Struct("<II")
+_BOUND: Final = struct.Struct("<QIII")
+_KEYED: Final = struct.Struct("<Q")
+
+
+class RowDamaged(ValueError):
+    """A row or chunk is not what was written."""
+
+
+def decode_text(value: bytes) -> str:
+    """Decode a text column. For connections that read a log: a BLOB that damage has made a text is then a value of the
+    wrong type, and no error of the statement."""
+    return value.decode("utf-8", "surrogateescape")
+
+
+def row_columns(image: RowImage) -> tuple[bytes, bytes, bytes]:
+    """The columns of a row as they are written."""
+    data = b"".join(image.pieces)
+    settled = image.settled
+    if settled:
+        settled += _NUMBER.pack(_keyed_sum(image.id, settled))
+    data_sum = crc32(data)
+    index = image.index
+    return settled, index + _TRAILER.pack(data_sum, _index_sum(image.id, len(settled), len(data), data_sum, index)), data
+
+
+def _keyed_sum(key: int, content: bytes) -> int:
+    return crc32(content, crc32(_KEYED.pack(key)))
+
+
+def _index_sum(row_id: int, settled_size: int, data_size: int, data_sum: int, index: bytes) -> int:
+    return crc32(index, crc32(_BOUND.pack(row_id, settled_size, data_size, data_sum)))
+
+
+def chunk_sum(chunk_id: int, data: bytes) -> int:
+    return _keyed_sum(chunk_id, data)
+
+
+def definition_sum(kind: str, key: bytes, value: bytes) -> int:
+    """Of a row of the metadata."""
+    return crc32(value, crc32(key, crc32(b"%d:%s:%d:" % (len(kind), kind.encode("utf-8", "surrogateescape"), len(key)))))
+
+
+def number_sum(name: str, value: int) -> int:
+    """Of a mark or a fact about the log."""
+    return crc32(f"{name}={value}".encode())
+
+
+class Checksums:
+    """What a log has checksums of: its rows and chunks from these ids on, and those below that have been written anew."""
+
+    __slots__ = ("first_chunk", "first_row")
+
+    def __init__(self, first_row: int, first_chunk: int) -> None:
+        self.first_row = first_row
+        self.first_chunk = first_chunk
+
+    def check_settled(self, row_id: int, settled: bytes) -> None:
+        """Raise `RowDamaged` if the settled column of a row is not what was written."""
+        if not settled or not self._has_sums(row_id, settled, "settlements"):
+            return
+        if len(settled) < 8 or _NUMBER.unpack_from(settled, len(settled) - 4)[0] != _keyed_sum(row_id, settled[:-4]):
+            raise RowDamaged("the checksum of its settlements is wrong")
+
+    def check_index(self, row_id: int, settled_size: int, index: bytes, data_size: int) -> None:
+        """Raise `RowDamaged` if the index is not what was written, or does not belong to the other columns."""
+        if not self._has_sums(row_id, index, "index"):
+            return
+        at = len(index) - _TRAILER.size
+        if at < 24:
+            raise RowDamaged("its index is cut off")
+        data_sum, index_sum = _TRAILER.unpack_from(index, at)
+        if index_sum != _index_sum(row_id, settled_size, data_size, data_sum, index[:at]):
+            raise RowDamaged("the checksum of its index is wrong")
+
+    def check_data(self, row_id: int, index: bytes, data: bytes) -> None:
+        """Raise `RowDamaged` if the data is not what was written. The index was checked."""
+        if self._has_sums(row_id, index, "index") and _TRAILER.unpack_from(index, len(index) - 8)[0] != crc32(data):
+            raise RowDamaged("the checksum of its data is wrong")
+
+    def check_chunk(self, chunk_id: int, data: bytes, found: int | None) -> None:
+        """Raise `RowDamaged` if a chunk of a large body is not what was written."""
+        if found is None:
+            if chunk_id >= self.first_chunk:
+                raise RowDamaged("it has no checksum")
+        elif found != chunk_sum(chunk_id, data):
+            raise RowDamaged("its checksum is wrong")
+
+    def covers(self, row_id: int, index: bytes) -> bool:
+        """Whether a row has checksums."""
+        return self._has_sums(row_id, index, "index")
+
+    def _has_sums(self, row_id: int, column: bytes, what: str) -> bool:
+        """Whether a column has a checksum; `RowDamaged` for one that should and has not."""
+        if len(column) >= 4 and _NUMBER.unpack_from(column, 0)[0] == ROW_VERSION:
+            return True
+        if row_id >= self.first_row:
+            raise RowDamaged(f"its {what} begins with no known version")
+        return False

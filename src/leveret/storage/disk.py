@@ -1,0 +1,137 @@
+"""System calls that decide what is on disk after a power cut, and who may read it.
+
+A file is durable when its content is synced, and so is every directory on the way to it: POSIX lets a file system forget
+the entry of a new file, or of a new directory above it, until that directory was synced. Modes are set by `fchmod`, so
+that they do not depend on the umask.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+PRIVATE_FILE: Final = 0o600
+PRIVATE_DIRECTORY: Final = 0o700
+# The disk is full, or what this user may have of it.
+NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
+# Of directories that cannot be synced, or cannot have changed.
+_NOT_SYNCED: Final = (errno.EINVAL, errno.EOPNOTSUPP, errno.EROFS)
+_PROBE_PIECE: Final = 1 << 20
+
+
+def sync_file(path: str | Path) -> None:
+    """Sync the content of a file."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_directory(path: str | Path) -> None:
+    """Sync the entries of a directory."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NOT_SYNCED:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def sync_directories(path: str | Path, up_to: str | Path) -> None:
+    """Sync a directory and every parent of it up to `up_to`, which is synced too. `path` alone if it is not below that."""
+    current, last = Path(path).absolute(), Path(up_to).absolute()
+    sync_directory(current)
+    if last in current.parents:
+        while current != last:
+            current = current.parent
+            sync_directory(current)
+
+
+def sync_to_root(path: str | Path) -> None:
+    """Sync a directory and all of its parents that this user may read; the others were not made by it."""
+    for directory in (Path(path).absolute(), *Path(path).absolute().parents):
+        with contextlib.suppress(PermissionError):
+            sync_directory(directory)
+
+
+def make_directories(path: str | Path, mode: int = PRIVATE_DIRECTORY) -> None:
+    """Make a directory and the parents that are missing, all with exactly this mode. Does not sync them."""
+    directory = Path(path)
+    if directory.is_dir():
+        return
+    if directory.parent != directory:
+        make_directories(directory.parent, mode)
+    try:
+        os.mkdir(directory, mode)
+    except FileExistsError:
+        if not directory.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory)) from None
+    else:
+        os.chmod(directory, mode)
+
+
+def create_file(path: str | Path, mode: int = PRIVATE_FILE) -> bool:
+    """Create an empty file with exactly this mode; False if it exists already."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
+    except FileExistsError:
+        return False
+    try:
+        os.fchmod(descriptor, mode)
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def write_synced(path: str | Path, content: bytes) -> None:
+    """Write a small private file, and sync it and the directory that it is in."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
+    try:
+        os.fchmod(descriptor, PRIVATE_FILE)
+        view = memoryview(content)
+        while len(view):
+            view = view[os.write(descriptor, view) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    sync_directory(Path(path).parent)
+
+
+def has_no_space(directory: str | Path, size: int) -> bool:
+    """Whether so many bytes cannot be written for want of space, or of quota. For errors that do not say it: SQLite knows
+    ENOSPC, but reports EDQUOT as an I/O error."""
+    probe = Path(directory) / f".space-{os.getpid()}"
+    try:
+        descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
+        try:
+            left = size
+            while left > 0:
+                left -= os.write(descriptor, bytes(min(left, _PROBE_PIECE)))
+            os.fsync(descriptor)  # some file systems count what is written no earlier
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        return error.errno in NO_SPACE
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink()
+    return False
+
+
+def widen(path: str | Path, mode: int) -> None:
+    """Add the bits of a mode that a file or directory of ours lacks."""
+    found = os.stat(path)
+    if found.st_uid == os.geteuid() and found.st_mode & mode != mode:
+        os.chmod(path, stat.S_IMODE(found.st_mode) | mode)
+
+
+def directory_mode(file_mode: int) -> int:
+    """The mode of a directory whose files have this one: whoever may read them may list and pass it."""
+    return PRIVATE_DIRECTORY | file_mode | (file_mode & 0o444) >> 2

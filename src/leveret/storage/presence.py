@@ -1,0 +1,95 @@
+"""Whether the files of a data directory that belong together are all there.
+
+SQLite takes a database without its write-ahead log for a whole one, and makes a new one where there is none: the broker
+would start empty, with the default user. So that is refused while anything says that there was more.
+
+Two things say so. `log-0.marker` is written and synced after the first commit: from then on there is a database. And the
+database says whether it was closed properly: while it was not, it has a write-ahead log, whose directory entry was synced
+before the database said so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+from leveret.storage import disk
+
+# Directories of what the log alone knows the meaning of.
+_DEPENDENT: Final = ("streams", "staged")
+ORPHANED: Final = ".orphaned"
+
+
+class LogFiles:
+    """The files of one log in a data directory. `name` is that of the log, such as `log-0`."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self.directory = directory
+        self.database = directory / f"{name}.sqlite"
+        self.wal = directory / f"{name}.sqlite-wal"
+        self.marker = directory / f"{name}.marker"
+
+    def missing(self) -> str:
+        """What is missing, and what says that it was there; "" if nothing is."""
+        if not _size(self.database):
+            others = self._others()
+            if others:
+                how = "empty" if self.database.exists() else "missing"
+                return f"the database {self.database} is {how}, but {', '.join(others)} {_are(others)} there"
+        elif not self.wal.exists():
+            clean = _was_closed(self.database)
+            if clean is False:
+                return (f"the write-ahead log {self.wal} is missing, and {self.database.name} was not closed properly: what"
+                        " was committed last is in the write-ahead log alone")
+            if clean is None and self.marker.exists():
+                return f"the database {self.database} has no tables, but {self.marker.name} is there"
+        return ""
+
+    def _others(self) -> list[str]:
+        """What would not be there without a database."""
+        found = [self.wal.name] if _size(self.wal) else []
+        if self.marker.exists():
+            found.append(self.marker.name)
+        return found + [name for name in _DEPENDENT if _has_files(self.directory / name)]
+
+    def put_aside(self) -> None:
+        """Keep a write-ahead log that has lost its database: SQLite would delete it."""
+        if not _size(self.database) and _size(self.wal):
+            self.wal.rename(f"{self.wal}{ORPHANED}")
+
+    def mark(self) -> None:
+        """There was a commit: from now on a database must be there."""
+        if not self.marker.exists():
+            disk.write_synced(self.marker, b"leveret keeps its log beside this file\n")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _are(names: list[str]) -> str:
+    return "is" if len(names) == 1 else "are"
+
+
+def _has_files(directory: Path) -> bool:
+    return any(names for _, _, names in os.walk(directory))
+
+
+def _was_closed(database: Path) -> bool | None:
+    """Whether a database that has no write-ahead log was closed properly; None if it does not say."""
+    with contextlib.suppress(sqlite3.Error):
+        connection = sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
+        try:
+            if not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+                return None
+            found = connection.execute("SELECT value FROM state WHERE name = 'clean'").fetchone()
+            return bool(found[0]) if found else True
+        finally:
+            connection.close()
+    return True  # it is no database of ours, or a damaged one: whoever opens it will say so

@@ -1,0 +1,390 @@
+"""Looking at everything that a log holds, and giving up what is damaged.
+
+`LogCheck` reads all rows, chunks, definitions and marks, compares them with their checksums, and follows references.
+`Repair` removes what it found, for an operator who would rather lose that than the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import struct
+from array import array
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from leveret.broker import metadata
+from leveret.broker.log import Log
+from leveret.storage.batch import IndexReader, RowImage, decode_settled, encode_settled, index_head, to_words
+from leveret.storage.checksums import Checksums, decode_text, definition_sum, number_sum, row_columns
+from leveret.storage.records import INDEX, INDEX_SIZE
+from leveret.storage.recovery import Rebuilder, Rebuilt
+from leveret.storage.rows import DEAD, SLOT_BITS, SLOT_MASK
+
+# The facts about a log that always stand in its table `state`.
+STATE: Final = ("clean", "next_row", "first_row", "first_chunk")
+_MALFORMED: Final = (ValueError, IndexError, KeyError, TypeError, struct.error)
+
+ROW: Final = "row"
+CHUNK: Final = "chunk"
+DEFINITION: Final = "definition"
+MARK: Final = "mark"
+FACT: Final = "fact"
+ENTRY: Final = "entry"
+
+# Row ids and sequence numbers that may have been used although nothing says so.
+_GAP: Final = 1_000_000
+
+
+def read_state(connection: sqlite3.Connection) -> Iterator[tuple[str, int]]:
+    """The facts about a log. ValueError for one that is damaged or missing."""
+    missing = set(STATE)
+    for name, value, found in connection.execute("SELECT name, value, crc FROM state"):
+        if not _is_number(name, value, found):
+            raise ValueError(f"the checksum of the fact '{name}' is wrong")
+        missing.discard(name)
+        yield name, value
+    if missing:
+        raise ValueError(f"the fact '{min(missing)}' is missing")
+
+
+def read_metadata(connection: sqlite3.Connection) -> Iterator[tuple[str, bytes, bytes]]:
+    """Kind, key and value of each definition. ValueError for one that is damaged."""
+    for kind, key, value, found in connection.execute("SELECT kind, key, value, crc FROM metadata"):
+        if not _is_definition(kind, key, value, found):
+            raise ValueError(f"the checksum of the definition of {kind} {_shown(key)} is wrong")
+        yield kind, key, value
+
+
+def read_marks(connection: sqlite3.Connection) -> Iterator[tuple[int, int]]:
+    """Queue id and highest sequence number. ValueError for a pair that is damaged."""
+    for queue, seq, found in connection.execute("SELECT queue, seq, crc FROM mark"):
+        if not _is_number(f"mark {queue}", seq, found):
+            raise ValueError(f"the checksum of the highest sequence number of queue {queue} is wrong")
+        yield queue, seq
+
+
+def _is_number(name: object, value: object, found: object) -> bool:
+    """Whether a mark or a fact is what was written. A value of another type may look the same as text."""
+    if not isinstance(name, str) or not isinstance(value, int):
+        return False
+    try:
+        return found == number_sum(name, value)
+    except UnicodeEncodeError:
+        return False
+
+
+def _is_definition(kind: object, key: object, value: object, found: object) -> bool:
+    """Whether a definition is what was written, in the types in which it was."""
+    return (isinstance(kind, str) and isinstance(key, bytes) and isinstance(value, bytes)
+            and found == definition_sum(kind, key, value))
+
+
+def _shown(key: object) -> str:
+    return key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else ascii(key)
+
+
+class Finding:
+    """Something that is not what was written. `kind` and `key` say what; `lost` what it held, as far as known."""
+
+    def __init__(self, kind: str, key: int | str | tuple[str, bytes], why: str, lost: str = "") -> None:
+        self.kind = kind
+        self.key = key
+        self.why = why
+        self.lost = lost
+
+    def __str__(self) -> str:
+        if self.kind == DEFINITION and isinstance(self.key, tuple):
+            kind = self.key[0]
+            shown = kind if isinstance(kind, str) and kind.isprintable() else ascii(kind)
+            name = f"the definition of {shown} {_shown(self.key[1])}"
+        elif self.kind == ENTRY and isinstance(self.key, int):
+            name = f"record {self.key & SLOT_MASK} of row {self.key >> SLOT_BITS}"
+        elif self.kind == MARK:
+            name = f"the highest sequence number of queue {self.key}"
+        else:
+            name = f"{'the ' if self.kind == FACT else ''}{self.kind} {self.key}{' of the log' if self.kind == ROW else ''}"
+        return f"{name} is damaged: {self.why}" + (f"; {self.lost}" if self.lost else "")
+
+
+class LogCheck:
+    """Reads a whole log. `counts` says afterwards how much there was of each kind, and how many rows have no checksum."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+        self.findings: list[Finding] = []
+        self.counts = {"rows": 0, "rows_without_checksum": 0, "messages": 0, "chunks": 0, "definitions": 0}
+        self._names: dict[int, str] | None = None
+        # Format 1 has no checksums.
+        self._summed = connection.execute("PRAGMA user_version").fetchone()[0] > 1
+        self._checksums = Checksums(0, 0)
+
+    def run(self) -> list[Finding]:
+        """Everything that is damaged. sqlite3.Error if the file cannot be read."""
+        if self._summed:
+            self._check_state()
+            self._check_definitions()
+        else:
+            self._checksums = Checksums(1 << 62, 1 << 62)
+            self.counts["definitions"] = self.connection.execute("SELECT count(*) FROM metadata").fetchone()[0]
+        good = self._check_rows()
+        chunks = self._check_chunks()
+        self._check_references(good, chunks)
+        return self.findings
+
+    def definitions(self) -> list[tuple[str, bytes, bytes]]:
+        """Kind, key and value of each definition that is whole."""
+        if not self._summed:
+            return [(kind, key, value) for kind, key, value in self.connection.execute(
+                "SELECT kind, key, value FROM metadata") if isinstance(key, bytes) and isinstance(value, bytes)]
+        return [(kind, key, value) for kind, key, value, found in self.connection.execute(
+            "SELECT kind, key, value, crc FROM metadata") if _is_definition(kind, key, value, found)]
+
+    def finding_of(self, row_id: int, error: Exception) -> Finding:
+        """What is known of a row that is damaged."""
+        index, = self.connection.execute("SELECT entries FROM log WHERE id = ?", (row_id,)).fetchone()
+        try:
+            held = self._contents(index)
+        except _MALFORMED:
+            held = "what was in it is not known"
+        return Finding(ROW, row_id, str(error), held)
+
+    def _check_state(self) -> None:
+        facts: dict[str, int] = {}
+        for name, value, found in self.connection.execute("SELECT name, value, crc FROM state"):
+            if _is_number(name, value, found):
+                facts[name] = value
+            else:
+                self.findings.append(Finding(FACT, name if name in STATE else ascii(name), "its checksum is wrong"))
+        for name in set(STATE) - facts.keys() - {str(finding.key) for finding in self.findings}:
+            self.findings.append(Finding(FACT, name, "it is missing"))
+        # Without these nothing says which rows must have a checksum: those that have one are checked.
+        self._checksums = Checksums(facts.get("first_row", 1 << 62), facts.get("first_chunk", 1 << 62))
+
+    def _check_definitions(self) -> None:
+        for kind, key, value, found in self.connection.execute("SELECT kind, key, value, crc FROM metadata"):
+            self.counts["definitions"] += 1
+            if not _is_definition(kind, key, value, found):
+                self.findings.append(Finding(DEFINITION, (kind, key), "its checksum is wrong"))
+        for queue, seq, found in self.connection.execute("SELECT queue, seq, crc FROM mark"):
+            if not _is_number(f"mark {queue}", seq, found):
+                self.findings.append(Finding(MARK, queue, "its checksum is wrong"))
+
+    def _check_rows(self) -> set[int]:
+        """The ids of the rows that are whole."""
+        good: set[int] = set()
+        checksums = self._checksums
+        for row_id, settled, index, data in self.connection.execute(
+                "SELECT id, settled, entries, data FROM log ORDER BY id"):
+            self.counts["rows"] += 1
+            try:
+                checksums.check_index(row_id, len(settled), index, len(data))
+                reader = IndexReader(index)
+                length = sum(to_words("I", reader.entries)[4::6])
+                if length != len(data):
+                    raise ValueError(f"it has {len(data)} bytes of data, and an index of {length}")
+            except _MALFORMED as error:
+                self.findings.append(Finding(ROW, row_id, str(error), "what was in it is not known"))
+                continue
+            try:
+                checksums.check_data(row_id, index, data)
+                checksums.check_settled(row_id, settled)
+                decode_settled(settled)
+            except _MALFORMED as error:
+                self.findings.append(Finding(ROW, row_id, str(error), self._contents(index)))
+                continue
+            good.add(row_id)
+            self.counts["messages"] += reader.count
+            if not checksums.covers(row_id, index):
+                self.counts["rows_without_checksum"] += 1
+        return good
+
+    def _check_chunks(self) -> set[int]:
+        """The ids of the chunks that are whole."""
+        good: set[int] = set()
+        found_sum = "crc" if self._summed else "NULL"
+        for chunk_id, data, found in self.connection.execute(f"SELECT id, data, {found_sum} FROM chunk"):
+            self.counts["chunks"] += 1
+            try:
+                self._checksums.check_chunk(chunk_id, data, found)
+                good.add(chunk_id)
+            except _MALFORMED as error:
+                self.findings.append(Finding(CHUNK, chunk_id, str(error), "a piece of a large body"))
+        return good
+
+    def _check_references(self, good: set[int], chunks: set[int]) -> None:
+        """Entries whose messages, and messages whose bodies, are not there or not whole."""
+        rebuilder = Rebuilder(Log())
+        for row_id, settled, index_size, data_size in self.connection.execute(
+                "SELECT id, settled, length(entries), length(data) FROM log ORDER BY id"):
+            if row_id in good:
+                rebuilder.settled(row_id, settled, index_size, data_size)
+            else:
+                with contextlib.suppress(*_MALFORMED):
+                    self._checksums.check_settled(row_id, settled)
+                    decode_settled(settled)
+                    rebuilder.settled(row_id, settled, index_size, data_size)
+        rebuilder.resolve_settled()
+        try:
+            for row_id, index, data_size in self.connection.execute(
+                    "SELECT id, entries, length(data) FROM log ORDER BY id"):
+                if row_id in good:
+                    rebuilder.index(row_id, index, data_size)
+            dangling = self._bodiless(rebuilder, chunks)
+            rebuilder.finish(Rebuilt())
+        except _MALFORMED as error:
+            self.findings.append(Finding(FACT, "index", str(error)))
+            return
+        for place in sorted({*dangling, *rebuilder.dangling}):
+            index, = self.connection.execute("SELECT entries FROM log WHERE id = ?", (place >> SLOT_BITS,)).fetchone()
+            fields = INDEX.unpack_from(IndexReader(index).entries, INDEX_SIZE * (place & SLOT_MASK))
+            self.findings.append(Finding(ENTRY, place, "its message is missing or damaged",
+                                         f"message {fields[0]} of {self._queue(fields[1])}"))
+
+    def _bodiless(self, rebuilder: Rebuilder, chunks: set[int]) -> list[int]:
+        """The live entries that stand with their message, if its body is not whole. All such messages count as lost."""
+        dangling: list[int] = []
+        for row_id, row in rebuilder.rows.items():
+            if row.links is None:
+                continue
+            for slot, (first, last) in row.links.chunks.items():
+                if not chunks.issuperset(range(first, last + 1)):
+                    rebuilder.lost.add(row_id << SLOT_BITS | slot)
+                    if row.slots[slot] != DEAD:
+                        dangling.append(row_id << SLOT_BITS | slot)
+        return dangling
+
+    def _contents(self, index: bytes) -> str:
+        """What a row holds, by its index."""
+        reader = IndexReader(index)
+        seqs = to_words("Q", reader.entries)[0::3]
+        found: dict[int, list[int]] = {}
+        for queue, seq in zip(to_words("I", reader.entries)[2::6], seqs, strict=True):
+            if queue:
+                found.setdefault(queue, []).append(seq)
+        if not found:
+            return "it held no message"
+        return "it held " + ", ".join(f"{len(held)} of {self._queue(queue)} (sequence {min(held)} to {max(held)})"
+                                      for queue, held in sorted(found.items()))
+
+    def _queue(self, queue_id: int) -> str:
+        """What a queue is called."""
+        if self._names is None:
+            self._names = {}
+            for key, value in self.connection.execute("SELECT key, value FROM metadata WHERE kind = ?", (metadata.QUEUE,)):
+                with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, msgspec.MsgspecError):
+                    vhost, name = metadata.split_key(key.decode("utf-8", "surrogateescape"))
+                    self._names[metadata.unpack(value)["id"]] = f"queue '{name}' in vhost '{vhost}'"
+        return self._names.get(queue_id, f"queue {queue_id}")
+
+
+def _text(value: object) -> str:
+    """A kind or a key of a definition, whatever damage has made of it."""
+    if isinstance(value, bytes):
+        return decode_text(value)
+    return value if isinstance(value, str) else ""
+
+
+class Repair:
+    """Removes what a `LogCheck` found. The caller begins and ends the transaction."""
+
+    def __init__(self, connection: sqlite3.Connection, findings: list[Finding]) -> None:
+        self.connection = connection
+        self.findings = findings
+        self.dropped: list[tuple[str, str]] = []
+
+    def run(self) -> list[tuple[str, str]]:
+        """Returns kinds and keys of the definitions that are gone."""
+        next_row = self._next_row()
+        lost: dict[int, list[int]] = {}
+        for finding in self.findings:
+            key = finding.key
+            if finding.kind == ROW and isinstance(key, int):
+                self._drop_row(key)
+            elif finding.kind == CHUNK:
+                self.connection.execute("DELETE FROM chunk WHERE id = ?", (key,))
+            elif finding.kind == DEFINITION and isinstance(key, tuple):
+                self.dropped.append((_text(key[0]), _text(key[1])))
+            elif finding.kind == ENTRY and isinstance(key, int):
+                lost.setdefault(key >> SLOT_BITS, []).append(key & SLOT_MASK)
+            elif finding.kind == MARK and isinstance(key, int):
+                self._raise_mark(key)
+        if self.dropped:
+            self._rewrite_definitions()
+        if lost:
+            words: array[int] = array("I")
+            for row_id, slots in lost.items():
+                words.extend((row_id & 0xFFFFFFFF, row_id >> 32, len(slots), *slots))
+            self._insert(RowImage(next_row, encode_settled(words), index_head(0, 0, 0, 0), []))
+            next_row += 1
+        facts = {"clean": 0, "next_row": next_row}
+        if any(finding.kind == FACT for finding in self.findings):
+            # Nothing says any more which rows must have a checksum: those that were written so far need none.
+            facts |= {"first_row": next_row, "first_chunk": self._next_chunk()}
+        self._rewrite_facts(facts)
+        return self.dropped
+
+    def _rewrite_definitions(self) -> None:
+        """Write all that are whole anew: one whose kind or key has changed may not be where a statement looks for it."""
+        rows = self.connection.execute("SELECT kind, key, value, crc FROM metadata")
+        whole = [row for row in rows if _is_definition(*row)]
+        self.connection.execute("DELETE FROM metadata")
+        self.connection.executemany("INSERT OR REPLACE INTO metadata VALUES (?, ?, ?, ?)", whole)
+
+    def _rewrite_facts(self, changed: dict[str, int]) -> None:
+        """Likewise, with these values, and without the fact that a row is damaged."""
+        facts = {name: value for name, value, found in self.connection.execute("SELECT name, value, crc FROM state")
+                 if _is_number(name, value, found) and name in STATE}
+        self.connection.execute("DELETE FROM state")
+        self.connection.executemany("INSERT INTO state VALUES (?, ?, ?)", [
+            (name, value, number_sum(name, value)) for name, value in (facts | changed).items()])
+
+    def _next_row(self) -> int:
+        """An id that no row has, and that nothing names: settlements of an old row must not hit a new one."""
+        highest = 0
+        for row_id, settled in self.connection.execute("SELECT id, settled FROM log"):
+            highest = max(highest, row_id)
+            with contextlib.suppress(*_MALFORMED):
+                words = decode_settled(settled)
+                at = 0
+                while at < len(words):
+                    highest = max(highest, words[at] | words[at + 1] << 32)
+                    at += 3 + words[at + 2]
+        reserved = dict(self.connection.execute("SELECT name, value FROM state")).get("next_row", 0)
+        damaged = any(finding.kind == FACT for finding in self.findings)
+        return highest + _GAP if damaged else max(highest + 1, reserved)
+
+    def _next_chunk(self) -> int:
+        highest: int = self.connection.execute("SELECT max(id) FROM chunk").fetchone()[0] or 0
+        return highest + 1
+
+    def _drop_row(self, row_id: int) -> None:
+        """Its settlements stay if they are whole: otherwise the messages that they name come again."""
+        settled, = self.connection.execute("SELECT settled FROM log WHERE id = ?", (row_id,)).fetchone() or (b"",)
+        self.connection.execute("DELETE FROM log WHERE id = ?", (row_id,))
+        with contextlib.suppress(*_MALFORMED):
+            Checksums(0, 0).check_settled(row_id, settled)
+            words = decode_settled(settled)
+            if words:
+                self._insert(RowImage(row_id, encode_settled(words), index_head(0, 0, 0, 0), []))
+
+    def _raise_mark(self, queue: int) -> None:
+        """The highest sequence number that may have been used; its value may be what is damaged."""
+        seq, = self.connection.execute("SELECT seq FROM mark WHERE queue = ?", (queue,)).fetchone() or (0,)
+        highest = 0
+        for index, in self.connection.execute("SELECT entries FROM log"):
+            with contextlib.suppress(*_MALFORMED):
+                reader = IndexReader(index)
+                for number, found in zip(to_words("Q", reader.entries)[0::3], to_words("I", reader.entries)[2::6],
+                                         strict=True):
+                    if found == queue:
+                        highest = max(highest, number)
+        if not isinstance(seq, int) or not highest <= seq <= highest + (1 << 48):
+            seq = highest + _GAP
+        self.connection.execute("INSERT OR REPLACE INTO mark VALUES (?, ?, ?)",
+                                (queue, seq, number_sum(f"mark {queue}", seq)))
+
+    def _insert(self, image: RowImage) -> None:
+        self.connection.execute("INSERT INTO log VALUES (?, ?, ?, ?)", (image.id, *row_columns(image)))

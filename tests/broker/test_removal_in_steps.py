@@ -1,0 +1,113 @@
+"""What is done to a queue in steps, and the purge or deletion that comes in between."""
+
+from __future__ import annotations
+
+import pytest
+
+from leveret.broker.broker import VhostSettings
+from leveret.broker.queues import paging
+from leveret.broker.queues.base import Queue
+from tests.broker.support import Taker, World
+
+MANY = 5_000
+
+
+def dropping(world: World) -> tuple[Queue, Queue]:
+    """A queue that drops expired entries in steps, and where they go."""
+    dead = world.queue("dead")
+    queue = world.queue(dead_letter_exchange="", dead_letter_routing_key="dead")
+    for number in range(MANY):
+        world.push(queue, str(number), ttl=5)
+    world.end_turn()
+    world.clock.time += 1000
+    Taker(queue)
+    world.end_turn()
+    assert queue.frozen and 0 < dead.ready_count < MANY
+    return queue, dead
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_what_is_purged_or_deleted_does_not_expire_as_well(deleted: bool) -> None:
+    world = World()
+    queue, dead = dropping(world)
+    expired = dead.ready_count
+    count = world.vhost.delete_queue("q", None) if deleted else queue.purge()
+    assert count == MANY - expired
+    world.run()
+    assert dead.ready_count == expired
+    assert queue.memory == 0 and queue.ready_count == 0 and not queue.frozen
+
+
+def test_what_comes_after_a_purge_is_handed_out() -> None:
+    world = World()
+    queue, _ = dropping(world)
+    taker = next(iter(queue.consumers))
+    assert isinstance(taker, Taker)
+    queue.purge()
+    world.push(queue, "later")
+    world.run()
+    assert taker.bodies() == ["later"]
+
+
+def moving(world: World) -> Queue:
+    """A deleted queue of a strict vhost, whose entries become dead letters in steps."""
+    vhost = world.broker.add_vhost("v", VhostSettings(strict=True))
+    vhost.declare_queue("dead", None)
+    queue = vhost.declare_queue("q", None, durable=True, arguments={
+        "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+    for number in range(MANY):
+        queue.push(world.message(str(number), key="q", persistent=True))
+    world.end_turn()
+    vhost.delete_queue("q", None)
+    assert vhost.remains and 0 < vhost.queues["dead"].ready_count < MANY
+    return queue
+
+
+def test_a_vhost_can_go_while_dead_letters_of_a_deleted_queue_are_made(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    queue = moving(world)
+    world.broker.remove_vhost("v")
+    world.run()
+    assert not caplog.records
+    assert not queue.vhost.remains and queue.memory == 0
+    assert not world.held_log.kept and not any(kind == "remains" for kind, _ in world.held_log.metadata)
+
+
+def test_dead_letters_of_a_deleted_queue_are_made_by_one_job(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    vhost = world.vhost
+    world.broker.add_vhost("/", VhostSettings(strict=True))
+    dead = world.queue("dead")
+    queue = world.queue(durable=True, dead_letter_exchange="", dead_letter_routing_key="dead")
+    for number in range(MANY):
+        world.push(queue, str(number), persistent=True)
+    world.end_turn()
+    backlog = queue.backlog
+    world.broker.page_above = queue.memory // 2
+    world.broker.page_down()
+    world.run()
+    assert backlog.chunks and len(backlog.head) > 500
+    # A read is under way when the queue is deleted.
+    paging.load(queue, backlog)
+    vhost.delete_queue("q", None)
+    world.run()
+    assert not caplog.records
+    assert world.contents(dead) == [str(number) for number in range(MANY)]
+    assert not vhost.remains and queue.memory == 0
+
+
+def test_a_failure_at_the_end_of_a_removal_does_not_keep_the_others_waiting() -> None:
+    world = World()
+    queue = world.queue()
+    for number in range(MANY):
+        world.push(queue, str(number))
+    queue.purge()
+    done: list[int] = []
+
+    def fail() -> None:
+        raise ValueError
+
+    assert world.broker.jobs.removals.after(fail)
+    assert world.broker.jobs.removals.after(lambda: done.append(1))
+    world.run()
+    assert done == [1] and not world.broker.jobs.removals.pending

@@ -1,0 +1,68 @@
+"""Heartbeats of the client: one leaves every half interval of an idle connection, whatever happens to one of them."""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from leveret.client.aio.connection import Connection
+from tests.server.test_periodic import Loop
+
+INTERVAL = 8.0
+
+
+class Idle:
+    """A connection without a server, over a clock that the test moves. `sent` has the times at which bytes left."""
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self.sent: list[float] = []
+        self.waiting = b""
+        self.error: Exception | None = None
+        self.connection: Any = object.__new__(Connection)
+        self.connection._loop = self.loop
+        self.connection._ticking = None
+        self.connection._sent = self.connection._heard = self.loop.now
+        engine = SimpleNamespace(heartbeat=INTERVAL, send_heartbeat=self._heartbeat)
+        self.connection.core = SimpleNamespace(engine=engine, silence=0.0, to_send=self._to_send)
+        transport = SimpleNamespace(write=lambda data: self.sent.append(self.loop.now))
+        self.connection.stream = SimpleNamespace(transport=transport)
+
+    def _heartbeat(self) -> None:
+        if self.error is not None:
+            raise self.error
+        self.waiting = b"heartbeat"
+
+    def _to_send(self) -> bytes:
+        data, self.waiting = self.waiting, b""
+        return data
+
+    def longest_silence(self, begin: float) -> float:
+        return max(second - first for first, second in itertools.pairwise([begin, *self.sent, self.loop.now]))
+
+
+@pytest.mark.parametrize("after", [0.0, 0.5, 1.75, 2.0, 3.25])
+def test_one_leaves_every_half_interval(after: float) -> None:
+    idle = Idle()
+    begin = idle.loop.now
+    idle.connection._tick()
+    idle.loop.run(after)
+    idle.waiting = b"a publish"
+    idle.connection._write()
+    idle.loop.run(20 * INTERVAL)
+    assert idle.longest_silence(begin) <= INTERVAL / 2
+    assert len(idle.sent) <= 41
+
+
+def test_they_go_on_after_an_exception() -> None:
+    idle = Idle()
+    idle.error = ValueError("no")
+    idle.connection._tick()
+    with pytest.raises(ValueError, match="no"):
+        idle.loop.run(INTERVAL)
+    idle.error = None
+    idle.loop.run(INTERVAL)
+    assert idle.sent

@@ -1,0 +1,192 @@
+"""Recordings of runs, and the brokers that start at points of them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from leveret import Broker as Embedded
+from leveret.management.control_client import call
+from leveret.node.errors import StartFailed
+from tests.faults.crash.disk import MARK, Machine, Record, Recording, Rules
+from tests.faults.crash.power import recorded
+from tests.faults.power.workload import Event, Journal, Survivor, Workload
+from tests.support.broker import LeveretProcess
+
+# A disk that takes this long for each sync leaves more unsynced.
+SYNC_US = 2000
+# One point of so many is checked with a broker process of its own.
+PROCESS_EVERY = 50
+# How a phase of a recording ends.
+ENDS = ("kill", "kill", "stop")
+
+
+class Taken(NamedTuple):
+    """A recording: the log, the directory that it is about, and what was wrong while it was made."""
+
+    log: Path
+    disk: Path
+    wrong: list[str]
+
+
+def take(workload: Workload, directory: Path, library: Path, chance: random.Random, phases: int, seconds: float,
+         faults: dict[str, str] | None = None, ends: tuple[str, ...] = ENDS) -> Taken:
+    """Run the workload in a directory that is empty at first, in phases that end by kill -9 or SIGTERM.
+
+    faults  what the library is told of calls that fail; otherwise syncs are slow
+    ends    how phases may end: "kill" or "stop"
+    """
+    disk, log = directory / "disk", directory / "recording.log"
+    disk.mkdir(parents=True)
+    environment = recorded(library, disk, log) | (faults or {
+        "FAULT_AT": "1", "FAULT_COUNT": str(1 << 60), "FAULT_CALLS": "s", "FAULT_SLEEP_US": str(SYNC_US)})
+    process = LeveretProcess(directory, config=workload.config, environment=environment, data_dir=disk / "data")
+    journal = Journal(log)
+    wrong: list[str] = []
+    try:
+        for _ in range(phases):
+            process.start()
+            end = process.stop if chance.choice(ends) == "stop" else process.kill
+
+            def finish(end: Callable[[], None] = end) -> None:
+                journal.ending = True
+                end()
+
+            journal.ending = False
+            timer = threading.Timer(chance.uniform(0.5, 1.5) * seconds, finish)
+            wrong += workload.run(process, journal, timer.start)
+            timer.join()
+        process.check_log()
+    finally:
+        process.kill()
+        journal.close()
+    return Taken(log, disk, wrong)
+
+
+def unrecorded(taken: Taken) -> list[str]:
+    """Files that are not what the recording makes of them: the recorder has missed something."""
+    machine = Machine(taken.disk)
+    for record in Recording(taken.log):
+        machine.do(record)
+    found = {}
+    for base, names, files in os.walk(machine.root):
+        found.update({os.path.join(base, name): None for name in names})
+        found.update({path: Path(path).read_bytes() for name in files if os.path.isfile(path := os.path.join(base, name))})
+    made = machine.visible()
+    return sorted(path for path in found.keys() | made.keys() if found.get(path, b"") != made.get(path, b"")
+                  and not path.endswith("-shm"))
+
+
+def moments(records: list[Record], count: int, chance: random.Random) -> list[int]:
+    """Numbers of records before which the power goes: half of them anywhere, the others beside syncs and directory
+    operations. Sorted; in order of time."""
+    anywhere = [number for number, record in enumerate(records) if record.operation != MARK]
+    beside = [number + after for number, record in enumerate(records) if record.operation in b"SDYKURLT"
+              for after in (0, 1, 2)]
+    return sorted(chance.choice(beside if chance.random() < 0.5 else anywhere) for _ in range(count))
+
+
+class Point(NamedTuple):
+    """One power cut: before which record, and what is wrong with the broker that started then."""
+
+    number: int
+    record: int
+    wrong: list[str]
+
+
+def check(workload: Workload, taken: Taken, rules: Rules, count: int, chance: random.Random,
+          scratch: Path, until: float = float("inf"), lying: bool = False) -> Iterator[Point]:
+    """Cut the power at points of a recording, and start a broker on each; until a time of the monotonic clock.
+
+    lying  syncs did nothing, as on a disk that lies about them
+    """
+    records = list(Recording(taken.log))
+    machine = Machine(taken.disk, lying)
+    events: list[Event] = []
+    done = 0
+    for number, moment in enumerate(moments(records, count, chance)):
+        if time.monotonic() > until:
+            return
+        for record in records[done:moment]:
+            machine.do(record)
+            if record.operation == MARK:
+                events.append(json.loads(record.data))
+        done = max(done, moment)
+        target = scratch / f"point-{number}"
+        target.mkdir(parents=True)
+        machine.cut(target, rules, chance)
+        wrong = start(workload, target, list(events), process=number % PROCESS_EVERY == PROCESS_EVERY - 1)
+        if wrong:
+            (target / "events.json").write_text(json.dumps(events))
+        else:
+            shutil.rmtree(target)
+        yield Point(number, moment, wrong)
+
+
+class _Errors(logging.Handler):
+    """Collects what the broker reports as an error."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(f"logged: {record.getMessage()}")
+
+
+def start(workload: Workload, directory: Path, events: list[Event], process: bool) -> list[str]:
+    """Start a broker on what is left in a directory, and check it. `process`: in a process of its own."""
+    if process:
+        return _in_process(workload, directory, events)
+    config = directory / "leveret.toml"
+    config.write_text(workload.config, encoding="utf-8")
+    errors = _Errors()
+    log = logging.getLogger("leveret")
+    log.addHandler(errors)
+    try:
+        with Embedded(data_dir=directory / "data", config=config) as running:
+            def ask(name: str, /, **arguments: Any) -> Any:
+                return running._thread.run(running._node.call(name, **arguments))
+
+            wrong = _checked(workload, Survivor(running.host, running.port, ask), events)
+    except StartFailed as error:
+        wrong = [f"it does not start: {error}"]
+    finally:
+        log.removeHandler(errors)
+    return wrong + errors.texts
+
+
+def _in_process(workload: Workload, directory: Path, events: list[Event]) -> list[str]:
+    broker = LeveretProcess(directory, config=workload.config)
+    try:
+        broker.start()
+    except RuntimeError as error:
+        return [f"it does not start: {error}"]
+    try:
+        def ask(name: str, /, **arguments: Any) -> Any:
+            return call(broker.data_dir, name, arguments)
+
+        wrong = _checked(workload, Survivor(broker.host, broker.port, ask), events)
+        broker.stop()
+        broker.check_log()
+    except AssertionError as error:
+        wrong = [str(error)]
+    finally:
+        broker.kill()
+    return wrong
+
+
+def _checked(workload: Workload, broker: Survivor, events: list[Event]) -> list[str]:
+    try:
+        return workload.check(broker, events)
+    except Exception as error:
+        # A queue that should be there, a closed connection, an answer that did not come.
+        return [f"{type(error).__name__}: {error}"]

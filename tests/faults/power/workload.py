@@ -1,0 +1,84 @@
+"""What the workloads share: the journal of their clients, and the brokers that they look at afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.faults.crash.disk import marker
+from tests.support.broker import Broker, LeveretProcess, basic_config
+
+Event = list[Any]
+
+
+class Journal:
+    """Writes what clients do into the recording of the files' operations, where it stands in the order of both.
+
+    A client writes that it is going to do something before it does it, and that it has an answer before it does anything
+    else.
+
+    ending  whether the broker is about to be killed or stopped
+    """
+
+    def __init__(self, log: Path) -> None:
+        self.ending = False
+        self._file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def __call__(self, *event: Any) -> None:
+        os.write(self._file, marker(json.dumps(event).encode()))
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+class Survivor(Broker):
+    """A broker that was started on what a power cut left, and its operators' calls."""
+
+    def __init__(self, host: str, port: int, call: Callable[..., Any]) -> None:
+        super().__init__(host, port)
+        self.call = call
+
+
+class Workload(ABC):
+    """Clients of one kind. What they do follows from the seed as far as timing allows; `check` knows only the events of the
+    journal."""
+
+    config = basic_config()
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    @abstractmethod
+    def run(self, process: LeveretProcess, journal: Journal, started: Callable[[], None]) -> list[str]:
+        """Work until the broker has gone; what was wrong while it ran.
+
+        started  called when the work begins, some time after which the broker is killed
+        """
+
+    @abstractmethod
+    def check(self, broker: Survivor, events: list[Event]) -> list[str]:
+        """What is wrong with a broker, if its clients have written these events."""
+
+
+def in_threads(journal: Journal, *clients: Callable[[], None]) -> list[str]:
+    """Run clients until their broker ends; what they ended with before it did."""
+    wrong: list[str] = []
+
+    def run(client: Callable[[], None]) -> None:
+        try:
+            client()
+        except Exception as error:
+            if not journal.ending:
+                wrong.append(f"{type(error).__name__}: {error}")
+
+    threads = [threading.Thread(target=run, args=(client,)) for client in clients]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return wrong

@@ -1,0 +1,120 @@
+"""Heartbeats (0-9 and 0-9-1) and empty frames (1.0): something leaves in every half interval."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.broker.support import Clock
+from tests.protocols.support import Client, Site
+from tests.protocols.v0_9.support import Client as Client09
+from tests.protocols.v1_0.support import Client as Client10
+
+# Seconds.
+INTERVAL = 4
+STEP = 10
+
+
+class Idle:
+    """Moves the time of a site's timers, and notes when the peer was sent something."""
+
+    def __init__(self, site: Site) -> None:
+        self.timers = site.broker.timers = Clock()
+        self.site = site
+        self.sent: list[int] = []
+        self.peer: Any = None
+
+    @property
+    def now(self) -> int:
+        return self.timers.time
+
+    def advance(self, milliseconds: int) -> None:
+        until = self.now + milliseconds
+        while self.now < until:
+            self.timers.time += STEP
+            self.timers.run(self.now)
+            self.site.run()
+            self.note()
+
+    def note(self) -> None:
+        if self.peer.written:
+            self.sent.append(self.now)
+            self.peer.written.clear()
+
+    def longest_silence(self) -> int:
+        times = [*self.sent, self.now]
+        return max(second - first for first, second in itertools.pairwise(times))
+
+
+def open_0_9_1(site: Site) -> Any:
+    client = Client(site)
+    engine = client.engine
+    engine.heartbeat = INTERVAL
+    client.run()
+    client.take("connection.start")
+    engine.send(0, "connection.start-ok", {"client_properties": {}, "mechanism": "PLAIN", "response": "\0user\0user",
+                                           "locale": "en_US"})
+    client.run()
+    client.take("connection.tune")
+    engine.send(0, "connection.tune-ok", {"channel_max": 10, "frame_max": 8192, "heartbeat": INTERVAL})
+    engine.send(0, "connection.open", {"virtual_host": "/"})
+    client.run()
+    assert client.session.opened
+    return client
+
+
+def open_0_9(site: Site) -> Any:
+    client = Client09(site)
+    client.run()
+    client.take("connection.start")
+    client.engine.send(0, "connection.start-ok", {"client_properties": {"product": "tests"}, "mechanism": "PLAIN",
+                                                  "response": "\0user\0user", "locale": "en_US"})
+    client.run()
+    client.take("connection.tune")
+    client.engine.send(0, "connection.tune-ok", {"channel_max": 10, "frame_max": 8192, "heartbeat": INTERVAL})
+    client.open_vhost()
+    assert client.session.opened
+    return client
+
+
+def open_1_0(site: Site) -> Any:
+    site.services.amqp10.anonymous_user = "user"
+    site.services.amqp10.idle_timeout = 0
+    client = Client10(site)
+    client.open(idle_time_out=INTERVAL * 1000)
+    return client
+
+
+@pytest.fixture(params=[open_0_9_1, open_0_9, open_1_0], ids=["0-9-1", "0-9", "1.0"])
+def idle(request: pytest.FixtureRequest) -> Iterator[Idle]:
+    """An open connection whose client answers nothing."""
+    site = Site(heartbeat=INTERVAL)
+    clock = Idle(site)
+    opening: Callable[[Site], Any] = request.param
+    clock.peer = opening(site).peer
+    clock.peer.written.clear()
+    clock.sent.append(clock.now)
+    yield clock
+
+
+def test_one_leaves_every_half_interval(idle: Idle) -> None:
+    idle.advance(INTERVAL * 1500)
+    assert idle.longest_silence() <= INTERVAL * 500
+    assert len(idle.sent) - 1 == 3
+
+
+@pytest.mark.parametrize("after", range(10, INTERVAL * 500 + 1, 330))
+def test_so_it_does_after_other_traffic(idle: Idle, after: int) -> None:
+    idle.advance(after)
+    session = idle.site.services.sessions
+    [connection] = list(session)
+    sender: Any = getattr(connection, "engine", connection)
+    # Any frame will do: what counts is that bytes leave at another time than the timer's.
+    (sender.send_heartbeat if hasattr(sender, "send_heartbeat") else sender.send_empty)()
+    connection.flush()
+    idle.note()
+    idle.advance(INTERVAL * 1000 - after)
+    assert idle.longest_silence() <= INTERVAL * 500

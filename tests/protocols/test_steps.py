@@ -1,0 +1,225 @@
+"""Much that one method or the end of a connection asks for is done in steps, and in order all the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from leveret.broker.jobs import STEP_WORK
+from leveret.broker.queues.base import Queue
+from tests.protocols.support import Channel, Client, Site
+from tests.protocols.v0_9.support import Client as Client09
+
+MANY = 5000
+CLOSE = {"reply_code": 200, "reply_text": "", "class_id": 0, "method_id": 0}
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+def queue_of(site: Site) -> Queue:
+    return site.broker.vhosts["/"].queues["q"]
+
+
+def holding(site: Site, count: int = MANY) -> Channel:
+    """A channel that holds all messages of a queue."""
+    publisher = site.channel()
+    publisher.declare("q")
+    for number in range(count):
+        publisher.publish("q", b"%d" % number)
+    publisher.run()
+    channel = site.channel()
+    channel.consume("q", tag="c")
+    assert len(channel.delivered()) == count
+    return channel
+
+
+def bodies(queue: Queue) -> list[bytes]:
+    return [bytes(entry.message.body) for entry in queue.backlog.head]  # type: ignore[arg-type]
+
+
+def test_an_acknowledgement_of_many_is_done_in_steps_and_what_follows_waits(site: Site) -> None:
+    channel = holding(site)
+    queue = queue_of(site)
+    channel.ack(MANY - 1, multiple=True)
+    channel.send("queue.declare", queue="after")
+    channel.client.flush()
+    assert MANY - STEP_WORK <= queue.unacked < MANY
+    assert "after" not in site.broker.vhosts["/"].queues
+    channel.run()
+    assert queue.unacked == 1 and channel.client.take("queue.declare-ok", channel.number) is not None
+    channel.ack(MANY, multiple=False)
+    channel.run()
+    assert queue.unacked == 0
+
+
+def test_a_tag_that_was_never_given_is_refused_as_ever(site: Site) -> None:
+    channel = holding(site)
+    channel.ack(MANY + 1, multiple=True)
+    channel.run()
+    assert channel.client.refusal()[0] == 406
+    assert bodies(queue_of(site)) == [b"%d" % number for number in range(MANY)]
+
+
+@pytest.mark.parametrize("how", ["nack", "recover", "close", "drop"])
+def test_what_comes_back_in_steps_is_handed_out_in_order(site: Site, how: str) -> None:
+    channel = holding(site)
+    queue = queue_of(site)
+    other = site.channel()
+    other.qos(5)
+    if how == "nack":
+        channel.call("basic.cancel", "basic.cancel-ok", consumer_tag="c")
+        other.consume("q")
+        channel.nack(0, multiple=True)
+        channel.client.flush()
+    elif how == "recover":
+        channel.call("basic.cancel", "basic.cancel-ok", consumer_tag="c")
+        other.consume("q")
+        channel.send("basic.recover", requeue=True)
+        channel.client.flush()
+    else:
+        other.consume("q")
+        if how == "close":
+            channel.send("channel.close", reply_code=200, reply_text="", class_id=0, method_id=0)
+            channel.client.flush()
+        else:
+            channel.client.peer.closed = True
+            channel.client.session.connection_lost()
+    assert queue.frozen and 0 < queue.ready_count < MANY
+    site.broker.end_turn()
+    assert not other.deliveries() or not queue.frozen
+    channel.run()
+    other.run()
+    assert not queue.frozen and queue.ready_count == MANY - 5
+    first = list(other.client.session.channels[other.number].unacked.values())
+    assert [bytes(entry.message.body) for entry in first] == [b"%d" % number for number in range(5)]
+    assert bodies(queue) == [b"%d" % number for number in range(5, MANY)]
+
+
+def test_an_acknowledgement_counts_although_the_connection_ends_right_after_it(site: Site) -> None:
+    channel = holding(site)
+    channel.ack(0, multiple=True)
+    channel.client.flush()
+    channel.client.drop()
+    assert (queue_of(site).ready_count, queue_of(site).unacked) == (0, 0)
+
+
+def test_a_connection_with_many_channels_and_queues_ends_in_steps(site: Site) -> None:
+    client = site.connect()
+    channel = client.channel()
+    for number in range(600):
+        channel.send("queue.declare", queue=f"own{number}", exclusive=True, no_wait=True)
+    channel.run()
+    client.peer.closed = True
+    client.session.connection_lost()
+    left = len(site.broker.vhosts["/"].queues)
+    assert 0 < left < 600
+    site.run()
+    assert not site.broker.vhosts["/"].queues and not site.broker.vhosts["/"].exclusive
+
+
+@pytest.mark.parametrize("how", ["close", "drop"])
+def test_commands_behind_a_stalled_reply_end_with_their_connection(site: Site, how: str) -> None:
+    count = STEP_WORK // 2 + 100
+    holding(site, 2 * count).client.drop()
+    client = site.connect()
+    channels = client.channel(), client.channel()
+    for channel in channels:  # the first one takes a step to close
+        channel.qos(count)
+        channel.consume("q")
+        assert len(channel.delivered()) == count
+    channel.declare("other")
+    channel.publish("other", b"before")
+    channel.ack(0, multiple=True)
+    channel.send("queue.declare", queue="after")
+    channel.publish("other", b"after")
+    client.flush()
+    assert client.session.channels[channel.number].stalled
+    if how == "close":
+        client.engine.send(0, "connection.close", CLOSE)
+        client.flush()
+    else:
+        client.peer.closed = True
+        client.session.connection_lost()
+    site.run()
+    assert "after" not in site.vhost.queues
+    assert bodies(site.vhost.queues["other"]) == [b"before"]
+    assert (queue_of(site).ready_count, queue_of(site).unacked) == (count, 0)
+
+
+def test_channel_close_is_answered_when_the_consumers_have_left(site: Site) -> None:
+    publisher = site.channel()
+    publisher.declare("q")
+    for _ in range(MANY):
+        publisher.publish("q")
+    publisher.run()
+    channel = site.channel()
+    channel.consume("q", exclusive=True)
+    channel.run()
+    channel.send("channel.close", **CLOSE)
+    channel.client.flush()
+    client = channel.client
+    while client.take("channel.close-ok", channel.number) is None:
+        assert queue_of(site).consumers
+        if site.posted:
+            site.posted.pop(0)()
+        site.broker.end_turn()
+        client._read()
+    assert not queue_of(site).consumers and not queue_of(site).unacked
+    site.channel().consume("q", exclusive=True)
+
+
+def own_queues(site: Site, count: int) -> Channel:
+    """A channel whose connection has exclusive queues `own0`, `own1`, ..."""
+    channel = site.channel()
+    for number in range(count):
+        channel.send("queue.declare", queue=f"own{number}", exclusive=True, no_wait=True)
+    channel.run()
+    return channel
+
+
+def test_connection_close_is_answered_when_exclusive_queues_have_gone(site: Site) -> None:
+    channel = own_queues(site, 600)
+    client = channel.client
+    client.engine.send(0, "connection.close", CLOSE)
+    client.flush()
+    while client.take("connection.close-ok") is None:
+        assert site.vhost.queues and not client.peer.closed
+        if site.posted:
+            site.posted.pop(0)()
+        site.broker.end_turn()
+        client._read()
+    assert not site.vhost.queues and not site.vhost.exclusive and client.peer.closed
+
+
+@pytest.mark.parametrize("kind", [Client, Client09])
+def test_exclusive_queues_can_be_declared_again_right_after_a_lost_socket(site: Site, kind: type[Client]) -> None:
+    channel = own_queues(site, 600)
+    again = kind(site)
+    again.open()
+    other = again.channel()
+    channel.client.peer.closed = True
+    channel.client.session.connection_lost()
+    assert site.vhost.queues["own599"].exclusive_owner is channel.client.session
+    other.send("queue.declare", queue="own599", exclusive=True)
+    again.flush()
+    assert site.vhost.queues["own599"].exclusive_owner is again.session
+    site.run()
+    assert list(site.vhost.queues) == ["own599"] and not site.vhost.departed
+    assert not again.refusal()[0]
+
+
+def test_an_exchange_is_unused_when_its_queue_was_deleted(site: Site) -> None:
+    holding(site).client.drop()
+    other = site.channel()
+    other.call("exchange.declare", "exchange.declare-ok", exchange="x", type="direct")
+    other.declare("bound")
+    other.call("queue.bind", "queue.bind-ok", queue="bound", exchange="x", routing_key="k")
+    other.send("queue.delete", queue="q", no_wait=True)  # its messages keep the removal of the binding waiting
+    other.send("queue.delete", queue="bound", no_wait=True)
+    other.send("exchange.delete", exchange="x", if_unused=True, no_wait=True)
+    other.client.flush()
+    assert site.broker.jobs.removals.pending and "x" not in site.vhost.exchanges
+    other.run()
+    assert not other.client.refusal()[0]

@@ -1,0 +1,280 @@
+"""Sockets whose clients have not opened a connection: how many there may be, and who goes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leveret.protocols.detect import HEADER_0_9_1
+from leveret.protocols.login_queue import MAX_RUNNING
+from leveret.server import admission as module
+from leveret.server import transport
+from leveret.server.admission import CHECK_GRACE, GRACE, Admission, network_of
+from leveret.server.transport import READ_BEFORE_OPEN, READ_OCTETS
+from tests.security.certificates import Authority
+from tests.server.test_server import run, serving
+
+HELLO = b"\x16\x03\x01\x02\x00" + b"\x01" * 512
+
+
+class Waiting:
+    def __init__(self, admission: Admission, host: str) -> None:
+        self.admission = admission
+        self.host = host
+        self.aborted = False
+        self.busy = False
+
+    def is_waiting_for_broker(self) -> bool:
+        return self.busy
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+class World:
+    """An admission whose clock the test moves."""
+
+    def __init__(self, total: int, per_address: int) -> None:
+        self.now = 100.0
+        self.admission = Admission(total, per_address, lambda: self.now)
+
+    def connect(self, host: str = "192.0.2.1") -> Waiting | None:
+        if not self.admission.admit(host):
+            return None
+        waiting = Waiting(self.admission, host)
+        self.admission.enter(waiting, host)
+        return waiting
+
+
+def test_a_new_socket_is_refused_while_the_others_are_young() -> None:
+    world = World(0, 2)
+    first, second = world.connect(), world.connect()
+    assert first and second
+    assert world.connect() is None
+    assert world.connect("192.0.2.2") is not None
+    assert not first.aborted and not second.aborted
+    world.admission.leave(second)
+    assert world.connect() is not None
+    assert (world.admission.refused, world.admission.evicted) == (1, 0)
+
+
+@pytest.mark.parametrize(("total", "per_address"), [(2, 0), (0, 2)])
+def test_the_oldest_makes_room_after_a_while(total: int, per_address: int) -> None:
+    world = World(total, per_address)
+    first = world.connect()
+    world.now += 1
+    second = world.connect()
+    assert first and second
+    world.now += GRACE - 1
+    assert world.connect() is not None
+    assert first.aborted and not second.aborted
+    assert world.connect() is None
+    assert len(world.admission) == 2
+
+
+def test_one_whose_password_is_being_checked_stays() -> None:
+    world = World(2, 0)
+    first, second = world.connect(), world.connect()
+    assert first and second
+    first.busy = True
+    world.now += GRACE
+    assert world.connect() is not None
+    assert second.aborted and not first.aborted
+
+
+def test_a_flood_of_logins_does_not_keep_its_places() -> None:
+    world = World(200, 0)
+    flood = [world.connect() for _ in range(200)]
+    for one in flood:
+        assert one is not None
+        one.busy = True
+    world.now += CHECK_GRACE - 0.5
+    assert world.connect() is None
+    world.now += 0.5
+    for _ in range(200):
+        assert world.connect() is not None
+    assert all(one is not None and one.aborted for one in flood)
+
+
+def test_a_socket_whose_password_waits_in_the_queue_stays() -> None:
+    """The check of another client takes all threads."""
+    async def test() -> None:
+        async with serving() as (server, connect):
+            queue = server.services.logins
+            queue.running = MAX_RUNNING
+            wire = await connect()
+            wire.writer.write(HEADER_0_9_1)
+            await wire.reader.readexactly(7)
+            [protocol] = server.accepted
+            assert not protocol.is_waiting_for_broker()
+            session: Any = protocol.session
+            session.login.start_ok("PLAIN", b"\0guest\0wrong")
+            assert queue.waiting == 1
+            assert protocol.is_waiting_for_broker()
+            queue.running = 0
+            queue._start()
+            while protocol.is_waiting_for_broker():
+                await asyncio.sleep(0)
+            assert queue.waiting == 0
+
+    run(test)
+
+
+def test_the_total_holds_over_all_addresses(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(3, 2)
+    assert [world.connect(f"192.0.2.{number}") is not None for number in range(5)] == [True] * 3 + [False] * 2
+    assert caplog.messages == ["3 sockets have not opened a connection: the new one is closed, 1 so far; the setting is"
+                               " limits.unauthenticated"]
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_network_that_has_the_most_makes_room_at_once(busy: bool) -> None:
+    """Also if all its passwords wait for their check; until the others have as many but one."""
+    world = World(6, 0)
+    flood = [world.connect(f"2001:db8::{number}") for number in range(6)]
+    for one in flood:
+        assert one is not None
+        one.busy = busy
+    others = [world.connect(f"192.0.2.{number}") for number in (1, 2, 3, 2)]
+    assert [one is not None and one.aborted for one in flood] == [True] * 4 + [False] * 2
+    assert all(one is not None and not one.aborted for one in others)
+    assert world.connect("192.0.2.3") is None
+    assert world.connect("2001:db8::1") is None
+    # the network with the most, not the oldest socket of all
+    assert world.connect("192.0.2.4") is not None
+    assert sum(one is not None and one.aborted for one in [*flood, *others]) == 5
+    assert len(world.admission) == 6
+
+
+def test_of_the_network_that_has_the_most_silent_sockets_go_first() -> None:
+    world = World(3, 0)
+    first, second, third = (world.connect() for _ in range(3))
+    assert first and second and third
+    first.busy = True
+    assert world.connect("192.0.2.2") is not None
+    assert [first.aborted, second.aborted, third.aborted] == [False, True, False]
+
+
+def test_nothing_is_kept_of_those_that_left() -> None:
+    world = World(10, 10)
+    waiting = [world.connect(f"192.0.2.{number}") for number in range(5)]
+    for one in waiting:
+        assert one is not None
+        world.admission.leave(one)
+        world.admission.leave(one)
+    assert len(world.admission) == 0
+    assert not world.admission._by_address and not world.admission._addresses
+    assert not world.admission._by_count and world.admission._most == 0
+
+
+def test_addresses_that_count_as_one() -> None:
+    assert network_of("2001:db8::1") == network_of("2001:db8::ffff:2") != network_of("2001:db8:0:1::1")
+    assert network_of("::ffff:192.0.2.1") == network_of("192.0.2.1") != network_of("192.0.2.2")
+    assert network_of("fe80::1%eth0") == network_of("fe80::2%eth1")
+
+
+def test_anonymous_sockets_take_no_place_of_users() -> None:
+    async def test() -> None:
+        async with serving() as (server, connect):
+            server.services.settings.connections = 2
+            silent = [await connect() for _ in range(5)]
+            for wire in silent[2:]:
+                wire.writer.write(HEADER_0_9_1)
+                await wire.reader.readexactly(7)
+            first, second, third = await connect(), await connect(), await connect()
+            await first.open()
+            await second.open()
+            assert len(server.admission) == 6
+            with pytest.raises(AssertionError, match=r"the connection ended before connection\.open-ok"):
+                await third.open()
+
+    run(test)
+
+
+def test_a_server_refuses_and_evicts(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with serving() as (server, connect):
+            server.admission.per_address = 2
+            first, second = await connect(), await connect()
+            first.writer.write(HEADER_0_9_1)
+            await first.reader.readexactly(7)
+            assert await (await connect()).ended() == b""
+            monkeypatch.setattr(module, "GRACE", 0.0)
+            third = await connect()
+            await third.open()
+            await first.ended()
+            assert len(server.admission) == 1
+            fourth = await connect()
+            await fourth.open()
+            assert not second.reader.at_eof()
+
+    run(test)
+
+
+def test_buffers_grow_when_the_connection_is_open() -> None:
+    async def test() -> None:
+        async with serving() as (server, connect):
+            wire = await connect()
+            wire.writer.write(HEADER_0_9_1)
+            await wire.reader.readexactly(7)
+            [protocol] = server.accepted
+            assert len(protocol.get_buffer(-1)) == READ_BEFORE_OPEN
+            wire = await connect()
+            await wire.open()
+            assert sorted(len(one.get_buffer(-1)) for one in server.accepted) == [READ_BEFORE_OPEN, READ_OCTETS]
+            assert len(server.admission) == 1
+
+    run(test)
+
+
+def test_nothing_of_tls_is_made_before_the_hello(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[transport.TlsProtocol] = []
+
+    class Counted(transport.TlsProtocol):
+        def __init__(self, *arguments: object) -> None:
+            super().__init__(*arguments)  # type: ignore[arg-type]
+            made.append(self)
+
+    monkeypatch.setattr(transport, "TlsProtocol", Counted)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*Authority(tmp_path).issue("server"))
+
+    async def test() -> None:
+        async with serving() as (server, _):
+            host, port = await server.listen("127.0.0.1", 0, context)
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(HELLO[:-1])
+            while not any(protocol._first == HELLO[:-1] for protocol in server.accepted):
+                await asyncio.sleep(0)
+            assert not made
+            writer.write(HELLO[-1:])
+            await reader.read()
+            assert len(made) == 1
+            writer.close()
+            made.clear()
+
+    run(test)
+
+
+@pytest.mark.parametrize("first", [HEADER_0_9_1, b"GET / HTTP/1.1\r\n", b"\x16\x03\x01\x40\x01", b"AMQP\x02\x01\x00\x00"],
+                         ids=["AMQP", "HTTP", "a record that is too large", "a header that asks for TLS"])
+def test_the_tls_port_speaks_tls_only(first: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*Authority(tmp_path).issue("server"))
+
+    async def test() -> None:
+        async with serving() as (server, _):
+            host, port = await server.listen("127.0.0.1", 0, context)
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(first)
+            assert await reader.read() == b""
+            assert "TLS failed: expected a ClientHello" in caplog.text
+            writer.close()
+
+    run(test)

@@ -1,0 +1,71 @@
+"""The watchdog over the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from leveret.server.watchdog import Watchdog
+from tests.protocols.support import Site
+
+
+class Clock:
+    """A clock that counts how often it is read."""
+
+    def __init__(self) -> None:
+        self.time = 100.0
+        self.reads = 0
+
+    def __call__(self) -> float:
+        self.reads += 1
+        return self.time
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_a_slow_turn_is_counted_and_reported(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    watchdog = Watchdog(0.1, clock, clock)
+    watchdog.watch(lambda: "connection 7 (queue.purge)")
+    with caplog.at_level(logging.WARNING, "leveret.server"):
+        watchdog.select(0)
+        clock.time += 0.09
+        watchdog.select(0)
+        assert watchdog.slow == 0 and not caplog.records
+        clock.time += 0.25
+        watchdog.select(0)
+    watchdog.close()
+    assert watchdog.slow == 1 and watchdog.longest == pytest.approx(0.25)
+    assert "took 250 ms" in caplog.text and "server.slow_turn" in caplog.text
+    assert "connection 7 (queue.purge)" in caplog.text
+
+
+def test_a_turn_costs_two_reads_of_the_clock(clock: Clock) -> None:
+    watchdog = Watchdog(0.1, clock, clock)
+    watchdog.select(0)
+    before = clock.reads
+    for _ in range(10):
+        watchdog.select(0)
+    watchdog.close()
+    assert clock.reads - before == 20
+
+
+def test_it_serves_an_event_loop() -> None:
+    watchdog = Watchdog(0.1)
+    watchdog.watch(lambda: "nobody")
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(watchdog)) as runner:
+        runner.run(asyncio.sleep(0.001))
+    assert watchdog.longest > 0
+
+
+def test_a_turn_is_described_by_clients_and_operations() -> None:
+    site = Site()
+    channel = site.channel()
+    site.services.call_soon = site.posted.append
+    channel.send("queue.purge", queue="nowhere", no_wait=False)
+    channel.client.flush()
+    assert site.services.describe_turn() == f"connection 1, {channel.client.peer.name} (queue.purge)"

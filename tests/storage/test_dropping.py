@@ -1,0 +1,95 @@
+"""`leveret serve --drop-damaged`: what is damaged goes, and everything else is served."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pika
+import pytest
+
+from tests.cli.runner import Commands
+from tests.support.broker import LeveretProcess, leveret_only
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> LeveretProcess:
+    leveret_only("its files are changed")
+    return LeveretProcess(tmp_path, config="")
+
+
+def change(process: LeveretProcess, statement: str) -> None:
+    database = process.data_dir / "log-0.sqlite"
+    # SQLite would delete the write-ahead log with its last connection, if that can write.
+    keeper = sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)
+    keeper.execute("SELECT count(*) FROM log").fetchone()
+    with sqlite3.connect(database) as connection:
+        assert connection.execute(statement).rowcount == 1
+    connection.close()
+    keeper.close()
+
+
+def fill(process: LeveretProcess, queue: str, kind: str) -> None:
+    """Three messages in three rows."""
+    connection = pika.BlockingConnection(pika.URLParameters(process.url()))
+    channel = connection.channel()
+    channel.confirm_delivery()
+    channel.queue_declare(queue, durable=True, arguments={"x-queue-type": kind})
+    for number in range(3):
+        channel.basic_publish("", queue, b"message %d" % number, pika.BasicProperties(delivery_mode=2))
+    connection.close()
+
+
+def restart(process: LeveretProcess) -> None:
+    """Refused as it is, and started without what is damaged."""
+    with pytest.raises(RuntimeError, match="--drop-damaged"):
+        process.start()
+    process.extra = ["--drop-damaged"]
+    process.start()
+    process.extra = []
+
+
+def test_a_stream_goes_on_with_a_gap(process: LeveretProcess) -> None:
+    with process.start():
+        fill(process, "events", "stream")
+        process.kill()
+        change(process, "UPDATE log SET data = CAST(replace(data, 'message 1', 'massage 1') AS BLOB)"
+                        " WHERE instr(data, 'message 1')")
+        restart(process)
+        assert "it held 1 of queue 'events' in vhost '/' (sequence 2 to 2)" in process.log()
+        connection = pika.BlockingConnection(pika.URLParameters(process.url()))
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.basic_publish("", "events", b"message 3", pika.BasicProperties(delivery_mode=2))
+        channel.basic_qos(prefetch_count=10)
+        found = []
+        for method, properties, body in channel.consume("events", arguments={"x-stream-offset": "first"},
+                                                        inactivity_timeout=10):
+            assert method is not None, found
+            found.append((properties.headers["x-stream-offset"], body))
+            channel.basic_ack(method.delivery_tag)
+            if len(found) == 3:
+                break
+        assert found == [(0, b"message 0"), (2, b"message 2"), (3, b"message 3")]
+        connection.close()
+        process.stop()
+        process.start()
+        process.check_log()
+
+
+def test_the_default_user_does_not_come_back(process: LeveretProcess) -> None:
+    with process.start():
+        commands = Commands(process.data_dir)
+        commands.ok("users", "add", "ana", "--password-file", "-", input="secret\n")
+        process.kill()
+        change(process, "UPDATE metadata SET value = CAST('{}' AS BLOB) WHERE kind = 'user'")
+        restart(process)
+        assert "the definition of user ana is damaged" in process.log()
+        assert [user["name"] for user in commands.json("users", "list")] == ["ana"]
+        for user, password in (("guest", "guest"), ("ana", "secret"), ("ana", "")):
+            with pytest.raises(pika.exceptions.AMQPError):
+                pika.BlockingConnection(pika.URLParameters(process.url(user=user, password=password)))
+        process.kill()
+        process.start()
+        assert [user["name"] for user in commands.json("users", "list")] == ["ana"]
+        process.check_log()

@@ -1,0 +1,90 @@
+"""A data directory that an earlier version left opens, whole, and gets checksums.
+
+`data/format-1.tar.xz` was made by the last version of format 1: a broker killed with SIGKILL, with a user, a fan-out, a
+body in chunks, priorities, acknowledgements, and a stream with a sealed segment.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import tarfile
+from pathlib import Path
+
+import pika
+import pytest
+
+from leveret.storage.verification import LogCheck
+from tests.storage.harness import Harness, sqlite_log
+from tests.support.broker import LeveretProcess, leveret_only
+
+ARCHIVE = Path(__file__).with_name("data") / "format-1.tar.xz"
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path / "data"
+
+
+def version(path: Path) -> int:
+    connection = sqlite3.connect(f"{(path / 'log-0.sqlite').as_uri()}?mode=ro", uri=True)
+    found: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    connection.close()
+    return found
+
+
+def test_a_log_of_format_1_is_migrated(old: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "leveret.storage")
+    assert version(old) == 1
+    harness = Harness(lambda: sqlite_log(old))
+    assert "was of format version 1 and is of 2 now" in caplog.text
+    assert not harness.recovery.clean
+    assert sorted(len(queue.seqs) for queue in harness.recovery.queues.values()) == [1, 3, 3, 4, 5, 15]
+    for queue_id in harness.recovery.queues:
+        harness.load_queue(queue_id)
+    harness.reopen()
+    assert caplog.text.count("was of format version") == 1
+    harness.log.close()
+    assert version(old) == 2
+    connection = sqlite3.connect(old / "log-0.sqlite")
+    check = LogCheck(connection)
+    assert check.run() == []
+    assert check.counts["rows_without_checksum"] > 0
+    connection.close()
+
+
+def test_a_migration_that_is_interrupted_begins_anew(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from leveret.storage import sqlite_store
+
+    def interrupted(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(sqlite_store, "definition_sum", interrupted)
+        sqlite_log(old).open()
+    assert version(old) == 1
+    harness = Harness(lambda: sqlite_log(old))
+    assert len(harness.recovery.queues) == 6
+    harness.log.close()
+
+
+def test_a_broker_goes_on_with_it(old: Path) -> None:
+    leveret_only("it starts on a directory that is there")
+    with LeveretProcess(old.parent / "broker", config="", data_dir=old) as process:
+        process.start()
+        parameters = pika.URLParameters(process.url(user="ana", password="secret"))
+        connection = pika.BlockingConnection(parameters)
+        channel = connection.channel()
+        assert [channel.basic_get("plain", True)[2] for _ in range(2)] == [b"plain 5", b"plain 6"]
+        assert channel.basic_get("left", True)[2] == b"both 1"
+        assert channel.basic_get("right", True)[2] == b"both 0"
+        assert channel.basic_get("large", True)[2] == b"x" * 1_500_000
+        assert channel.basic_get("ranked", True)[2] == b"rank 2"
+        channel.basic_qos(prefetch_count=50)
+        bodies = [body for _, _, body in (next(channel.consume("events", arguments={"x-stream-offset": "first"}))
+                                          for _ in range(33))]
+        assert bodies == [b"event %d" % number for number in range(33)]
+        connection.close()
+        process.check_log()

@@ -1,0 +1,153 @@
+"""A broker does not start empty beside what is left of its data."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from leveret.broker.errors import StorageFailed
+from leveret.storage.salvage import Salvage
+from tests.cli.runner import Commands
+from tests.storage.harness import FakeQueue, Harness, sqlite_log
+from tests.support.broker import LeveretProcess, leveret_only
+
+ACCEPTING = Salvage(accept_missing=True)
+
+
+def stopped(path: Path, clean: bool) -> Path:
+    """A data directory with one message; after `kill -9` if it was not stopped properly."""
+    harness = Harness(lambda: sqlite_log(path / "live"))
+    harness.publish(FakeQueue(1), b"kept")
+    harness.commit()
+    if not clean:
+        shutil.copytree(path / "live", path / "data")
+    harness.log.close()
+    if clean:
+        shutil.copytree(path / "live", path / "data")
+    return path / "data"
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(StorageFailed) as caught:
+        sqlite_log(path).open()
+    return str(caught.value)
+
+
+def bodies(path: Path, salvage: Salvage | None = None) -> list[bytes]:
+    harness = Harness(lambda: sqlite_log(path, salvage=salvage) if salvage is not None else sqlite_log(path))
+    found = harness.bodies(1)
+    harness.log.close()
+    return found
+
+
+def test_a_copy_that_was_stopped_properly_needs_no_write_ahead_log(tmp_path: Path) -> None:
+    path = stopped(tmp_path, clean=True)
+    assert sorted(file.name for file in path.iterdir()) == ["log-0.lock", "log-0.marker", "log-0.sqlite"]
+    assert bodies(path) == [b"kept"]
+
+
+def test_the_database_alone_is_enough_after_a_proper_stop(tmp_path: Path) -> None:
+    path = stopped(tmp_path, clean=True)
+    (path / "log-0.marker").unlink()
+    assert bodies(path) == [b"kept"]
+    assert (path / "log-0.marker").exists()
+
+
+def test_a_missing_write_ahead_log_is_refused_after_an_unclean_stop(tmp_path: Path) -> None:
+    path = stopped(tmp_path, clean=False)
+    (path / "log-0.sqlite-wal").unlink()
+    message = refusal(path)
+    assert f"the write-ahead log {path}/log-0.sqlite-wal is missing" in message
+    assert "--accept-missing" in message and "restore" in message
+    assert bodies(path, ACCEPTING) == []
+    assert bodies(path) == []
+
+
+def test_a_refusal_changes_nothing(tmp_path: Path) -> None:
+    path = stopped(tmp_path, clean=False)
+    wal = (path / "log-0.sqlite-wal").read_bytes()
+    (path / "log-0.sqlite").rename(tmp_path / "database")
+    refusal(path)
+    (tmp_path / "database").rename(path / "log-0.sqlite")
+    assert (path / "log-0.sqlite-wal").read_bytes() == wal
+    assert bodies(path) == [b"kept"]
+
+
+@pytest.mark.parametrize("how", ["missing", "empty"])
+@pytest.mark.parametrize("left", ["log-0.sqlite-wal", "log-0.marker", "streams", "staged"])
+def test_a_database_that_is_gone_is_refused(tmp_path: Path, how: str, left: str) -> None:
+    path = stopped(tmp_path, clean=False)
+    database = path / "log-0.sqlite"
+    if how == "missing":
+        database.unlink()
+    else:
+        database.write_bytes(b"")
+    for name in {"log-0.sqlite-wal", "log-0.marker"} - {left}:
+        (path / name).unlink()
+    if left in ("streams", "staged"):
+        (path / left / "home").mkdir(parents=True)
+        (path / left / "home" / "file").touch()
+    message = refusal(path)
+    assert f"the database {database} is {how}, but {left} is there" in message
+    assert bodies(path, ACCEPTING) == []
+    orphaned = path / "log-0.sqlite-wal.orphaned"
+    assert orphaned.exists() == (left == "log-0.sqlite-wal")
+
+
+def test_a_database_without_tables_is_refused_beside_the_marker(tmp_path: Path) -> None:
+    path = stopped(tmp_path, clean=True)
+    database = path / "log-0.sqlite"
+    database.unlink()
+    connection = sqlite3.connect(database)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.close()
+    assert "has no tables, but log-0.marker is there" in refusal(path)
+
+
+@pytest.mark.parametrize("left", [[], ["log-0.sqlite"], ["log-0.sqlite", "log-0.lock", "log-0.reserve"]])
+def test_a_crash_before_the_first_commit_starts_normally(tmp_path: Path, left: list[str]) -> None:
+    for name in left:
+        (tmp_path / name).touch()
+    assert bodies(tmp_path) == []
+
+
+def test_a_crash_before_the_marker_starts_normally(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from leveret.storage.presence import LogFiles
+
+    monkeypatch.setattr(LogFiles, "mark", lambda self: None)
+    log = sqlite_log(tmp_path / "live")
+    log.open()
+    shutil.copytree(tmp_path / "live", tmp_path / "data")
+    log.close()
+    monkeypatch.undo()
+    assert bodies(tmp_path / "data") == []
+
+
+def test_a_store_that_failed_is_opened_again(tmp_path: Path) -> None:
+    """SQLite deletes the write-ahead log with its last connection: not if the store was not closed properly."""
+    harness = Harness(lambda: sqlite_log(tmp_path))
+    harness.publish(FakeQueue(1), b"kept")
+    harness.commit()
+    log = harness.log
+    log._worker.close()  # type: ignore[attr-defined]
+    log._release()  # type: ignore[attr-defined]
+    assert (tmp_path / "log-0.sqlite-wal").stat().st_size
+    assert bodies(tmp_path) == [b"kept"]
+
+
+def test_serve_refuses_and_says_how_to_go_on(tmp_path: Path) -> None:
+    leveret_only("its files are removed")
+    process = LeveretProcess(tmp_path, config="")
+    process.start()
+    Commands(process.data_dir).ok("users", "add", "ana", "--no-password")
+    process.kill()
+    for name in ("log-0.sqlite", "log-0.sqlite-wal", "log-0.sqlite-shm"):
+        (process.data_dir / name).unlink()
+    with pytest.raises(RuntimeError, match=r"Error: the database .*log-0.sqlite is missing, but log-0.marker is there"):
+        process.start()
+    process.extra = ["--accept-missing"]
+    with process.start():
+        assert "started with --accept-missing although the database" in process.log()
