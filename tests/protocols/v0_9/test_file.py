@@ -9,7 +9,7 @@ import pytest
 from leveret.broker.broker import Broker
 from leveret.broker.log import Recovery
 from leveret.broker.metadata import VHOST, make_key
-from leveret.broker.staging import IN_MEMORY, StagingSettings
+from leveret.broker.staging import IN_MEMORY, Kept, StagingSettings
 from leveret.broker.vhost import MIXED
 from leveret.protocols.v0_9.files import MOST_OPEN
 from leveret.protocols.v0_9.realms import Realm, Realms
@@ -172,6 +172,49 @@ def test_more_than_was_announced_is_refused_and_what_there_was_stays(site: Site,
     assert channel.refused() == 311
     again = connect(site).channel()
     assert again.call("file.open", "file.open-ok", identifier="one", content_size=5) == {"staged_size": 3}
+
+
+def test_pieces_of_one_sender_do_not_wait_for_the_disk(site: Site, channel: Channel) -> None:
+    syncing: list[Kept] = []
+    site.broker.staging.sync = lambda body, synced: syncing.append(synced)  # type: ignore[method-assign, misc]
+    for staged_size in (0, 3, 6):
+        answer = channel.call("file.open", "file.open-ok", identifier="one", content_size=len(BODY))
+        assert answer == {"staged_size": staged_size}
+        stage(channel, BODY[staged_size:staged_size + 3])
+    assert not syncing
+
+
+def found(channel: Channel) -> int:
+    """What a `file.open-ok` that has arrived reports."""
+    reply = channel.client.take("file.open-ok", channel.number)
+    assert reply is not None
+    return int(reply.arguments["staged_size"])
+
+
+@pytest.mark.parametrize("where", ["connection", "channel"])
+def test_bytes_of_an_earlier_channel_are_on_disk_before_they_are_reported(
+        site: Site, channel: Channel, where: str) -> None:
+    syncing: list[Kept] = []
+    site.broker.staging.sync = lambda body, synced: syncing.append(synced)  # type: ignore[method-assign, misc]
+    channel.call("file.open", "file.open-ok", identifier="one", content_size=len(BODY))
+    stage(channel, BODY[:3])
+    other = connect(site).channel() if where == "connection" else channel.client.channel()
+    other.send("file.open", identifier="one", content_size=len(BODY))
+    other.run()
+    assert other.client.take("file.open-ok", other.number) is None
+    syncing.pop()(None)
+    site.broker.end_turn()
+    other.run()
+    assert found(other) == 3
+    stage(other, BODY[3:5])
+    # The first sender is back: what came from the other one waits, too.
+    channel.send("file.open", identifier="one", content_size=len(BODY))
+    channel.run()
+    assert channel.client.take("file.open-ok", channel.number) is None
+    syncing.pop()(None)
+    site.broker.end_turn()
+    channel.run()
+    assert found(channel) == 5
 
 
 def test_an_identifier_is_opened_once_on_a_connection(channel: Channel) -> None:

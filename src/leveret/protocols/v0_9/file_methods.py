@@ -9,7 +9,6 @@ from leveret.broker.bodies import StoredBody
 from leveret.broker.errors import BrokerError, NotFound, ResourceLocked
 from leveret.broker.message import FORMAT_CLASS_0_9, Message, make_address
 from leveret.protocols.v0_9 import class_methods
-from leveret.protocols.v0_9.bodies import Incoming
 from leveret.protocols.v0_9.channel import Channel
 from leveret.protocols.v0_9.consumers import mix, publisher_of
 from leveret.protocols.v0_9.files import KIND, FileConsumer
@@ -67,12 +66,15 @@ class _Opening:
 
 
 def open_staging(channel: Channel, identifier: str, content_size: int) -> None:
-    """file.open: answered with how much of the upload is here, once that and the upload itself are on disk."""
+    """file.open: answered with how much of the upload is here.
+
+    The reply waits until the upload itself is on disk, and the bytes that an earlier channel sent. A client that sends one
+    piece after the other does not wait for the disk in between.
+    """
     connection = channel.connection
     staged = channel.broker.staging.open(channel.vhost.name, connection.user, KIND, identifier, content_size, connection,
                                          take_over=True)
-    channel.files.opened.append(Incoming(staged))
-    if staged.synced < staged.size:
+    if staged.synced < channel.files.add(staged):
         channel.stall()
         staged.confirm(_Opening(channel, staged.size).kept)
     else:

@@ -119,8 +119,24 @@ class Files:
         self.pending: list[Staged] = []
         self.full: list[Queue] = []
         self.overflow = _Overflow(self)
+        # The upload that was opened last, its turn, and its size before this channel wrote to it.
+        self._last_name = ""
+        self._last_turn = 0
+        self._found = 0
 
     # From the client
+
+    def add(self, staged: Staged) -> int:
+        """Let the client stage the upload that it has just opened.
+
+        Returns how many of its bytes did not come from this channel: those must be on disk before they are reported.
+        """
+        if staged.name != self._last_name or staged.turn != self._last_turn + 1:
+            self._last_name = staged.name
+            self._found = staged.size
+        self._last_turn = staged.turn
+        self.opened.append(Incoming(staged))
+        return self._found
 
     def begin(self, method: ContentMethod) -> Incoming:
         """The content of a `file.stage` is about to come."""
