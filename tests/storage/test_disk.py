@@ -13,6 +13,7 @@ import pytest
 
 from leveret.broker.message import make_address
 from leveret.segments.columns import Rows
+from leveret.segments.tasks import Place
 from leveret.segments.writer import SegmentWriter
 from leveret.storage import disk
 from leveret.storage.data_directory import Reserve
@@ -142,6 +143,32 @@ def test_directories_of_before_are_opened_to_the_group(tmp_path: Path) -> None:
     assert mode(place) == 0o700
     make(0o640).abort()
     assert [mode(path) for path in (place, place.parent)] == [0o750, 0o750]
+
+
+@pytest.mark.parametrize(("mask", "parents"), [(0o000, 0o777), (0o022, 0o755), (0o077, 0o700), (0o377, 0o700)])
+def test_only_the_data_directory_itself_is_private(tmp_path: Path, mask: int, parents: int) -> None:
+    """Its missing parents are directories of the machine, as `mkdir -p` makes them."""
+    before = os.umask(mask)
+    try:
+        disk.make_directories(tmp_path / "srv" / "broker" / "data")
+    finally:
+        os.umask(before)
+    assert [mode(tmp_path / place) for place in ("srv", "srv/broker", "srv/broker/data")] == [parents, parents, 0o700]
+
+
+def test_parents_of_the_directory_of_segments_are_not_private(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        root = tmp_path / "srv" / "streams"
+        assert Place(str(root)).local_root() == str(root)
+        SegmentWriter(str(root / "home" / "events-1"), "events", root=str(root)).abort()
+        other = tmp_path / "other" / "streams"
+        SegmentWriter(str(other / "home" / "events-1"), "events", root=str(other)).abort()
+    finally:
+        os.umask(before)
+    for place in (root, other):
+        assert mode(place.parent) == 0o755
+        assert [mode(path) for path in (place, place / "home", place / "home" / "events-1")] == [0o700] * 3
 
 
 def test_a_file_in_the_place_of_a_parent(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from leveret.broker.errors import StorageFailed
+from leveret.storage import disk
+from leveret.storage.presence import LogFiles
 from leveret.storage.salvage import Salvage
 from tests.cli.runner import Commands
 from tests.storage.harness import FakeQueue, Harness, sqlite_log
@@ -97,6 +99,29 @@ def test_a_database_that_is_gone_is_refused(tmp_path: Path, how: str, left: str)
     assert orphaned.exists() == (left == "log-0.sqlite-wal")
 
 
+def test_each_orphaned_write_ahead_log_is_kept(tmp_path: Path) -> None:
+    path = stopped(tmp_path, clean=False)
+    kept = []
+    for name in ("log-0.sqlite-wal.orphaned", "log-0.sqlite-wal.orphaned-2", "log-0.sqlite-wal.orphaned-3"):
+        (path / "log-0.sqlite").unlink()
+        wal = path / "log-0.sqlite-wal"
+        wal.write_bytes(name.encode())
+        assert bodies(path, ACCEPTING) == []
+        kept.append((path / name, name.encode()))
+        assert [file.read_bytes() for file, _ in kept] == [content for _, content in kept]
+
+
+def test_an_orphaned_write_ahead_log_has_its_new_name_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite creates a file under the old name: a power cut must not undo the rename after that."""
+    path = stopped(tmp_path, clean=False)
+    (path / "log-0.sqlite").unlink()
+    calls: list[str] = []
+    sync = disk.sync_directory
+    monkeypatch.setattr(disk, "sync_directory", lambda place: (calls.append(str(place)), sync(place))[1])
+    LogFiles(path, "log-0").put_aside()
+    assert calls == [str(path)]
+
+
 def test_a_database_without_tables_is_refused_beside_the_marker(tmp_path: Path) -> None:
     path = stopped(tmp_path, clean=True)
     database = path / "log-0.sqlite"
@@ -115,8 +140,6 @@ def test_a_crash_before_the_first_commit_starts_normally(tmp_path: Path, left: l
 
 
 def test_a_crash_before_the_marker_starts_normally(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from leveret.storage.presence import LogFiles
-
     monkeypatch.setattr(LogFiles, "mark", lambda self: None)
     log = sqlite_log(tmp_path / "live")
     log.open()

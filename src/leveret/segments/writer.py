@@ -127,7 +127,7 @@ class SegmentWriter:
         self._root = root if root is not None else local or ""
         try:
             if local is not None:
-                disk.make_directories(local, disk.directory_mode(mode))
+                disk.make_directories(local, disk.directory_mode(mode), root)
                 _widen(local, self._root, disk.directory_mode(mode))
             elif spool is not None:
                 disk.make_directories(spool)

@@ -21,6 +21,8 @@ NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 # Of directories that cannot be synced, or cannot have changed.
 _NOT_SYNCED: Final = (errno.EINVAL, errno.EOPNOTSUPP, errno.EROFS)
 _PROBE_PIECE: Final = 1 << 20
+# What the owner needs to create the next directory in one.
+_PASSABLE: Final = 0o300
 
 
 def sync_file(path: str | Path) -> None:
@@ -61,20 +63,35 @@ def sync_to_root(path: str | Path) -> None:
             sync_directory(directory)
 
 
-def make_directories(path: str | Path, mode: int = PRIVATE_DIRECTORY) -> None:
-    """Make a directory and the parents that are missing, all with exactly this mode. Does not sync them."""
-    directory = Path(path)
+def make_directories(path: str | Path, mode: int = PRIVATE_DIRECTORY, root: str | Path | None = None) -> None:
+    """Create a directory and its missing parents. Does not sync them.
+
+    Args:
+        path: The directory.
+        mode: Its exact mode, and that of the directories between it and `root`.
+        root: The topmost directory that gets `mode`, `path` itself by default. The parents above it get the mode that the
+            umask leaves, as `mkdir -p` creates them: they are not the broker's alone.
+    """
+    directory = Path(path).absolute()
+    top = directory if root is None else Path(root).absolute()
+    missing = [directory]
+    while missing[-1].parent != missing[-1] and not missing[-1].is_dir():
+        missing.append(missing[-1].parent)
+    for place in reversed(missing):
+        _make_directory(place, mode if place == directory or place == top or top in place.parents else None)
+
+
+def _make_directory(directory: Path, mode: int | None) -> None:
+    """Create one directory unless it exists, with exactly this mode; None for that of the umask."""
     if directory.is_dir():
         return
-    if directory.parent != directory:
-        make_directories(directory.parent, mode)
     try:
-        os.mkdir(directory, mode)
+        os.mkdir(directory, 0o777 if mode is None else mode)
     except FileExistsError:
         if not directory.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory)) from None
     else:
-        os.chmod(directory, mode)
+        os.chmod(directory, stat.S_IMODE(os.stat(directory).st_mode) | _PASSABLE if mode is None else mode)
 
 
 def create_file(path: str | Path, mode: int = PRIVATE_FILE) -> bool:

@@ -56,9 +56,15 @@ class LogFiles:
         return found + [name for name in _DEPENDENT if _has_files(self.directory / name)]
 
     def put_aside(self) -> None:
-        """Keep a write-ahead log that has lost its database: SQLite would delete it."""
+        """Keep a write-ahead log that has lost its database: SQLite would delete it. The lock of the directory is held."""
         if not _size(self.database) and _size(self.wal):
-            self.wal.rename(f"{self.wal}{ORPHANED}")
+            target = name = f"{self.wal}{ORPHANED}"
+            number = 1
+            while os.path.lexists(target):
+                number += 1
+                target = f"{name}-{number}"
+            self.wal.rename(target)
+            disk.sync_directory(self.directory)
 
     def mark(self) -> None:
         """There was a commit: from now on a database must be there."""
