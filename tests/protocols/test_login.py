@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from leveret.protocols.login_queue import FREE_FAILURES
 from leveret.security.permissions import Permission
 from leveret.security.scram import Keyring
 from tests.protocols.support import Client, Site
@@ -66,6 +67,56 @@ def test_scram_with_a_wrong_password() -> None:
     client, _ = begin(make_site(), password="wrong")
     assert client.refusal()[0] == 403
     assert not client.session.user
+
+
+def test_wrong_scram_passwords_in_a_row_are_answered_late() -> None:
+    """They count together with those of PLAIN, and a right password makes up for all of them."""
+    site = make_site()
+    for _ in range(FREE_FAILURES - 1):
+        assert begin(site, password="wrong")[0].refusal()[0] == 403
+    plain(site, "wrong")
+    late, _ = begin(site, password="wrong")
+    assert late.take("connection.close") is None and not late.peer.closed
+    assert [seconds for seconds, _ in site.later if seconds < 1] == [0.1]
+    plain(site, "wrong too")
+    assert [seconds for seconds, _ in site.later if seconds < 1] == [0.1, 0.2]
+    answer = next(callback for seconds, callback in site.later if seconds == 0.1)
+    answer()
+    late.run()
+    assert late.refusal()[0] == 403
+    right, scram = begin(site)
+    scram.check(challenge(right))
+    assert begin(site, password="wrong")[0].refusal()[0] == 403
+    assert [seconds for seconds, _ in site.later if seconds < 1] == [0.1, 0.2]
+
+
+def test_a_client_that_goes_before_the_late_answer() -> None:
+    site = make_site()
+    for _ in range(FREE_FAILURES):
+        begin(site, password="wrong")
+    late, _ = begin(site, password="wrong")
+    late.session.connection_lost()
+    late.peer.written.clear()
+    [answer] = [callback for seconds, callback in site.later if seconds < 1]
+    answer()
+    site.run()
+    assert not late.peer.written
+
+
+def test_a_broken_scram_exchange_of_no_user_counts_for_nobody() -> None:
+    site = make_site()
+    for _ in range(FREE_FAILURES + 1):
+        client = Client(site)
+        client.run()
+        start_ok(client, "SCRAM-SHA-256", b"nonsense")
+        assert client.refusal()[0] == 403
+    assert not [seconds for seconds, _ in site.later if seconds < 1]
+
+
+def plain(site: Site, password: str) -> None:
+    client = Client(site)
+    client.run()
+    start_ok(client, "PLAIN", f"\0user\0{password}".encode())
 
 
 def test_a_response_to_the_servers_proof() -> None:

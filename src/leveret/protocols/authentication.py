@@ -63,6 +63,11 @@ class Authentication:
     # The exchange
 
     @property
+    def _host(self) -> str:
+        """The client's address, as the login queue knows it."""
+        return "" if self._peer.local else self._peer.host
+
+    @property
     def mechanism(self) -> str:
         """The name of the mechanism that the client chose, empty before."""
         return "" if self._mechanism is None else self._mechanism.name
@@ -93,9 +98,23 @@ class Authentication:
             key = f"{id(self)}".encode()
             self._wait_for(key.decode(), key, outcome.call, self._take)
         elif isinstance(outcome, Success):
+            self._queue.succeeded(self._host, outcome.username)
             self._verified(outcome.username, True, outcome.data)
+        elif outcome.username:
+            self._wrong(outcome.username, outcome.reason)
         else:
             self.refuse_for(outcome.reason)
+
+    def _wrong(self, name: str, reason: str) -> None:
+        """Refuse a wrong password that the mechanism itself has found: as late as one that was checked in a thread."""
+        self._queue.failed(self._host, name)
+        backoff = self._queue.backoff(self._host, name)
+        if not backoff:
+            self.refuse_for(reason)
+            return
+        self.busy = True
+        self.wait(True)
+        self._peer.call_later(backoff, lambda: self._ran(self.refuse_for, reason))
 
     def _check(self, name: str, password: bytes) -> None:
         users = self._users
@@ -122,18 +141,17 @@ class Authentication:
         self.busy = True
         self._peer.checking = True
         self.wait(True)
-        host = "" if self._peer.local else self._peer.host
 
         def ran(result: Any) -> None:
             self._peer.checking = False
-            backoff = self._queue.backoff(host, name) if backs_off and result is False else 0.0
+            backoff = self._queue.backoff(self._host, name) if backs_off and result is False else 0.0
             if backoff and not self.is_lost():
                 # The socket forgets the call when it closes: those that wait cost no more than their sockets.
                 self._peer.call_later(backoff, lambda: self._ran(done, result))
             else:
                 self._ran(done, result)
 
-        self._queue.submit(host, name, key, function, Waiter(self._peer.run_blocking, ran, self.is_lost),
+        self._queue.submit(self._host, name, key, function, Waiter(self._peer.run_blocking, ran, self.is_lost),
                            preferred=preferred)
 
     def _ran(self, done: Callable[[Any], None], result: Any) -> None:

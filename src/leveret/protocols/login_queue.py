@@ -5,7 +5,7 @@ an address that asks for thousands delays itself. Order: passwords that were rig
 address the newest user and the newest password first, because clients that have waited for long give up. Logins with the
 same user and password share one check. What exceeds a limit is refused, the oldest first.
 
-Wrong passwords in a row never delay a check: right passwords would wait behind the wrong ones of others at the same
+Wrong passwords in a row, those of SCRAM included, never delay a check: right passwords would wait behind the wrong ones of others at the same
 address, and whoever sends enough of them would lock the user out. They delay the answer to the client that was wrong.
 """
 
@@ -179,14 +179,20 @@ class LoginQueue:
         self.running -= 1
         del self._checks[check.key]
         if result is False:
-            self._failed((check.address, check.name))
+            self.failed(check.address, check.name)
         elif result is True:
-            self._failures.pop((check.address, check.name), None)
+            self.succeeded(check.address, check.name)
         for waiter in check.waiters:
             waiter.done(result)
         self._start()
 
-    def _failed(self, key: tuple[str, str]) -> None:
+    def succeeded(self, host: str, name: str) -> None:
+        """A right password of this user: the wrong ones before it no longer count."""
+        self._failures.pop((network_of(host), name), None)
+
+    def failed(self, host: str, name: str) -> None:
+        """Count a wrong password of this user."""
+        key = network_of(host), name
         now = self._clock()
         failures = self._failures.get(key)
         if failures is None or now - failures.last > FAILURES_KEPT:

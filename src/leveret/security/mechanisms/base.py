@@ -34,9 +34,14 @@ class NeedsPassword:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The client is not let in. `reason` is for the log, not for the client."""
+    """The client is not let in.
+
+    reason    for the log, not for the client
+    username  the user whose password was wrong; "" if the failure says nothing of a password
+    """
 
     reason: str
+    username: str = ""
 
 
 @dataclass(frozen=True, slots=True)

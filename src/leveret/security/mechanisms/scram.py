@@ -63,7 +63,7 @@ class _Scram(Mechanism):
             self._server.set_client_final(response.decode("utf-8"))
             return Success(name, self._server.get_server_final().encode())
         except (ScramException, UnicodeDecodeError) as error:
-            return Failure(f"login of '{name}' by {self.name}: {error}")
+            return Failure(f"login of '{name}' by {self.name}: {error}", name)
 
 
 def _finder(mechanism: str, context: Context, names: list[str]) -> Callable[[str], tuple[bytes, bytes, bytes, int]]:
