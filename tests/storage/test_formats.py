@@ -14,10 +14,14 @@ from pathlib import Path
 import pika
 import pytest
 
+from leveret.broker.errors import StorageFailed
+from leveret.node.checking import DirectoryCheck
+from leveret.storage.salvage import Salvage
 from leveret.storage.verification import LogCheck
 from tests.storage.harness import Harness, sqlite_log
 from tests.support.broker import LeveretProcess, leveret_only
 
+PLAIN = " WHERE kind = 'queue' AND instr(key, CAST('plain' AS BLOB))"
 ARCHIVE = Path(__file__).with_name("data") / "format-1.tar.xz"
 
 
@@ -68,6 +72,56 @@ def test_a_migration_that_is_interrupted_begins_anew(old: Path, monkeypatch: pyt
     harness = Harness(lambda: sqlite_log(old))
     assert len(harness.recovery.queues) == 6
     harness.log.close()
+
+
+@pytest.mark.parametrize(("statement", "named"), [
+    ("UPDATE metadata SET kind = CAST(kind AS BLOB)" + PLAIN, "the definition of b'queue'"),
+    ("UPDATE metadata SET key = CAST(key AS TEXT)" + PLAIN, "the definition of queue"),
+    ("UPDATE metadata SET value = NULL" + PLAIN, "the definition of queue"),
+    ("UPDATE metadata SET value = CAST('x' AS TEXT)" + PLAIN, "the definition of queue"),
+    ("UPDATE mark SET seq = CAST(x'ff' AS TEXT) WHERE queue = (SELECT min(queue) FROM mark)",
+     "the highest sequence number"),
+    ("UPDATE state SET value = 'many' WHERE name = 'next_row'", "the fact next_row"),
+    ("DELETE FROM state WHERE name = 'next_row'", "the fact next_row"),
+    ("UPDATE state SET value = x'01' WHERE name = 'clean'", "the fact clean"),
+    ("UPDATE state SET name = x'ff' WHERE name = 'next_row'", "the fact next_row"),
+    ("UPDATE log SET settled = CAST(settled AS TEXT) WHERE id = (SELECT min(id) FROM log)", "row "),
+    ("UPDATE log SET settled = NULL WHERE id = (SELECT min(id) FROM log)", "row "),
+    ("UPDATE log SET entries = CAST(entries AS TEXT) WHERE id = (SELECT min(id) FROM log)", "row "),
+    ("UPDATE log SET entries = 7 WHERE id = (SELECT min(id) FROM log)", "row "),
+    ("UPDATE log SET data = CAST(hex(zeroblob(length(data) / 2)) || substr('x', 1, length(data) % 2) AS TEXT)"
+     " WHERE id = (SELECT min(id) FROM log)", "row "),
+    ("UPDATE log SET data = 1.5 WHERE id = (SELECT min(id) FROM log)", "row "),
+    ("UPDATE chunk SET data = CAST(hex(zeroblob(length(data) / 2)) AS TEXT)"
+     " WHERE id = (SELECT min(id) FROM chunk)", "chunk "),
+    ("UPDATE chunk SET data = NULL WHERE id = (SELECT min(id) FROM chunk)", "chunk "),
+])
+def test_values_of_another_type_are_damage_in_format_1_too(old: Path, statement: str, named: str) -> None:
+    """Nothing is migrated before the operator has decided; then what is damaged is dropped as in format 2."""
+    # SQLite would delete the write-ahead log with its last connection, if that can write.
+    keeper = sqlite3.connect(f"{(old / 'log-0.sqlite').as_uri()}?mode=ro", uri=True)
+    keeper.execute("SELECT count(*) FROM log").fetchone()
+    with sqlite3.connect(old / "log-0.sqlite") as connection:
+        assert connection.execute(statement).rowcount == 1
+    connection.close()
+    keeper.close()
+    found = DirectoryCheck(old)
+    found.run()
+    assert any(named in text for text in found.damaged), found.damaged
+    with pytest.raises(StorageFailed) as caught:
+        sqlite_log(old).open()
+    assert named in str(caught.value) and ("wrong type" in str(caught.value) or "it is missing" in str(caught.value))
+    assert "start once with --drop-damaged" in str(caught.value)
+    assert version(old) == 1
+    harness = Harness(lambda: sqlite_log(old, salvage=Salvage(drop_damaged=True)))
+    assert len(harness.recovery.queues) >= 5
+    for queue_id in harness.recovery.queues:
+        harness.load_queue(queue_id)
+    harness.log.close()
+    assert version(old) == 2
+    again = DirectoryCheck(old)
+    again.run()
+    assert again.damaged == []
 
 
 def test_a_broker_goes_on_with_it(old: Path) -> None:

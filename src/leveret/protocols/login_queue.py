@@ -5,8 +5,9 @@ an address that asks for thousands delays itself. Order: passwords that were rig
 address the newest user and the newest password first, because clients that have waited for long give up. Logins with the
 same user and password share one check. What exceeds a limit is refused, the oldest first.
 
-Wrong passwords in a row, those of SCRAM included, never delay a check: right passwords would wait behind the wrong ones of others at the same
-address, and whoever sends enough of them would lock the user out. They delay the answer to the client that was wrong.
+Wrong passwords in a row, those of SCRAM included, never delay a check: right passwords would wait behind the wrong ones of
+others at the same address, and an attacker who sends enough of them would lock the user out. They delay the answer to the
+client that was wrong.
 """
 
 from __future__ import annotations

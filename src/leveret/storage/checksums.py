@@ -32,6 +32,23 @@ def decode_text(value: bytes) -> str:
     return value.decode("utf-8", "surrogateescape")
 
 
+_TYPES: Final = {str: "TEXT", int: "INTEGER", float: "REAL", type(None): "NULL", bytes: "BLOB"}
+
+
+def type_fault(what: str, value: object, expected: type) -> str:
+    """What is wrong with the type of a column; "" if nothing is."""
+    if isinstance(value, expected):
+        return ""
+    return f"its {what} has the wrong type {_TYPES[type(value)]}, expected {_TYPES[expected]}"
+
+
+def blob(what: str, value: object) -> bytes:
+    """A column that is a BLOB; `RowDamaged` if it is not. A row of format 1 has no checksum that would say so."""
+    if not isinstance(value, bytes):
+        raise RowDamaged(type_fault(what, value, bytes))
+    return value
+
+
 def row_columns(image: RowImage) -> tuple[bytes, bytes, bytes]:
     """The columns of a row as they are written."""
     data = b"".join(image.pieces)
@@ -74,15 +91,17 @@ class Checksums:
         self.first_row = first_row
         self.first_chunk = first_chunk
 
-    def check_settled(self, row_id: int, settled: bytes) -> None:
+    def check_settled(self, row_id: int, column: object) -> None:
         """Raise `RowDamaged` if the settled column of a row is not what was written."""
+        settled = blob("settled column", column)
         if not settled or not self._has_sums(row_id, settled, "settlements"):
             return
         if len(settled) < 8 or _NUMBER.unpack_from(settled, len(settled) - 4)[0] != _keyed_sum(row_id, settled[:-4]):
             raise RowDamaged("the checksum of its settlements is wrong")
 
-    def check_index(self, row_id: int, settled_size: int, index: bytes, data_size: int) -> None:
+    def check_index(self, row_id: int, settled_size: int, column: object, data_size: int) -> None:
         """Raise `RowDamaged` if the index is not what was written, or does not belong to the other columns."""
+        index = blob("index", column)
         if not self._has_sums(row_id, index, "index"):
             return
         at = len(index) - _TRAILER.size
@@ -92,13 +111,15 @@ class Checksums:
         if index_sum != _index_sum(row_id, settled_size, data_size, data_sum, index[:at]):
             raise RowDamaged("the checksum of its index is wrong")
 
-    def check_data(self, row_id: int, index: bytes, data: bytes) -> None:
+    def check_data(self, row_id: int, index: bytes, column: object) -> None:
         """Raise `RowDamaged` if the data is not what was written. The index was checked."""
+        data = blob("data", column)
         if self._has_sums(row_id, index, "index") and _TRAILER.unpack_from(index, len(index) - 8)[0] != crc32(data):
             raise RowDamaged("the checksum of its data is wrong")
 
-    def check_chunk(self, chunk_id: int, data: bytes, found: int | None) -> None:
+    def check_chunk(self, chunk_id: int, column: object, found: object) -> None:
         """Raise `RowDamaged` if a chunk of a large body is not what was written."""
+        data = blob("data", column)
         if found is None:
             if chunk_id >= self.first_chunk:
                 raise RowDamaged("it has no checksum")

@@ -78,7 +78,7 @@ def make_directories(path: str | Path, mode: int = PRIVATE_DIRECTORY, root: str 
     while missing[-1].parent != missing[-1] and not missing[-1].is_dir():
         missing.append(missing[-1].parent)
     for place in reversed(missing):
-        _make_directory(place, mode if place == directory or place == top or top in place.parents else None)
+        _make_directory(place, mode if place in (directory, top) or top in place.parents else None)
 
 
 def _make_directory(directory: Path, mode: int | None) -> None:

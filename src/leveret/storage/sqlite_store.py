@@ -28,7 +28,17 @@ from leveret.storage.data_directory import LOCKS, Reserve
 from leveret.storage.recovery import Rebuilder, Rebuilt
 from leveret.storage.rows import SLOT_BITS, SLOT_MASK
 from leveret.storage.salvage import NOTHING_LOST, Salvage
-from leveret.storage.verification import STATE, LogCheck, Repair, read_marks, read_metadata, read_state
+from leveret.storage.verification import (
+    STATE,
+    Finding,
+    LogCheck,
+    Repair,
+    definition_type_fault,
+    number_type_fault,
+    read_marks,
+    read_metadata,
+    read_state,
+)
 from leveret.storage.worker import StoreBroken, StoreFull
 
 logger = logging.getLogger("leveret.storage")
@@ -261,18 +271,20 @@ class SqliteStore:
         small = self.path.stat().st_size <= CHECK_OCTETS
         if not recovery.clean and small and not self._salvage.drop_damaged:
             self._check_structure()
+        if not self._salvage.drop_damaged:
+            if "damaged" in state or (not recovery.clean and small):
+                self._refuse_damage(LogCheck(self._connection).run())
+            elif self._version < FORMAT_VERSION:
+                self._refuse_damage(LogCheck(self._connection).run_definitions())
         if self._version < FORMAT_VERSION:
             self._migrate()
-            state = dict(execute("SELECT name, value FROM state"))
         if self._salvage.drop_damaged:
             recovery.dropped = self._drop_damaged()
-            state = dict(execute("SELECT name, value FROM state"))
-        elif "damaged" in state or (not recovery.clean and small):
-            self._refuse_damage()
+        state = dict(execute("SELECT name, value FROM state"))
         try:
             last = self._read(log, rebuilt)
         except _MALFORMED:
-            self._refuse_damage()
+            self._refuse_damage(LogCheck(self._connection).run())
             raise
         rebuilt.next_row = max(state["next_row"], last + 1)
         rebuilt.next_chunk = (execute("SELECT max(id) FROM chunk").fetchone()[0] or 0) + 1
@@ -314,24 +326,30 @@ class SqliteStore:
         return last
 
     def _migrate(self) -> None:
-        """Bring a log of format 1 to this one: definitions and marks get checksums now, rows when they are written anew."""
+        """Bring a log of format 1 to this one: definitions and marks get checksums now, rows when they are written anew.
+
+        Values of the wrong type get none: they are damaged, and the operator has decided to drop them.
+        """
         connection = self._connection
         execute = connection.execute
         execute("BEGIN IMMEDIATE")
         for statement in _MIGRATION:
             execute(statement)
-        definitions = execute("SELECT kind, key, value FROM metadata").fetchall()
+        definitions = [item for item in execute("SELECT kind, key, value FROM metadata").fetchall()
+                       if not definition_type_fault(*item)]
         connection.executemany(_PUT, ((*item, definition_sum(*item)) for item in definitions))
-        marks = execute("SELECT queue, seq FROM mark").fetchall()
+        marks = [(queue, seq) for queue, seq in execute("SELECT queue, seq FROM mark").fetchall()
+                 if not number_type_fault(f"mark {queue}", seq)]
         connection.executemany(_MARK, ((queue, seq, number_sum(f"mark {queue}", seq)) for queue, seq in marks))
-        for name, value in execute("SELECT name, value FROM state").fetchall():
-            _set_state(connection, name, value)
-        next_row = execute("SELECT value FROM state WHERE name = 'next_row'").fetchone()[0]
+        facts = {name: value for name, value in execute("SELECT name, value FROM state").fetchall()
+                 if not number_type_fault(name, value)}
         last_row = execute("SELECT max(id) FROM log").fetchone()[0] or 0
         last_chunk = execute("SELECT max(id) FROM chunk").fetchone()[0] or 0
-        _set_state(connection, "first_row", max(next_row, last_row + 1))
-        _set_state(connection, "first_chunk", last_chunk + 1)
-        _set_state(connection, "next_row", max(next_row, last_row + 1))
+        next_row = max(facts.get("next_row", 1), last_row + 1)
+        if "next_row" in facts:
+            facts["next_row"] = next_row
+        for name, value in (facts | {"first_row": next_row, "first_chunk": last_chunk + 1}).items():
+            _set_state(connection, name, value)
         execute(f"PRAGMA user_version = {FORMAT_VERSION}")
         execute("COMMIT")
         rows = execute("SELECT count(*) FROM log").fetchone()[0]
@@ -347,9 +365,8 @@ class SqliteStore:
         if verdict != "ok":
             raise self.damaged(verdict)
 
-    def _refuse_damage(self) -> None:
-        """Raise `StorageFailed` if anything in the log is not what was written."""
-        findings = LogCheck(self._connection).run()
+    def _refuse_damage(self, findings: list[Finding]) -> None:
+        """Raise `StorageFailed` if anything was found that is not what was written."""
         if findings:
             shown = "; ".join(str(finding) for finding in findings[:3])
             more = f"; and {len(findings) - 3} more" if len(findings) > 3 else ""

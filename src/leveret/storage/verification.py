@@ -18,13 +18,23 @@ import msgspec
 from leveret.broker import metadata
 from leveret.broker.log import Log
 from leveret.storage.batch import IndexReader, RowImage, decode_settled, encode_settled, index_head, to_words
-from leveret.storage.checksums import Checksums, decode_text, definition_sum, number_sum, row_columns
+from leveret.storage.checksums import (
+    Checksums,
+    blob,
+    decode_text,
+    definition_sum,
+    number_sum,
+    row_columns,
+    type_fault,
+)
 from leveret.storage.records import INDEX, INDEX_SIZE
 from leveret.storage.recovery import Rebuilder, Rebuilt
 from leveret.storage.rows import DEAD, SLOT_BITS, SLOT_MASK
 
 # The facts about a log that always stand in its table `state`.
 STATE: Final = ("clean", "next_row", "first_row", "first_chunk")
+# Those of format 1.
+_STATE_1: Final = ("clean", "next_row")
 _MALFORMED: Final = (ValueError, IndexError, KeyError, TypeError, struct.error)
 
 ROW: Final = "row"
@@ -42,8 +52,9 @@ def read_state(connection: sqlite3.Connection) -> Iterator[tuple[str, int]]:
     """The facts about a log. ValueError for one that is damaged or missing."""
     missing = set(STATE)
     for name, value, found in connection.execute("SELECT name, value, crc FROM state"):
-        if not _is_number(name, value, found):
-            raise ValueError(f"the checksum of the fact '{name}' is wrong")
+        fault = _number_fault(name, value, found)
+        if fault:
+            raise ValueError(f"the fact '{name}' is damaged: {fault}")
         missing.discard(name)
         yield name, value
     if missing:
@@ -53,33 +64,50 @@ def read_state(connection: sqlite3.Connection) -> Iterator[tuple[str, int]]:
 def read_metadata(connection: sqlite3.Connection) -> Iterator[tuple[str, bytes, bytes]]:
     """Kind, key and value of each definition. ValueError for one that is damaged."""
     for kind, key, value, found in connection.execute("SELECT kind, key, value, crc FROM metadata"):
-        if not _is_definition(kind, key, value, found):
-            raise ValueError(f"the checksum of the definition of {kind} {_shown(key)} is wrong")
+        fault = _definition_fault(kind, key, value, found)
+        if fault:
+            raise ValueError(f"the definition of {kind} {_shown(key)} is damaged: {fault}")
         yield kind, key, value
 
 
 def read_marks(connection: sqlite3.Connection) -> Iterator[tuple[int, int]]:
     """Queue id and highest sequence number. ValueError for a pair that is damaged."""
     for queue, seq, found in connection.execute("SELECT queue, seq, crc FROM mark"):
-        if not _is_number(f"mark {queue}", seq, found):
-            raise ValueError(f"the checksum of the highest sequence number of queue {queue} is wrong")
+        fault = _number_fault(f"mark {queue}", seq, found)
+        if fault:
+            raise ValueError(f"the highest sequence number of queue {queue} is damaged: {fault}")
         yield queue, seq
 
 
-def _is_number(name: object, value: object, found: object) -> bool:
-    """Whether a mark or a fact is what was written. A value of another type may look the same as text."""
-    if not isinstance(name, str) or not isinstance(value, int):
-        return False
-    try:
-        return found == number_sum(name, value)
-    except UnicodeEncodeError:
-        return False
+def number_type_fault(name: object, value: object) -> str:
+    """What is wrong with the types of a mark or a fact; "" if nothing is."""
+    return type_fault("name", name, str) or type_fault("value", value, int)
 
 
-def _is_definition(kind: object, key: object, value: object, found: object) -> bool:
-    """Whether a definition is what was written, in the types in which it was."""
-    return (isinstance(kind, str) and isinstance(key, bytes) and isinstance(value, bytes)
-            and found == definition_sum(kind, key, value))
+def _number_fault(name: object, value: object, found: object) -> str:
+    """Why a mark or a fact is not what was written; "" if it is. A value of another type may look the same as text."""
+    fault = number_type_fault(name, value)
+    if not fault:
+        assert isinstance(name, str) and isinstance(value, int)
+        with contextlib.suppress(UnicodeEncodeError):
+            if found == number_sum(name, value):
+                return ""
+    return fault or "its checksum is wrong"
+
+
+def definition_type_fault(kind: object, key: object, value: object) -> str:
+    """What is wrong with the types of a definition; "" if nothing is."""
+    return type_fault("kind", kind, str) or type_fault("key", key, bytes) or type_fault("value", value, bytes)
+
+
+def _definition_fault(kind: object, key: object, value: object, found: object) -> str:
+    """Why a definition is not what was written; "" if it is."""
+    fault = definition_type_fault(kind, key, value)
+    if not fault:
+        assert isinstance(kind, str) and isinstance(key, bytes) and isinstance(value, bytes)
+        if found == definition_sum(kind, key, value):
+            return ""
+    return fault or "its checksum is wrong"
 
 
 def _shown(key: object) -> str:
@@ -123,24 +151,34 @@ class LogCheck:
 
     def run(self) -> list[Finding]:
         """Everything that is damaged. sqlite3.Error if the file cannot be read."""
-        if self._summed:
-            self._check_state()
-            self._check_definitions()
-        else:
-            self._checksums = Checksums(1 << 62, 1 << 62)
-            self.counts["definitions"] = self.connection.execute("SELECT count(*) FROM metadata").fetchone()[0]
+        self.run_definitions()
         good = self._check_rows()
         chunks = self._check_chunks()
         self._check_references(good, chunks)
         return self.findings
 
+    def run_definitions(self) -> list[Finding]:
+        """What is damaged of definitions, marks and facts."""
+        self._check_state()
+        self._check_definitions()
+        return self.findings
+
     def definitions(self) -> list[tuple[str, bytes, bytes]]:
         """Kind, key and value of each definition that is whole."""
-        if not self._summed:
-            return [(kind, key, value) for kind, key, value in self.connection.execute(
-                "SELECT kind, key, value FROM metadata") if isinstance(key, bytes) and isinstance(value, bytes)]
-        return [(kind, key, value) for kind, key, value, found in self.connection.execute(
-            "SELECT kind, key, value, crc FROM metadata") if _is_definition(kind, key, value, found)]
+        return [(kind, key, value) for kind, key, value, found in self._columns("kind, key, value", "metadata")
+                if not self._definition_fault(kind, key, value, found)]
+
+    def _columns(self, names: str, table: str) -> sqlite3.Cursor:
+        """Columns of a table, and the checksum, None in format 1."""
+        return self.connection.execute(f"SELECT {names}, {'crc' if self._summed else 'NULL'} FROM {table}")
+
+    def _definition_fault(self, kind: object, key: object, value: object, found: object) -> str:
+        if self._summed:
+            return _definition_fault(kind, key, value, found)
+        return definition_type_fault(kind, key, value)
+
+    def _number_fault(self, name: object, value: object, found: object) -> str:
+        return _number_fault(name, value, found) if self._summed else number_type_fault(name, value)
 
     def finding_of(self, row_id: int, error: Exception) -> Finding:
         """What is known of a row that is damaged."""
@@ -153,24 +191,28 @@ class LogCheck:
 
     def _check_state(self) -> None:
         facts: dict[str, int] = {}
-        for name, value, found in self.connection.execute("SELECT name, value, crc FROM state"):
-            if _is_number(name, value, found):
-                facts[name] = value
+        for name, value, found in self._columns("name, value", "state"):
+            fault = self._number_fault(name, value, found)
+            if fault:
+                self.findings.append(Finding(FACT, name if name in STATE else ascii(name), fault))
             else:
-                self.findings.append(Finding(FACT, name if name in STATE else ascii(name), "its checksum is wrong"))
-        for name in set(STATE) - facts.keys() - {str(finding.key) for finding in self.findings}:
+                facts[name] = value
+        damaged = {str(finding.key) for finding in self.findings}
+        for name in set(STATE if self._summed else _STATE_1) - facts.keys() - damaged:
             self.findings.append(Finding(FACT, name, "it is missing"))
         # Without these nothing says which rows must have a checksum: those that have one are checked.
         self._checksums = Checksums(facts.get("first_row", 1 << 62), facts.get("first_chunk", 1 << 62))
 
     def _check_definitions(self) -> None:
-        for kind, key, value, found in self.connection.execute("SELECT kind, key, value, crc FROM metadata"):
+        for kind, key, value, found in self._columns("kind, key, value", "metadata"):
             self.counts["definitions"] += 1
-            if not _is_definition(kind, key, value, found):
-                self.findings.append(Finding(DEFINITION, (kind, key), "its checksum is wrong"))
-        for queue, seq, found in self.connection.execute("SELECT queue, seq, crc FROM mark"):
-            if not _is_number(f"mark {queue}", seq, found):
-                self.findings.append(Finding(MARK, queue, "its checksum is wrong"))
+            fault = self._definition_fault(kind, key, value, found)
+            if fault:
+                self.findings.append(Finding(DEFINITION, (kind, key), fault))
+        for queue, seq, found in self._columns("queue, seq", "mark"):
+            fault = self._number_fault(f"mark {queue}", seq, found)
+            if fault:
+                self.findings.append(Finding(MARK, queue, fault))
 
     def _check_rows(self) -> set[int]:
         """The ids of the rows that are whole."""
@@ -180,13 +222,15 @@ class LogCheck:
                 "SELECT id, settled, entries, data FROM log ORDER BY id"):
             self.counts["rows"] += 1
             try:
+                blob("settled column", settled)
                 checksums.check_index(row_id, len(settled), index, len(data))
                 reader = IndexReader(index)
                 length = sum(to_words("I", reader.entries)[4::6])
                 if length != len(data):
                     raise ValueError(f"it has {len(data)} bytes of data, and an index of {length}")
             except _MALFORMED as error:
-                self.findings.append(Finding(ROW, row_id, str(error), "what was in it is not known"))
+                why = type_fault("data", data, bytes) or str(error)
+                self.findings.append(Finding(ROW, row_id, why, "what was in it is not known"))
                 continue
             try:
                 checksums.check_data(row_id, index, data)
@@ -204,8 +248,7 @@ class LogCheck:
     def _check_chunks(self) -> set[int]:
         """The ids of the chunks that are whole."""
         good: set[int] = set()
-        found_sum = "crc" if self._summed else "NULL"
-        for chunk_id, data, found in self.connection.execute(f"SELECT id, data, {found_sum} FROM chunk"):
+        for chunk_id, data, found in self._columns("id, data", "chunk"):
             self.counts["chunks"] += 1
             try:
                 self._checksums.check_chunk(chunk_id, data, found)
@@ -329,14 +372,14 @@ class Repair:
     def _rewrite_definitions(self) -> None:
         """Write all that are whole anew: one whose kind or key has changed may not be where a statement looks for it."""
         rows = self.connection.execute("SELECT kind, key, value, crc FROM metadata")
-        whole = [row for row in rows if _is_definition(*row)]
+        whole = [row for row in rows if not _definition_fault(*row)]
         self.connection.execute("DELETE FROM metadata")
         self.connection.executemany("INSERT OR REPLACE INTO metadata VALUES (?, ?, ?, ?)", whole)
 
     def _rewrite_facts(self, changed: dict[str, int]) -> None:
         """Likewise, with these values, and without the fact that a row is damaged."""
         facts = {name: value for name, value, found in self.connection.execute("SELECT name, value, crc FROM state")
-                 if _is_number(name, value, found) and name in STATE}
+                 if not _number_fault(name, value, found) and name in STATE}
         self.connection.execute("DELETE FROM state")
         self.connection.executemany("INSERT INTO state VALUES (?, ?, ?)", [
             (name, value, number_sum(name, value)) for name, value in (facts | changed).items()])
