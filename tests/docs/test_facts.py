@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import msgspec
@@ -19,6 +20,7 @@ from leveret.wire.amqp0 import classes
 from leveret.wire.amqp0.specs import V0_9, V0_9_1
 from tests.conformance.catalogue import rules_of
 from tests.docs.pages import DOCS, PAGES, code, page_id, prose, table_rows
+from tests.support.broker import ROOT
 
 pages = pytest.mark.parametrize("page", PAGES, ids=page_id)
 
@@ -113,3 +115,11 @@ def test_exchange_types_are_documented() -> None:
 
 def test_the_longest_time() -> None:
     assert f"{TEN_YEARS:,}" in prose(DOCS / "queues.md")
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "index.md", DOCS / "quickstart.md"], ids=page_id)
+def test_the_number_of_libraries(page: Path) -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        dependencies = tomllib.load(file)["project"]["dependencies"]
+    assert len(dependencies) == 7
+    assert "seven small libraries" in page.read_text("utf-8")
