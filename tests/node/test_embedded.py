@@ -10,12 +10,14 @@ import resource
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import aio_pika
 import pika
@@ -25,6 +27,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 import leveret
 from leveret.node import running
+from leveret.node.composition import Composition
 from leveret.storage import sqlite_store
 from tests.support.broker import ROOT
 
@@ -368,6 +371,57 @@ def test_a_data_directory_that_is_in_use(tmp_path: Path) -> None:
                 leveret.Broker(data_dir=tmp_path / "data"):
             pass
         exchange_a_message(broker.url)
+
+
+def test_losses_that_are_accepted(tmp_path: Path) -> None:
+    """What `leveret serve` is given as --accept-missing and --drop-damaged, each of which allows its own losses alone."""
+    data = tmp_path / "data"
+    with leveret.Broker(data_dir=data) as running, connect(running.url) as connection:
+        connection.channel().queue_declare("q", durable=True)
+        connection.channel().queue_declare("kept", durable=True)
+    with sqlite3.connect(data / "log-0.sqlite") as database:
+        database.execute("UPDATE metadata SET value = x'00' WHERE kind = 'queue' AND instr(key, CAST('\"q\"' AS BLOB))")
+    database.close()
+    for refused in (leveret.Broker(data_dir=data), leveret.Broker(data_dir=data, accept_missing=True)):
+        with pytest.raises(leveret.StartFailed,
+                           match=r"--drop-damaged \(drop_damaged=True of an embedded broker\)"), refused:
+            pass
+    with leveret.Broker(data_dir=data, drop_damaged=True) as running, connect(running.url) as connection:
+        connection.channel().queue_declare("kept", passive=True)
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="q"):
+            connection.channel().queue_declare("q", passive=True)
+    (data / "log-0.sqlite").unlink()
+    for refused in (leveret.Broker(data_dir=data), leveret.Broker(data_dir=data, drop_damaged=True)):
+        with pytest.raises(leveret.StartFailed,
+                           match=r"--accept-missing \(accept_missing=True of an embedded broker\)"), refused:
+            pass
+
+    async def start() -> None:
+        async with leveret.Broker(data_dir=data, accept_missing=True) as running:
+            assert running.data_dir == data
+
+    asyncio.run(start())
+    with leveret.Broker(data_dir=data):
+        pass
+
+
+def test_losses_are_accepted_for_a_start_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that failed is opened again without them."""
+    monkeypatch.setattr(running, "REOPEN_AFTER", 0.01)
+    given = []
+    make = running.Composition
+
+    def made(*arguments: Any, **named: Any) -> Composition:
+        given.append(named["salvage"])
+        return make(*arguments, **named)
+
+    monkeypatch.setattr(running, "Composition", made)
+    with leveret.Broker(data_dir=tmp_path / "data", accept_missing=True, drop_damaged=True) as broker:
+        node = broker._node
+        broker._thread._loop.call_soon_threadsafe(node._store_failed)  # type: ignore[union-attr]
+        wait_until(lambda: len(given) == 2)
+        wait_until(lambda: _listens(broker))
+    assert [(salvage.accept_missing, salvage.drop_damaged) for salvage in given] == [(True, True), (False, False)]
 
 
 @pytest.mark.parametrize(("config", "expected"), [

@@ -21,6 +21,7 @@ from leveret.node.errors import CallRefused
 from leveret.node.running import Node
 from leveret.node.threaded import Threaded
 from leveret.security.users import ADMINISTRATOR
+from leveret.storage.salvage import Salvage
 
 # The user of a broker whose configuration names none.
 OWNER = "guest"
@@ -44,6 +45,8 @@ class Broker:
     data_dir  where messages live. Without one, here or in the configuration, everything is in memory, and the disk is
               not touched
     config    further configuration: a table of the structure of the TOML file, or the path of such a file
+    accept_missing  start although files of the data directory are missing, and lose what was in them
+    drop_damaged    start although parts of the store are damaged: log what they held, and drop them
 
     `async with Broker() as broker` runs it on the running event loop and gives an `AsyncBroker`; `with Broker() as broker`
     runs it in a thread with an event loop of its own and gives a `BlockingBroker`. It can be run any number of times, one
@@ -56,7 +59,9 @@ class Broker:
     """
 
     def __init__(self, *, host: str | None = None, port: int | None = None, data_dir: str | os.PathLike[str] | None = None,
-                 config: Mapping[str, Any] | str | os.PathLike[str] | None = None) -> None:
+                 config: Mapping[str, Any] | str | os.PathLike[str] | None = None, accept_missing: bool = False,
+                 drop_damaged: bool = False) -> None:
+        self._salvage = Salvage(accept_missing, drop_damaged)
         self._config, self._config_name, self._owner = _combine(host, port, data_dir, config)
         self._entered = False
         self._running: AsyncBroker | BlockingBroker | None = None
@@ -104,7 +109,7 @@ class Broker:
         if self._entered:
             raise RuntimeError("this broker runs already; another one is another leveret.Broker")
         self._entered = True
-        return Node(self._config, self._config_name, self._owner)
+        return Node(self._config, self._config_name, self._owner, self._salvage)
 
 
 class RunningBroker:

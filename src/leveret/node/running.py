@@ -12,6 +12,7 @@ from leveret.config import Config, ConfigError
 from leveret.node.composition import Composition
 from leveret.node.errors import CallRefused, StartFailed
 from leveret.security.tls import TlsError
+from leveret.storage.salvage import NOTHING_LOST, Salvage
 
 log = logging.getLogger("leveret.broker")
 
@@ -20,10 +21,11 @@ REOPEN_AFTER = 1.0
 
 
 class Node:
-    """One run of a broker. `config_name` and `owner` as for `Composition`."""
+    """One run of a broker. `config_name` and `owner` as for `Composition`, `salvage` too, for the first start."""
 
-    def __init__(self, config: Config, config_name: str, owner: str) -> None:
+    def __init__(self, config: Config, config_name: str, owner: str, salvage: Salvage = NOTHING_LOST) -> None:
         self.config = config
+        self._salvage = salvage
         self._config_name = config_name
         self._owner = owner
         # A port that was found free is kept when the store is opened again.
@@ -35,7 +37,7 @@ class Node:
     async def start(self) -> None:
         """Open the store and listen. Raises `StartFailed`."""
         try:
-            await self._open()
+            await self._open(self._salvage)
         except (ConfigError, TlsError, StorageFailed) as error:
             raise StartFailed(str(error)) from error
 
@@ -58,8 +60,8 @@ class Node:
         except BrokerError as error:
             raise CallRefused(str(error), error.condition) from None
 
-    async def _open(self) -> None:
-        composition = Composition(self.config, self._config_name, self._store_failed, self._owner)
+    async def _open(self, salvage: Salvage) -> None:
+        composition = Composition(self.config, self._config_name, self._store_failed, self._owner, salvage=salvage)
         try:
             await composition.server.start()
             await composition.listen(self._ports)
@@ -81,7 +83,7 @@ class Node:
             await asyncio.sleep(REOPEN_AFTER)
             log.error("opening the store again")
             try:
-                await self._open()
+                await self._open(NOTHING_LOST)
             except (ConfigError, TlsError, StorageFailed, StartFailed) as error:
                 log.error("%s", error)
 

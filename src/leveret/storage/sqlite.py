@@ -86,7 +86,7 @@ class SqliteLog(BatchedLog):
         if not self._salvage.accept_missing:
             raise StorageFailed(f"{missing}; restore the directory {self.path} from a backup; or, to start with what is"
                                 " left and lose the rest (users and permissions too, if the database is gone), start once"
-                                " with --accept-missing")
+                                " with --accept-missing (accept_missing=True of an embedded broker)")
         logger.error("started with --accept-missing although %s", missing)
         try:
             self._files.put_aside()

@@ -244,8 +244,8 @@ class SqliteStore:
         if self._salvage.drop_damaged:
             way = "--drop-damaged cannot help, because the structure of the file is damaged"
         else:
-            way = (f"or start once with --drop-damaged, which gives up what is damaged and logs what that was"
-                   f" (`leveret check {self.path.parent}` lists all of it)")
+            way = (f"or start once with --drop-damaged (drop_damaged=True of an embedded broker), which drops what is"
+                   f" damaged and logs what it held (`leveret check {self.path.parent}` lists all of it)")
         return StorageFailed(f"{self.path} is damaged ({why}); restore the directory {self.path.parent} from a backup;"
                              f" {way}; or move the directory away to begin"
                              f" anew, and save what can be read of it with `sqlite3 {self.path.name} .recover`")
