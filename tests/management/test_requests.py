@@ -18,7 +18,7 @@ from leveret.broker.broker import Broker as MemoryBroker
 from leveret.broker.broker import VhostSettings
 from leveret.client import AccessRefused, Error, LinkClosed
 from leveret.management.requests import streams
-from leveret.management.requests.operation import Asked
+from leveret.management.requests.operation import Asked, Later
 from leveret.security.patterns import Pattern
 from leveret.security.users import DeclaredUser, User, UserStore
 from leveret.storage.memory import MemoryLog
@@ -303,12 +303,14 @@ def test_a_match_over_many_names_yields_to_others() -> None:
     vhost.queues.update(dict.fromkeys(names))  # type: ignore[arg-type]
     users = UserStore(owner="boss")
     users.declare({"boss": DeclaredUser(user=User(name="boss"), password=b"x")})
-    found: list[list[str]] = []
+    answers: list[Any] = []
+    later = Later()
+    later.when_known(answers.append)
     pattern = Pattern("(x{1,200})*[0-9]*[1-3]", whole=True)
-    job = streams.Matching(Asked(vhost, FakeSession(1, "boss", "/"), users), pattern, names, found.append)
+    job = streams.Matching(Asked(vhost, FakeSession(1, "boss", "/"), users), pattern, names, later)
     turns = [job.at]
     while job.step():
         turns.append(job.at)
-    assert found == [[name for name in names if name[-1] in "123"]]
+    assert answers == [{"streams": sorted(name for name in names if name[-1] in "123")}]
     most = max(after - before for before, after in itertools.pairwise(turns))
     assert most * pattern.cost * 200 <= 2 * streams.MAX_MATCH_WORK

@@ -6,6 +6,7 @@ import pytest
 
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.queues.base import Queue
+from leveret.wire.amqp0.commands import Method
 from tests.protocols.support import Channel, Client, Site
 from tests.protocols.v0_9.support import Client as Client09
 
@@ -223,3 +224,110 @@ def test_an_exchange_is_unused_when_its_queue_was_deleted(site: Site) -> None:
     assert site.broker.jobs.removals.pending and "x" not in site.vhost.exchanges
     other.run()
     assert not other.client.refusal()[0]
+
+
+def step(site: Site) -> bool:
+    """One pass of the event loop; False if there is nothing left to do."""
+    site.broker.end_turn()
+    if not site.posted:
+        return False
+    site.posted.pop(0)()
+    return True
+
+
+@pytest.mark.parametrize("requeue", [False, True])
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_recover_in_steps_keeps_the_window_of_the_channel(site: Site, requeue: bool, cancelled: bool) -> None:
+    publisher = site.channel()
+    publisher.declare("q")
+    publisher.declare("r")
+    for _ in range(MANY):
+        publisher.publish("q")
+    publisher.run()
+    channel = site.channel()
+    channel.qos(MANY, everywhere=True)
+    channel.consume("q", tag="c")
+    assert len(channel.delivered()) == MANY
+    if cancelled:
+        channel.call("basic.cancel", "basic.cancel-ok", consumer_tag="c")
+    channel.consume("r")
+    queues = site.vhost.queues
+    channel.send("basic.recover", requeue=requeue)
+    channel.client.flush()
+    assert channel.client.session.channels[channel.number].stalled
+    for _ in range(MANY):
+        publisher.publish("r")
+    publisher.client.flush()
+    while step(site):
+        assert queues["q"].unacked + queues["r"].unacked <= MANY
+    channel.run()
+    session = channel.client.session.channels[channel.number]
+    assert not session.stalled and len(session.unacked) == queues["q"].unacked + queues["r"].unacked <= MANY
+
+
+def test_what_a_recover_cannot_deliver_again_goes_back_in_order(site: Site) -> None:
+    channel = holding(site)
+    channel.call("basic.cancel", "basic.cancel-ok", consumer_tag="c")
+    other = site.channel()
+    other.qos(5)
+    other.consume("q")
+    channel.send("basic.recover", requeue=False)
+    channel.client.flush()
+    while step(site):
+        pass
+    held = other.client.session.channels[other.number].unacked
+    assert [bytes(entry.message.body) for entry in held.values()] == [b"%d" % number for number in range(5)]
+    assert bodies(queue_of(site)) == [b"%d" % number for number in range(5, MANY)]
+
+
+@pytest.mark.parametrize("kind", [Client, Client09])
+@pytest.mark.parametrize("count", [10, 2 * MANY])
+def test_the_end_of_own_consumers_comes_behind_the_answer_that_the_queue_is_deleted(
+        site: Site, kind: type[Client], count: int) -> None:
+    client = kind(site)
+    client.open()
+    channel, deleting = client.channel(), client.channel()
+    channel.declare("q")
+    channel.declare("other")
+    for _ in range(count):
+        channel.publish("q")
+    channel.run()
+    for tag in ("a", "b"):
+        channel.qos(1)
+        channel.consume("q", tag=tag)
+    channel.consume("other", tag="c")
+    channel.deliveries()
+    deleting.send("queue.delete", queue="q")
+    client.flush()
+    site.channel().call("queue.delete", "queue.delete-ok", queue="other")
+    client.run()
+    told = [item.name for item in client.received if isinstance(item, Method)]
+    if kind is Client09:
+        told = [name for name in told if name != "basic.cancel"]
+        assert told == ["queue.delete-ok"]
+        return
+    tags = [item.arguments["consumer_tag"] for item in client.received
+            if isinstance(item, Method) and item.name == "basic.cancel"]
+    assert sorted(tags) == ["a", "b", "c"]
+    assert told.index("queue.delete-ok") < min(
+        index for index, item in enumerate(item for item in client.received if isinstance(item, Method))
+        if item.name == "basic.cancel" and item.arguments["consumer_tag"] in "ab")
+    assert not client.session.held_notices
+
+
+def test_the_end_of_own_consumers_is_told_although_the_deleting_channel_is_closed(site: Site) -> None:
+    client = site.connect()
+    channel, deleting = client.channel(), client.channel()
+    channel.declare("q")
+    for _ in range(2 * MANY):
+        channel.publish("q")
+    channel.qos(1)
+    channel.consume("q", tag="a")
+    channel.deliveries()
+    deleting.send("queue.delete", queue="q")
+    client.flush()
+    session = client.session.channels[deleting.number]
+    client.session.refuse(session, 406, "closed by the broker", 0, 0)
+    client.run()
+    told = client.take("basic.cancel", channel.number)
+    assert told is not None and told.arguments["consumer_tag"] == "a"

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+# What a client is told of an exception that is none of these.
+MISTAKE: Final = "a mistake in the broker, which its log has"
+
 
 class BrokerError(Exception):
     """Base of all refusals. The message says what was wrong, what was expected and which setting changes it."""

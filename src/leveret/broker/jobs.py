@@ -42,6 +42,9 @@ class Job(Timed):
         """Do a few milliseconds of work; False where there is nothing to do until `resume` is called."""
         raise NotImplementedError
 
+    def failed(self) -> None:
+        """`step` has raised an exception, which is in the log: tell whoever waits for the end of the work."""
+
     def resume(self) -> None:
         """Have `step` called, in a turn to come."""
         self.jobs.add(self)
@@ -55,12 +58,19 @@ class Job(Timed):
 
 
 class Sliced(Job):
-    """The rest of a piece of work that was too large to be done at once."""
+    """The rest of a piece of work that was too large to be done at once. At its end `done` or `on_failure` is called."""
 
-    def __init__(self, jobs: Jobs, pieces: Iterator[int], done: Callable[[], None] | None) -> None:
+    def __init__(self, jobs: Jobs, pieces: Iterator[int], done: Callable[[], None] | None,
+                 on_failure: Callable[[], None] | None) -> None:
         super().__init__(jobs)
         self.pieces = pieces
         self.done = done
+        self.on_failure = on_failure
+
+    def failed(self) -> None:
+        on_failure = self.on_failure
+        if on_failure is not None:
+            on_failure()
 
     def step(self) -> bool:
         if not advance(self.jobs.broker, self.pieces):
@@ -70,6 +80,14 @@ class Sliced(Job):
         if done is not None:
             done()
         return False
+
+
+def logged(pieces: Iterator[int]) -> Iterator[int]:
+    """A part of a piece of work whose failure is logged, and does not keep the rest from being done."""
+    try:
+        yield from pieces
+    except Exception:
+        logger.exception("a part of a job of the broker failed")
 
 
 def advance(broker: Broker, pieces: Iterator[int]) -> bool:
@@ -165,12 +183,17 @@ class Jobs:
         self.removals = Removals(self)
         self.again = Again(self)
 
-    def carry_out(self, pieces: Iterator[int], done: Callable[[], None] | None = None) -> bool:
+    def carry_out(self, pieces: Iterator[int], done: Callable[[], None] | None = None,
+                  failed: Callable[[], None] | None = None) -> bool:
         """Do a piece of work: at once if it is small, else in steps to come, after which `done` is called. Returns whether
-        it was done at once, and then does not call `done`."""
+        it was done at once, and then does not call `done`.
+
+        What fails at once raises its exception here; what fails in a later step, `done` included, is logged, and `failed`
+        is called in the place of `done`.
+        """
         if advance(self.broker, pieces):
             return True
-        self.add(Sliced(self, pieces, done))
+        self.add(Sliced(self, pieces, done, failed))
         return False
 
     def add(self, job: Job) -> None:
@@ -197,5 +220,9 @@ class Jobs:
                 self.add(job)
         except Exception:  # a mistake in here concerns one job
             logger.exception("a job of the broker failed")
+            try:
+                job.failed()
+            except Exception:
+                logger.exception("the end of a failed job failed, too")
         self.broker.end_turn()
         self.schedule()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.arguments import REJECT_PUBLISH_DLX
 from leveret.broker.dead_letter import UNROUTABLE, split_address
-from leveret.broker.errors import BrokerError, NotFound, PreconditionFailed
+from leveret.broker.errors import MISTAKE, BrokerError, NotFound, PreconditionFailed
 from leveret.broker.jobs import Job
 from leveret.broker.log import OK, CommitWaiter
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP1, Entry, Message, Overlay
@@ -284,6 +284,13 @@ class Promotion(Job):
             return False
         return self._move()
 
+    def failed(self) -> None:
+        if self.state == CHECKING:
+            self._refuse(BrokerError(MISTAKE))
+        elif self.state == MOVING:
+            self.waits_for = MISTAKE
+            self.resume_in(RETRY)
+
     def _move(self) -> bool:
         """Move a slice; True where the next one may follow in another turn."""
         entries: list[Entry] = []
@@ -294,7 +301,7 @@ class Promotion(Job):
         except Exception:
             logger.exception("a promotion of app '%s' in vhost '%s' failed, and is tried again", self.app.name,
                              self.vhost.name)
-            self.waits_for = "a mistake in the broker, which its log has"
+            self.waits_for = MISTAKE
         # Also after a mistake: what has left its stage must show itself where it is now.
         moved = self.promoted - before
         if moved or self.state == MOVED:

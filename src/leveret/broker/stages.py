@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker import metadata
-from leveret.broker.errors import AccessRefused, BrokerError, NotFound, PreconditionFailed, ResourceError
+from leveret.broker.errors import MISTAKE, AccessRefused, BrokerError, NotFound, PreconditionFailed, ResourceError
 from leveret.broker.exchanges.base import Exchange
 from leveret.broker.exchanges.control import RESERVED
 from leveret.broker.jobs import Job
@@ -82,10 +82,11 @@ class _Sweep(Timed):
 class _Verification(Job):
     """Reads the bodies of a stage of before the start again, for its checksum."""
 
-    def __init__(self, stage: Stage, told: Callable[[], None]) -> None:
+    def __init__(self, stage: Stage, told: Callable[[], None], on_failure: Failed) -> None:
         super().__init__(stage.broker.jobs)
         self.stage = stage
         self.told = told
+        self.on_failure = on_failure
         self.at = 0
         self.checksum = 0
 
@@ -107,6 +108,9 @@ class _Verification(Job):
         self.at += 1
         stage.page_out(stage.broker.page_above >> 1)
         return True
+
+    def failed(self) -> None:
+        self.on_failure(BrokerError(MISTAKE))
 
 
 class Stages:
@@ -216,7 +220,7 @@ class Stages:
             else:
                 done()
 
-        _Verification(stage, verified).resume()
+        _Verification(stage, verified, failed).resume()
 
     def _seal(self, stage: Stage, checksum: int) -> None:
         if stage.known and stage.checksum != checksum:

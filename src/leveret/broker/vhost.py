@@ -455,13 +455,16 @@ class Vhost:
         still there finds it removed (`make_way`)."""
         if owner in self.exclusive:
             self.departed.add(owner)
-        if self.broker.jobs.carry_out(self._removing_exclusive(owner), done) and done is not None:
+        if self.broker.jobs.carry_out(self._removing_exclusive(owner), done, done) and done is not None:
             done()
 
     def _removing_exclusive(self, owner: object) -> Iterator[int]:
         for queue in list(self.exclusive.get(owner, ())):
             if queue.exclusive_owner is owner:
-                self.remove_queue(queue)
+                try:
+                    self.remove_queue(queue)
+                except Exception:  # the others go all the same
+                    log.exception("the exclusive queue '%s' in vhost '%s' failed to go", queue.name, self.name)
             yield QUEUE_WORK
         self.departed.discard(owner)
 

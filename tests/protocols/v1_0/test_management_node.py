@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from leveret.broker.message import Message, make_address
 from leveret.protocols.v1_0.management.router import PATHS
 from leveret.security.permissions import Permission
 from leveret.wire.amqp1 import message as sections_of
@@ -412,13 +413,21 @@ class TestQueues:
         node.client.drop()
         assert "mine" not in site.vhost.queues
 
-    def test_links_to_a_queue_end_behind_the_answer_that_it_is_gone(self, node: Node) -> None:
-        node.call("PUT", "/queues/q", {})
+    @pytest.mark.parametrize("count", [0, 10_000])
+    @pytest.mark.parametrize("durable", [False, True])
+    def test_links_to_a_queue_end_behind_the_answer_that_it_is_gone(self, site: Site, node: Node, count: int,
+                                                                    durable: bool) -> None:
+        node.call("PUT", "/queues/q", {"durable": durable})
+        queue = site.vhost.queues["q"]
+        for _ in range(count):
+            queue.push(Message(make_address("", "q"), b"", b"m", 1, durable))
         receiver = node.session.receiver("/queues/q", 1)
+        node.client.received.clear()
         node.send("DELETE", "/queues/q")
         kinds = [type(frame).__name__ for frame in node.client.received
                  if isinstance(frame, (Transfer, Detach))]
         assert kinds == ["Transfer", "Detach"]
+        assert not site.broker.jobs.removals.pending and node.client.session.held_links is None
         assert node.client.take(Detach).handle == receiver.attached.handle
 
     def test_answers_wait_until_the_log_has_it(self) -> None:

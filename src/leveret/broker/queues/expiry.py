@@ -70,18 +70,20 @@ def drop_expired(queue: Queue, backlog: Backlog, entry: Entry) -> bool:
 
 def drop_in_steps(queue: Queue) -> None:
     """Many entries have expired: the queue hands out nothing until all of them are dropped."""
-    queue.freeze()
-    if queue.broker.jobs.carry_out(_dropping(queue), queue.thaw):
-        queue.thaw()
+    queue.broker.jobs.carry_out(_dropping(queue))
 
 
 def _dropping(queue: Queue) -> Iterator[int]:
-    epoch = queue.epoch
-    for backlog in queue.all_levels():
-        while backlog.head and drop_expired(queue, backlog, backlog.head[0]):
-            yield 0
-            if queue.epoch != epoch or queue.deleted:
-                return  # purged or deleted meanwhile: the entries belong to the removal
+    queue.freeze()
+    try:
+        epoch = queue.epoch
+        for backlog in queue.all_levels():
+            while backlog.head and drop_expired(queue, backlog, backlog.head[0]):
+                yield 0
+                if queue.epoch != epoch or queue.deleted:
+                    return  # purged or deleted meanwhile: the entries belong to the removal
+    finally:
+        queue.thaw()
 
 
 def expire(queue: Queue, now: int) -> None:

@@ -6,6 +6,7 @@ gone for everybody; its vhost keeps it among its `remains`, and so does the log,
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +16,8 @@ from leveret.broker.queues import delayed, paging, removal
 
 if TYPE_CHECKING:
     from leveret.broker.queues.base import Queue
+
+logger = logging.getLogger("leveret.broker")
 
 DELETED: Final = "deleted"
 
@@ -55,7 +58,10 @@ def _move_levels(queue: Queue) -> Iterator[int]:
             while backlog.head:
                 entry = backlog.head.popleft()
                 queue.memory -= entry.message.size + ENTRY_OVERHEAD
-                queue.dead_letter(entry, DELETED)
+                try:
+                    queue.dead_letter(entry, DELETED)
+                except Exception:  # the others still become dead letters
+                    logger.exception("a dead letter of the deleted queue '%s' failed", queue.name)
                 yield 0
                 if queue.id not in pending:
                     return  # dropped meanwhile, with its vhost

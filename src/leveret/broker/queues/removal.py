@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from array import array
 from collections import deque
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from leveret.broker.queues.backlog import Backlog
 if TYPE_CHECKING:
     from leveret.broker.consumer import Consumer
     from leveret.broker.queues.base import Queue
+
+logger = logging.getLogger("leveret.broker")
 
 # Entries that are settled between two looks at the budget.
 PIECE: Final = 512
@@ -161,7 +164,11 @@ def _settle_held(queue: Queue) -> Iterator[int]:
 def _tell(consumers: list[Consumer]) -> Iterator[int]:
     """Tell the consumers of a queue that it is gone."""
     while consumers:
-        consumers.pop().queue_gone()
+        consumer = consumers.pop()
+        try:
+            consumer.queue_gone()
+        except Exception:  # the others are notified all the same
+            logger.exception("a consumer of queue '%s' failed at the end of its queue", consumer.queue.name)
         yield 3
 
 

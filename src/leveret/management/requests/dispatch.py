@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from leveret.broker.errors import BrokerError, CommandInvalid, ContentTooLarge, NotImplementedByBroker, ResourceError
+from leveret.broker.errors import (
+    MISTAKE,
+    BrokerError,
+    CommandInvalid,
+    ContentTooLarge,
+    NotImplementedByBroker,
+    ResourceError,
+)
 from leveret.broker.log import CommitWaiter
 from leveret.broker.message import CONNECTION, Message
 from leveret.broker.queues.requests import RequestHandler
@@ -102,7 +109,7 @@ class Requests(RequestHandler):
             reply.know(error)
         except Exception:
             log.exception("request '%s' of '%s' in vhost '%s' failed", message.routing_key, session.user, vhost.name)
-            reply.know(BrokerError("a mistake in the broker, which its log has"))
+            reply.know(BrokerError(MISTAKE))
         else:
             if isinstance(answer, Later):
                 answer.when_known(reply.know)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from msgspec import Meta
 
-from leveret.broker.errors import NotFound, PreconditionFailed
+from leveret.broker.errors import MISTAKE, BrokerError, NotFound, PreconditionFailed
 from leveret.broker.jobs import Job
 from leveret.broker.queues.stream import StreamQueue
 from leveret.management.calls import plain
@@ -106,15 +106,15 @@ def describe_super(asked: Asked, arguments: Super) -> Fields:
 class Matching(Job):
     """Matches the names of streams with a client's pattern, as many a step as `MAX_MATCH_WORK` allows.
 
-    done  called with those that match and that the user may read
+    later  answered with those that match and that the user may read
     """
 
-    def __init__(self, asked: Asked, pattern: Pattern, names: list[str], done: Callable[[list[str]], None]) -> None:
+    def __init__(self, asked: Asked, pattern: Pattern, names: list[str], later: Later) -> None:
         super().__init__(asked.vhost.broker.jobs)
         self.asked = asked
         self.pattern = pattern
         self.names = names
-        self.done = done
+        self.later = later
         self.at = 0
         self.found: list[str] = []
 
@@ -128,8 +128,11 @@ class Matching(Job):
                 self.found.append(name)
         if self.at < len(self.names):
             return True
-        self.done(self.found)
+        self.later.answer({"streams": sorted(map(plain, self.found))})
         return False
+
+    def failed(self) -> None:
+        self.later.fail(BrokerError(MISTAKE))
 
 
 def match(asked: Asked, arguments: Match) -> Later:
@@ -143,7 +146,7 @@ def match(asked: Asked, arguments: Match) -> Later:
         raise PreconditionFailed(f"vhost '{asked.vhost.name}' has {len(names)} streams; patterns are for at most"
                                  f" {MOST_MATCHED}")
     later = Later()
-    Matching(asked, pattern, names, lambda found: later.answer({"streams": sorted(map(plain, found))})).resume()
+    Matching(asked, pattern, names, later).resume()
     return later
 
 

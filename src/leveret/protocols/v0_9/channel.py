@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +20,8 @@ from leveret.wire.amqp0.commands import TICKET_SHIFT, ContentMethod, Publish
 if TYPE_CHECKING:
     from leveret.protocols.v0_9.connection import Connection
     from leveret.protocols.v0_9.dtx import DtxSession
+
+log = logging.getLogger("leveret.connection")
 
 # Of an expiration that is a point in time.
 MOST_DIGITS: Final = 16
@@ -115,8 +118,11 @@ class Channel(Channel091):
         return Channel091.all_held(self) + opens + [transfer.entry for transfer in self.messages.on_the_way()]
 
     def requeuing_all(self) -> Iterator[int]:
-        self.files.give_back()
-        self.messages.give_back()
+        for give_back in (self.files.give_back, self.messages.give_back):
+            try:
+                give_back()
+            except Exception:  # the rest goes back all the same
+                log.exception("%s: channel %d failed to give deliveries back", self.connection.peer.name, self.number)
         yield from Channel091.requeuing_all(self)
 
     # Interruption
@@ -154,13 +160,15 @@ class Channel(Channel091):
         self.set_counted()
 
     def close(self, done: Callable[[], None] | None = None) -> None:
-        if not self.closing:
-            self.opened_on.services.interrupted.closed(self)
-            self.tickets.close()
-            self.files.close()
-            if self.pace is not None:
-                self.pace.close(self.broker.timers)
-            self.messages.close()
-            if self.dtx is not None:
-                self.dtx.close()
-        Channel091.close(self, done)
+        try:
+            if not self.closing:
+                self.opened_on.services.interrupted.closed(self)
+                self.tickets.close()
+                self.files.close()
+                if self.pace is not None:
+                    self.pace.close(self.broker.timers)
+                self.messages.close()
+                if self.dtx is not None:
+                    self.dtx.close()
+        finally:
+            Channel091.close(self, done)

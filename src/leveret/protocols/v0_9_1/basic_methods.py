@@ -13,7 +13,7 @@ from leveret.broker.dead_letter import split_address
 from leveret.broker.errors import AccessRefused, NotAllowed, NotImplementedByBroker, PreconditionFailed, ResourceError
 from leveret.broker.leases import reading
 from leveret.broker.leases.reading import LEASE
-from leveret.broker.message import NOT_BASIC, Entry
+from leveret.broker.message import NOT_BASIC
 from leveret.broker.queues.base import Queue
 from leveret.broker.queues.paging import Waiting
 from leveret.protocols import direct_reply
@@ -231,26 +231,25 @@ def _recovering(channel: Channel, requeue: bool) -> Iterator[int]:
         return
     # To the original recipient, as far as it is still there.
     unacked = channel.unacked
-    channel.unacked = {}
-    back: list[Entry] = []
+    back: list[int] = []
     tags = sorted(unacked)
     yield len(tags) >> 5
     tags.reverse()
     while tags:
         tag = tags.pop()
-        entry = unacked.pop(tag)
-        channel.uncount(tag, entry)
+        entry = unacked.get(tag)
+        if entry is None:
+            continue
         holder = entry.holder
         if isinstance(holder, ChannelConsumer) and channel.consumers.get(holder.tag) is holder:
+            del unacked[tag]
+            channel.uncount(tag, entry)
             entry.acquired_count += 1
             holder.deliver(entry)
         else:
-            back.append(entry)
+            back.append(tag)
         yield 2
-    while back:
-        entry = back.pop()
-        entry.queue.requeue(entry)
-        yield 2
+    yield from channel.requeuing_tags(back)
 
 
 def _recovered(channel: Channel, requeue: bool, done: Callable[[], object] | None) -> None:

@@ -5,6 +5,7 @@ This is the hot path of the protocol; methods that are not hot stand in the modu
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from leveret.broker.bodies import Body, StoredBody, whole
 from leveret.broker.consumer import Consumer, Holder, Scope
 from leveret.broker.errors import ContentTooLarge, NotImplementedByBroker, PreconditionFailed
+from leveret.broker.jobs import logged
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, Entry, Message
 from leveret.broker.queues.base import Queue
 from leveret.broker.routing import Route, check_keys
@@ -21,11 +23,15 @@ from leveret.broker.transactions import ACCEPT, REJECT, REQUEUE
 from leveret.broker.vhost import Vhost
 from leveret.protocols.v0_9_1 import content
 from leveret.protocols.v0_9_1.consumers import ChannelConsumer
+from leveret.protocols.v0_9_1.reply_codes import FAILURE
 from leveret.protocols.v0_9_1.timeouts import ConsumerTimeout
 from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY, Command, ContentMethod, Publish
+from leveret.wire.amqp0.constants import INTERNAL_ERROR
 
 if TYPE_CHECKING:
     from leveret.protocols.v0_9_1.connection import Connection
+
+log = logging.getLogger("leveret.connection")
 
 REPLY_TO: Final = b"amq.rabbitmq.reply-to"
 # What a channel without prefetch may hold unacknowledged while memory is short.
@@ -408,36 +414,38 @@ class Channel(Holder):
         self.low_tag = max(self.low_tag, last + 1)
         frozen: dict[Queue, None] = {}
         counting = self.gets > 0 or self.sized or self.times is not None
-        while tags:
-            tag = tags.pop()
-            entry = unacked.pop(tag, None)
-            if entry is None:
-                continue
-            if self.transacted:
-                self.tx_settlements.append((tag, entry, outcome))
-                yield 1
-                continue
-            holder = entry.holder
-            if counting or outcome != ACCEPT:
-                self.uncount(tag, entry)
-            if outcome == ACCEPT:
-                entry.queue.settle(entry)
-            elif outcome == REJECT:
-                entry.queue.reject(entry)
-            else:
-                freeze(entry.queue, frozen)
-                self.give_back(entry)
-            if holder is not None and holder.parked and not self.counted:
-                holder.wake()
-            yield 2
-        thaw(frozen)
+        try:
+            while tags:
+                tag = tags.pop()
+                entry = unacked.pop(tag, None)
+                if entry is None:
+                    continue
+                if self.transacted:
+                    self.tx_settlements.append((tag, entry, outcome))
+                    yield 1
+                    continue
+                holder = entry.holder
+                if counting or outcome != ACCEPT:
+                    self.uncount(tag, entry)
+                if outcome == ACCEPT:
+                    entry.queue.settle(entry)
+                elif outcome == REJECT:
+                    entry.queue.reject(entry)
+                else:
+                    freeze(entry.queue, frozen)
+                    self.give_back(entry)
+                if holder is not None and holder.parked and not self.counted:
+                    holder.wake()
+                yield 2
+        finally:
+            thaw(frozen)
         if self.counted:
             self.wake()
 
     def carry_out(self, pieces: Iterator[int], done: Callable[[], None] | None = None) -> None:
         """Do work that may be much, then call `done`. Commands that follow on this channel wait."""
         self.unfinished = pieces
-        if self.broker.jobs.carry_out(pieces, partial(self._carried_out, done)):
+        if self.broker.jobs.carry_out(pieces, partial(self._carried_out, done), self.fail):
             self.unfinished = None
             if done is not None:
                 done()
@@ -452,6 +460,16 @@ class Channel(Holder):
             done()
         self.connection.mark()
         self.resume()
+
+    def fail(self) -> None:
+        """Work for a command has failed in a later turn, as the log says: there will be no answer."""
+        self.unfinished = None
+        if self.closing or self.abandoned:
+            return
+        if self.connection.lost:
+            self.close()  # interrupted (0-9): it cannot be resumed
+        else:
+            self.connection.close(INTERNAL_ERROR, FAILURE)
 
     def ack(self, tag: int, multiple: bool) -> None:
         if multiple and len(self.unacked) > MANY:
@@ -582,33 +600,40 @@ class Channel(Holder):
         """Give back everything unacknowledged, also what an open transaction has acknowledged."""
         frozen: dict[Queue, None] = {}
         settlements = self.tx_settlements
-        self.tx_settlements = []
-        while settlements:
-            entry = settlements.pop()[1]
-            freeze(entry.queue, frozen)
-            entry.queue.requeue(entry)
-            yield 2
-        yield from self.requeuing()
-        thaw(frozen)
+        try:
+            while settlements:
+                entry = settlements.pop()[1]
+                freeze(entry.queue, frozen)
+                entry.queue.requeue(entry)
+                yield 2
+            yield from self.requeuing()
+        finally:
+            thaw(frozen)
 
     def requeuing(self) -> Iterator[int]:
-        """Give back what is unacknowledged, youngest first, so that each goes in front of the one before."""
-        unacked = self.unacked
-        if not unacked:
-            return
-        self.unacked = {}
-        self.low_tag = self.next_tag
-        tags = sorted(unacked)
+        """Give back what is unacknowledged, youngest first, so that each goes in front of the one before. What is delivered
+        meanwhile stays; what is still to be given back is in the window until then."""
+        tags = sorted(self.unacked)
         yield len(tags) >> 5
+        self.low_tag = self.next_tag
+        yield from self.requeuing_tags(tags)
+
+    def requeuing_tags(self, tags: list[int]) -> Iterator[int]:
+        """Give back the deliveries of these tags, the last one first."""
+        unacked = self.unacked
         frozen: dict[Queue, None] = {}
-        while tags:
-            tag = tags.pop()
-            entry = unacked.pop(tag)
-            freeze(entry.queue, frozen)
-            self.uncount(tag, entry)
-            entry.queue.requeue(entry)
-            yield 2
-        thaw(frozen)
+        try:
+            while tags:
+                tag = tags.pop()
+                entry = unacked.pop(tag, None)
+                if entry is None:
+                    continue
+                freeze(entry.queue, frozen)
+                self.uncount(tag, entry)
+                entry.queue.requeue(entry)
+                yield 2
+        finally:
+            thaw(frozen)
 
     # Consumers
 
@@ -621,7 +646,7 @@ class Channel(Holder):
             gone_tags[consumer.tag] = None
             if len(gone_tags) > MAX_GONE_TAGS:
                 del gone_tags[next(iter(gone_tags))]
-        held_notices = self.connection.held_notices
+        held_notices = self.connection.held_notices.get(consumer.queue)
         if held_notices is None:
             self.notify_cancel(consumer.tag)
         else:
@@ -654,7 +679,7 @@ class Channel(Holder):
         self.closing = True
         if self.stalled:
             self.connection.release_input("backlog")  # nobody will `resume`
-        if self.broker.jobs.carry_out(self.closing_down(), done) and done is not None:
+        if self.broker.jobs.carry_out(self.closing_down(), done, done) and done is not None:
             done()
 
     def closing_down(self) -> Iterator[int]:
@@ -676,11 +701,20 @@ class Channel(Holder):
             consumer.queue.leave_ring(consumer)
         yield len(consumers) >> 2
         if self.unfinished is not None:
-            yield from self.unfinished
-        yield from self.requeuing_all()
+            yield from logged(self.unfinished)
+        held = 0
+        while True:
+            before = held
+            yield from logged(self.requeuing_all())
+            held = len(self.unacked) + len(self.tx_settlements)
+            if not held or held == before:
+                break  # otherwise one of them could not go back, and the rest still have to
         while consumers:
             consumer = consumers.pop(0) if len(consumers) < FEW else consumers.pop()
-            consumer.queue.remove_consumer(consumer)
+            try:
+                consumer.queue.remove_consumer(consumer)
+            except Exception:
+                log.exception("a consumer of queue '%s' failed to leave", consumer.queue.name)
             yield 2
         while self.tx_publishes:
             self.tx_publishes.pop()

@@ -14,6 +14,7 @@ from typing import Any, Final
 from leveret.broker.errors import BrokerError
 from leveret.broker.log import CommitWaiter
 from leveret.broker.message import Message
+from leveret.broker.queues.base import Queue
 from leveret.broker.vhost import Vhost
 from leveret.protocols.peer import Peer
 from leveret.protocols.services import Services
@@ -23,7 +24,7 @@ from leveret.protocols.v0_9_1.consumers import QUANTUM
 from leveret.protocols.v0_9_1.heartbeat import Heartbeat
 from leveret.protocols.v0_9_1.login import Login
 from leveret.protocols.v0_9_1.outgoing import Outgoing, Sending
-from leveret.protocols.v0_9_1.reply_codes import CODES, HARD_ERRORS, reply_text
+from leveret.protocols.v0_9_1.reply_codes import CODES, FAILURE, HARD_ERRORS, reply_text
 from leveret.protocols.vhost_session import VhostSession
 from leveret.wire.amqp0.commands import (
     CHANNEL_SCOPE,
@@ -37,6 +38,7 @@ from leveret.wire.amqp0.commands import (
     Nack,
     Publish,
 )
+from leveret.wire.amqp0.constants import INTERNAL_ERROR
 from leveret.wire.amqp0.engine import SERVER, Engine
 from leveret.wire.amqp0.model import Version
 from leveret.wire.amqp0.specs import V0_9_1
@@ -115,8 +117,8 @@ class Connection(VhostSession):
         self.login: Login | None = None
         self.client_properties: dict[str, Any] = {}
         self.notify_cancel = False
-        # Cancel notifications that must not overtake the answer to this connection's own queue.delete.
-        self.held_notices: list[tuple[Channel, str]] | None = None
+        # Cancel notifications that must not overtake the answer to this connection's own queue.delete, by its queue.
+        self.held_notices: dict[Queue, list[tuple[Channel, str]]] = {}
         self.notify_blocked = False
         self.close_on_auth_failure = False
         self.channels: dict[int, Channel] = {}
@@ -283,7 +285,7 @@ class Connection(VhostSession):
         except Exception:
             log.exception("%s: internal error in %s", self.peer.name, methods.name_of(command))
             class_id, method_id = methods.ids_of(command)
-            self.close(541, "the broker failed; its log says how", class_id, method_id)
+            self.close(INTERNAL_ERROR, FAILURE, class_id, method_id)
 
     def ids_of(self, channel: Channel, command: Command) -> tuple[int, int]:
         """Class and method id of what was refused."""
@@ -305,7 +307,7 @@ class Connection(VhostSession):
                 self.close(CODES[error.condition], str(error), command.class_id, command.method_id)
             except Exception:
                 log.exception("%s: internal error in %s", self.peer.name, command.name)
-                self.close(541, "the broker failed; its log says how", command.class_id, command.method_id)
+                self.close(INTERNAL_ERROR, FAILURE, command.class_id, command.method_id)
             self.mark()
 
     def _protocol_error(self, error: Error) -> None:
@@ -350,6 +352,11 @@ class Connection(VhostSession):
             done()
         self._part_released()
 
+    def release_notices(self, queue: Queue) -> None:
+        """The deletion of a queue is answered: consumers of this connection are notified now."""
+        for channel, tag in self.held_notices.pop(queue, ()):
+            channel.notify_cancel(tag)
+
     def close(self, code: int, text: str, class_id: int = 0, method_id: int = 0) -> None:
         """Send connection.close; everything but its answer is discarded from now on."""
         if self.closing or self.lost:
@@ -381,7 +388,7 @@ class Connection(VhostSession):
             channel.abandoned = True
         self.paused = True  # no more deliveries, though it takes a while until all consumers have left
         self.releasing += 1
-        if self.broker.jobs.carry_out(self._releasing(channels), self._part_released):
+        if self.broker.jobs.carry_out(self._releasing(channels), self._part_released, self._part_released):
             self._part_released()
         if self.vhost is not None:
             self.releasing += 1
@@ -391,7 +398,11 @@ class Connection(VhostSession):
         """Close the channels one by one; the large ones go on by themselves."""
         for channel in channels.values():
             self.releasing += 1
-            channel.close(self._part_released)
+            try:
+                channel.close(self._part_released)
+            except Exception:
+                log.exception("%s: channel %d failed to close", self.peer.name, channel.number)
+                self._part_released()
             yield CHANNEL_WORK
 
     def _part_released(self) -> None:

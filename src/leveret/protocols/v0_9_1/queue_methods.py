@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from leveret.broker.errors import NotFound
@@ -10,7 +11,7 @@ from leveret.broker.queues.base import Queue
 from leveret.protocols import definitions
 from leveret.protocols.v0_9_1.channel import REPLY_TO, Channel
 from leveret.protocols.v0_9_1.names import without_line_ends
-from leveret.protocols.v0_9_1.replies import notify_after_reply, reply_when_kept, reply_when_removed
+from leveret.protocols.v0_9_1.replies import reply_when_kept, reply_when_removed
 
 REPLY_PREFIX: Final = REPLY_TO.decode()
 
@@ -86,14 +87,20 @@ def delete(channel: Channel, queue: str, if_unused: bool, if_empty: bool, no_wai
     """queue.delete"""
     name = without_line_ends(channel.vhost, name_of(channel, queue))
     connection = channel.connection
-    notices: list[tuple[Channel, str]] = []
-    connection.held_notices = notices
+    found = channel.vhost.queues.get(name)
+    if found is None or no_wait:
+        answered = None
+    else:
+        # Blocking clients take what comes before the answer for the fate of their call.
+        connection.held_notices[found] = []
+        answered = partial(connection.release_notices, found)
     try:
         count, stored = definitions.delete_queue(connection, name, if_unused=if_unused, if_empty=if_empty)
-    finally:
-        connection.held_notices = None
-    reply_when_removed(channel, "queue.delete-ok", {"message_count": min(count, 0xFFFFFFFF)}, stored, no_wait)
-    notify_after_reply(channel, notices)
+    except Exception:
+        if answered is not None:
+            answered()
+        raise
+    reply_when_removed(channel, "queue.delete-ok", {"message_count": min(count, 0xFFFFFFFF)}, stored, no_wait, answered)
 
 
 HANDLERS: Final[dict[str, Callable[..., None]]] = {

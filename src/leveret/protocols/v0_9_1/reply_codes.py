@@ -13,6 +13,9 @@ CODES: Final[dict[str, int]] = {
 NAMES: Final[dict[int, str]] = {code: name.upper().replace("-", "_") for name, code in CODES.items()}
 HARD_ERRORS: Final = frozenset((320, 402, 501, 502, 503, 504, 505, 506, 530, 540, 541))
 
+# What a client is told of an error of the broker itself.
+FAILURE: Final = "the broker failed; its log says how"
+
 
 def reply_text(code: int, text: str) -> str:
     """The reply text: the code's name, as RabbitMQ's clients expect it, then what was wrong; at most 255 octets."""

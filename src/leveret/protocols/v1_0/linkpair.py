@@ -8,6 +8,7 @@ what is left of that.
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.log import CommitWaiter
@@ -35,15 +36,21 @@ MOST_OCTETS: Final = 4 << 20
 
 
 class Waiting:
-    """An answer. `gone`: links of the client's own whose queue went with the request; they end behind the answer, since
-    clients that wait for one thing at a time take whatever comes before it for its fate."""
+    """An answer.
 
-    __slots__ = ("batch", "gone", "payload")
+    batch     the commit that it waits for
+    removing  it waits until what the request removed is taken apart, and then for the commit
+    gone      links of the client's own whose queue went with the request; they end behind the answer, since clients that
+              wait for one thing at a time take whatever comes before it for its fate
+    """
 
-    def __init__(self, payload: bytes, batch: int, gone: list[OutgoingLink]) -> None:
+    __slots__ = ("batch", "gone", "payload", "removing")
+
+    def __init__(self, payload: bytes, batch: int, gone: list[OutgoingLink], removing: bool) -> None:
         self.payload = payload
         self.batch = batch
         self.gone = gone
+        self.removing = removing
 
 
 class LinkPair(CommitWaiter):
@@ -69,14 +76,34 @@ class LinkPair(CommitWaiter):
         gone: list[OutgoingLink] = []
         connection.held_links = gone
         try:
-            message, kept = router.answer(connection, payload, busy)
+            message, answer = router.answer(connection, payload, busy)
         finally:
-            connection.held_links = None
-        log = session.log
-        batch = log.filling if kept and log.has_pending() else 0
-        self.waiting.append(Waiting(message, batch, gone))
+            connection.held_links = self._held_links()
+        removals = session.broker.jobs.removals
+        waiting = Waiting(message, 0, gone, answer.removed and bool(removals.pending))
+        self.waiting.append(waiting)
         connection.answer_octets += len(message)
-        if batch:
+        if waiting.removing:
+            connection.held_links = gone
+            removals.after(partial(self._removed, waiting, answer.kept))
+        else:
+            self._wait(waiting, answer.kept)
+
+    def _removed(self, waiting: Waiting, kept: bool) -> None:
+        """What the request removed is taken apart."""
+        waiting.removing = False
+        self.session.connection.held_links = self._held_links()
+        self._wait(waiting, kept)
+        self.session.connection.mark()
+
+    def _held_links(self) -> list[OutgoingLink] | None:
+        """Where links wait whose queue goes now: for the answer to the last request that is still removing."""
+        return next((waiting.gone for waiting in reversed(self.waiting) if waiting.removing), None)
+
+    def _wait(self, waiting: Waiting, kept: bool) -> None:
+        log = self.session.log
+        if kept and log.has_pending():
+            waiting.batch = log.filling
             log.wait(self)
         self._resolve()
 
@@ -87,7 +114,7 @@ class LinkPair(CommitWaiter):
         """Send on the answers whose commits are done, in the order of the requests."""
         waiting = self.waiting
         committed = self.session.log.committed
-        while waiting and waiting[0].batch <= committed:
+        while waiting and not waiting[0].removing and waiting[0].batch <= committed:
             first = waiting.popleft()
             self.ready.append(first.payload)
             self.send()

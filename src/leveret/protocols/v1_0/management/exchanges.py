@@ -38,4 +38,4 @@ def delete(connection: Connection, request: Request, quoted: str) -> Answer:
         definitions.delete_exchange(connection, name)
     else:
         connection.check("configure", name)  # and no more, in strict mode too
-    return Answer(204, kept=True)
+    return Answer(204, kept=True, removed=True)

@@ -56,13 +56,15 @@ class Request:
 class Answer:
     """What a request is answered with.
 
-    kept  it waits until what it reports is on disk
+    kept     it waits until what it reports is on disk
+    removed  before that, it waits until what the request removed is taken apart
     """
 
-    def __init__(self, status: int, body: Any = None, kept: bool = False) -> None:
+    def __init__(self, status: int, body: Any = None, kept: bool = False, removed: bool = False) -> None:
         self.status = status
         self.body = body
         self.kept = kept
+        self.removed = removed
 
 
 def read(request: Request, payload: bytes) -> None:

@@ -53,12 +53,12 @@ def delete(connection: Connection, request: Request, quoted: str) -> Answer:
         connection.check("configure", name)
         return Answer(200, {"message_count": ULong(0)})  # in strict mode too
     count, stored = definitions.delete_queue(connection, name)
-    return Answer(200, {"message_count": ULong(count)}, stored)
+    return Answer(200, {"message_count": ULong(count)}, stored, removed=True)
 
 
 def purge(connection: Connection, request: Request, quoted: str) -> Answer:
     count, stored = definitions.purge_queue(connection, name_in(quoted, "a queue"))
-    return Answer(200, {"message_count": ULong(count)}, stored)
+    return Answer(200, {"message_count": ULong(count)}, stored, removed=True)
 
 
 def describe(connection: Connection, queue: Queue) -> dict[str, Any]:

@@ -44,9 +44,9 @@ PATHS: Final[dict[tuple[str, ...], dict[str, Handler]]] = {
 }
 
 
-def answer(connection: Connection, payload: bytes, busy: str = "") -> tuple[bytes, bool]:
-    """Carry out a request; the message that answers it, and whether that has to wait for the log. With `busy`, which says
-    why, it is not carried out."""
+def answer(connection: Connection, payload: bytes, busy: str = "") -> tuple[bytes, Answer]:
+    """Carry out a request; the message that answers it, and what it was made from. With `busy`, which says why, it is not
+    carried out."""
     request = Request()
     try:
         read(request, payload)
@@ -61,9 +61,9 @@ def answer(connection: Connection, payload: bytes, busy: str = "") -> tuple[byte
         log.exception("%s: internal error in request '%s %s'", connection.peer.name, request.method, request.target)
         found = refusal(500, "the broker failed; its log says how")
     try:
-        return encode(request, found), found.kept
+        return encode(request, found), found
     except EncodeError as failed:
-        return encode(request, refusal(500, f"the answer cannot be encoded: {failed}")), found.kept
+        return encode(request, refusal(500, f"the answer cannot be encoded: {failed}")), found
 
 
 def _perform(connection: Connection, request: Request) -> Answer:
