@@ -13,15 +13,20 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bench.turn_clock import LAYOUT
 from leveret.broker.message import make_address
+from leveret.management import control_client
 from leveret.wire.amqp0.commands import Command, ContentMethod, Deliver, Method
 from leveret.wire.amqp0.engine import CLIENT, Engine
 from leveret.wire.amqp0.model import Version
 from leveret.wire.amqp0.properties import encode_header
 from leveret.wire.amqp0.specs import V0_9, V0_9_1
+from leveret.wire.amqp1.composite import Performative
+from leveret.wire.amqp1.frames import Failure, FrameReader
+from leveret.wire.amqp1.output import Output
+from leveret.wire.amqp1.transport import Attach, Begin, Close, Detach, End, Flow, Open, Transfer
 
 ROOT = Path(__file__).resolve().parent.parent
 BASIC = 60
@@ -34,7 +39,14 @@ slow_turn = 0
 
 [amqp]
 channel_max = 65535
+
+[amqp10]
+sessions = 1024
+links = 65536
+connection_links = 65536
 """
+MANY = 1 << 30
+T = TypeVar("T", bound=Performative)
 
 
 class Client:
@@ -132,6 +144,81 @@ class Client:
         self.socket.close()
 
 
+class Client10:
+    """One connection of AMQP 1.0, which blocks. `delivered` counts the transfers that came."""
+
+    def __init__(self, address: tuple[str, int], timeout: float = 600) -> None:
+        self.socket = socket.create_connection(address, timeout)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.output = Output(1 << 16)
+        self.reader = FrameReader(1 << 20)
+        self.received: list[Performative] = []
+        self.delivered = 0
+        self.last = 0
+        self.output.send_header(0)
+        self.send(Open("turns"))
+        self.take(Open)
+
+    def send(self, *frames: Performative) -> None:
+        """Send frames; the output is flushed now and then."""
+        for frame in frames:
+            self.output.send(frame)
+        if self.output.pending > 1 << 17:
+            self.flush()
+
+    def flush(self) -> None:
+        self.socket.sendall(self.output.to_send())
+
+    def read(self) -> None:
+        data = self.socket.recv(1 << 18)
+        if not data:
+            raise ConnectionResetError("the broker closed the connection")
+        for frame in self.reader.receive(data):
+            if isinstance(frame, Transfer):
+                self.delivered += 1
+                self.last = self.last if frame.delivery_id is None else frame.delivery_id
+            else:
+                self.received.append(frame)
+
+    def take(self, kind: type[T]) -> T:
+        """Wait for a frame; RuntimeError if something is refused instead."""
+        self.flush()
+        while True:
+            for index, frame in enumerate(self.received):
+                if isinstance(frame, kind):
+                    del self.received[index]
+                    return frame
+                if isinstance(frame, (Close, End, Detach, Failure)) and getattr(frame, "error", None) is not None:
+                    raise RuntimeError(str(getattr(frame, "error", None) and frame.error.description))  # type: ignore[union-attr]
+            self.received = [frame for frame in self.received if isinstance(frame, (Close, End, Detach))]
+            self.read()
+
+    def begin(self, channel: int = 0) -> None:
+        self.send(Begin(0, MANY, MANY, channel=channel))
+        self.take(Begin)
+
+    def attach(self, name: str, handle: int, *, receives: bool, **options: Any) -> Attach:
+        self.send(Attach(name, handle, receives, initial_delivery_count=None if receives else 0, **options))
+        return self.take(Attach)
+
+    def credit(self, handle: int, credit: int, *, drain: bool = False) -> None:
+        self.send(Flow(MANY, 0, MANY, 0, handle, 0, credit, drain=drain))
+
+    def sync(self, channel: int = 0) -> None:
+        """Wait until everything that was sent on a channel has been carried out."""
+        self.send(Flow(MANY, 0, MANY, 0, echo=True, channel=channel))
+        self.received = [frame for frame in self.received if not isinstance(frame, Flow)]
+        self.take(Flow)
+
+    def wait_delivered(self, count: int) -> None:
+        self.flush()
+        while self.delivered < count:
+            self.read()
+
+    def drop(self) -> None:
+        self.socket.close()
+
+
 class Lab:
     """A broker of the compiled build, and what its turns take."""
 
@@ -156,12 +243,21 @@ class Lab:
         found = json.loads(ready.read_text())
         self.address = (found["host"], found["port"])
         self.build = (directory / "log").read_text().partition("\n")[0]
-        self.clients: list[Client] = []
+        self.clients: list[Client | Client10] = []
 
     def connect(self, **options: Any) -> Client:
         client = Client(self.address, **options)
         self.clients.append(client)
         return client
+
+    def connect10(self) -> Client10:
+        client = Client10(self.address)
+        self.clients.append(client)
+        return client
+
+    def control(self, name: str, /, **arguments: Any) -> Any:
+        """A call on the control socket."""
+        return control_client.call(self.directory / "data", name, arguments)
 
     def raw(self) -> socket.socket:
         """A socket to the broker."""

@@ -1,0 +1,291 @@
+"""Operations over AMQP 1.0."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from bench.turn_lab import Client10, Lab
+from bench.turn_operations import operation
+from bench.turns_amqp091 import deep, new_client
+from leveret.wire.amqp1 import message as sections_of
+from leveret.wire.amqp1.composite import Composite
+from leveret.wire.amqp1.messaging import (
+    Accepted,
+    DeleteOnClose,
+    Modified,
+    Properties,
+    Released,
+    Source,
+    Target,
+)
+from leveret.wire.amqp1.transport import Attach, Close, Detach, Disposition, End, Flow, Transfer
+from leveret.wire.amqp1.values import Described, Symbol
+
+UNSETTLED = 65_000
+SELECTOR = Symbol("apache.org:selector-filter:string")
+
+
+def receiver(lab: Lab, count: int) -> Client10:
+    """A client that holds messages of a deep queue."""
+    deep(lab, count)
+    client = lab.connect10()
+    client.begin()
+    client.attach("r", 0, receives=True, source=Source("/queues/q"), target=Target("t"))
+    held = min(count, UNSETTLED)
+    client.credit(0, held)
+    client.wait_delivered(held)
+    return client
+
+
+def settling(lab: Lab, count: int, state: Composite) -> Callable[[], None]:
+    client = receiver(lab, count)
+
+    def act() -> None:
+        client.send(Disposition(True, 0, client.last, True, state))
+        client.sync()
+    return act
+
+
+@operation
+def accept_range(lab: Lab, count: int) -> Callable[[], None]:
+    return settling(lab, count, Accepted())
+
+
+@operation
+def release_range(lab: Lab, count: int) -> Callable[[], None]:
+    return settling(lab, count, Released())
+
+
+@operation
+def modify_range(lab: Lab, count: int) -> Callable[[], None]:
+    return settling(lab, count, Modified(True, True))
+
+
+@operation
+def end_session_unsettled(lab: Lab, count: int) -> Callable[[], None]:
+    client = receiver(lab, count)
+
+    def act() -> None:
+        client.send(End())
+        client.take(End)
+    return act
+
+
+@operation
+def detach_unsettled(lab: Lab, count: int) -> Callable[[], None]:
+    client = receiver(lab, count)
+
+    def act() -> None:
+        client.send(Detach(0, True))
+        client.take(Detach)
+    return act
+
+
+@operation
+def close_unsettled_10(lab: Lab, count: int) -> Callable[[], None]:
+    client = receiver(lab, count)
+
+    def act() -> None:
+        client.send(Close())
+        client.take(Close)
+    return act
+
+
+def _dynamic_nodes(lab: Lab, count: int) -> Client10:
+    client = lab.connect10()
+    client.begin()
+    properties = {Symbol("lifetime-policy"): DeleteOnClose()}
+    for number in range(min(count, 60_000)):
+        client.send(Attach(f"d{number}", number, True, source=Source(dynamic=True, dynamic_node_properties=properties),
+                           target=Target("t")))
+    client.sync()
+    return client
+
+
+@operation
+def end_session_dynamic_nodes(lab: Lab, count: int) -> Callable[[], None]:
+    client = _dynamic_nodes(lab, count)
+
+    def act() -> None:
+        client.send(End())
+        client.take(End)
+    return act
+
+
+@operation
+def drop_dynamic_nodes(lab: Lab, count: int) -> Callable[[], None]:
+    return _dynamic_nodes(lab, count).drop
+
+
+def attach_links(lab: Lab, count: int, sessions: int) -> Client10:
+    deep(lab, 0)
+    client = lab.connect10()
+    each = min(count, 60_000) // sessions
+    for channel in range(sessions):
+        client.begin(channel)
+        for number in range(each):
+            client.send(Attach(f"l{channel}-{number}", number, True, source=Source("/queues/q"), target=Target("t"),
+                               channel=channel))
+    client.sync()
+    return client
+
+
+@operation
+def end_sessionattach_links(lab: Lab, count: int) -> Callable[[], None]:
+    client = attach_links(lab, count, 1)
+
+    def act() -> None:
+        client.send(End())
+        client.take(End)
+    return act
+
+
+@operation
+def close_sessions_10(lab: Lab, count: int) -> Callable[[], None]:
+    client = attach_links(lab, count, 500)
+
+    def act() -> None:
+        client.send(Close())
+        client.take(Close)
+    return act
+
+
+@operation
+def dropattach_links(lab: Lab, count: int) -> Callable[[], None]:
+    return attach_links(lab, count, 10).drop
+
+
+@operation
+def filtered_consumers(lab: Lab, count: int) -> Callable[[], None]:
+    """One message for a queue with many receivers, none of whose filters takes it."""
+    publisher = new_client(lab)
+    publisher.declare("q")
+    client = lab.connect10()
+    client.begin()
+    many = min(count, 40_000)
+    for number in range(many):
+        wanted = {Symbol("s"): Described(SELECTOR, f"color = 'c{number}'")}
+        client.send(Attach(f"f{number}", number, True, source=Source("/queues/q", filter=wanted), target=Target("t")))
+        client.send(Flow(1 << 30, 0, 1 << 30, 0, number, 0, 10))
+    client.sync()
+
+    def act() -> None:
+        for _ in range(3):
+            publisher.publish("q", headers={"color": "none"})
+        publisher.publish("q", headers={"color": f"c{many - 1}"})
+        publisher.flush()
+        client.wait_delivered(1)
+    return act
+
+
+def _delayed(lab: Lab, count: int, *, durable: bool = False) -> tuple[Client10, float]:
+    """A queue with delayed messages, all due at the same moment."""
+    new_client(lab).declare("q", durable=durable)
+    client = lab.connect10()
+    client.begin()
+    client.attach("s", 0, receives=False, source=Source("s"), target=Target("/queues/q"), snd_settle_mode=1)
+    due = time.time() + 5 + count / 25_000
+    payload = sections_of.encode_header(durable, -1, -1, False, 0) + sections_of.encode_message_annotations(
+        {Symbol("x-opt-delivery-time"): int(due * 1000)}) + sections_of.encode_data(b"")
+    for number in range(count):
+        client.output.send_message(Transfer(0, number, b"", 0, True), payload)
+        client.send()
+        if number % 1000 == 999:
+            client.sync()
+    client.sync()
+    return client, due
+
+
+@operation
+def delayed_due(lab: Lab, count: int) -> Callable[[], None]:
+    _, due = _delayed(lab, count)
+    return lambda: time.sleep(max(0.0, due - time.time()) + 1)
+
+
+@operation
+def delayed_durable_due(lab: Lab, count: int) -> Callable[[], None]:
+    _, due = _delayed(lab, count // 2, durable=True)
+    return lambda: time.sleep(max(0.0, due - time.time()) + 2)
+
+
+@operation
+def delayed_purge(lab: Lab, count: int) -> Callable[[], None]:
+    _delayed(lab, count)
+    client = new_client(lab)
+    return lambda: (client.call(1, "queue.purge", "queue.purge-ok", queue="q"), None)[1]
+
+
+@operation
+def delayed_delete(lab: Lab, count: int) -> Callable[[], None]:
+    _delayed(lab, count)
+    client = new_client(lab)
+    return lambda: (client.call(1, "queue.delete", "queue.delete-ok", queue="q"), None)[1]
+
+
+class Node:
+    """The management node: one request at a time."""
+
+    def __init__(self, client: Client10) -> None:
+        self.client = client
+        paired: Any = {Symbol("paired"): True}
+        client.attach("m", 0, receives=False, source=Source("m"), target=Target("/management"), snd_settle_mode=1,
+                      properties=paired)
+        client.attach("m", 1, receives=True, source=Source("/management"), target=Target("m"), snd_settle_mode=1,
+                      properties=paired)
+        client.credit(1, 1000)
+        client.sync()
+        self.number = 0
+
+    def request(self, method: str, path: str, body: Any = None) -> None:
+        before = self.client.delivered
+        payload = sections_of.encode_properties(Properties(str(self.number), to=path, subject=method, reply_to="$me")) \
+            + sections_of.encode_body_value(body)
+        self.client.output.send_message(Transfer(0, self.number, b"%d" % self.number, 0, True), payload)
+        self.number += 1
+        self.client.wait_delivered(before + 1)
+
+
+def _node(lab: Lab) -> Node:
+    client = lab.connect10()
+    client.begin()
+    return Node(client)
+
+
+@operation
+def node_list_bindings(lab: Lab, count: int) -> Callable[[], None]:
+    client = new_client(lab)
+    client.declare("q")
+    client.call(1, "exchange.declare", "exchange.declare-ok", exchange="x", type="headers")
+    for number in range(min(count, 50_000)):
+        client.send(1, "queue.bind", queue="q", exchange="x", routing_key="", no_wait=True, arguments={"n": number})
+    client.sync()
+    node = _node(lab)
+    return lambda: node.request("GET", "/bindings?src=x&dstq=q&key=")
+
+
+@operation
+def node_unbind(lab: Lab, count: int) -> Callable[[], None]:
+    client = new_client(lab)
+    client.declare("q")
+    client.call(1, "exchange.declare", "exchange.declare-ok", exchange="x", type="headers")
+    for number in range(min(count, 100_000)):
+        client.send(1, "queue.bind", queue="q", exchange="x", routing_key="", no_wait=True, arguments={"n": number})
+    client.sync()
+    node = _node(lab)
+    return lambda: node.request("DELETE", "/bindings/src=x;dstq=q;key=;args=AAAAAAAAAAAAAAAA")
+
+
+@operation
+def node_delete_queue(lab: Lab, count: int) -> Callable[[], None]:
+    deep(lab, count)
+    node = _node(lab)
+    return lambda: node.request("DELETE", "/queues/q")
+
+
+@operation
+def node_purge_queue(lab: Lab, count: int) -> Callable[[], None]:
+    deep(lab, count)
+    node = _node(lab)
+    return lambda: node.request("DELETE", "/queues/q/messages")
