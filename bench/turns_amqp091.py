@@ -752,7 +752,7 @@ def dtx_rollback_acks(lab: Lab, count: int) -> Callable[[], None]:
     client.open_channel()
     client.call(1, "dtx.select", "dtx.select-ok")
     client.call(1, "dtx.start", "dtx.start-ok", dtx_identifier="b")
-    client.consume("q", tag="c")
+    client.send(1, "basic.consume", queue="q", consumer_tag="c")
     client.wait_delivered(many)
     client.engine.send_ack(1, 0, True)
     client.sync()

@@ -133,7 +133,7 @@ def attach_links(lab: Lab, count: int, sessions: int) -> Client10:
 
 
 @operation
-def end_sessionattach_links(lab: Lab, count: int) -> Callable[[], None]:
+def end_session_links(lab: Lab, count: int) -> Callable[[], None]:
     client = attach_links(lab, count, 1)
 
     def act() -> None:
@@ -153,7 +153,7 @@ def close_sessions_10(lab: Lab, count: int) -> Callable[[], None]:
 
 
 @operation
-def dropattach_links(lab: Lab, count: int) -> Callable[[], None]:
+def drop_links(lab: Lab, count: int) -> Callable[[], None]:
     return attach_links(lab, count, 10).drop
 
 

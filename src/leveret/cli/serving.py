@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import json
 import logging
 import os
@@ -30,6 +29,7 @@ from leveret.node.errors import StartFailed
 from leveret.security.declared import check_realms, declared_users
 from leveret.security.tls import TlsError
 from leveret.security.users import FROM_DEFAULT
+from leveret.server.garbage import INTERVAL, Collector
 from leveret.server.watchdog import Watchdog
 from leveret.storage.salvage import NOTHING_LOST, Salvage
 
@@ -62,6 +62,7 @@ class Serving:
         self._ports: dict[bool, int] = {False: self._config.server.port, True: self._config.tls.port}
         self._composition: Composition | None = None
         self._watchdog = Watchdog(self._config.server.slow_turn)
+        self._collector = Collector(self._config.broker.gc_threshold)
         self._end: asyncio.Event | None = None
         self._stopping = False
         self._announced = False
@@ -71,7 +72,7 @@ class Serving:
         config = self._config
         set_up_logging(config.server.log_level, config.server.log_format)
         sys.setswitchinterval(config.broker.switch_interval)
-        gc.set_threshold(config.broker.gc_threshold, 20, 20)
+        self._collector.tune()
         raise_file_limit()
         with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(self._watchdog)) as runner:
             return runner.run(self._serve())
@@ -97,6 +98,12 @@ class Serving:
                 return 0
             self._end.clear()
 
+    async def _collect(self, composition: Composition) -> None:
+        """Look now and then whether a full collection of garbage is due."""
+        while True:
+            await asyncio.sleep(INTERVAL)
+            self._collector.look(composition.services.broker.tight)
+
     async def _serve_once(self, end: asyncio.Event) -> None:
         """Until a signal, or until the store fails."""
         began = time.monotonic()
@@ -109,6 +116,7 @@ class Serving:
         composition.watchdog = self._watchdog
         control_path = self._config.server.data_path / CONTROL_SOCKET
         control = ControlServer(composition.admin, control_path)
+        collecting: asyncio.Task[None] | None = None
         if self._ready_file is not None:
             self._ready_file.unlink(missing_ok=True)
         try:
@@ -119,18 +127,20 @@ class Serving:
             except OSError as error:
                 raise StartFailed(f"the control socket {control_path} cannot be made: {error}") from None
             self._announce(composition, control_path, began)
-            gc.collect()
-            gc.freeze()
+            self._collector.start()
             self._watchdog.watch(composition.services.describe_turn)
+            collecting = asyncio.create_task(self._collect(composition))
             await end.wait()
         finally:
+            if collecting is not None:
+                collecting.cancel()
             self._watchdog.watch(None)
             self._composition = None
             if self._ready_file is not None:
                 self._ready_file.unlink(missing_ok=True)
             await control.stop()
             await self._stop_server(composition)
-            gc.unfreeze()
+            self._collector.stop()
         if self._stopping:
             log.info("stopped")
 

@@ -476,7 +476,7 @@ class BrokerConfig(Section, frozen=True, kw_only=True):
     ] = 0.0005
     gc_threshold: Annotated[
         int, about("Allocations between two collections of the garbage collector's youngest generation.", ge=1)
-    ] = 50000
+    ] = 10000
 
 
 class EventsConfig(Section, frozen=True, kw_only=True):

@@ -1,0 +1,67 @@
+"""When garbage is collected: never for long while clients wait."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from leveret.server.garbage import CHEAP, MIDDLE, NEVER, TIGHT_INTERVAL, Collector
+
+
+class Ring:
+    """Refers to itself."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+class Fake:
+    """A clock and a count of blocks that a test sets."""
+
+    def __init__(self) -> None:
+        self.time = 1000.0
+        self.blocks = 5_000_000
+        self.collector = Collector(1234, lambda: self.time, lambda: self.blocks)
+
+
+@pytest.fixture
+def fake() -> Iterator[Fake]:
+    before = gc.get_threshold()
+    fake = Fake()
+    fake.collector.tune()
+    fake.collector.start()
+    yield fake
+    fake.collector.stop()
+    gc.set_threshold(*before)
+
+
+def rings() -> int:
+    return sum(isinstance(item, Ring) for item in gc.get_objects())
+
+
+def test_only_young_objects_are_looked_at_by_themselves(fake: Fake) -> None:
+    assert gc.get_threshold() == (1234, MIDDLE, NEVER)
+    assert gc.get_freeze_count() > 0
+
+
+def test_a_full_collection_waits_until_it_is_cheap(fake: Fake) -> None:
+    Ring()
+    gc.collect(1)
+    Ring()
+    fake.blocks += CHEAP + 1
+    fake.time += 10 * TIGHT_INTERVAL
+    assert not fake.collector.look(tight=False)
+    assert rings() == 1
+    fake.blocks -= 1
+    assert fake.collector.look(tight=False)
+    assert rings() == 0
+
+
+def test_while_memory_is_short_it_is_due_now_and_then(fake: Fake) -> None:
+    fake.blocks += CHEAP + 1
+    assert not fake.collector.look(tight=True)
+    fake.time += TIGHT_INTERVAL
+    assert fake.collector.look(tight=True)
+    assert not fake.collector.look(tight=True)
