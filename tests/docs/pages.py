@@ -18,6 +18,7 @@ _URL = re.compile(r'(?<=")amqp://(?:guest:guest@localhost:5672/|localhost)(?=["?
 
 _FENCE = re.compile(r"^```([a-z]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^#{1,6} +(.+?) *$", re.MULTILINE)
+_ANCHOR = re.compile(r'^<a id="([a-z0-9-]+)"></a>$', re.MULTILINE)
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 _CODE = re.compile(r"`([^`\n]+)`")
 
@@ -70,9 +71,9 @@ def code(path: Path) -> set[str]:
 
 
 def anchors(path: Path) -> set[str]:
-    """The anchors of the headings, as mkdocs makes them."""
+    """The anchors of the headings, as mkdocs makes them, and those that keep links to headings of earlier names."""
     found: dict[str, int] = {}
-    result = set()
+    result = set(_ANCHOR.findall(prose(path)))
     for heading in _HEADING.findall(prose(path)):
         text = unicodedata.normalize("NFKD", heading.replace("`", "")).encode("ascii", "ignore").decode()
         anchor = re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", text).strip().lower())
