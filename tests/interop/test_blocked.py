@@ -1,4 +1,4 @@
-"""connection.blocked: publishers are held back under a memory alarm, told so, and let go; consumers go on."""
+"""connection.blocked: publishers are blocked and notified under a memory alarm, then unblocked; consumers are not affected."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def test_blocked_and_unblocked(process: LeveretProcess) -> None:
     publisher.add_on_connection_unblocked_callback(lambda *_: unblocked.set())
     flood(publisher, holder, blocked)
     assert reasons[0]
-    # A consumer, also a new one, is not held back; nor is whoever declares and settles.
-    assert not unblocked.is_set()
+    # The alarm does not block consumers, declarations or settlements. It may end by itself: the broker pages out what the
+    # consumer has not received yet.
     other = connect(process).channel()
     other.queue_declare("", exclusive=True)
     holder.channel.basic_ack(0, multiple=True)
