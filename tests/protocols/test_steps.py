@@ -331,3 +331,62 @@ def test_the_end_of_own_consumers_is_told_although_the_deleting_channel_is_close
     client.run()
     told = client.take("basic.cancel", channel.number)
     assert told is not None and told.arguments["consumer_tag"] == "a"
+
+
+def dying(site: Site, how: str, exclusive: bool) -> None:
+    """The end of a connection has begun whose second channel has a consumer of the queue `wanted`."""
+    count = 2 * STEP_WORK
+    client = holding(site, count).client
+    second = client.channel()
+    second.declare("wanted")
+    second.consume("wanted", exclusive=exclusive)
+    if how == "close":
+        client.engine.send(0, "connection.close", CLOSE)
+        client.flush()
+    else:
+        client.peer.closed = True
+        client.session.connection_lost()
+    assert site.vhost.queues["wanted"].consumers and queue_of(site).unacked
+
+
+@pytest.mark.parametrize("kind", [Client, Client09])
+@pytest.mark.parametrize("how", ["close", "drop"])
+@pytest.mark.parametrize("before", [False, True])
+def test_the_right_of_an_exclusive_consumer_ends_at_once_with_its_connection(site: Site, kind: type[Client], how: str,
+                                                                            before: bool) -> None:
+    again = kind(site)
+    again.open()
+    channel = again.channel()
+    dying(site, how, before)
+    channel.send("basic.consume", queue="wanted", consumer_tag="new", exclusive=not before)
+    again.flush()
+    queue = site.vhost.queues["wanted"]
+    assert len(queue.consumers) == 2 and not again.session.channels[channel.number].closing
+    site.run()
+    assert [consumer.tag for consumer in queue.consumers] == ["new"]
+    assert (queue.exclusive_consumer is not None) is not before
+    channel.publish("wanted", b"m")
+    assert channel.delivered() == [b"m"]
+
+
+@pytest.mark.parametrize("how", ["close", "drop"])
+def test_an_exclusive_consumer_follows_an_exclusive_one_at_once(site: Site, how: str) -> None:
+    channel = site.channel()
+    dying(site, how, True)
+    channel.send("basic.consume", queue="wanted", consumer_tag="new", exclusive=True)
+    channel.client.flush()
+    site.run()
+    other = site.channel()
+    other.send("basic.consume", queue="wanted")
+    other.run()
+    assert other.client.refusal()[0] == 403 and channel.client.is_open
+
+
+def test_a_queue_is_unused_as_soon_as_the_connection_of_its_consumer_is_gone(site: Site) -> None:
+    channel = site.channel()
+    dying(site, "drop", False)
+    channel.send("queue.delete", queue="wanted", if_unused=True)
+    channel.client.flush()
+    assert "wanted" not in site.vhost.queues
+    channel.run()
+    assert not channel.client.refusal()[0]

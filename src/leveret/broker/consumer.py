@@ -101,6 +101,11 @@ class Consumer:
         """Whether a selective consumer may want messages of this publisher: all that is known of what is paged out."""
         return True
 
+    def is_leaving(self) -> bool:
+        """Whether its client is gone, or has cancelled it: what keeps others from the queue has ended, though it takes a
+        while until all consumers of a large connection have left."""
+        return self.left
+
     def protocol(self) -> str:
         """The protocol of its connection, as events name it."""
         return ""

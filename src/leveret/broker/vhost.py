@@ -403,7 +403,7 @@ class Vhost:
         if name not in self.queues and not self.strict:
             return 0
         queue = self.queue(name, owner)
-        if if_unused and queue.consumers:
+        if if_unused and queue.is_consumed():
             raise PreconditionFailed(f"queue '{name}' in vhost '{self.name}' in use")
         # What consumers hold counts as messages in the queue only by the specification.
         if if_empty and (queue.ready_count or queue.leased_count or (self.strict and queue.unacked)):

@@ -77,7 +77,7 @@ def add(admin: Admin, arguments: Add) -> Item:
 def delete(admin: Admin, arguments: Delete) -> Item:
     """Also a connection's own queue. The number of messages that were ready in it."""
     queue = _find(admin, arguments)
-    if arguments.if_unused and queue.consumers:
+    if arguments.if_unused and queue.is_consumed():
         raise PreconditionFailed(f"queue '{arguments.name}' has {len(queue.consumers)} consumers")
     count = queue.ready_count + queue.delayed_count + queue.unacked + queue.leased_count
     if arguments.if_empty and count:

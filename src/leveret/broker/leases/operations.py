@@ -210,5 +210,5 @@ def _check_queue(queue: Queue) -> None:
 
 
 def _check_alone(queue: Queue) -> None:
-    if queue.exclusive_consumer is not None:
+    if queue.is_exclusive():
         raise AccessRefused(f"{place_of(queue)} in exclusive use")

@@ -531,6 +531,21 @@ class Queue:
 
     # Consumers
 
+    def is_exclusive(self) -> bool:
+        """Whether a consumer has the queue to itself."""
+        consumer = self.exclusive_consumer
+        return consumer is not None and not consumer.is_leaving()
+
+    def is_consumed(self) -> bool:
+        """Whether there is a consumer that is not about to leave."""
+        passed = 0
+        for consumer in self.consumers:
+            if not consumer.is_leaving():
+                return True
+            passed += 1
+        self.broker.work += passed >> 3
+        return False
+
     def check_consumer(self, arguments: dict[str, Any]) -> None:
         """Refuse arguments of a consumer that make no sense here; before it joins, and is told so."""
 

@@ -27,7 +27,7 @@ def consume(channel: Channel, ticket: int, queue: str, consumer_tag: str, no_loc
         raise NotAllowed(f"attempt to reuse consumer tag '{consumer_tag}': tags are unique in the connection")
     channel.make_way(queue)
     found = channel.vhost.queues.get(queue)
-    if found is not None and (found.exclusive_consumer is not None or (exclusive and found.consumers)):
+    if found is not None and (found.is_exclusive() or (exclusive and found.is_consumed())):
         raise ResourceLocked(f"queue '{queue}' in vhost '{channel.vhost.name}' in exclusive use")
     if LEASE in filter or filter.get(BROWSE) is True:
         raise PreconditionFailed(f"{name}.consume: browsing and leases are for class basic")

@@ -78,7 +78,7 @@ def consume(channel: Channel, queue: str, consumer_tag: str, no_local: bool, no_
     browses = arguments.get(BROWSE) is True
     if browses:
         _check_browser(channel, found, no_ack, exclusive)
-    elif found.exclusive_consumer is not None or (exclusive and found.consumers):
+    elif found.is_exclusive() or (exclusive and found.is_consumed()):
         raise AccessRefused(f"queue '{found.name}' in vhost '{connection.vhost_name}' in exclusive use")
     if exclusive and found.settings.single_active_consumer:
         raise AccessRefused(f"queue '{found.name}' in vhost '{connection.vhost_name}' has a single active consumer:"
@@ -167,7 +167,7 @@ def get(channel: Channel, queue: str, no_ack: bool, kind: int = 0) -> None:
     name = name_of(channel, queue)
     channel.connection.check("read", name)
     found = channel.vhost.queue(name, channel.connection)
-    if channel.vhost.strict and found.exclusive_consumer is not None:
+    if channel.vhost.strict and found.is_exclusive():
         raise AccessRefused(f"queue '{name}' in vhost '{channel.connection.vhost_name}' in exclusive use")
     found.touch()
     if not _answer_get(channel, found, no_ack, kind):

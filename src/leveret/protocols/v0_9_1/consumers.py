@@ -62,6 +62,10 @@ class ChannelConsumer(Consumer):
     def wants_of(self, publisher: int) -> bool:
         return not (self.no_local and publisher == self.on_channel.connection.number)
 
+    def is_leaving(self) -> bool:
+        channel = self.on_channel
+        return self.left or channel.closing or channel.abandoned
+
     def protocol(self) -> str:
         return self.on_channel.connection.protocol.removeprefix("AMQP ")
 

@@ -277,7 +277,7 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
     copies = source.distribution_mode == constants.STD_DIST_MODE_COPY
     # What reads a stream takes nothing away from it.
     browses = copies and not is_subscription and queue.settings.type != STREAM and not wanted.lease
-    if not browses and queue.exclusive_consumer is not None:
+    if not browses and queue.is_exclusive():
         raise AccessRefused(f"queue '{queue.name}' in vhost '{connection.vhost_name}' in exclusive use")
     queue.touch()
     settled = frame.snd_settle_mode == constants.SENDER_SETTLE_MODE_SETTLED
