@@ -308,11 +308,16 @@ class Vhost:
 
     # Queues
 
-    def queue(self, name: str, owner: object) -> Queue:
-        """The queue of that name for use by a connection; NotFound, or ResourceLocked where it is another's."""
+    def find_queue(self, name: str) -> Queue | None:
+        """The queue of that name, None if there is none. An exclusive one whose connection is gone is removed first: what
+        clients name is looked up here, and not in `queues`."""
         if self.departed:
             self.make_way(name)
-        found = self.queues.get(name)
+        return self.queues.get(name)
+
+    def queue(self, name: str, owner: object) -> Queue:
+        """The queue of that name for use by a connection; NotFound, or ResourceLocked where it is another's."""
+        found = self.find_queue(name)
         if found is None:
             raise NotFound(f"no queue '{name}' in vhost '{self.name}'")
         if found.exclusive_owner is not None and found.exclusive_owner is not owner:
@@ -325,9 +330,7 @@ class Vhost:
         arguments = arguments or {}
         settings = parse_queue_arguments(arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete,
                                          strict=self.strict)
-        if self.departed:
-            self.make_way(name)
-        if name in self.queues:
+        if self.find_queue(name) is not None:
             existing = self.queue(name, owner)
             if exclusive != (existing.exclusive_owner is not None) and not self.strict:
                 raise ResourceLocked(f"cannot obtain exclusive access to locked queue '{name}' in vhost '{self.name}': it"
@@ -398,9 +401,7 @@ class Vhost:
 
     def delete_queue(self, name: str, owner: object, *, if_unused: bool = False, if_empty: bool = False) -> int:
         """Delete a queue; returns how many messages it held ready. Deleting what is not there succeeds by default."""
-        if self.departed:
-            self.make_way(name)
-        if name not in self.queues and not self.strict:
+        if self.find_queue(name) is None and not self.strict:
             return 0
         queue = self.queue(name, owner)
         if if_unused and queue.is_consumed():
@@ -507,7 +508,7 @@ class Vhost:
 
     def is_bound(self, queue: str, exchange: str, routing_key: str, arguments: dict[str, Any]) -> bool:
         """Whether this binding of a queue exists; False also where one of its ends does not."""
-        destination = self.queues.get(queue)
+        destination = self.find_queue(queue)
         source = self.exchanges.get(exchange)
         return destination is not None and source is not None and source.has(destination, routing_key, arguments)
 

@@ -48,7 +48,7 @@ def list_bindings(admin: Admin, arguments: InVhost) -> Iterator[Item]:
 def _destination(vhost: Vhost, arguments: OneBinding) -> Queue | Exchange:
     found: Queue | Exchange | None
     if arguments.kind == "queue":
-        found = vhost.queues.get(arguments.destination)
+        found = vhost.find_queue(arguments.destination)
     else:
         found = vhost.exchanges.get(arguments.destination)
     if found is None:

@@ -29,7 +29,7 @@ def list_leases(admin: Admin, arguments: InVhost) -> Iterator[Item]:
 
 def release(admin: Admin, arguments: Release) -> Item:
     """What is planned goes back to the queue; how many messages that are."""
-    queue = admin.vhost(arguments.vhost).queues.get(arguments.name)
+    queue = admin.vhost(arguments.vhost).find_queue(arguments.name)
     if queue is None:
         raise NotFound(f"no queue '{arguments.name}' in vhost '{arguments.vhost}'")
     return {"messages": operations.release(queue, arguments.lease)}

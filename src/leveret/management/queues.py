@@ -49,7 +49,7 @@ def describe(queue: Queue) -> Item:
 
 
 def _find(admin: Admin, arguments: NamedInVhost) -> Queue:
-    queue = admin.vhost(arguments.vhost).queues.get(arguments.name)
+    queue = admin.vhost(arguments.vhost).find_queue(arguments.name)
     if queue is None:
         raise NotFound(f"no queue '{arguments.name}' in vhost '{arguments.vhost}'")
     return queue

@@ -62,7 +62,7 @@ def _why_unsealed(stream: StreamQueue) -> str | None:
 
 def find(admin: Admin, arguments: NamedInVhost) -> StreamQueue:
     """The stream of that name, or NotFound."""
-    queue = admin.vhost(arguments.vhost).queues.get(arguments.name)
+    queue = admin.vhost(arguments.vhost).find_queue(arguments.name)
     if not isinstance(queue, StreamQueue):
         what = "no stream" if queue is None else "queue, but no stream,"
         raise NotFound(f"{what} '{arguments.name}' in vhost '{arguments.vhost}'")

@@ -29,7 +29,7 @@ def delete_queue(session: VhostSession, name: str, *, if_unused: bool = False,
                  if_empty: bool = False) -> tuple[int, bool]:
     """How many messages it held ready, and whether the log has to keep that it is gone."""
     session.check("configure", name)
-    found = session.vhost.queues.get(name)
+    found = session.vhost.find_queue(name)
     if found is not None:
         found.catch_up()
     stored = found is not None and found.stored

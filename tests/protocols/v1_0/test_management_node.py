@@ -592,3 +592,40 @@ def test_both_links_are_forgotten_with_their_session(site: Site, session: Sessio
     session.end()
     assert site.services.links == {}
     assert isinstance(requests(session.client.begin(1)).attached, Attach)
+
+
+class TestQueuesOfALostConnection:
+    """A lost connection's exclusive queues, which are removed in steps, are gone for everyone at once."""
+
+    @pytest.fixture
+    def other(self, site: Site) -> Session:
+        """A session beside a connection that was lost and has queues still: `own0`, `own1`, ..."""
+        session = connect(site).begin()
+        owner = site.channel()
+        owner.call("exchange.declare", "exchange.declare-ok", exchange="x", type="direct")
+        for number in range(10):
+            owner.declare(f"own{number}", exclusive=True)
+            owner.call("queue.bind", "queue.bind-ok", queue=f"own{number}", exchange="x", routing_key="k")
+        site.vhost.departed.add(owner.client.session)  # as until the last step of the removal
+        return session
+
+    def test_they_are_not_found(self, site: Site, other: Session) -> None:
+        node = Node(other)
+        assert node.call("GET", "/queues/own1")[0] == 404
+        assert node.call("DELETE", "/queues/own2") == (200, {"message_count": 0})
+        assert node.call("DELETE", "/queues/own3/messages")[0] == 404
+        assert node.call("GET", "/bindings?src=x&dstq=own4&key=k") == (200, [])
+        assert not {f"own{number}" for number in range(1, 5)} & set(site.vhost.queues)
+
+    def test_they_can_be_declared_again(self, site: Site, other: Session) -> None:
+        node = Node(other)
+        assert node.call("PUT", "/queues/own1", {"durable": True})[0] == 201
+        assert node.call("POST", "/bindings", {"source": "x", "destination_queue": "own2", "binding_key": "k"})[0] == 404
+        assert site.vhost.queues["own1"].durable and "own2" not in site.vhost.queues
+
+    @pytest.mark.parametrize("address", ["own1", "/queue/own1", "queue://own1"])
+    def test_links_to_their_addresses_get_queues_of_their_own(self, site: Site, other: Session, address: str) -> None:
+        gone = site.vhost.queues["own1"]
+        other.sender(address).send(message(b"m"))
+        queue = site.vhost.queues["own1"]
+        assert queue is not gone and queue.exclusive_owner is None and queue.ready_count == 1

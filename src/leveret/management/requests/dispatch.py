@@ -87,7 +87,7 @@ class Requests(RequestHandler):
         """The queue for the reply: one whose name the broker has made, one of this connection, or one that the user may
         publish to by its name."""
         name = self._envelopes.reply_to(vhost, message)
-        queue = vhost.queues.get(name) if name else None
+        queue = vhost.find_queue(name) if name else None
         if queue is None:
             return None
         owner = queue.exclusive_owner

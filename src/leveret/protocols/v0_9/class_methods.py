@@ -26,7 +26,7 @@ def consume(channel: Channel, ticket: int, queue: str, consumer_tag: str, no_loc
     if consumer_tag and channel.tag_owner(consumer_tag) is not None:
         raise NotAllowed(f"attempt to reuse consumer tag '{consumer_tag}': tags are unique in the connection")
     channel.make_way(queue)
-    found = channel.vhost.queues.get(queue)
+    found = channel.vhost.find_queue(queue)
     if found is not None and (found.is_exclusive() or (exclusive and found.is_consumed())):
         raise ResourceLocked(f"queue '{queue}' in vhost '{channel.vhost.name}' in exclusive use")
     if LEASE in filter or filter.get(BROWSE) is True:

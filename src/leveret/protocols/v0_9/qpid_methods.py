@@ -74,7 +74,7 @@ def binding_query(channel: Channel, ticket: int, exchange: str, queue: str, rout
 
 
 def _find(channel: Channel, queue: str) -> Queue | None:
-    return find(channel, queue) if queue in channel.vhost.queues else None
+    return find(channel, queue) if channel.vhost.find_queue(queue) is not None else None
 
 
 def _has(channel: Channel, exchange: Exchange, queue: Queue | None, routing_key: str, arguments: dict[str, Any]) -> bool:
@@ -83,7 +83,7 @@ def _has(channel: Channel, exchange: Exchange, queue: Queue | None, routing_key:
         # It has every queue under its name.
         if queue is not None:
             return routing_key in ("", queue.name)
-        return routing_key in channel.vhost.queues if routing_key else bool(channel.vhost.queues)
+        return channel.vhost.find_queue(routing_key) is not None if routing_key else bool(channel.vhost.queues)
     if queue is not None:
         return any(_matches(binding, routing_key, arguments)
                    for binding in exchange.by_destination.get(queue, {}).values())

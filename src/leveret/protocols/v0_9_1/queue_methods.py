@@ -87,7 +87,7 @@ def delete(channel: Channel, queue: str, if_unused: bool, if_empty: bool, no_wai
     """queue.delete"""
     name = without_line_ends(channel.vhost, name_of(channel, queue))
     connection = channel.connection
-    found = channel.vhost.queues.get(name)
+    found = channel.vhost.find_queue(name)
     if found is None or no_wait:
         answered = None
     else:

@@ -76,7 +76,7 @@ def parse(address: str, vhost: Vhost, capabilities: tuple[str, ...] = ()) -> Nod
     if TOPIC in capabilities and QUEUE not in capabilities:
         return _exchange_of(address, vhost) or _topic(address, address)
     create = TEMPORARY_QUEUE not in capabilities and TEMPORARY_TOPIC not in capabilities
-    if address in vhost.queues or (QUEUE in capabilities and TOPIC not in capabilities):
+    if vhost.find_queue(address) is not None or (QUEUE in capabilities and TOPIC not in capabilities):
         return _queue(address, address, create)
     return _exchange_of(address, vhost) or _queue(address, address, create)
 

@@ -68,7 +68,7 @@ def find_queue(connection: Connection, node: Node) -> Queue:
     vhost = connection.vhost
     name = node.queue
     assert name is not None
-    queue: Queue | None = vhost.queues.get(name)
+    queue: Queue | None = vhost.find_queue(name)
     if queue is None:
         if not node.create or not connection.own.auto_create:
             raise NotFound(f"no queue '{name}' in vhost '{connection.vhost_name}'")

@@ -92,7 +92,7 @@ def _between(connection: Connection, source: str, is_queue: bool, destination: s
     """The bindings with this key from an exchange to a destination."""
     vhost = connection.vhost
     exchange = vhost.exchanges.get(source)
-    target: Any = vhost.queues.get(destination) if is_queue else vhost.exchanges.get(destination)
+    target: Any = vhost.find_queue(destination) if is_queue else vhost.exchanges.get(destination)
     if exchange is None or target is None:
         return []
     return [binding for binding in exchange.by_destination.get(target, {}).values() if binding.routing_key == key]

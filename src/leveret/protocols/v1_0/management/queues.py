@@ -28,7 +28,7 @@ def declare(connection: Connection, request: Request, quoted: str) -> Answer:
     if not name:
         raise RequestRefused(400, "a queue without a name: expected /queues/NAME")
     fields = fields_of(request, "queue", FIELDS)
-    existed = name in connection.vhost.queues
+    existed = connection.vhost.find_queue(name) is not None
     try:
         found = definitions.declare_queue(
             connection, name, durable=fields.get("durable", True), exclusive=fields.get("exclusive", False),
@@ -41,7 +41,7 @@ def declare(connection: Connection, request: Request, quoted: str) -> Answer:
 def show(connection: Connection, request: Request, quoted: str) -> Answer:
     name = name_in(quoted, "a queue")
     connection.check_any(name)
-    found = connection.vhost.queues.get(name)
+    found = connection.vhost.find_queue(name)
     if found is None:
         raise NotFound(f"no queue '{name}' in vhost '{connection.vhost_name}'")
     return Answer(200, describe(connection, found))
@@ -49,7 +49,7 @@ def show(connection: Connection, request: Request, quoted: str) -> Answer:
 
 def delete(connection: Connection, request: Request, quoted: str) -> Answer:
     name = name_in(quoted, "a queue")
-    if name not in connection.vhost.queues:
+    if connection.vhost.find_queue(name) is None:
         connection.check("configure", name)
         return Answer(200, {"message_count": ULong(0)})  # in strict mode too
     count, stored = definitions.delete_queue(connection, name)
