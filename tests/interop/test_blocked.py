@@ -1,4 +1,4 @@
-"""connection.blocked: publishers are blocked and notified under a memory alarm, then unblocked; consumers are not affected."""
+"""connection.blocked: a memory alarm blocks publishers and notifies them, then unblocks them; consumers are spared."""
 
 from __future__ import annotations
 
