@@ -112,7 +112,7 @@ def test_what_others_hold_of_a_deleted_queue_is_settled(world: World) -> None:
     world.broker.holders[keeper] = None
     for number in range(MANY):
         world.push(queue, str(number), persistent=True)
-    world.end_turn()
+    world.run()
     assert len(taker.taken) == MANY
     world.vhost.delete_queue("q", None)
     back = taker.taken[-1]

@@ -447,7 +447,7 @@ class TestNamedPublishers:
         world.broker.end_turn()
         assert done == [True]
         assert queue.ready_count == 1
-        assert queue.hidden == {}
+        assert not queue.hidden
 
     def test_those_silent_for_longest_are_forgotten(self) -> None:
         world = World()

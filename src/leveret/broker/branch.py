@@ -253,7 +253,7 @@ class Branch:
                 queue = queues.get(queue_id)
                 if queue is not None:
                     for seq, size in zip(places.seqs, places.sizes, strict=True):
-                        queue.hidden[seq] = size  # until it is read, so that a purge knows
+                        queue.hidden.add(seq, size)  # until it is read, so that a purge knows
 
     def load(self) -> None:
         """Read back what is in it: once that is there it can be decided."""
@@ -278,7 +278,7 @@ class Branch:
             if queue.deleted or queue_id not in self.queues:
                 item.row.log.settle(entry)
                 continue
-            queue.hidden.pop(item.seq, None)
+            queue.hidden.discard(item.seq)
             entry.state = ACQUIRED
             entry.acquired_count = max(entry.acquired_count, 1)
             queue.unacked += 1

@@ -21,7 +21,7 @@ from leveret.broker.branch import BranchSettings
 from leveret.broker.consumer import Holder, Output
 from leveret.broker.errors import NotFound, PreconditionFailed, ResourceError
 from leveret.broker.exchanges.base import DEFAULT_ROUTING_STEPS
-from leveret.broker.jobs import Jobs
+from leveret.broker.jobs import STEP_WORK, Jobs
 from leveret.broker.leases import recovery as lease_recovery
 from leveret.broker.log import Log, Recovery
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, Message
@@ -47,6 +47,8 @@ ID_BLOCK: Final = 1000
 # bits in the log.
 ID_GAP: Final = 1 << 20
 EPOCH_GAP: Final = 1 << 32
+# Units of work of writing to one connection.
+OUTPUT_WORK: Final = 8
 LAZY: Final = 0.01
 LAZY_OCTETS: Final = 1 << 20
 
@@ -114,6 +116,7 @@ class Broker:
     stream_backlog  octets that a queue with messages of class stream of 0-9 may hold before it drops such messages
     max_routing_keys, max_routing_steps  limits of routing one message
     work         units of work done in this turn: a message brought to a queue is one, about 1 µs
+    inputs       how many times clients were read, or became able to take more, in this turn: each may cause so much work
     converted    bytes of headers that were converted for consumers of another protocol in this turn; beyond
                  MAX_CONVERTED they wait for the next one
     segments     where streams are sealed, None where they stay in the log
@@ -143,6 +146,7 @@ class Broker:
         self.max_routing_keys = DEFAULT_ROUTING_KEYS
         self.max_routing_steps = DEFAULT_ROUTING_STEPS
         self.work = 0
+        self.inputs = 0
         self.converted = 0
         self.next_queue_id = 1
         self.reserved_queue_ids = 1
@@ -173,26 +177,37 @@ class Broker:
             return
         self.in_turn = True
         active = self.active
+        # What may still be handed out, and written, in this turn.
+        left = unwritten = STEP_WORK * (1 + self.inputs)
         try:
             while True:
-                while active:
+                while active and left > 0:
                     queue = active.popleft()
                     queue.active = False
+                    before = self.work
                     try:
                         queue.drain()
                     except Exception:  # a mistake in here concerns one queue, and must not cost the others their turn
                         logger.exception("handing out of queue '%s' failed", queue.name)
+                    left -= 1 + self.work - before
                 self._flush()
                 outputs = self.outputs
                 if outputs:
                     self.outputs = []
-                    for output in outputs:
+                    for index, output in enumerate(outputs):
+                        if unwritten <= 0:
+                            self.outputs[:0] = outputs[index:]
+                            break
                         output.flush()
-                if not active and not self.outputs:
+                        unwritten -= OUTPUT_WORK
+                if (left <= 0 or not active) and (unwritten <= 0 or not self.outputs):
                     break
+            if active or self.outputs:
+                self.jobs.again.resume()  # one input has made more work than a turn may have
         finally:
             self.in_turn = False
             self.work = 0
+            self.inputs = 0
             self.converted = 0
 
     def _flush(self) -> None:

@@ -31,10 +31,11 @@ MOST_DEATHS: Final = (1 << 63) - 2
 
 
 class DeadLetters:
-    """The dead-lettering of one vhost."""
+    """The dead-lettering of one vhost. `publishing`: a dead letter is on its way to its queues."""
 
     def __init__(self, vhost: Vhost) -> None:
         self.vhost = vhost
+        self.publishing = False
 
     def publish(self, entry: Entry, reason: str) -> None:
         """Publish a copy of the entry to its queue's dead-letter exchange; where there is none, nothing happens."""
@@ -71,14 +72,20 @@ class DeadLetters:
         merged = {k: v for k, v in {**headers, **changes}.items() if v is not None}
         address = make_address(name, key)
         targets = 0
-        for target in self._route(exchange, keys, merged, message):
-            if reason != UNROUTABLE and _is_cycle(deaths, target.name):
-                continue
-            if limits.refuses_publish(target, message.size):
-                continue
-            overlay = Overlay(address, dict(changes), True, 0)
-            target.insert_new(target.prepare(message, overlay))
-            targets += 1
+        passed = set() if reason == UNROUTABLE else _unrejected(deaths)
+        self.vhost.broker.work += len(deaths)
+        nested = self.publishing
+        self.publishing = True
+        try:
+            for target in self._route(exchange, keys, merged, message):
+                if target.name in passed or limits.refuses_publish(target, message.size):
+                    continue  # a cycle, or full
+                overlay = Overlay(address, dict(changes), True, 0)
+                target.insert_new(target.prepare(message, overlay))
+                targets += 1
+        finally:
+            self.publishing = nested
+        self.vhost.broker.work += targets
         if queue.watch is not None:
             queue.watch.dead_lettered(entry, reason, targets)
 
@@ -143,12 +150,16 @@ def _grouped(previous: list[Any]) -> list[dict[str, Any]]:
     return deaths
 
 
-def _is_cycle(deaths: list[dict[str, Any]], target: str) -> bool:
-    """Whether a message came back to a queue without ever having been rejected on the way."""
-    for index, death in enumerate(deaths):
-        if death.get("queue") == target:
-            return all(d.get("reason") != "rejected" for d in deaths[: index + 1])
-    return False
+def _unrejected(deaths: list[dict[str, Any]]) -> set[str]:
+    """The queues that a message has come from without ever having been rejected on the way: it must not go there again."""
+    queues: set[str] = set()
+    for death in deaths:
+        if death.get("reason") == "rejected":
+            break
+        queue = death.get("queue")
+        if isinstance(queue, str):
+            queues.add(queue)
+    return queues
 
 
 def split_address(address: bytes) -> tuple[str, str]:

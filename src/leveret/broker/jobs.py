@@ -152,7 +152,8 @@ class Removals(Job):
 
 
 class Again(Job):
-    """Queues that have handed out, or offered, as much as one turn may, and go on in the next."""
+    """Queues that have handed out, or offered, as much as one turn may, and go on in the next; each has a step of its own.
+    A step ends the turn, also for queues and outputs that the turn before had to leave."""
 
     def __init__(self, jobs: Jobs) -> None:
         super().__init__(jobs)
@@ -163,11 +164,11 @@ class Again(Job):
         self.resume()
 
     def step(self) -> bool:
-        queues = self.queues
-        self.queues = {}
-        for queue in queues:
+        if self.queues:
+            queue = next(iter(self.queues))
+            del self.queues[queue]
             queue.activate()
-        return False
+        return bool(self.queues)
 
 
 class Jobs:

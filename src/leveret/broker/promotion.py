@@ -65,7 +65,7 @@ class _Slice(CommitWaiter):
     def committed(self, batch: int) -> None:
         for entry in self.entries:
             queue = entry.queue
-            del queue.hidden[entry.seq]
+            queue.hidden.discard(entry.seq)
             queue.insert_new(entry)
         self.promotion.landed()
 
@@ -389,7 +389,7 @@ class Promotion(Job):
             if queue.rejects_publish and limits.turns_away(queue, message):
                 continue  # it is one of the queue's dead letters
             entry = queue.prepare(message, None if plain else self._overlay(message, due))
-            queue.hidden[entry.seq] = message.size
+            queue.hidden.add(entry.seq, message.size)
             entries.append(entry)
         return True
 

@@ -55,7 +55,7 @@ class Transaction(CommitWaiter):
                     overlay = Overlay()
                     overlay.visible_at = due
                 entry = queue.prepare(message, overlay)
-                queue.hidden[entry.seq] = message.size
+                queue.hidden.add(entry.seq, message.size)
                 self.prepared.append(entry)
                 durable = durable or entry.row is not None
         for entry, outcome in self.settlements:
@@ -73,7 +73,7 @@ class Transaction(CommitWaiter):
 
     def committed(self, batch: int) -> None:
         for entry in self.prepared:
-            del entry.queue.hidden[entry.seq]
+            entry.queue.hidden.discard(entry.seq)
             entry.queue.insert_new(entry)
         self.prepared = []
         done = self.done

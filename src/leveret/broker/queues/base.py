@@ -46,6 +46,26 @@ if TYPE_CHECKING:
 DEAD_LETTER_WORK: Final = 25
 
 
+class Hidden:
+    """Entries of a queue that nobody sees yet: sequence numbers and bytes, and the bytes of all of them."""
+
+    __slots__ = ("bytes", "sizes")
+
+    def __init__(self) -> None:
+        self.sizes: dict[int, int] = {}
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def add(self, seq: int, size: int) -> None:
+        self.sizes[seq] = size
+        self.bytes += size
+
+    def discard(self, seq: int) -> None:
+        self.bytes -= self.sizes.pop(seq, 0)
+
+
 class Queue:
     """One queue of one vhost. `id` is its identity in the log; names may be used again, ids are not."""
 
@@ -108,8 +128,10 @@ class Queue:
         self.refusals: dict[int, list[object]] = {}
         # What is planned for readers outside.
         self.leases: Leases | None = None
-        # Sequence numbers and octets of entries that wait for the commit of their transaction.
-        self.hidden: dict[int, int] = {}
+        # Entries that wait for the commit of their transaction.
+        self.hidden = Hidden()
+        # There may be more in it than its limits allow: it drops that when it is drained.
+        self.overfull = False
         # Entries that nobody may see before their time.
         self.delays: delayed.Delays | None = None
         self.expiry: expiry.Expiry | None = None
@@ -335,6 +357,9 @@ class Queue:
         """Hand ready entries to consumers until one of the two runs out."""
         if self.frozen:
             return
+        if self.overfull:
+            self.overfull = False
+            limits.shorten(self)
         if self.browsers:
             browsing.serve(self)
         if self.leases is not None:

@@ -37,8 +37,12 @@ def drain_backlog(queue: Queue, backlog: Backlog) -> None:
     freed = 0
     broker = queue.broker
     begun = broker.work
+    most = STEP_WORK * (1 + broker.inputs)
     try:
         while ring:
+            if delivered >= most:
+                broker.jobs.again.add(queue)
+                break
             if not head:
                 if backlog.chunks:
                     break
@@ -89,5 +93,6 @@ def drain_backlog(queue: Queue, backlog: Backlog) -> None:
     finally:
         queue.memory -= freed
         queue.delivered += delivered
+        broker.work += delivered
     if backlog.chunks and not backlog.loading:
         paging.load_more(queue, backlog)

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.arguments import REJECT_PUBLISH_DLX
+from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import ENTRY_OVERHEAD, FORMAT_CLASS_0_9, Entry, Message
 from leveret.broker.queues import paging
 from leveret.broker.queues.backlog import SEQ, Backlog
@@ -66,7 +67,11 @@ def drop_stream(queue: Queue, below: int = ANY_LEVEL) -> bool:
 def drop_streams(queue: Queue) -> None:
     """Drop messages of class stream while the queue holds more than one with such messages may."""
     most = queue.broker.stream_backlog
+    begun = queue.broker.work
     while queue.streams and queue.ready_bytes > most:
+        if queue.broker.work - begun > STEP_WORK:
+            queue.broker.jobs.again.add(queue)
+            return
         if not drop_stream(queue):
             return
 
@@ -85,25 +90,39 @@ def _is_full(queue: Queue, size: int) -> bool:
     """Whether one more message of `size` octets would exceed a limit, even after consumers had their share."""
     if not _exceeds(queue, size):
         return False
+    if queue.vhost.dead_letters.publishing:
+        return True  # handing out may drop what has expired, to queues without end
     queue.drain()
     return _exceeds(queue, size)
 
 
 def _exceeds(queue: Queue, size: int) -> bool:
-    hidden = queue.hidden
     delays = queue.delays
     later = 0 if delays is None else delays.bytes
-    return ((0 <= queue.max_length <= queue.ready_count + queue.delayed_count + len(hidden))
-            or (0 <= queue.max_bytes < queue.ready_bytes + later + sum(hidden.values()) + size))
+    return ((0 <= queue.max_length <= queue.ready_count + queue.delayed_count + len(queue.hidden))
+            or (0 <= queue.max_bytes < queue.ready_bytes + later + queue.hidden.bytes + size))
 
 
 def shorten(queue: Queue) -> None:
     """Drop from the head until the limits hold again; consumers with credit come first. A queue that refuses what is too
-    much drops nothing."""
+    much drops nothing.
+
+    What is too much for a turn is dropped in the next ones. So is what a dead letter of another queue makes too much, at
+    the end of the turn: it may cause more dead letters, through any number of queues.
+    """
     if queue.rejects_publish:
         return
+    if queue.vhost.dead_letters.publishing:
+        queue.overfull = True
+        return
+    broker = queue.broker
+    begun = broker.work
     drained = False
     while is_over(queue):
+        if broker.work - begun > STEP_WORK:
+            queue.overfull = True
+            broker.jobs.again.add(queue)
+            return
         if not drained:
             drained = True
             if queue.ring:

@@ -182,6 +182,7 @@ class Connection(VhostSession):
 
     def data_received(self, data: bytes) -> None:
         self.octets_in += len(data)
+        self.broker.inputs += 1
         self.operation = ""
         self.services.served.append(self.number)
         commands = self.engine.receive(data)
@@ -495,6 +496,7 @@ class Connection(VhostSession):
         """The output has room again."""
         if self.lost:
             return
+        self.broker.inputs += 1
         for channel in self.channels.values():
             channel.wake_own()
         self.broker.end_turn()

@@ -177,6 +177,7 @@ class Connection(VhostSession):
 
     def data_received(self, data: bytes) -> None:
         self.octets_in += len(data)
+        self.broker.inputs += 1
         self.heard = True
         self.operation = ""
         self.services.served.append(self.number)
@@ -584,6 +585,7 @@ class Connection(VhostSession):
         """The output has room again."""
         if self.lost:
             return
+        self.broker.inputs += 1
         for session in list(self.sessions.values()):
             session.wake()
         self.broker.end_turn()

@@ -181,7 +181,7 @@ class Work:
                 delays = queue.delays
                 later = 0 if delays is None else delays.bytes
                 if (0 <= queue.max_length <= queue.ready_count + queue.delayed_count + len(hidden) + count) or (
-                        0 <= queue.max_bytes < queue.ready_bytes + later + sum(hidden.values()) + octets + message.size):
+                        0 <= queue.max_bytes < queue.ready_bytes + later + hidden.bytes + octets + message.size):
                     return True
                 counts[queue] = (count + 1, octets + message.size)
         return False
