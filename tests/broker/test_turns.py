@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from leveret.broker.broker import OUTPUT_WORK
 from leveret.broker.consumer import Output
 from leveret.broker.jobs import STEP_WORK
+from leveret.broker.message import Entry, Message
+from leveret.broker.queues.base import Queue
+from leveret.broker.queues.stream import StreamQueue
 from tests.broker.support import Taker, World
 
 
@@ -110,3 +115,99 @@ def test_bytes_of_hidden_entries_are_counted_as_they_come_and_go(world: World) -
     queue.hidden.discard(1)
     assert (len(queue.hidden), queue.hidden.bytes) == (1, 5)
     assert world.push(queue, "mm")
+
+
+class Asked(Taker):
+    """A consumer that counts how often it is asked, at a cost of so many units."""
+
+    cost = 1000
+
+    def __init__(self, queue: Queue, **options: Any) -> None:
+        super().__init__(queue, only=b"mine", join=False)
+        self.selective = True
+        self.asked = 0
+        self.takes = False
+        self.priority = options.get("priority", 0)
+        queue.add_consumer(self)
+
+    def wants(self, message: Message, entry: Entry | None) -> bool:
+        self.asked += 1
+        self.queue.broker.work += self.cost
+        return self.takes
+
+
+def test_many_consumers_are_asked_about_one_entry_over_several_turns(world: World) -> None:
+    queue = world.queue()
+    takers = [Asked(queue) for _ in range(20)]
+    world.run()
+    world.push(queue, "a")
+    world.broker.end_turn()
+    assert sum(taker.asked for taker in takers) == STEP_WORK // Asked.cost
+    world.run()
+    assert [taker.asked for taker in takers] == [1] * len(takers)
+    takers[13].takes = True
+    world.push(queue, "b")
+    world.run()
+    assert takers[13].bodies() == ["b"] and world.contents(queue) == ["a"]
+
+
+def test_many_priorities_of_consumers_are_asked_over_several_turns(world: World) -> None:
+    queue = world.queue()
+    takers = [Asked(queue, priority=number) for number in range(20)]
+    world.run()
+    world.push(queue, "a")
+    world.broker.end_turn()
+    assert 0 < sum(taker.asked for taker in takers) < len(takers)
+    world.run()
+    assert [taker.asked for taker in takers] == [1] * len(takers)
+
+
+def test_a_consumer_that_comes_meanwhile_is_asked_too(world: World) -> None:
+    queue = world.queue()
+    takers = [Asked(queue) for _ in range(20)]
+    world.run()
+    world.push(queue, "a")
+    world.broker.end_turn()
+    late = Asked(queue)
+    late.takes = True
+    world.run()
+    assert late.bodies() == ["a"]
+    assert all(taker.asked for taker in takers)
+
+
+def test_whether_any_consumer_takes_a_message_at_once_is_asked_of_so_many(world: World) -> None:
+    queue = world.queue()
+    takers = [Asked(queue) for _ in range(20)]
+    world.run()
+    assert not queue.can_deliver_now(world.message("a"))
+    assert sum(taker.asked for taker in takers) == STEP_WORK // Asked.cost
+    takers[0].takes = True
+    assert queue.can_deliver_now(world.message("a"))
+
+
+def test_readers_of_a_stream_are_served_over_several_turns(world: World) -> None:
+    stream = world.queue("s", durable=True, queue_type="stream")
+    readers = [Taker(stream, credit=10) for _ in range(STEP_WORK + 500)]
+    world.run()
+    world.push(stream, "a", persistent=True)
+    world.broker.end_turn()
+    world.broker.end_turn()
+    served = sum(len(reader.taken) for reader in readers)
+    assert 0 < served <= STEP_WORK + 1
+    world.run()
+    assert all(reader.bodies() == ["a"] for reader in readers)
+
+
+def test_what_a_reader_of_a_stream_skips_is_skipped_over_several_turns(world: World) -> None:
+    stream = world.queue("s", durable=True, queue_type="stream")
+    world.push(stream, *(["m"] * 3000), persistent=True)
+    world.push(stream, "mine", persistent=True)
+    world.run()
+    assert isinstance(stream, StreamQueue)
+    reader = Asked(stream)
+    reader.cost = 10
+    stream.readers[reader].next = 1
+    world.broker.end_turn()
+    assert 0 < reader.asked <= STEP_WORK // reader.cost + 64
+    world.run()
+    assert reader.asked == 3001

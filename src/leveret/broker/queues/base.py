@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.arguments import DROP_HEAD, QUORUM, QueueSettings
 from leveret.broker.consumer import Consumer, Scope
+from leveret.broker.jobs import STEP_WORK
 from leveret.broker.leases import reading
 from leveret.broker.message import (
     ACQUIRED,
@@ -109,6 +110,8 @@ class Queue:
         # Deleted, and its entries become dead letters in steps.
         self.moving = False
         self.selective = False
+        # The entry that not all consumers could be asked about in one turn.
+        self.asking: selective.Asking | None = None
         # Whether there may be entries that somebody has refused: consumers who have must not get them again.
         self.refusing = False
         self.expiring = False
@@ -432,9 +435,12 @@ class Queue:
             # What is left of a selective queue nobody wants who has credit, unless it is being read.
             if self.ready_count and not (self.selective and not any(level.loading for level in self.all_levels())):
                 return False
+        begun = self.broker.work
         for ring in rings.lines(self):
             for consumer in ring:
                 self.broker.work += 1
+                if self.broker.work - begun > STEP_WORK:
+                    return False  # more cannot be asked at once
                 if not consumer.left and consumer.can_take(message.size) and consumer.wants(message, None):
                     return True
         return False

@@ -106,6 +106,7 @@ def remove(queue: Queue, consumer: Consumer) -> None:
 
 def _succeed(queue: Queue) -> None:
     """The single active consumer has left: the oldest of the highest priority takes its place."""
+    queue.broker.work += len(queue.rings) >> 2
     for priority in sorted(queue.rings, reverse=True):
         succession = queue.rings[priority].succession
         while succession:
@@ -136,6 +137,7 @@ def leave(queue: Queue, consumer: Consumer) -> None:
             ring.line.clear()
             ring.line.extend(line)
         queue.strays = 0
+        queue.asking = None
     choose(queue)
 
 
@@ -200,6 +202,7 @@ def lines(queue: Queue) -> list[deque[Consumer]]:
     """The consumers that take entries, by priority, the highest first."""
     if len(queue.rings) == 1:
         return [ring.line for ring in queue.rings.values()]
+    queue.broker.work += len(queue.rings) >> 2
     return [queue.rings[priority].line for priority in sorted(queue.rings, reverse=True) if queue.rings[priority].line]
 
 

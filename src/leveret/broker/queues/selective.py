@@ -44,9 +44,7 @@ def drain(queue: Queue) -> None:
                     break
             broker.work += 1
             if broker.work - begun > STEP_WORK:
-                if position:
-                    backlog.passed = backlog.head[position - 1].seq
-                broker.jobs.again.add(queue)
+                _go_on_later(queue, backlog, position)
                 return
             entry = backlog.head[position]
             if position == 0 and expiry.drop_expired(queue, backlog, entry):
@@ -56,6 +54,9 @@ def drain(queue: Queue) -> None:
                 continue
             taker = taker_of(queue, entry)
             if taker is None:
+                if queue.asking is not None:
+                    _go_on_later(queue, backlog, position)
+                    return
                 position += 1
                 continue
             del backlog.head[position]
@@ -69,6 +70,13 @@ def drain(queue: Queue) -> None:
             backlog.settle_young()
         if in_order and len(backlog):
             return  # watched only: everybody takes everything, and what is left of a level comes before the next one
+
+
+def _go_on_later(queue: Queue, backlog: Backlog, position: int) -> None:
+    """Offer the entries from this position on in the next turn."""
+    if position:
+        backlog.passed = backlog.head[position - 1].seq
+    queue.broker.jobs.again.add(queue)
 
 
 def _first_to_offer(entries: deque[Entry], passed: int) -> int:
@@ -112,10 +120,20 @@ def _offer_young(queue: Queue, backlog: Backlog, passed: int, now: int) -> None:
     young = backlog.young
     if young is None:
         return
+    broker = queue.broker
+    begun = broker.work
     position = _first_to_offer(young, passed)
     while queue.ring and position < len(young):
+        broker.work += 1
         entry = young[position]
         taker = None if AT_ONCE < expiry.expires_at(entry) <= now else taker_of(queue, entry)
+        if queue.asking is not None or broker.work - begun > STEP_WORK:
+            backlog.passed = young[position - 1].seq if position else passed
+            if taker is not None:
+                del young[position]
+                queue.hand_out(entry, taker)
+            broker.jobs.again.add(queue)
+            return
         if taker is None:
             position += 1
         else:
@@ -132,27 +150,64 @@ def offer_again(queue: Queue) -> None:
     """A consumer has come, or has credit again: it may want what nobody else did."""
     for backlog in queue.all_levels():
         backlog.passed = 0
+    queue.asking = None
+
+
+class Asking:
+    """An entry that so many consumers were asked about that the rest is left to the next turn.
+
+    seq       of the entry
+    asked     consumers that do not want it, the last ones of their rings, from the highest priority on
+    fallback  the consumer that gave it back, which gets it if nobody else wants it
+    """
+
+    __slots__ = ("asked", "fallback", "seq")
+
+    def __init__(self, seq: int) -> None:
+        self.seq = seq
+        self.asked = 0
+        self.fallback: Consumer | None = None
 
 
 def taker_of(queue: Queue, entry: Entry) -> Consumer | None:
-    """Who gets an entry: of the highest priority at which somebody has credit and wants it."""
+    """Who gets an entry: of the highest priority at which somebody has credit and wants it.
+
+    None with `queue.asking` set: asking all consumers takes longer than a turn, so it has to be called again.
+    """
     message = entry.message
     overlay = entry.overlay
+    broker = queue.broker
+    begun = broker.work
+    asking = queue.asking
+    if asking is None or asking.seq != entry.seq:
+        asking = Asking(entry.seq)
+    queue.asking = None
+    skipped = asking.asked
     for ring in rings.lines(queue):
-        fallback: Consumer | None = None
-        queue.broker.work += len(ring) >> 3
-        for _ in range(len(ring)):
+        left = len(ring)
+        if skipped >= left:
+            skipped -= left
+            continue
+        left -= skipped
+        skipped = 0
+        broker.work += left >> 3
+        while left > 0:
+            if broker.work - begun > STEP_WORK:
+                queue.asking = asking
+                return None
+            left -= 1
             consumer = ring[0]
             if consumer.left or not consumer.can_take(message.size):
                 rings.step_out(queue, ring)
                 continue
             ring.rotate(-1)
+            asking.asked += 1
             if not consumer.wants(message, entry) or (overlay is not None and consumer.scope in overlay.refused):
                 continue
             if entry.acquired_count and entry.holder is consumer:
-                fallback = consumer
+                asking.fallback = consumer
                 continue
             return consumer
-        if fallback is not None:
-            return fallback
+        if asking.fallback is not None:
+            return asking.fallback
     return None

@@ -19,6 +19,7 @@ from leveret.broker import metadata
 from leveret.broker.arguments import QueueSettings, parse_consumer_arguments
 from leveret.broker.consumer import Consumer
 from leveret.broker.errors import NotImplementedByBroker, PreconditionFailed
+from leveret.broker.jobs import STEP_WORK
 from leveret.broker.log import CommitWaiter, Loaded
 from leveret.broker.message import ARCHIVED, ENTRY_OVERHEAD, Entry, Message, Overlay
 from leveret.broker.outcomes import ACCEPTED, REJECTED, RELEASED, protocol_of
@@ -104,6 +105,8 @@ class StreamQueue(Queue):
         self.pending: deque[Entry] = deque()
         self.cached: deque[StreamChunk] = deque()
         self.readers: dict[Consumer, Reader] = {}
+        # Units of work of the broker's turn beyond which no reader is served.
+        self.most_work = 0
         self.tracking = Tracking(self.log, id)
         self.named: dict[str, Reader] = {}
         self.count = 0
@@ -447,7 +450,9 @@ class StreamQueue(Queue):
         return self.visible_until - 1
 
     def drain(self) -> None:
-        """Give every reader with credit what is there for it."""
+        """Give every reader with credit what is there for it, or as many of them as one turn may serve."""
+        broker = self.broker
+        self.most_work = broker.work + STEP_WORK * (1 + broker.inputs)
         for ring in rings.lines(self):
             for _ in range(len(ring)):
                 if not ring:
@@ -459,6 +464,13 @@ class StreamQueue(Queue):
                         rings.step_out(self, ring)
                 else:
                     ring.rotate(-1)
+                if broker.work > self.most_work:
+                    broker.jobs.again.add(self)
+                    return
+
+    def is_spent(self) -> bool:
+        """Whether readers have got what one turn may give them."""
+        return self.broker.work > self.most_work
 
     def find_chunk(self, seq: int) -> StreamChunk | None:
         """The first chunk that ends behind a sequence number."""

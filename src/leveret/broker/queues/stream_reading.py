@@ -6,7 +6,7 @@ once for all readers that wait for them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker.consumer import Consumer
 from leveret.broker.message import ACQUIRED, ARCHIVED, ONLY_OFFSET, Entry, Message, Overlay, with_offset
@@ -45,8 +45,14 @@ class Reader:
         self.covered = -1
 
 
+# After so many messages that a reader skips it is looked at whether the turn has time left; one less than a power of two.
+SKIPS: Final = 63
+# So many messages, as a power of two, are put into a pack at the cost of one unit of work.
+PACKED_SHIFT: Final = 2
+
+
 def serve(stream: StreamQueue, reader: Reader) -> bool:
-    """Deliver to one reader; False where it has no credit left."""
+    """Deliver to one reader; False where it has no credit left. It is the next one's turn where `stream.is_spent`."""
     if reader.packed:
         return _serve_packs(stream, reader)
     consumer = reader.consumer
@@ -61,11 +67,13 @@ def serve(stream: StreamQueue, reader: Reader) -> bool:
             return True
         if not _serve_from(stream, reader, chunk, chunk.messages):
             return False
+        if stream.is_spent():
+            return True
 
 
 def _serve_from(stream: StreamQueue, reader: Reader, chunk: StreamChunk,
                 messages: list[Message | None]) -> bool:
-    """Deliver what a chunk has in memory for a reader; False where it has no credit left."""
+    """Deliver what a chunk has in memory for a reader, or a part of it; False where it has no credit left."""
     consumer = reader.consumer
     progress = reader.progress
     picks = consumer.selective or not reader.filter.any
@@ -73,6 +81,7 @@ def _serve_from(stream: StreamQueue, reader: Reader, chunk: StreamChunk,
     watch = stream.watch
     first = chunk.first
     delivered = 0
+    skipped = 0
     seq = reader.next
     try:
         while seq - first < len(messages):
@@ -83,6 +92,11 @@ def _serve_from(stream: StreamQueue, reader: Reader, chunk: StreamChunk,
             overlay = overlays.get(seq) if overlays else None
             if picks and _skips(stream, reader, message, overlay):
                 seq += 1
+                skipped += 1
+                if skipped & SKIPS == 0:
+                    stream.broker.work += SKIPS
+                    if stream.is_spent():
+                        return True
                 continue
             if not consumer.can_take(message.size):
                 return False
@@ -110,6 +124,7 @@ def _serve_from(stream: StreamQueue, reader: Reader, chunk: StreamChunk,
     finally:
         reader.next = seq
         stream.delivered += delivered
+        stream.broker.work += delivered
     return True
 
 
@@ -118,6 +133,8 @@ def _serve_packs(stream: StreamQueue, reader: Reader) -> bool:
     consumer = reader.consumer
     watch = stream.watch
     while True:
+        if stream.is_spent():
+            return True
         before = reader.next
         if 0 <= reader.until <= before:
             if reader.covered < 0 or reader.covered == before:
@@ -153,6 +170,7 @@ def _serve_packs(stream: StreamQueue, reader: Reader) -> bool:
                     if watch is not None:
                         watch.delivered(Entry(stream, message, seq), consumer.protocol(), True)
                 seq += 1
+            stream.broker.work += 1 + (seq - first >> PACKED_SHIFT)
             reader.next = seq
             if not pack.count and not 0 <= reader.until <= seq:
                 continue
