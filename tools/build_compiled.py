@@ -204,7 +204,7 @@ def build(package: Path, output: Path, listing: str) -> str:
         target = output / current
         marker = target / "complete"
         if not marker.is_file() or marker.read_text(encoding="utf-8") != toolchain():
-            print(f"Compiling {len(modules)} hot modules, once for these sources; takes about half a minute", flush=True)
+            print(f"Compiling {len(modules)} hot modules, once for these sources; takes a few minutes", flush=True)
             Path(work, "mypy.ini").write_text(
                 "[mypy]\nmypy_path = src\nignore_missing_imports = True\nfollow_imports = silent\n", encoding="utf-8")
             worker = subprocess.run([sys.executable, str(Path(__file__).resolve()), "--worker", *modules], cwd=work,
