@@ -15,6 +15,7 @@ from leveret.management.admin import CALLS, BadCall
 from leveret.management.vhosts import stored_vhosts
 from leveret.security.permissions import Permission
 from leveret.security.users import DeclaredUser, User
+from leveret.storage.memory import MemoryRow
 from tests.management.harness import FakeSession, Harness
 
 
@@ -280,6 +281,32 @@ def test_vhosts_that_cannot_be_changed(harness: Harness, call: str, arguments: d
                                        error: type[BrokerError], words: str) -> None:
     with pytest.raises(error, match=words):
         harness.call(call, **arguments)
+
+
+@pytest.mark.parametrize(("call", "arguments"), [
+    ("vhosts.delete", {"name": "v"}),
+    ("queues.delete", {"vhost": "v", "name": "q"}),
+    ("queues.purge", {"vhost": "v", "name": "q"}),
+    ("exchanges.delete", {"vhost": "v", "name": "x"}),
+])
+def test_a_removal_is_answered_when_it_is_taken_apart_and_on_disk(harness: Harness, call: str,
+                                                                 arguments: dict[str, object]) -> None:
+    harness.broker.jobs.call_soon = harness.loop.call_soon
+    harness.call("vhosts.add", name="v")
+    vhost = harness.broker.vhosts["v"]
+    queue = vhost.declare_queue("q", None, durable=True)
+    vhost.declare_exchange("x", "direct", durable=True)
+    for number in range(10_000):
+        queue.push(Message(make_address("", "q"), b"", b"m", 1, True))
+        vhost.bind(queue, "x", str(number), {})
+    harness.broker.end_turn()
+    harness.call(call, **arguments)
+    assert not harness.broker.jobs.removals.pending and not harness.log.has_pending()
+    entries = sum(entry is not None for row in harness.log.rows.values() if isinstance(row, MemoryRow)
+                  for entry in row.entries)
+    bindings = sum(kind == "binding" for kind, _ in harness.log.metadata)
+    assert entries == (10_000 if call == "exchanges.delete" else 0)
+    assert bindings == (10_000 if call == "queues.purge" else 0)
 
 
 def test_the_default_vhost_can_be_given_settings(harness: Harness) -> None:

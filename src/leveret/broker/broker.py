@@ -23,9 +23,9 @@ from leveret.broker.errors import NotFound, PreconditionFailed, ResourceError
 from leveret.broker.exchanges.base import DEFAULT_ROUTING_STEPS
 from leveret.broker.jobs import STEP_WORK, Jobs
 from leveret.broker.leases import recovery as lease_recovery
-from leveret.broker.log import Log, Recovery
+from leveret.broker.log import Log, RecoveredQueue, Recovery
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, Message
-from leveret.broker.queues import paging, remains, shares
+from leveret.broker.queues import paging, remains, removal, shares
 from leveret.broker.queues.base import Queue
 from leveret.broker.queues.requests import RequestHandler
 from leveret.broker.queues.stream import StreamQueue
@@ -153,6 +153,8 @@ class Broker:
         self.next_lease_epoch = 1
         # Whether damaged definitions were dropped at this start: files without a definition may be intact.
         self.incomplete = False
+        # What this start has found of queues that were being taken apart.
+        self._leftovers: dict[str, RecoveredQueue] = {}
         self.in_turn = False
         self.flush_due = 0.0
         # Memory is short: who holds much without acknowledging gets nothing more for now.
@@ -282,7 +284,13 @@ class Broker:
         vhost = Vhost(self, name, settings)
         self.vhosts[name] = vhost
         self.log.put(metadata.VHOST, metadata.make_key(name), b"")
+        self.number_vhost(vhost)
         return vhost
+
+    def number_vhost(self, vhost: Vhost) -> None:
+        """Give a vhost the number that tells it from others that have had its name."""
+        vhost.set_number(self.new_queue_id())
+        self.log.put(metadata.VHOST_NUMBER, metadata.make_key(vhost.name), metadata.pack({"number": vhost.number}))
 
     def remove_vhost(self, name: str) -> None:
         """Delete a vhost and everything in it."""
@@ -294,9 +302,11 @@ class Broker:
         vhost.clear()
         self.staging.forget_vhost(name)
         self.log.put(metadata.VHOST, metadata.make_key(name), None)
+        self.log.put(metadata.VHOST_NUMBER, metadata.make_key(name), None)
 
     def new_queue_id(self) -> int:
-        """An id that no queue has ever had. Blocks of ids are reserved in the log: this costs next to nothing."""
+        """An id that no queue, exchange or vhost has ever had. Blocks of ids are reserved in the log: this costs next to
+        nothing."""
         number = self.next_queue_id
         self.next_queue_id = number + 1
         if number >= self.reserved_queue_ids:
@@ -342,6 +352,7 @@ class Broker:
             self.segments.home = self.identity
         used_ids = max([*recovery.queues, *recovery.last_seq], default=0)
         taken = branch_recovery.take(recovery)
+        self._leftovers = removal.take_leftovers(recovery)
         leases = lease_recovery.Restoring(recovery)
         streams = StreamRecords(recovery)
         for (kind, key), octets in stored.items():
@@ -350,8 +361,12 @@ class Broker:
                 if name not in self.vhosts:
                     self.vhosts[name] = Vhost(self, name, VhostSettings())
                 self.vhosts[name].mixed = octets == MIXED
-        for wanted in (metadata.EXCHANGE, metadata.QUEUE, metadata.BINDING, metadata.REMAINS, metadata.STAGE,
-                       metadata.STAGE_APP):
+        for (kind, key), octets in stored.items():
+            if kind == metadata.VHOST_NUMBER:
+                numbered = self.vhosts.get(metadata.split_key(key)[0])
+                if numbered is not None:
+                    numbered.set_number(metadata.unpack(octets)["number"])
+        for wanted in (metadata.EXCHANGE, metadata.QUEUE, metadata.REMAINS, metadata.STAGE, metadata.STAGE_APP):
             for (kind, key), value in stored.items():
                 if kind != wanted:
                     continue
@@ -359,22 +374,49 @@ class Broker:
                 vhost = self.vhosts.get(names[0])
                 if vhost is not None:
                     vhost.restore(kind, names[1:], metadata.unpack(value), recovery, leases, streams)
+                elif not recovery.dropped and kind in (metadata.EXCHANGE, metadata.QUEUE):
+                    self._drop_definition(kind, key, metadata.unpack(value), recovery)
         for (kind, key), value in stored.items():
             if kind == metadata.BRANCH:
                 name, branch = metadata.split_key(key)
                 vhost = self.vhosts.get(name)
                 if vhost is not None:
                     vhost.branches.restore(branch, metadata.unpack(value), taken.get(key))
+        self.incomplete = bool(recovery.dropped)
+        self._recover_bindings(stored)
         leases.finish(self.log)
         self._recover_counters(recovery, used_ids)
+        for vhost in self.vhosts.values():
+            vhost.finish_recovery()
         self.staging.recover(recovery)
-        self.incomplete = bool(recovery.dropped)
+
+    def _drop_definition(self, kind: str, key: str, value: dict[str, Any], recovery: Recovery) -> None:
+        """A definition of a vhost that an earlier version was deleting when it ended."""
+        self.log.put(kind, key, None)
+        if kind == metadata.QUEUE:
+            vhost = metadata.split_key(key)[0]
+            left = recovery.queues.pop(value["id"], RecoveredQueue())
+            self._leftovers[metadata.make_key(vhost, str(value["id"]))] = left
+
+    def _recover_bindings(self, stored: dict[tuple[str, str], bytes]) -> None:
+        """Rebuild the bindings, and remove what is left of those that went with one of their ends. If definitions were
+        lost, nothing says which these are."""
+        for (kind, key), value in stored.items():
+            if kind != metadata.BINDING:
+                continue
+            names = metadata.split_key(key)
+            vhost = self.vhosts.get(names[0])
+            restored = vhost is not None and vhost.restore_binding(names[1:], metadata.unpack(value), self.incomplete)
+            if not restored and not self.incomplete:
+                self.log.put(metadata.BINDING, key, None)
 
     def _recover_counters(self, recovery: Recovery, used_id: int) -> None:
         """Continue above every number in use. `used_id`: the highest queue id in the log. The vhosts are complete."""
         used_epoch = 0
         for vhost in self.vhosts.values():
-            used_id = max(used_id, max(vhost.remains, default=0))
+            used_id = max(used_id, vhost.number, max(vhost.remains, default=0))
+            for exchange in vhost.exchanges.values():
+                used_id = max(used_id, exchange.number)
             for stage in vhost.stages.by_uuid.values():
                 used_id = max(used_id, stage.id)
             for queue in vhost.queues.values():
@@ -398,6 +440,9 @@ class Broker:
 
     def start(self) -> None:
         """After recovery, with the log committing: timers and first reads of the recovered queues."""
+        for key, left in self._leftovers.items():
+            self.jobs.removals.add(removal.finish(self.log, key, left))
+        self._leftovers = {}
         streams: list[StreamQueue] = []
         for vhost in self.vhosts.values():
             vhost.events.rebind()

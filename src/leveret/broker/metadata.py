@@ -14,10 +14,12 @@ from typing import Any, Final, cast
 import msgspec
 
 VHOST: Final = "vhost"
+VHOST_NUMBER: Final = "vhost-number"
 EXCHANGE: Final = "exchange"
 QUEUE: Final = "queue"
 REMAINS: Final = "remains"  # of a deleted queue: entries that have yet to become dead letters
-BINDING: Final = "binding"
+REMOVAL: Final = "removal"  # of a deleted queue: entries that have yet to be settled
+BINDING: Final = "binding"  # with the numbers of its ends, for their names may belong to others by now
 COUNTER: Final = "counter"
 TERMINUS: Final = "terminus"  # of a link of AMQP 1.0
 LINK_STATE: Final = "link-state"  # of one delivery that is unsettled at a terminus

@@ -36,6 +36,7 @@ from leveret.broker.exchanges.base import Binding, Exchange
 from leveret.broker.exchanges.control import CONTROL, RESERVED, ControlExchange, check_not_control
 from leveret.broker.exchanges.direct import DirectExchange
 from leveret.broker.exchanges.registry import exchange_class, make_exchange
+from leveret.broker.jobs import logged
 from leveret.broker.message import Message
 from leveret.broker.queues import paging, remains
 from leveret.broker.queues.base import Queue
@@ -101,6 +102,12 @@ class Vhost:
         # Contents of the classes file, stream or message of 0-9 have been published here: who wants those of one class must
         # look for them.
         self.mixed = False
+        # The identity of its predeclared exchanges in the log's bindings.
+        self.number = 0
+        # Bindings whose records have no numbers, or those of lost definitions.
+        self.unnumbered: list[tuple[Exchange, Queue | Exchange, str, dict[str, Any]]] = []
+        # Exchanges that a start has found bindings of to what is deleted.
+        self.unbound: dict[Exchange, None] = {}
         self.default_exchange: Exchange = DirectExchange("", durable=True)
         self.exchanges[""] = self.default_exchange
         for exchange_name, type_name in PREDECLARED:
@@ -132,9 +139,16 @@ class Vhost:
                 settings.dead_letter_exchange = ""
                 settings.dead_letter_routing_key = DEAD_QUEUE
 
+    def set_number(self, number: int) -> None:
+        """Give a new vhost its number, with its predeclared exchanges."""
+        self.number = number
+        for exchange in self.exchanges.values():
+            if _is_predeclared(exchange):
+                exchange.number = number
+
     def mix(self) -> None:
         """Contents of several classes of 0-9 are here from now on."""
-        if not self.mixed:
+        if not self.mixed and not self.removed:
             self.mixed = True
             self.broker.log.put(metadata.VHOST, metadata.make_key(self.name), MIXED)
 
@@ -148,7 +162,9 @@ class Vhost:
             remains.drop(queue)
         self.stages.clear()
         for exchange in list(self.exchanges.values()):
-            if exchange.name and exchange.name != CONTROL and not exchange.name.startswith("amq."):
+            if _is_predeclared(exchange):
+                self.broker.jobs.removals.add(self._take_exchange_apart(exchange))
+            else:
                 self._remove_exchange(exchange)
 
     # Routing
@@ -235,9 +251,15 @@ class Vhost:
         self.exchanges[name] = exchange
         self.topology_changed()
         if durable:
-            self.broker.log.put(metadata.EXCHANGE, metadata.make_key(self.name, name), metadata.pack({
-                "type": type_name, "auto_delete": auto_delete, "internal": internal, "arguments": arguments}))
+            exchange.number = self.broker.new_queue_id()
+            self._keep_exchange(exchange)
         return exchange
+
+    def _keep_exchange(self, exchange: Exchange) -> None:
+        """Write the definition of an exchange to the log."""
+        self.broker.log.put(metadata.EXCHANGE, metadata.make_key(self.name, exchange.name), metadata.pack({
+            "type": exchange.type, "auto_delete": exchange.auto_delete, "internal": exchange.internal,
+            "arguments": exchange.arguments, "number": exchange.number}))
 
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> bool:
         """Delete an exchange; False where there was none."""
@@ -257,22 +279,20 @@ class Vhost:
     def _remove_exchange(self, exchange: Exchange) -> None:
         exchange.deleted = True
         self.exchanges.pop(exchange.name, None)
+        if exchange.durable:
+            self.broker.log.put(metadata.EXCHANGE, metadata.make_key(self.name, exchange.name), None)
         self.exchange_targets.pop(exchange.name, None)
         self._remove_bindings_to(exchange)
         self.broker.jobs.removals.add(self._take_exchange_apart(exchange))
         self.topology_changed()
 
     def _take_exchange_apart(self, exchange: Exchange) -> Iterator[int]:
-        """Remove the bindings of an exchange that is gone, then its definition: what a start finds in between is whole."""
+        """Remove the bindings of an exchange that is gone. A start in between ignores those that are left."""
         for destination in list(exchange.by_destination):
             own = exchange.unbind_destination(destination)
             if own:
                 self._forget_source(exchange, destination)
-                yield from self._take_bindings_apart(exchange, destination, own)
-        if exchange.durable:
-            again = self._namesake_exchange(exchange.name)
-            if again is None or not again.durable:
-                self.broker.log.put(metadata.EXCHANGE, metadata.make_key(self.name, exchange.name), None)
+                yield from logged(self._take_bindings_apart(exchange, destination, own))
         yield 1
 
     def _namesake_queue(self, name: str) -> Queue | None:
@@ -418,6 +438,9 @@ class Vhost:
         del self.queues[queue.name]
         if self.broker.definitions_left >= 0:
             self.broker.definitions_left += 1
+        if queue.stored:
+            # With this record it is gone as a whole: a start ignores the bindings and settles the entries that are left.
+            self.broker.log.put(metadata.QUEUE, metadata.make_key(self.name, queue.name), None)
         owner = queue.exclusive_owner
         if owner is not None:
             own = self.exclusive[owner]
@@ -426,22 +449,7 @@ class Vhost:
                 del self.exclusive[owner]
         self._remove_bindings_to(queue)
         self.topology_changed()
-        if keep_pending:
-            # What is left of it has a definition of its own, which must not be found beside this one.
-            if queue.stored:
-                self.broker.log.put(metadata.QUEUE, metadata.make_key(self.name, queue.name), None)
-            return remains.delete(queue)
-        count = queue.delete()
-        if queue.stored:
-            self.broker.jobs.removals.add(self._forget_queue(queue))
-        return count
-
-    def _forget_queue(self, queue: Queue) -> Iterator[int]:
-        """The definition of a queue goes last: what a start finds before that is whole."""
-        again = self._namesake_queue(queue.name)
-        if again is None or not again.stored:
-            self.broker.log.put(metadata.QUEUE, metadata.make_key(self.name, queue.name), None)
-        yield 1
+        return remains.delete(queue) if keep_pending else queue.delete()
 
     def hand_over(self, owner: object, heir: object) -> None:
         """The exclusive queues of a connection go to another one, or to what is left of it."""
@@ -491,8 +499,14 @@ class Vhost:
         self._note_binding(exchange, destination)
         self.topology_changed()
         if exchange.durable and _is_kept(destination):
-            self.broker.log.put(metadata.BINDING, self._binding_key(exchange, destination, routing_key, arguments),
-                                metadata.pack({"arguments": arguments}))
+            self._keep_binding(exchange, destination, routing_key, arguments)
+
+    def _keep_binding(self, exchange: Exchange, destination: Queue | Exchange, routing_key: str,
+                      arguments: dict[str, Any]) -> None:
+        """Write a binding to the log."""
+        self.broker.log.put(metadata.BINDING, self._binding_key(exchange, destination, routing_key, arguments),
+                            metadata.pack({"arguments": arguments, "source": exchange.number,
+                                           "destination": _number_of(destination)}))
 
     def unbind(self, destination: Queue | Exchange, exchange_name: str, routing_key: str,
                arguments: dict[str, Any]) -> bool:
@@ -547,7 +561,7 @@ class Vhost:
             own = exchange.unbind_destination(destination)
             if isinstance(destination, Exchange):
                 self._forget_target(exchange, destination)
-            yield from self._take_bindings_apart(exchange, destination, own)
+            yield from logged(self._take_bindings_apart(exchange, destination, own))
             self._auto_delete(exchange)
             yield 1
         self.topology_changed()
@@ -594,10 +608,11 @@ class Vhost:
 
     def restore(self, kind: str, names: list[str], value: dict[str, Any], recovery: Recovery, leases: Restoring,
                 streams: StreamRecords) -> None:
-        """Rebuild one definition from the log."""
+        """Rebuild one definition from the log; bindings are restored by `restore_binding`."""
         if kind == metadata.EXCHANGE:
             exchange = make_exchange(value["type"], names[0], durable=True, auto_delete=value["auto_delete"],
                                      internal=value["internal"], arguments=value["arguments"])
+            exchange.number = value.get("number", 0)
             if exchange.name != CONTROL:  # was not reserved always
                 self.exchanges[names[0]] = exchange
         elif kind == metadata.QUEUE:
@@ -628,17 +643,48 @@ class Vhost:
             self.stages.restore_stage(names[0], value, recovery)
         elif kind == metadata.STAGE_APP:
             self.stages.restore_app(names[0], value)
+
+    def restore_binding(self, names: list[str], value: dict[str, Any], by_name: bool) -> bool:
+        """Rebuild a binding from the log. False for one that is left of what was deleted: an end of it is not there, or is
+        another one of the same name. With `by_name`, since definitions are lost, names are all that counts."""
+        exchange_name, destination_kind, destination_name, routing_key = names[:4]
+        source = self.exchanges.get(exchange_name)
+        destination: Queue | Exchange | None
+        if destination_kind == "queue":
+            destination = self.queues.get(destination_name)
         else:
-            exchange_name, destination_kind, destination_name, routing_key = names[:4]
-            source = self.exchanges.get(exchange_name)
-            destination: Queue | Exchange | None
-            if destination_kind == "queue":
-                destination = self.queues.get(destination_name)
-            else:
-                destination = self.exchanges.get(destination_name)
-            if source is not None and destination is not None:
-                source.bind(destination, routing_key, value["arguments"])
+            destination = self.exchanges.get(destination_name)
+        if source is None:
+            return False
+        arguments = value["arguments"]
+        if destination is not None:
+            known = "source" in value  # earlier versions did not number
+            equal = value.get("source") == source.number and value.get("destination") == _number_of(destination)
+            if equal or by_name or not known:
+                source.bind(destination, routing_key, arguments)
                 self._note_binding(source, destination)
+                if not equal:
+                    self.unnumbered.append((source, destination, routing_key, arguments))
+                return True
+        if not by_name:
+            self.unbound[source] = None
+        return False
+
+    def finish_recovery(self) -> None:
+        """All definitions are there: number those that earlier versions have written, and remove the exchanges that would
+        have gone with the bindings that are left over."""
+        if not self.number:
+            self.broker.number_vhost(self)
+        for exchange in self.exchanges.values():
+            if exchange.durable and not exchange.number and not _is_predeclared(exchange):
+                exchange.number = self.broker.new_queue_id()
+                self._keep_exchange(exchange)
+        for source, destination, routing_key, arguments in self.unnumbered:
+            self._keep_binding(source, destination, routing_key, arguments)
+        self.unnumbered = []
+        for exchange in self.unbound:
+            self._auto_delete(exchange)
+        self.unbound = {}
 
     def _restore_entries(self, queue: Queue, recovery: Recovery, streams: StreamRecords) -> None:
         queue.next_seq = recovery.last_seq.get(queue.id, 0) + 1
@@ -681,6 +727,16 @@ class Vhost:
         difference = equivalent(declared, current, received, f"{kind} '{name}' in vhost '{self.name}'")
         if difference is not None:
             raise PreconditionFailed(difference)
+
+
+def _number_of(destination: Queue | Exchange) -> int:
+    """What stands for an end of a binding in its record."""
+    return destination.id if isinstance(destination, Queue) else destination.number
+
+
+def _is_predeclared(exchange: Exchange) -> bool:
+    """Whether an exchange comes and goes with its vhost."""
+    return not exchange.name or exchange.name == CONTROL or exchange.name.startswith("amq.")
 
 
 def _is_kept(destination: Any) -> bool:

@@ -118,14 +118,24 @@ class Admin:
         try:
             result: Result = call.function(self, wanted)
         finally:
+            removed = _Done(asyncio.get_running_loop())
+            taken_apart = not call.removes or not self.broker.jobs.removals.after(removed.call)
             # Also where the call failed half-way: what it did touch is to be drained and committed.
-            committed = _Committed(asyncio.get_running_loop())
-            self.broker.log.wait(committed)
-            self.broker.end_turn()
+            committed = self._commit()
         await self._on_disk(committed)
+        if not taken_apart:
+            await removed.future
+            await self._on_disk(self._commit())
         return await result if isinstance(result, Awaitable) else result
 
-    async def _on_disk(self, committed: _Committed) -> None:
+    def _commit(self) -> _Done:
+        """End the turn; what is done once it is on disk."""
+        committed = _Done(asyncio.get_running_loop())
+        self.broker.log.wait(committed)
+        self.broker.end_turn()
+        return committed
+
+    async def _on_disk(self, committed: _Done) -> None:
         log = self.broker.log
         try:
             await asyncio.wait_for(committed.future, COMMIT_TIMEOUT)
@@ -151,12 +161,15 @@ class Admin:
         raise NotFound(f"no connection {number}")
 
 
-class _Committed(CommitWaiter):
-    """Waits for the batch that a call wrote into."""
+class _Done(CommitWaiter):
+    """Waits for the batch that a call wrote into, or for the end of what it has removed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.future: asyncio.Future[None] = loop.create_future()
 
     def committed(self, batch: int) -> None:
+        self.call()
+
+    def call(self) -> None:
         if not self.future.done():
             self.future.set_result(None)

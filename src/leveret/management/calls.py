@@ -52,12 +52,14 @@ class Call:
     """function    called on the event loop with the `Admin` and the arguments
     arguments   their struct
     changes     whether it writes to the log: it is answered when that is on disk
+    removes     whether it may remove much: it is answered when that is taken apart, and then on disk
     prepare     turns some of the arguments into others in a thread, before `function`: a password into its hash
     """
 
     function: Callable[[Admin, Any], Result]
     arguments: type[Arguments] = Arguments
     changes: bool = False
+    removes: bool = False
     prepare: Callable[[Admin, Any], Any] | None = None
 
 

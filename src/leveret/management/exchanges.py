@@ -63,5 +63,5 @@ def delete(admin: Admin, arguments: Delete) -> None:
 CALLS = {
     "exchanges.list": Call(list_exchanges, InVhost),
     "exchanges.add": Call(add, Add, changes=True),
-    "exchanges.delete": Call(delete, Delete, changes=True),
+    "exchanges.delete": Call(delete, Delete, changes=True, removes=True),
 }

@@ -94,6 +94,6 @@ CALLS = {
     "queues.list": Call(list_queues, InVhost),
     "queues.show": Call(show, NamedInVhost),
     "queues.add": Call(add, Add, changes=True),
-    "queues.delete": Call(delete, Delete, changes=True),
-    "queues.purge": Call(purge, NamedInVhost, changes=True),
+    "queues.delete": Call(delete, Delete, changes=True, removes=True),
+    "queues.purge": Call(purge, NamedInVhost, changes=True, removes=True),
 }

@@ -120,5 +120,5 @@ CALLS = {
     "vhosts.list": Call(list_vhosts),
     "vhosts.add": Call(add, Change, changes=True),
     "vhosts.change": Call(change, Change, changes=True),
-    "vhosts.delete": Call(delete, Named, changes=True),
+    "vhosts.delete": Call(delete, Named, changes=True, removes=True),
 }

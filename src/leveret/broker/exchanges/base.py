@@ -81,6 +81,8 @@ class Exchange:
     def __init__(self, name: str, durable: bool = False, auto_delete: bool = False, internal: bool = False,
                  arguments: dict[str, Any] | None = None) -> None:
         self.name = name
+        # Its identity in the log's bindings, unlike its name never used again; 0 if it is not durable.
+        self.number = 0
         self.durable = durable
         self.auto_delete = auto_delete
         self.internal = internal

@@ -80,6 +80,8 @@ class Queue:
         self.durable = durable
         # Whether the log has a definition of this queue; an exclusive one goes with its connection.
         self.stored = False
+        # Whether the log knows of a deleted queue that it has entries of.
+        self.leftover = False
         self.exclusive_owner = exclusive_owner
         self.auto_delete = auto_delete
         # Made for one client, whose end it does not outlive.

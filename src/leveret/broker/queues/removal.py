@@ -8,12 +8,15 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from leveret.broker import metadata
+from leveret.broker.log import RecoveredQueue
 from leveret.broker.message import ACQUIRED, ARCHIVED
 from leveret.broker.queues import delayed, paging
 from leveret.broker.queues.backlog import Backlog
 
 if TYPE_CHECKING:
     from leveret.broker.consumer import Consumer
+    from leveret.broker.log import Log, Recovery
     from leveret.broker.queues.base import Queue
 
 logger = logging.getLogger("leveret.broker")
@@ -98,13 +101,46 @@ def delete(queue: Queue) -> int:
     _forget_leases(queue)  # before a plan that waits sees the queue empty
     count = purge(queue)
     detach(queue)
-    queue.broker.jobs.removals.add(_forget_last(queue))
+    removals = queue.broker.jobs.removals
+    removals.add(_forget_last(queue))
+    if queue.stored and removals.pending:
+        queue.leftover = True
+        queue.log.put(metadata.REMOVAL, _key(queue.vhost.name, queue.id), b"")
     return count
 
 
 def _forget_last(queue: Queue) -> Iterator[int]:
     forget(queue)
+    if queue.leftover:
+        queue.log.put(metadata.REMOVAL, _key(queue.vhost.name, queue.id), None)
     yield 1
+
+
+def _key(vhost: str, queue_id: int) -> str:
+    return metadata.make_key(vhost, str(queue_id))
+
+
+def take_leftovers(recovery: Recovery) -> dict[str, RecoveredQueue]:
+    """What a start finds of queues that were being taken apart, by the keys of their records."""
+    return {key: recovery.queues.pop(_id_of(key), RecoveredQueue())
+            for kind, key in recovery.metadata if kind == metadata.REMOVAL}
+
+
+def finish(log: Log, key: str, left: RecoveredQueue) -> Iterator[int]:
+    """Take apart what a start has found of a deleted queue."""
+    queue_id = _id_of(key)
+    seqs = left.seqs
+    for at in range(0, len(seqs), PIECE):
+        end = min(at + PIECE, len(seqs))
+        log.settle_range(queue_id, seqs[at], seqs[end - 1], (), left.rows[at:end], left.slots[at:end])
+        yield end - at
+    log.forget(queue_id)
+    log.put(metadata.REMOVAL, key, None)
+    yield 1
+
+
+def _id_of(key: str) -> int:
+    return int(metadata.split_key(key)[1])
 
 
 def _forget_leases(queue: Queue) -> None:

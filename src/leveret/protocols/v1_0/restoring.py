@@ -138,6 +138,8 @@ class Restoring:
         for queue_id, sent in self.sent.items():
             queue = queues.get(queue_id)
             if queue is None:
+                self.log.settle_range(queue_id, 0, max([item.seq for item in sent], default=0), (),
+                                      [item.row for item in sent], [item.slot for item in sent])
                 for item in sent:
                     self.forget(item)
             elif sent:
