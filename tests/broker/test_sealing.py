@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from leveret.broker import metadata
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.message import Overlay
 from leveret.broker.queues.stream import StreamQueue
@@ -380,27 +381,6 @@ def test_rewritten_segments_take_the_place_of_others() -> None:
     assert old.path in store.removed
 
 
-def test_files_stay_if_definitions_were_dropped(caplog: pytest.LogCaptureFixture) -> None:
-    """The definition of their segment may be what was damaged."""
-    world, store = sealed_world()
-    fill(world, stream(world), 0, 25)
-    settle(world)
-    files = set(store.files)
-    assert files
-    log, recovery = world.held_log.recovery()
-    lost = [key for key in recovery.metadata if key[0] == "stream-segment"]
-    for key in lost:
-        del recovery.metadata[key]
-    recovery.dropped += lost
-    assert world.broker.segments is not None
-    again = World(log=log, recovery=recovery, time=world.clock.time, store=store, sealing=world.broker.segments.settings)
-    again.run()
-    again.sleep(2 * MINUTE)
-    settle(again)
-    assert store.removed == [] and files <= store.files.keys()
-    assert "copy them before if you need the messages" in caplog.text
-
-
 class TestFailures:
     def test_the_stream_goes_on_and_is_sealed_later(self, caplog: pytest.LogCaptureFixture) -> None:
         world, store = sealed_world()
@@ -564,6 +544,50 @@ class TestStarts:
         assert f"{directory}/orphan" in store.files
         again.sleep(2 * MINUTE)
         assert sorted(store.files) == sorted(["another broker's", found.segments[0].path])
+
+    def test_files_stay_after_parts_of_the_log_were_lost(self, caplog: pytest.LogCaptureFixture) -> None:
+        """At every later start, too; what comes to nothing afterwards is removed as ever."""
+        world, store = sealed_world()
+        queue = stream(world)
+        fill(world, queue, 0, 25)
+        settle(world)
+        lost, left = (segment.path for segment in queue.segments)
+        # What `Repair` does when the manifest's entry is damaged.
+        key = next(key for key, value in world.held_log.metadata.items()
+                   if key[0] == metadata.STREAM_SEGMENT and Segment.unpack(value).path == lost)
+        del world.held_log.metadata[key]
+        world.held_log.metadata[metadata.SALVAGED, "segments"] = metadata.pack({})
+        for start in range(3):
+            world, queue = restarted(world, store)
+            settle(world)
+            world.sleep(2 * MINUTE)
+            assert sorted(store.files) == sorted([lost, left])
+            assert "1 files of segments have no definition and are kept" in caplog.text
+            caplog.clear()
+            store.files[f"{queue.segments[0].path.rpartition('/')[0]}/orphan-{start}"] = []
+        del store.files[lost]
+        world, queue = restarted(world, store)
+        world.sleep(2 * MINUTE)
+        assert sorted(store.files) == [left]
+        assert not [key for key in world.held_log.metadata if key[0] in (metadata.SALVAGED, metadata.KEPT_FILE)]
+        assert "are kept" not in caplog.text
+
+    def test_files_that_could_not_be_listed_stay(self) -> None:
+        world, store = sealed_world()
+        queue = stream(world)
+        fill(world, queue, 0, 12)
+        settle(world)
+        unknown = f"{queue.segments[0].path.rpartition('/')[0]}/unknown"
+        store.files[unknown] = []
+        world.held_log.metadata[metadata.SALVAGED, "segments"] = metadata.pack({})
+        find = store.find
+        store.find = lambda directory, done: None  # type: ignore[method-assign]
+        world, queue = restarted(world, store)
+        settle(world)
+        store.find = find  # type: ignore[method-assign]
+        world, queue = restarted(world, store)
+        world.sleep(2 * MINUTE)
+        assert unknown in store.files
 
     def test_sealing_can_be_turned_off(self) -> None:
         store = MemoryStore()

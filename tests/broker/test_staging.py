@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from leveret.broker.bodies import StoredBody, whole
 from leveret.broker.errors import BrokerError, ContentTooLarge, PreconditionFailed, ResourceError, ResourceLocked
 from leveret.broker.log import CommitWaiter, Recovery
-from leveret.broker.metadata import VHOST, make_key
+from leveret.broker.metadata import SALVAGED, STAGED, VHOST, make_key, pack
 from leveret.broker.staging import IN_MEMORY, MOST_CHECKPOINTS, Staged, StagingSettings
 from leveret.storage.memory import MemoryLog
 from leveret.storage.staged import DIRECTORY, StagedFiles
@@ -234,15 +235,41 @@ def test_uploads_are_there_after_a_restart(tmp_path: Path, monkeypatch: pytest.M
     assert len(list((tmp_path / DIRECTORY).iterdir())) == 1
 
 
-def test_files_stay_if_definitions_were_dropped(tmp_path: Path) -> None:
+def restarted(place: Path, stored: dict[tuple[str, str], bytes]) -> None:
+    """Recover a broker from these definitions, and change them as it does."""
     world = World()
-    world.broker.staging.place = StagedFiles(tmp_path, 0)
-    (tmp_path / DIRECTORY).mkdir(exist_ok=True)
-    (tmp_path / DIRECTORY / "unknown").write_bytes(b"abc")
+    world.broker.staging.place = StagedFiles(place, 0)
     recovery = Recovery()
-    recovery.dropped.append(("staged", "damaged"))
+    recovery.metadata.update(stored)
+    put: dict[tuple[str, str], bytes | None] = {}
+    world.broker.log.put = lambda kind, key, value: put.update({(kind, key): value})  # type: ignore[method-assign]
     world.broker.recover(recovery)
-    assert (tmp_path / DIRECTORY / "unknown").read_bytes() == b"abc"
+    for key, value in put.items():
+        if value is None:
+            stored.pop(key, None)
+        else:
+            stored[key] = value
+
+
+def test_files_stay_after_parts_of_the_log_were_lost(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """At every later start, too; what comes to nothing afterwards is removed as ever."""
+    directory = tmp_path / DIRECTORY
+    directory.mkdir()
+    (directory / "unknown").write_bytes(b"abc")
+    (directory / "of a lost vhost").write_bytes(b"def")
+    stored = {(SALVAGED, "staged"): pack({}), (STAGED, make_key("lost", "alice", "file", "one")): pack(
+        {"file": "of a lost vhost", "size": 3, "header": b"", "checkpoints": {}})}
+    restarted(tmp_path, stored)
+    assert sorted(os.listdir(directory)) == ["of a lost vhost", "unknown"]
+    assert "2 files of staged have no definition and are kept" in caplog.text
+    (directory / "later").write_bytes(b"ghi")
+    restarted(tmp_path, stored)
+    assert sorted(os.listdir(directory)) == ["of a lost vhost", "unknown"]
+    (directory / "unknown").unlink()
+    restarted(tmp_path, stored)
+    (directory / "unknown").write_bytes(b"another one")
+    restarted(tmp_path, stored)
+    assert os.listdir(directory) == ["of a lost vhost"]
 
 
 def test_a_checkpoint_is_told_when_it_is_on_disk(tmp_path: Path) -> None:

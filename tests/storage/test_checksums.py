@@ -117,9 +117,10 @@ def test_a_definition_that_is_out_of_order_is_dropped(tmp_path: Path) -> None:
     file.write_bytes(octets.replace(b'queue["/", "orders"]', b'\xffueue["/", "orders"]'))
     harness = harness_of(tmp_path, DROPPING)
     assert harness.recovery.dropped == [("\udcffueue", '["/", "orders"]')]
-    assert harness.recovery.metadata == {}
+    salvaged = {(metadata.SALVAGED, place): metadata.pack({}) for place in ("segments", "staged")}
+    assert harness.recovery.metadata == salvaged
     harness.log.close()
-    assert sqlite_log(tmp_path).open().metadata == {}
+    assert sqlite_log(tmp_path).open().metadata == salvaged
 
 
 def test_a_damaged_structure_is_not_said_to_be_dropped(tmp_path: Path) -> None:
@@ -236,6 +237,7 @@ def test_dropping_says_what_it_drops_and_keeps_the_rest(tmp_path: Path, caplog: 
     bodies = filled(tmp_path)
     flip(tmp_path, "data", 2, 100)
     harness = harness_of(tmp_path, DROPPING)
+    assert {key for kind, key in harness.recovery.metadata if kind == metadata.SALVAGED} == {"segments", "staged"}
     assert "dropped: row 2 of the log is damaged" in caplog.text
     assert "it held 1 of queue 'orders' in vhost '/' (sequence 2 to 2)" in caplog.text
     assert harness.bodies(1) == [bodies[0], bodies[2]]

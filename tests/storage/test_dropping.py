@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from pathlib import Path
 
 import pika
 import pytest
+from click.testing import CliRunner
 
+from leveret.cli.app import leveret
 from tests.cli.runner import Commands
 from tests.support.broker import LeveretProcess, leveret_only
 
@@ -75,6 +78,41 @@ def test_a_stream_goes_on_with_a_gap(process: LeveretProcess) -> None:
         process.stop()
         process.start()
         process.check_log()
+
+
+def test_segment_files_without_a_definition_stay_for_good(process: LeveretProcess) -> None:
+    pytest.importorskip("pyarrow")
+    process.config = "[streams]\ngrace = 0\n"
+    with process.start():
+        for _ in range(2):
+            fill(process, "events", "stream")
+            Commands(process.data_dir).ok("streams", "seal", "events")
+        process.kill()
+        files = sorted((process.data_dir / "streams").rglob("*.parquet"))
+        assert len(files) == 2
+        change(process, "UPDATE metadata SET value = x'00' WHERE kind = 'stream-segment'"
+                        " AND instr(value, CAST('/00000000000000000000-' AS BLOB))")
+        restart(process)
+        process.wait_for_log("1 files of segments have no definition and are kept")
+        process.stop()
+        assert "1 files beside the segments are in no manifest: the broker keeps them" in check(process)
+        # Another one, which is garbage: once it is gone, the broker has removed what it removes.
+        garbage = files[0].with_name("00000000000000000099-garbage.parquet")
+        for _ in range(2):
+            garbage.touch()
+            before = len(process.log())
+            process.start()
+            process.wait_for_log("1 files of segments have no definition and are kept", before)
+            deadline = time.monotonic() + 20
+            while garbage.exists():
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            process.kill()
+            assert sorted((process.data_dir / "streams").rglob("*.parquet")) == files
+
+
+def check(process: LeveretProcess) -> str:
+    return CliRunner().invoke(leveret, ["check", str(process.data_dir)]).output
 
 
 def test_the_default_user_does_not_come_back(process: LeveretProcess) -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from leveret.broker import metadata
 from leveret.broker.errors import StorageFailed
-from leveret.storage import disk
+from leveret.storage import disk, sqlite_store
 from leveret.storage.presence import LogFiles
-from leveret.storage.salvage import Salvage
+from leveret.storage.salvage import NOTHING_LOST, Salvage
 from tests.cli.runner import Commands
 from tests.storage.harness import FakeQueue, Harness, sqlite_log
 from tests.support.broker import LeveretProcess, leveret_only
@@ -120,6 +121,35 @@ def test_an_orphaned_write_ahead_log_has_its_new_name_on_the_disk(tmp_path: Path
     monkeypatch.setattr(disk, "sync_directory", lambda place: (calls.append(str(place)), sync(place))[1])
     LogFiles(path, "log-0").put_aside()
     assert calls == [str(path)]
+
+
+@pytest.mark.parametrize("lost", ["log-0.sqlite", "log-0.sqlite-wal"])
+@pytest.mark.parametrize("crash", [False, True])
+def test_files_without_a_definition_are_to_be_kept_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str,
+                                                              crash: bool) -> None:
+    """What was lost may have named them: that is in the log, and survives a crash of the start that accepts it."""
+    path = stopped(tmp_path, clean=False)
+    (path / lost).unlink()
+    if crash:
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(sqlite_store, "mark_salvaged", _killed)
+            sqlite_log(path, salvage=ACCEPTING).open()
+        monkeypatch.undo()
+    log = sqlite_log(path, salvage=ACCEPTING if not crash else NOTHING_LOST)
+    found = log.open().metadata
+    assert {key for kind, key in found if kind == metadata.SALVAGED} == {"segments", "staged"}
+    log.close()
+    assert not (path / "log-0.incomplete").exists()
+
+
+def _killed(connection: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_whole_log_keeps_nothing(tmp_path: Path) -> None:
+    log = sqlite_log(stopped(tmp_path, clean=False), salvage=ACCEPTING)
+    assert not [kind for kind, _ in log.open().metadata if kind == metadata.SALVAGED]
+    log.close()
 
 
 def test_a_database_without_tables_is_refused_beside_the_marker(tmp_path: Path) -> None:

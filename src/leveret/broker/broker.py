@@ -22,6 +22,7 @@ from leveret.broker.consumer import Holder, Output
 from leveret.broker.errors import NotFound, PreconditionFailed, ResourceError
 from leveret.broker.exchanges.base import DEFAULT_ROUTING_STEPS
 from leveret.broker.jobs import STEP_WORK, Jobs
+from leveret.broker.kept_files import KeptFiles
 from leveret.broker.leases import recovery as lease_recovery
 from leveret.broker.log import Log, RecoveredQueue, Recovery
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, Message
@@ -151,10 +152,11 @@ class Broker:
         self.next_queue_id = 1
         self.reserved_queue_ids = 1
         self.next_lease_epoch = 1
-        # Whether damaged definitions were dropped at this start: files without a definition may be intact.
+        # Whether damaged definitions were dropped at this start.
         self.incomplete = False
         # What this start has found of queues that were being taken apart.
         self._leftovers: dict[str, RecoveredQueue] = {}
+        self.kept_files = KeptFiles(log)
         self.in_turn = False
         self.flush_due = 0.0
         # Memory is short: who holds much without acknowledging gets nothing more for now.
@@ -388,6 +390,7 @@ class Broker:
         self._recover_counters(recovery, used_ids)
         for vhost in self.vhosts.values():
             vhost.finish_recovery()
+        self.kept_files.recover(recovery)
         self.staging.recover(recovery)
 
     def _drop_definition(self, kind: str, key: str, value: dict[str, Any], recovery: Recovery) -> None:
@@ -459,11 +462,7 @@ class Broker:
             known = set()
             for stream in streams:
                 known.update([segment.path for segment in stream.segments])
-            if self.incomplete:
-                logger.warning("damaged definitions were dropped: files of segments that are in no manifest are kept until"
-                               " the next start, which removes them; copy them before if you need the messages in them")
-            else:
-                self.segments.sweep(known)
+            self.segments.sweep(known, self.kept_files)
         now = self.timers.now()
         for stream in streams:
             if self.segments is not None:

@@ -34,6 +34,8 @@ STAGE_APP: Final = "stage-app"  # a sink's last batch, and what is left to do of
 STAGED: Final = "staged"  # a content that is being staged, or waits to be published
 STREAM_PUBLISHER: Final = "stream-publisher"  # what a named publisher has sent to a stream
 STREAM_SEGMENT: Final = "stream-segment"  # of a stream: what was sealed, and where its file is
+SALVAGED: Final = "salvaged"  # parts of the log were lost: files without a definition, of this place, must be kept
+KEPT_FILE: Final = "kept-file"  # without a definition; never removed by the broker
 
 # Extension types: decimals, texts that are not UTF-8 (as the decoder of field tables leaves them), tables with such names.
 _DECIMAL: Final = 1

@@ -15,6 +15,7 @@ from mypy_extensions import mypyc_attr
 
 from leveret.broker import metadata
 from leveret.broker.errors import PreconditionFailed
+from leveret.broker.kept_files import SEGMENTS, KeptFiles
 from leveret.broker.stream_tables import StreamTables
 from leveret.broker.timers import Timed, Timers
 
@@ -229,7 +230,8 @@ class SegmentStore:
         raise NotImplementedError
 
     def find(self, directory: str, done: Callable[[list[str]], None]) -> None:
-        """The paths of all files in a directory and those below it, unfinished ones included."""
+        """The paths of all files in a directory and those below it, unfinished ones included. `done` is not called if they
+        cannot be listed."""
         raise NotImplementedError
 
 
@@ -331,16 +333,17 @@ class Segments:
     def url_of(self, path: str) -> str:
         return self.store.url_of(path)
 
-    def sweep(self, known: set[str]) -> None:
+    def sweep(self, known: set[str], kept: KeptFiles) -> None:
         """Remove the files that no manifest knows: those of a seal that was cut short, and those that waited for their
         removal. `known`: the paths of all manifests at the start."""
-        self.store.find(self.home, _Sweep(self.leases, known).found)
+        self.store.find(self.home, _Sweep(self.leases, known, kept).found)
 
 
 class _Sweep:
-    def __init__(self, leases: Leases, known: set[str]) -> None:
+    def __init__(self, leases: Leases, known: set[str], kept: KeptFiles) -> None:
         self.leases = leases
         self.known = known
+        self.kept = kept
 
     def found(self, paths: list[str]) -> None:
-        self.leases.retire([path for path in paths if path not in self.known])
+        self.leases.retire(self.kept.removable(SEGMENTS, paths, self.known))

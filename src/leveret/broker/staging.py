@@ -25,6 +25,7 @@ from leveret.broker.errors import (
     ResourceLocked,
     StorageFailed,
 )
+from leveret.broker.kept_files import STAGED
 from leveret.broker.log import CommitWaiter, Recovery
 from leveret.broker.timers import Timed
 
@@ -78,8 +79,12 @@ class StagingPlace:
         """What an earlier process left under a name."""
         raise NotImplementedError
 
-    def keep_only(self, names: Iterable[str]) -> None:
-        """Remove what nobody knows any more."""
+    def names(self) -> list[str]:
+        """All names that there are."""
+        raise NotImplementedError
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove what earlier processes left under these names."""
         raise NotImplementedError
 
 
@@ -500,6 +505,8 @@ class Staging:
             nameless = identifier == value["file"] and not checkpoints
             if body is None or nameless or vhost not in self.broker.vhosts:
                 self.broker.log.put(metadata.STAGED, key, None)
+                if body is not None and self.broker.kept_files.is_salvaged(STAGED):
+                    body.keep()  # the vhost may be what was lost
                 continue
             staged = Staged(self, (vhost, user, what, identifier), value["file"], value["size"], body)
             staged.header = value["header"]
@@ -511,8 +518,9 @@ class Staging:
             self._add(staged)
             for name in staged.checkpoints:
                 self.checkpoints[vhost, user, what, name] = staged
-        if self.place is not None and not recovery.dropped:
-            self.place.keep_only([staged.name for staged in self.uploads.values()])
+        if self.place is not None:
+            named = {staged.name for staged in self.uploads.values()}
+            self.place.remove(self.broker.kept_files.removable(STAGED, self.place.names(), named))
 
 
 class _Waiter(CommitWaiter):

@@ -12,13 +12,14 @@ import msgspec
 
 from leveret.broker import metadata
 from leveret.broker.errors import StorageFailed
+from leveret.broker.kept_files import SEGMENTS, STAGED
 from leveret.broker.segments import Segment
 from leveret.node.segments import DIRECTORY
 from leveret.storage.checksums import decode_text
 from leveret.storage.data_directory import DirectoryLock
 from leveret.storage.presence import LogFiles
 from leveret.storage.sqlite_store import APPLICATION_ID, FORMAT_VERSION
-from leveret.storage.staged import DIRECTORY as STAGED
+from leveret.storage.staged import DIRECTORY as STAGED_DIRECTORY
 from leveret.storage.verification import LogCheck
 
 _LOG: Final = "log-0"
@@ -41,6 +42,8 @@ class DirectoryCheck:
         self.path = path
         self.segments = segments if segments is not None else str(path / DIRECTORY)
         self.options = options
+        self._kept: set[str] = set()
+        self._salvaged: set[str] = set()
         self.damaged: list[str] = []
         self.notes: list[str] = []
         self.counts: dict[str, dict[str, int]] = {}
@@ -68,6 +71,8 @@ class DirectoryCheck:
         except sqlite3.Error as error:
             self.damaged.append(f"{database}: {error}")
             return
+        self._kept = {key for kind, key, _ in definitions if kind == metadata.KEPT_FILE}
+        self._salvaged = {key for kind, key, _ in definitions if kind == metadata.SALVAGED}
         self._check_segments([(key, value) for kind, key, value in definitions if kind == metadata.STREAM_SEGMENT])
         self._check_staged([(key, value) for kind, key, value in definitions if kind == metadata.STAGED])
 
@@ -130,10 +135,9 @@ class DirectoryCheck:
         self.counts["segments"] = {"files": len(known), "octets": octets}
         if "://" not in self.segments:
             homes = {path.split("/", 1)[0] for path in known}
-            others = sum(str((Path(base) / name).relative_to(self.segments)) not in known for home in homes
-                         for base, _, names in os.walk(Path(self.segments, home)) for name in names)
-            if others:
-                self.notes.append(f"{others} files beside the segments are in no manifest: the broker removes them")
+            paths = {str((Path(base) / name).relative_to(self.segments)) for home in homes
+                     for base, _, names in os.walk(Path(self.segments, home)) for name in names}
+            self._note_others(SEGMENTS, paths - known, "beside the segments are in no manifest")
 
     def _segment_fault(self, segment: Segment) -> str:
         """What is wrong with the file of a segment; "" if nothing is."""
@@ -173,14 +177,22 @@ class DirectoryCheck:
             known.add(name)
             needed = max(checkpoints.values(), default=0)
             try:
-                there = (self.path / STAGED / name).stat().st_size
+                there = (self.path / STAGED_DIRECTORY / name).stat().st_size
             except OSError:
                 there = -1
             if there < needed:
                 self.damaged.append(f"the staged content '{identifier}' of user '{user}' in vhost '{vhost}' has"
                                     f" {max(there, 0)} bytes, and {needed} at its last checkpoint")
         self.counts["staged"] = {"contents": len(known)}
-        directory = self.path / STAGED
-        others = [path.name for path in directory.iterdir() if path.name not in known] if directory.is_dir() else []
-        if others:
-            self.notes.append(f"{len(others)} files in {STAGED} belong to no upload: the broker removes them")
+        directory = self.path / STAGED_DIRECTORY
+        others = {path.name for path in directory.iterdir()} - known if directory.is_dir() else set()
+        self._note_others(STAGED, others, f"in {STAGED_DIRECTORY} belong to no upload")
+
+    def _note_others(self, place: str, others: set[str], what: str) -> None:
+        """Files that no definition names."""
+        kept = {name for name in others if place in self._salvaged or metadata.make_key(place, name) in self._kept}
+        if kept:
+            self.notes.append(f"{len(kept)} files {what}: the broker keeps them, because lost parts of the log may have"
+                              " named them")
+        if others - kept:
+            self.notes.append(f"{len(others - kept)} files {what}: the broker removes them")

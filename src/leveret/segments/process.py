@@ -366,6 +366,7 @@ class SealerProcess(SegmentStore):
         def answered(answer: Answer, _: list[Loaded]) -> None:
             if answer.error is not None:
                 log.warning("segments in %s cannot be listed: %s", self.directory, answer.error[1])
+                return
             done(answer.paths or [])
 
         self._ask({"op": process_frames.FIND, "directory": directory}, answered)

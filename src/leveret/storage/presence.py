@@ -31,6 +31,7 @@ class LogFiles:
         self.database = directory / f"{name}.sqlite"
         self.wal = directory / f"{name}.sqlite-wal"
         self.marker = directory / f"{name}.marker"
+        self._incomplete = directory / f"{name}.incomplete"
 
     def missing(self) -> str:
         """What is missing, and what says that it was there; "" if nothing is."""
@@ -54,6 +55,19 @@ class LogFiles:
         if self.marker.exists():
             found.append(self.marker.name)
         return found + [name for name in _DEPENDENT if _has_files(self.directory / name)]
+
+    def accept_missing(self) -> None:
+        """The operator accepts what is missing. A file says so until the log does: after a crash in between, nothing would
+        be missing any more, and files without a definition would be removed."""
+        disk.write_synced(self._incomplete, b"files of the log were missing, and --accept-missing was given\n")
+
+    def accepted(self) -> bool:
+        """Whether missing files were accepted, and the log does not say so yet."""
+        return self._incomplete.exists()
+
+    def forget_missing(self) -> None:
+        """The log says now that files of it were missing."""
+        self._incomplete.unlink(missing_ok=True)
 
     def put_aside(self) -> None:
         """Keep a write-ahead log that has lost its database: SQLite would delete it. The lock of the directory is held."""

@@ -60,16 +60,17 @@ class SqliteLog(BatchedLog):
         """
         self._lock = DirectoryLock(self.path, f"{self.name}.lock")
         try:
-            if self._durable:
-                self._look_for_files()
-            else:
+            incomplete = self._durable and self._look_for_files()
+            if not self._durable:
                 self._remove_file()
             reserve = Reserve(self.path / f"{self.name}.reserve", self._reserve_bytes)
             reserve.take()
-            self._store = SqliteStore(self.file, self._synchronous, reserve, self._salvage)
+            self._store = SqliteStore(self.file, self._synchronous, reserve, self._salvage, incomplete)
             rebuilt = self._store.recover(self)
             if self._durable:
                 self._mark()
+            if incomplete:
+                self._files.forget_missing()
             reason = self._store.space(0)
             if reason:
                 self.changed("full", reason)
@@ -78,20 +79,23 @@ class SqliteLog(BatchedLog):
             raise
         return self.adopt(rebuilt)
 
-    def _look_for_files(self) -> None:
-        """Raise `StorageFailed` if files are missing that were there, unless that is accepted."""
+    def _look_for_files(self) -> bool:
+        """Raise `StorageFailed` if files are missing that were there, unless that is accepted; returns whether it is, and
+        the log does not say so yet."""
         missing = self._files.missing()
         if not missing:
-            return
+            return self._files.accepted()
         if not self._salvage.accept_missing:
             raise StorageFailed(f"{missing}; restore the directory {self.path} from a backup; or, to start with what is"
                                 " left and lose the rest (users and permissions too, if the database is gone), start once"
                                 " with --accept-missing (accept_missing=True of an embedded broker)")
         logger.error("started with --accept-missing although %s", missing)
         try:
+            self._files.accept_missing()
             self._files.put_aside()
         except OSError as error:
-            raise StorageFailed(f"{self._files.wal} cannot be renamed: {error.strerror}") from None
+            raise StorageFailed(f"the data directory {self.path} cannot be written: {error.strerror}") from None
+        return True
 
     def _mark(self) -> None:
         try:

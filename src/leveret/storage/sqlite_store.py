@@ -34,6 +34,7 @@ from leveret.storage.verification import (
     LogCheck,
     Repair,
     definition_type_fault,
+    mark_salvaged,
     number_type_fault,
     read_marks,
     read_metadata,
@@ -113,11 +114,14 @@ class SqliteStore:
 
     synchronous  FULL or EXTRA; OFF for a file that need not outlive the process
     salvage      which losses the operator has accepted for this start
+    incomplete   files of the log were missing, which the operator has accepted
     """
 
-    def __init__(self, path: Path, synchronous: str, reserve: Reserve, salvage: Salvage = NOTHING_LOST) -> None:
+    def __init__(self, path: Path, synchronous: str, reserve: Reserve, salvage: Salvage = NOTHING_LOST,
+                 incomplete: bool = False) -> None:
         self.path = path
         self._salvage = salvage
+        self._incomplete = incomplete
         self.reserve = reserve
         self._synchronous = synchronous
         self._wal_pages = 0
@@ -280,6 +284,10 @@ class SqliteStore:
             self._migrate()
         if self._salvage.drop_damaged:
             recovery.dropped = self._drop_damaged()
+        if self._incomplete:
+            execute("BEGIN IMMEDIATE")
+            mark_salvaged(self._connection)
+            execute("COMMIT")
         state = dict(execute("SELECT name, value FROM state"))
         try:
             last = self._read(log, rebuilt)

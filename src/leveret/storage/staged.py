@@ -1,7 +1,7 @@
 """Staged contents in files: one each in the directory `staged` of the data directory.
 
 A file is removed when the last reference to its body goes: the upload was given up, or the message that was made of it
-is settled. What a process left behind and nobody knows any more is removed at the next start.
+is settled. The next start removes what a process left behind without a definition.
 """
 
 from __future__ import annotations
@@ -63,12 +63,14 @@ class StagedFiles(StagingPlace):
         return StagedFile(self, path, there, 0 if size is None else (size - there) * COPIES,
                           size is not None)
 
-    def keep_only(self, names: Iterable[str]) -> None:
-        kept = frozenset(names)
+    def names(self) -> list[str]:
         with contextlib.suppress(FileNotFoundError):
-            for path in self._directory.iterdir():
-                if path.name not in kept:
-                    path.unlink()
+            return os.listdir(self._directory)
+        return []
+
+    def remove(self, names: Iterable[str]) -> None:
+        for name in names:
+            (self._directory / name).unlink()
 
     def expect(self, octets: int) -> None:
         """So many octets more, or fewer, are still to come."""

@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from leveret.broker import metadata
+from leveret.broker.kept_files import PLACES
 from leveret.broker.log import Log
 from leveret.storage.batch import IndexReader, RowImage, decode_settled, encode_settled, index_head, to_words
 from leveret.storage.checksums import (
@@ -330,6 +331,15 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
+def mark_salvaged(connection: sqlite3.Connection) -> None:
+    """Parts of the log were lost: have the broker keep files without a definition. The caller begins and ends the
+    transaction."""
+    value = metadata.pack({})
+    connection.executemany("INSERT OR REPLACE INTO metadata VALUES (?, ?, ?, ?)", [
+        (metadata.SALVAGED, key, value, definition_sum(metadata.SALVAGED, key, value))
+        for key in (place.encode() for place in PLACES)])
+
+
 class Repair:
     """Removes what a `LogCheck` found. The caller begins and ends the transaction."""
 
@@ -362,6 +372,8 @@ class Repair:
                 words.extend((row_id & 0xFFFFFFFF, row_id >> 32, len(slots), *slots))
             self._insert(RowImage(next_row, encode_settled(words), index_head(0, 0, 0, 0), []))
             next_row += 1
+        if self.findings:
+            mark_salvaged(self.connection)
         facts = {"clean": 0, "next_row": next_row}
         if any(finding.kind == FACT for finding in self.findings):
             # Nothing says any more which rows must have a checksum: those that were written so far need none.
