@@ -34,6 +34,7 @@ def drain_backlog(queue: Queue, backlog: Backlog) -> None:
     head = backlog.head
     ring = queue.ring
     delivered = 0
+    refused = 0
     freed = 0
     broker = queue.broker
     begun = broker.work
@@ -69,6 +70,10 @@ def drain_backlog(queue: Queue, backlog: Backlog) -> None:
             if consumer.left or not consumer.can_take(message.size):
                 rings.step_out(queue, ring)
                 ring = queue.ring
+                refused += 1
+                if refused >= most:
+                    broker.jobs.again.add(queue)
+                    break
                 continue
             if len(ring) > 1:
                 ring.rotate(-1)
@@ -93,6 +98,6 @@ def drain_backlog(queue: Queue, backlog: Backlog) -> None:
     finally:
         queue.memory -= freed
         queue.delivered += delivered
-        broker.work += delivered
+        broker.work += delivered + (refused >> 1)
     if backlog.chunks and not backlog.loading:
         paging.load_more(queue, backlog)

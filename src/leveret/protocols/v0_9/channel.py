@@ -158,6 +158,8 @@ class Channel(Channel091):
         if self.files.full:
             self.ask_to_pause()
         self.set_counted()
+        self.noted = self.noted_size = 0
+        self.note_held()
 
     def close(self, done: Callable[[], None] | None = None) -> None:
         try:

@@ -25,6 +25,9 @@ from leveret.protocols.v0_9_1.queue_methods import find, name_of
 from leveret.protocols.v0_9_1.timeouts import watch_timeout
 
 REPLY_NAME: Final = REPLY_TO.decode()
+# Unacknowledged deliveries whose bytes are added up in one turn; so many of them, as a power of two, in 1 µs.
+MAX_COUNTED: Final = 100_000
+COUNTED_SHIFT: Final = 4
 
 
 def qos(channel: Channel, prefetch_size: int, prefetch_count: int, **flags: bool) -> None:
@@ -36,12 +39,15 @@ def set_qos(channel: Channel, prefetch_size: int, prefetch_count: int, everywher
     """Set the windows, and send the `answer` if it has a name. RabbitMQ's meaning of global: false for each new consumer,
     true for the channel; the spec's (`amqp.qos_global`): false for the channel, true for the connection."""
     connection = channel.connection
+    if prefetch_size:
+        _check_countable(channel, everywhere and connection.qos_spec)
     if connection.qos_spec:
         if everywhere:
             connection.prefetch = prefetch_count
             connection.prefetch_size = prefetch_size
             for other in connection.channels.values():
                 other.set_counted()
+                other.note_held()
         else:
             channel.prefetch = prefetch_count
             channel.prefetch_size = prefetch_size
@@ -54,7 +60,20 @@ def set_qos(channel: Channel, prefetch_size: int, prefetch_count: int, everywher
     channel.set_counted()
     if answer:
         connection.engine.send(channel.number, answer, {})
-    channel.wake()
+    if everywhere and connection.qos_spec:
+        connection.window_freed()
+    else:
+        channel.wake()
+
+
+def _check_countable(channel: Channel, everywhere: bool) -> None:
+    """Raise PreconditionFailed if adding up the bytes of the unacknowledged deliveries takes longer than a turn."""
+    channels = channel.connection.channels.values() if everywhere else [channel]
+    count = sum(len(one.unacked) + len(one.tx_settlements) for one in channels if not one.sized)
+    if count > MAX_COUNTED:
+        raise PreconditionFailed(f"{count} deliveries are unacknowledged; a window by size (prefetch-size) can be set with at"
+                                 f" most {MAX_COUNTED}: set it before consuming")
+    channel.broker.work += count >> COUNTED_SHIFT
 
 
 def consume(channel: Channel, queue: str, consumer_tag: str, no_local: bool, no_ack: bool, exclusive: bool,
@@ -253,6 +272,7 @@ def _recovering(channel: Channel, requeue: bool) -> Iterator[int]:
 
 
 def _recovered(channel: Channel, requeue: bool, done: Callable[[], object] | None) -> None:
+    channel.note_held()
     if done is not None:
         done()
     if requeue:

@@ -103,6 +103,9 @@ class Channel(Holder):
         self.prefetch = 0
         self.prefetch_size = 0
         self.unacked_size = 0
+        # What the connection's window counts of the deliveries, and of their bytes.
+        self.noted = 0
+        self.noted_size = 0
         # How many of the unacknowledged came by basic.get, which no window counts.
         self.gets = 0
         self.counted = False
@@ -357,7 +360,21 @@ class Channel(Holder):
         if self.prefetch_size and (self.unacked or self.outstanding()) \
                 and self.unacked_size + size > self.prefetch_size:
             return False
-        return self.connection.has_credit(size)
+        connection = self.connection
+        if not connection.prefetch and not connection.prefetch_size:
+            return True
+        return connection.has_credit(self, size)
+
+    def note_held(self) -> None:
+        """Have the connection's window count what the channel holds now."""
+        held = 0
+        size = 0
+        if not self.closing:
+            held = self.outstanding()
+            size = self.unacked_size
+        self.connection.count_held(held - self.noted, size - self.noted_size)
+        self.noted = held
+        self.noted_size = size
 
     def holds_too_much(self) -> bool:
         """Whether a channel without prefetch must acknowledge before it gets more: by setting, or for lack of memory."""
@@ -562,8 +579,8 @@ class Channel(Holder):
         """Credit came back that consumers of this channel share, or all those of the connection."""
         connection = self.connection
         if connection.prefetch or connection.prefetch_size:
-            for channel in connection.channels.values():
-                channel.wake_own()
+            self.note_held()
+            connection.window_freed()
         else:
             self.wake_own()
 

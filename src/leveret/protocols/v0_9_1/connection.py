@@ -152,6 +152,12 @@ class Connection(VhostSession):
         # The spec's global window (qos_spec)
         self.prefetch = 0
         self.prefetch_size = 0
+        # What it counts, and whether it has got room in this turn.
+        self.held = 0
+        self.held_size = 0
+        self.freed = False
+        # The channel that was asked last whether it may have a delivery.
+        self.granted: Channel | None = None
         self.octets_in = 0
         self.octets_out = 0
         self.heartbeat: Heartbeat | None = None
@@ -343,8 +349,11 @@ class Connection(VhostSession):
     def close_channel(self, channel: Channel, done: Callable[[], None] | None = None) -> None:
         """Forget a channel; what it held goes back to the queues, then `done` is called."""
         self.channels.pop(channel.number, None)
+        if self.granted is channel:
+            self.granted = None
         self.releasing += 1
         channel.close(partial(self._channel_closed, done))
+        channel.note_held()
         if self.prefetch or self.prefetch_size:
             channel.wake()  # the others have its share of the window
 
@@ -385,6 +394,7 @@ class Connection(VhostSession):
         """Channels, exclusive queues, consumers: gone with the connection."""
         channels = dict(self.channels)
         self.channels.clear()
+        self.granted = None
         for channel in channels.values():
             channel.abandoned = True
         self.paused = True  # no more deliveries, though it takes a while until all consumers have left
@@ -458,21 +468,35 @@ class Connection(VhostSession):
             self.dirty = True
             self.broker.outputs.append(self)
 
-    def has_credit(self, size: int) -> bool:
-        """The window of the whole connection, which only the spec's qos knows."""
-        if not self.prefetch and not self.prefetch_size:
-            return True
-        count = 0
-        octets = 0
-        for channel in self.channels.values():
-            count += channel.outstanding()
-            octets += channel.unacked_size
-        if self.prefetch and count >= self.prefetch:
+    def has_credit(self, channel: Channel, size: int) -> bool:
+        """Whether the window of the whole connection, which only the spec's qos knows, lets a channel have one more delivery.
+        Channels say what they hold when that may have changed, so that nothing has to be counted here."""
+        granted = self.granted
+        if granted is not None and granted is not channel:
+            granted.note_held()  # it has taken its delivery
+        self.granted = channel
+        channel.note_held()
+        if 0 < self.prefetch <= self.held:
             return False
-        return not (self.prefetch_size and count and octets + size > self.prefetch_size)
+        return not (self.prefetch_size and self.held and self.held_size + size > self.prefetch_size)
+
+    def count_held(self, count: int, size: int) -> None:
+        """Add to the deliveries, and their bytes, that the window of the whole connection counts."""
+        self.held += count
+        self.held_size += size
+
+    def window_freed(self) -> None:
+        """The window of the whole connection has room again: its channels are woken once, at the end of the turn."""
+        self.freed = True
+        self.mark()
 
     def flush(self) -> None:
         self.dirty = False
+        if self.freed and self.broker.in_turn:
+            self.freed = False
+            self.broker.work += len(self.channels) >> 3
+            for channel in self.channels.values():
+                channel.wake_own()
         data = self.engine.to_send()
         if data and not self.lost:
             self.sent_any = True
