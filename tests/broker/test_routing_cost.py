@@ -10,7 +10,7 @@ from leveret.broker.errors import PreconditionFailed
 from leveret.broker.exchanges.base import Effort, Exchange
 from leveret.broker.exchanges.headers import HeadersExchange
 from leveret.broker.exchanges.registry import make_exchange
-from leveret.broker.routing import check_keys, resolve
+from leveret.broker.routing import STEPS_SHIFT, check_keys, depends_on_message, resolve
 from tests.broker.exchanges.support import Target, matched
 from tests.broker.support import World
 
@@ -59,7 +59,7 @@ def test_an_exchange_that_ignores_the_key_is_matched_once(type_name: str) -> Non
     exchange = world.vhost.declare_exchange("x", type_name)
     queue = world.vhost.declare_queue("q", None)
     world.vhost.bind(queue, "x", "", {})
-    world.broker.max_routing_steps = 10
+    world.broker.max_routing_steps = 20
     assert resolve(world.vhost, exchange, [str(number) for number in range(900)], {}, None) == [queue]
 
 
@@ -110,7 +110,7 @@ def test_chains_cycles_and_alternates_of_exchanges_are_bounded() -> None:
     for number in range(400):
         vhost.declare_exchange(f"x{number}", "direct", arguments={"alternate-exchange": f"x{(number + 1) % 400}"})
     vhost.bind(queue, "x399", "k", {})
-    world.broker.max_routing_steps = 2000
+    world.broker.max_routing_steps = 5000
     assert resolve(vhost, vhost.exchange("x0"), ["k"], {}, None) == [queue]
     with pytest.raises(PreconditionFailed, match=r"limits\.routing_steps"):
         resolve(vhost, vhost.exchange("x0"), ["k", "l", "m"], {}, None)
@@ -129,3 +129,50 @@ def test_a_dead_letter_that_costs_too_much_to_route_is_dropped() -> None:
     assert entry is not None
     queue.reject(entry)
     assert vhost.queues["d0"].ready_count == 0 and not queue.unacked
+
+
+def test_a_message_to_more_queues_than_allowed_is_refused() -> None:
+    world = World()
+    vhost = world.vhost
+    world.broker.max_routing_queues = 3
+    for number in range(4):
+        vhost.bind(vhost.declare_queue(f"q{number}", None), "amq.fanout" if number < 3 else "amq.topic", "", {})
+    assert len(world.publish("amq.fanout", "")) == 3
+    vhost.bind(vhost.queues["q3"], "amq.fanout", "", {})
+    with pytest.raises(PreconditionFailed, match=r"goes to 4 queues, at most 3.*limits\.routing_queues"):
+        world.publish("amq.fanout", "")
+    assert vhost.queues["q0"].ready_count == 1
+
+
+def test_routing_that_is_refused_counts_as_work() -> None:
+    world = World()
+    vhost = world.vhost
+    for number in range(300):
+        vhost.bind(vhost.declare_queue(f"q{number}", None), "amq.fanout", "", {})
+    world.broker.max_routing_steps = 200
+    before = world.broker.work
+    with pytest.raises(PreconditionFailed):
+        resolve(vhost, vhost.exchange("amq.fanout"), ["k"], {}, None)
+    assert world.broker.work - before >= 300 >> STEPS_SHIFT
+
+
+def test_what_exchanges_depend_on_is_found_out_once_and_within_the_limit() -> None:
+    world = World()
+    vhost = world.vhost
+    for number in range(100):
+        vhost.declare_exchange(f"x{number}", "fanout")
+        if number:
+            vhost.bind(vhost.exchange(f"x{number}"), f"x{number - 1}", "", {})
+    first = vhost.exchange("x0")
+    before = world.broker.work
+    assert not depends_on_message(vhost, first)
+    cost = world.broker.work - before
+    assert cost >= 100 >> STEPS_SHIFT
+    assert not depends_on_message(vhost, first)
+    assert world.broker.work - before == cost
+    vhost.bind(vhost.exchange("amq.headers"), "x99", "", {})
+    assert depends_on_message(vhost, first)
+    vhost.declare_exchange("another", "fanout")
+    world.broker.max_routing_steps = 100
+    with pytest.raises(PreconditionFailed, match=r"limits\.routing_steps"):
+        depends_on_message(vhost, first)

@@ -43,6 +43,7 @@ DEFAULT_PAGE_ABOVE: Final = 64 << 20
 DEFAULT_STREAM_BACKLOG: Final = 64 << 20
 MAX_CONVERTED: Final = 1 << 16
 DEFAULT_ROUTING_KEYS: Final = 1000
+DEFAULT_ROUTING_QUEUES: Final = 10_000
 ID_BLOCK: Final = 1000
 # Distance of the next queue id and lease epoch from the highest known one if their counters are lost. Queue ids have 32
 # bits in the log.
@@ -115,7 +116,7 @@ class Broker:
     page_above   octets that a queue may hold in memory before it pages out; `share_memory` moves it
     event_sample  of so many events of one kind one is made
     stream_backlog  octets that a queue with messages of class stream of 0-9 may hold before it drops such messages
-    max_routing_keys, max_routing_steps  limits of routing one message
+    max_routing_keys, max_routing_steps, max_routing_queues  limits of routing one message
     work         units of work done in this turn: a message brought to a queue is one, about 1 µs
     inputs       how many times clients were read, or became able to take more, in this turn: each may cause so much work
     converted    bytes of headers that were converted for consumers of another protocol in this turn; beyond
@@ -146,6 +147,7 @@ class Broker:
         self.stream_backlog = DEFAULT_STREAM_BACKLOG
         self.max_routing_keys = DEFAULT_ROUTING_KEYS
         self.max_routing_steps = DEFAULT_ROUTING_STEPS
+        self.max_routing_queues = DEFAULT_ROUTING_QUEUES
         self.work = 0
         self.inputs = 0
         self.converted = 0

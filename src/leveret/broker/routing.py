@@ -10,8 +10,9 @@ from leveret.broker.exchanges.control import CONTROL
 from leveret.broker.message import Message
 from leveret.broker.queues.base import Queue
 
-# Steps that an exchange counts for, for each key.
-EXCHANGE_STEPS: Final = 3
+# Steps that an exchange counts for, and besides for each key.
+EXCHANGE_STEPS: Final = 7
+KEY_STEPS: Final = 3
 # So many steps, as a power of two, are one unit of a turn's work.
 STEPS_SHIFT: Final = 3
 
@@ -63,11 +64,25 @@ def resolve(vhost: Vhost, exchange: Exchange, routing_keys: list[str], headers: 
             message: Message | None) -> list[Queue]:
     """The queues for a message published to `exchange` with these distinct routing keys (the key, then CC and BCC).
 
-    `headers` and `message` matter only where `depends_on_message`. PreconditionFailed above `limits.routing_steps`.
+    `headers` and `message` matter only where `depends_on_message`. PreconditionFailed above `limits.routing_steps` and
+    `limits.routing_queues`.
     """
+    broker = vhost.broker
+    effort = Effort(broker.max_routing_steps)
+    try:
+        queues = _resolve(vhost, exchange, routing_keys, headers, message, effort)
+    finally:
+        broker.work += effort.steps >> STEPS_SHIFT
+    if len(queues) > broker.max_routing_queues:
+        raise PreconditionFailed(f"the message goes to {len(queues)} queues, at most {broker.max_routing_queues} are allowed;"
+                                 " the setting is limits.routing_queues")
+    return queues
+
+
+def _resolve(vhost: Vhost, exchange: Exchange, routing_keys: list[str], headers: dict[str, Any],
+             message: Message | None, effort: Effort) -> list[Queue]:
     queues: dict[Queue, None] = {}
     visited: set[str] = set()
-    effort = Effort(vhost.broker.max_routing_steps)
     # A loop rather than recursion: chains of exchanges may be as long as their owners like.
     waiting = [exchange]
     while waiting:
@@ -80,7 +95,7 @@ def resolve(vhost: Vhost, exchange: Exchange, routing_keys: list[str], headers: 
             hashed = vhost.broker.property_of(message, current.needs_property)
         matched = False
         keys = routing_keys if current.needs_key else routing_keys[:1]
-        effort.spend(EXCHANGE_STEPS * len(keys))
+        effort.spend(EXCHANGE_STEPS + KEY_STEPS * len(keys))
         for routing_key in keys:
             if not current.name:
                 named = vhost.queues.get(routing_key)
@@ -100,12 +115,24 @@ def resolve(vhost: Vhost, exchange: Exchange, routing_keys: list[str], headers: 
             alternate = vhost.exchanges.get(current.alternate)
             if alternate is not None:
                 waiting.append(alternate)
-    vhost.broker.work += effort.steps >> STEPS_SHIFT
     return list(queues)
 
 
 def depends_on_message(vhost: Vhost, exchange: Exchange) -> bool:
-    """Whether any exchange that can be reached from this one looks at more than the address."""
+    """Whether any exchange that can be reached from this one looks at more than the address. It is found out once for each
+    topology. PreconditionFailed above `limits.routing_steps`."""
+    known = vhost.depending.get(exchange.name)
+    if known is None:
+        effort = Effort(vhost.broker.max_routing_steps)
+        try:
+            known = _depends(vhost, exchange, effort)
+        finally:
+            vhost.broker.work += effort.steps >> STEPS_SHIFT
+        vhost.depending[exchange.name] = known
+    return known
+
+
+def _depends(vhost: Vhost, exchange: Exchange, effort: Effort) -> bool:
     seen: set[str] = set()
     waiting = [exchange]
     while waiting:
@@ -113,6 +140,7 @@ def depends_on_message(vhost: Vhost, exchange: Exchange) -> bool:
         if current.name in seen:
             continue
         seen.add(current.name)
+        effort.spend(EXCHANGE_STEPS)
         if current.needs_headers or current.needs_property:
             return True
         if current.alternate is not None:

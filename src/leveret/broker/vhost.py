@@ -87,6 +87,8 @@ class Vhost:
         # Deleted queues of which something has yet to become dead letters, by id.
         self.remains: dict[int, Queue] = {}
         self.routes: dict[bytes, Route] = {}
+        # Whether routes of an exchange depend on more than the address, for exchanges that were asked about.
+        self.depending: dict[str, bool] = {}
         self.topology = 0
         self.dead_letters = DeadLetters(self)
         # Which exchanges have bindings to a destination, and which exchanges an exchange is bound to.
@@ -209,6 +211,7 @@ class Vhost:
     def topology_changed(self) -> None:
         self.topology += 1
         self.routes.clear()
+        self.depending.clear()
         self.events.rebind()
 
     def published_to(self, name: str) -> Exchange | None:

@@ -250,6 +250,10 @@ class LimitsConfig(Section, frozen=True, kw_only=True):
         about("Comparisons with bindings, destinations and exchanges that routing one message may take. 100,000 take about"
               " 10 ms, in which nobody else is served.", ge=100),
     ] = 100000
+    routing_queues: Annotated[
+        int,
+        about("Queues that one message may go to. 10,000 take about 10 ms, in which other clients wait.", ge=1),
+    ] = 10000
 
 
 class StorageConfig(Section, frozen=True, kw_only=True):

@@ -333,3 +333,4 @@ def _take_limits(settings: SessionSettings, limits: LimitsConfig) -> None:
 def _take_routing_limits(broker: Broker, limits: LimitsConfig) -> None:
     broker.max_routing_keys = limits.routing_keys
     broker.max_routing_steps = limits.routing_steps
+    broker.max_routing_queues = limits.routing_queues
