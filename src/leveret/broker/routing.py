@@ -74,8 +74,8 @@ def resolve(vhost: Vhost, exchange: Exchange, routing_keys: list[str], headers: 
     finally:
         broker.work += effort.steps >> STEPS_SHIFT
     if len(queues) > broker.max_routing_queues:
-        raise PreconditionFailed(f"the message goes to {len(queues)} queues, at most {broker.max_routing_queues} are allowed;"
-                                 " the setting is limits.routing_queues")
+        raise PreconditionFailed(f"the message goes to {len(queues)} queues, at most {broker.max_routing_queues} are"
+                                 " allowed; the setting is limits.routing_queues")
     return queues
 
 

@@ -71,8 +71,8 @@ def _check_countable(channel: Channel, everywhere: bool) -> None:
     channels = channel.connection.channels.values() if everywhere else [channel]
     count = sum(len(one.unacked) + len(one.tx_settlements) for one in channels if not one.sized)
     if count > MAX_COUNTED:
-        raise PreconditionFailed(f"{count} deliveries are unacknowledged; a window by size (prefetch-size) can be set with at"
-                                 f" most {MAX_COUNTED}: set it before consuming")
+        raise PreconditionFailed(f"{count} deliveries are unacknowledged; a window by size (prefetch-size) can be set with"
+                                 f" at most {MAX_COUNTED}: set it before consuming")
     channel.broker.work += count >> COUNTED_SHIFT
 
 

@@ -469,8 +469,8 @@ class Connection(VhostSession):
             self.broker.outputs.append(self)
 
     def has_credit(self, channel: Channel, size: int) -> bool:
-        """Whether the window of the whole connection, which only the spec's qos knows, lets a channel have one more delivery.
-        Channels say what they hold when that may have changed, so that nothing has to be counted here."""
+        """Whether a channel may have one more delivery by the window of the whole connection, which only the spec's qos
+        knows. Channels note what they hold when that may have changed, so that nothing has to be added up here."""
         granted = self.granted
         if granted is not None and granted is not channel:
             granted.note_held()  # it has taken its delivery
