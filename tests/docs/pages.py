@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import unicodedata
 from collections.abc import Iterator
@@ -87,4 +88,4 @@ def table_rows(path: Path) -> Iterator[list[str]]:
     """The cells of every row of every table, the lines between head and body left out."""
     for line in prose(path).splitlines():
         if line.startswith("|") and not re.fullmatch(r"[|\s:-]+", line):
-            yield [cell.strip() for cell in line.strip("|").split("|")]
+            yield [html.unescape(cell.strip()) for cell in line.strip("|").split("|")]
