@@ -8,6 +8,7 @@ from leveret.broker.broker import OUTPUT_WORK
 from leveret.broker.consumer import Output
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import Entry, Message
+from leveret.broker.queues import delayed
 from leveret.broker.queues.base import Queue
 from leveret.broker.queues.stream import StreamQueue
 from tests.broker.support import Taker, World
@@ -211,3 +212,30 @@ def test_what_a_reader_of_a_stream_skips_is_skipped_over_several_turns(world: Wo
     assert 0 < reader.asked <= STEP_WORK // reader.cost + 64
     world.run()
     assert reader.asked == 3001
+
+
+def test_delayed_entries_become_visible_over_several_turns(world: World) -> None:
+    queue = world.queue()
+    many = delayed.MOST_AT_ONCE * 2 + 10
+    for number in range(many):
+        queue.delay(world.message(str(number)), world.clock.now() + 1000)
+    world.clock.time += 1001
+    world.broker.timers.run(world.clock.now())
+    assert queue.ready_count == delayed.MOST_AT_ONCE
+    for _ in range(4):
+        world.sleep(2)
+    assert world.contents(queue) == [str(number) for number in range(many)]
+    assert not queue.delayed_count
+
+
+def test_delayed_entries_leave_memory_over_several_turns(world: World) -> None:
+    queue = world.queue(durable=True)
+    many = delayed.PAGED_AT_ONCE + 10
+    for number in range(many):
+        queue.delay(world.message(str(number), persistent=True), world.clock.now() + 1000)
+    world.run()
+    assert queue.delays is not None
+    assert not queue.delays.page()
+    assert len(queue.delays.recent) == 10
+    assert queue.delays.page()
+    assert not queue.delays.recent

@@ -27,6 +27,8 @@ logger = logging.getLogger("leveret.broker")
 
 # Units of work of one step, about 1 µs each.
 STEP_WORK: Final = 4000
+# Units of work of a turn beyond which removals wait for the next one, however small they are.
+MAX_AT_ONCE: Final = 2 * STEP_WORK
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -111,12 +113,14 @@ class Removals(Job):
         self.busy = False
 
     def add(self, pieces: Iterator[int]) -> None:
-        """Take something apart, at once if it is small and nothing else is waiting."""
+        """Take something apart, at once if it is small, nothing else is waiting, and the turn has time left."""
         self.pending.append(pieces)
-        if not self.busy and not self.listed:
+        if self.busy or self.listed:
+            return
+        if self.jobs.broker.work < MAX_AT_ONCE:
             self.step()
-            if self.pending:
-                self.resume()
+        if self.pending:
+            self.resume()
 
     def after(self, done: Callable[[], None]) -> bool:
         """Have `done` called once everything that was added is gone; False if it is already."""

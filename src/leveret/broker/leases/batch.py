@@ -91,12 +91,17 @@ class Batch:
         """Rows and slots of all entries but those of some ascending indices."""
         rows: array[int] = array("Q")
         slots: array[int] = array("I")
-        for piece in self.pieces:
-            rows.extend(piece.rows)
-            slots.extend(piece.slots)
-        for index in reversed(without):
-            del rows[index]
-            del slots[index]
+        index = 0
+        for start, piece in zip(self.starts, self.pieces, strict=True):
+            at = 0
+            while index < len(without) and without[index] - start < len(piece.seqs):
+                left_out = without[index] - start
+                rows.extend(piece.rows[at:left_out])
+                slots.extend(piece.slots[at:left_out])
+                at = left_out + 1
+                index += 1
+            rows.extend(piece.rows[at:])
+            slots.extend(piece.slots[at:])
         return rows, slots
 
     def seqs(self) -> Iterator[int]:

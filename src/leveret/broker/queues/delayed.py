@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from leveret.broker.queues.base import Queue
 
 # What is made visible at a time, and what of it is read back at a time.
-MOST_AT_ONCE: Final = 4096
+MOST_AT_ONCE: Final = 1000
 READ_ENTRIES: Final = 256
 READ_OCTETS: Final = 1 << 20
+# Entries that leave memory at a time.
+PAGED_AT_ONCE: Final = 4000
 
 
 class Delays(Timed):
@@ -70,16 +72,20 @@ class Delays(Timed):
         self._schedule(queue)
 
     def page(self) -> bool:
-        """Let go of what is in memory, oldest first, as far as it is committed; whether that is all of it."""
+        """Let go of what is in memory, oldest first, as far as it is committed, and no more than one turn may; whether that
+        is all of it."""
         queue = self.queue
-        recent = self.recent
-        while recent and queue is not None:
-            entry = next(iter(recent.values()))
+        if queue is None:
+            return True
+        paged: list[Entry] = []
+        for entry in self.recent.values():
             row = entry.row
-            if row is None or row.batch > row.log.committed:
-                return False
+            if row is None or row.batch > row.log.committed or len(paged) == PAGED_AT_ONCE:
+                break
+            paged.append(entry)
+        for entry in paged:
             self._let_go(queue, entry)
-        return True
+        return not self.recent
 
     def _let_go(self, queue: Queue, entry: Entry) -> None:
         del self.recent[entry.seq]
@@ -98,7 +104,8 @@ class Delays(Timed):
             return
         heap = self._heap
         due: list[tuple[int, int]] = []
-        while heap and self._dues[heap[0]] <= now and len(due) < MOST_AT_ONCE:
+        room = MOST_AT_ONCE - len(self._coming)
+        while heap and self._dues[heap[0]] <= now and len(due) < room:
             number = self._pop()
             due.append((self._seqs[number], number))
         # In the order of the log, which is the one that they have in the queue, and the quickest to read.
@@ -115,14 +122,16 @@ class Delays(Timed):
         shown = 0
         for number in coming:
             entry = self.recent.get(self._seqs[number])
-            if entry is None:
+            if entry is None or shown == MOST_AT_ONCE:
                 break
             shown += 1
             self._let_go(queue, entry)
             self._release(number)
             queue.insert_new(entry)
         del coming[:shown]
-        if coming:
+        if shown == MOST_AT_ONCE:
+            queue.broker.timers.at(queue.broker.timers.now() + 1, self)
+        elif coming:
             self._read(queue)
 
     def _read(self, queue: Queue) -> None:

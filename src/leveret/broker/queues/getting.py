@@ -8,6 +8,7 @@ from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import ACQUIRED, ENTRY_OVERHEAD, Entry, is_for
 from leveret.broker.outcomes import ACCEPTED, GET_PROTOCOL
 from leveret.broker.queues import expiry, paging
+from leveret.broker.queues.limits import LEVELS_SHIFT
 
 if TYPE_CHECKING:
     from leveret.broker.queues.backlog import Backlog
@@ -20,6 +21,8 @@ def get(queue: Queue, no_ack: bool, kind: int, scope: object | None) -> Entry | 
     if queue.frozen:
         return None
     begun = queue.broker.work
+    if queue.levels is not None:
+        queue.broker.work += len(queue.levels) >> LEVELS_SHIFT
     picks = scope is not None and queue.refusing
     if queue.active and queue.expiring:
         queue.drain()  # what expires at once is for consumers only

@@ -18,6 +18,8 @@ MAXLEN: Final = "maxlen"
 # The classes of contents of 0-9, in the second octet of their headers.
 FILE: Final = 70
 STREAM: Final = 80
+# So many levels of priority, as a power of two, are added up or sorted in 1 µs.
+LEVELS_SHIFT: Final = 4
 # Higher than any level of priority.
 ANY_LEVEL: Final = 256
 
@@ -78,6 +80,8 @@ def drop_streams(queue: Queue) -> None:
 
 def is_over(queue: Queue) -> bool:
     """Whether the queue holds more than its limits allow."""
+    if queue.levels is not None:
+        queue.broker.work += len(queue.levels) >> LEVELS_SHIFT
     return (0 <= queue.max_length < queue.ready_count) or (0 <= queue.max_bytes < queue.ready_bytes)
 
 
@@ -187,6 +191,7 @@ def _next_level(queue: Queue) -> Backlog:
     levels = queue.levels
     if levels is None:
         return queue.backlog
+    queue.broker.work += len(levels) >> LEVELS_SHIFT
     for priority in sorted(levels, reverse=True):
         if len(levels[priority]):
             return levels[priority]

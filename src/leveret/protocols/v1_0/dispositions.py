@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 SCAN_SHIFT: Final = 4
 # Ready messages (as a power of two) among which the place of one is found in 1 µs.
 DEEP_SHIFT: Final = 11
+# Deliveries (as a power of two) that are taken from their session in 1 µs.
+TAKEN_SHIFT: Final = 3
 # Deliveries of which the outcomes are applied in one turn; what follows has to wait for the rest.
 MAX_AT_ONCE: Final = 10_000
 
@@ -72,10 +74,10 @@ def receive(session: SessionEndpoint, frame: Disposition) -> None:
     if state is not None and state.kind in (descriptors.ACCEPTED, descriptors.REJECTED):
         _defer(session, frame, numbers)
     else:
-        # They go back at once, the youngest first: else each would have to be put between others. Finding the place of the
-        # first one takes longer in a deep queue.
+        # They are taken from the session at once, and go back in steps, the youngest first: else each would have to be put
+        # between others. Finding the place of the first one takes longer in a deep queue.
         queue = session.unacked[numbers[len(numbers) - 1]].queue
-        session.connection.broker.work += len(numbers) + (queue.ready_count >> DEEP_SHIFT)
+        session.connection.broker.work += (len(numbers) >> TAKEN_SHIFT) + (queue.ready_count >> DEEP_SHIFT)
     recorded = False
     links: list[OutgoingLink] = []
     if session.recorded:

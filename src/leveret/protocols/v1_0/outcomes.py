@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from leveret.broker.message import Entry, own_overlay
+from leveret.broker.queues import giving_back
 from leveret.protocols.convert.values import plain
 from leveret.wire.amqp1 import descriptors
 from leveret.wire.amqp1.messaging import Modified
@@ -22,9 +24,11 @@ def apply(session: SessionEndpoint, numbers: list[int], state: Any) -> None:
             entry = unacked.pop(number)
             entry.queue.settle(entry)
         return
-    # Youngest first where they go back, so that each comes in front of the one before.
-    for number in numbers if kind == descriptors.REJECTED else reversed(numbers):
-        apply_one(unacked.pop(number), state)
+    if kind == descriptors.REJECTED:
+        for number in numbers:
+            apply_one(unacked.pop(number), state)
+    else:
+        giving_back.give_back(session.broker, [unacked.pop(number) for number in numbers], partial(apply_one, state=state))
 
 
 def apply_one(entry: Entry, state: Any) -> None:

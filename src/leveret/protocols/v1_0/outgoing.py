@@ -11,7 +11,7 @@ from leveret.broker.broker import MAX_CONVERTED
 from leveret.broker.consumer import Consumer
 from leveret.broker.leases import reading
 from leveret.broker.message import FORMAT_AMQP1, Entry, Message
-from leveret.broker.queues import browsing
+from leveret.broker.queues import browsing, giving_back
 from leveret.broker.queues.base import Queue
 from leveret.broker.queues.paging import Waiting
 from leveret.protocols.v1_0 import acquisition, outcomes
@@ -404,8 +404,7 @@ class OutgoingLink(Link):
             self.terminus.collect()
         if consumer.unacked:
             numbers = [number for number, entry in session.unacked.items() if entry.holder is consumer]
-            for number in reversed(numbers):
-                outcomes.give_back(session.unacked.pop(number))
+            giving_back.give_back(session.broker, [session.unacked.pop(number) for number in numbers], outcomes.give_back)
         consumer.queue.remove_consumer(consumer)
         self.forget()
         if self.terminus is not None:

@@ -9,9 +9,11 @@ its policy happens, and stops at an attach.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.timers import Timed
+from leveret.broker.vhost import QUEUE_WORK
 from leveret.protocols.v1_0 import keeping
 from leveret.wire.amqp1 import constants
 
@@ -209,7 +211,7 @@ class Terminus:
         node = self.node
         if node is not None:
             self.node = None
-            node.leave()
+            self.registry.broker.jobs.removals.add(_leaving(node))
 
     def drop(self) -> None:
         """Give up what is unsettled."""
@@ -239,3 +241,9 @@ class Terminus:
     def address(self) -> str:
         """The address of its node, "" where it has none."""
         raise NotImplementedError
+
+
+def _leaving(node: DynamicNode) -> Iterator[int]:
+    """The end of a node. A session may have thousands, so they go in steps."""
+    node.leave()
+    yield QUEUE_WORK

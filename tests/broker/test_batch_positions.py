@@ -1,0 +1,29 @@
+"""Positions of a lease's batch but for some of its entries."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from leveret.broker.leases.batch import Batch
+from leveret.broker.queues.backlog import CHUNK_ENTRIES
+
+
+def batch_of(count: int) -> Batch:
+    batch = Batch(1, 0, 0)
+    for number in range(count):
+        batch.add(number // 700 % 3, number, number & 7, number + 1, 1, 0)
+    return batch
+
+
+@pytest.mark.parametrize("count", [1, 699, 3000, CHUNK_ENTRIES + 5])
+def test_all_but_some_indices(count: int) -> None:
+    batch = batch_of(count)
+    assert len(batch.pieces) == len(batch.starts)
+    chance = random.Random(count)
+    for without in ([], [0], [count - 1], list(range(count)), sorted(chance.sample(range(count), count // 2))):
+        rows, slots = batch.positions(without)
+        expected = [number for number in range(count) if number not in set(without)]
+        assert list(rows) == expected
+        assert list(slots) == [number & 7 for number in expected]
