@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from leveret.management import control_client
-from leveret.management.control import LONGEST_REQUEST, PART, ControlServer
+from leveret.management.control import LONGEST_REQUEST, PART, PART_SIZE, ControlServer
 from leveret.management.control_client import CallFailed, NoBroker
 from leveret.management.socket_path import CONTROL_SOCKET, short_path
 from tests.management.harness import Harness
@@ -203,3 +203,13 @@ def test_a_broker_that_goes_away(tmp_path: Path) -> None:
         with pytest.raises(NoBroker, match="went away"):
             control_client.call(tmp_path, "status")
         thread.join()
+
+
+def test_a_part_of_a_list_of_wide_items_has_fewer_of_them(served: Served) -> None:
+    wide = {f"argument{number}": "x" * 50 for number in range(500)}
+    for number in range(20):
+        served.run(served.harness.admin.call("queues.add", {"name": f"wide{number}", "arguments": wide}))
+    request = json.dumps({"v": 1, "call": "queues.list", "arguments": {}}).encode() + b"\n"
+    parts = served.exchange(request, 3)
+    assert all(0 < len(json.dumps(answer["part"])) < 2 * PART_SIZE for answer in parts[:2])
+    assert len(control_client.call(served.directory, "queues.list")) == 20

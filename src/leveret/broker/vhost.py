@@ -605,7 +605,14 @@ class Vhost:
 
     def bindings(self) -> list[tuple[Exchange, Binding]]:
         """All bindings, the default exchange's implicit ones left out."""
-        return [(exchange, binding) for exchange in self.exchanges.values() for binding in exchange.bindings()]
+        return list(self.each_binding())
+
+    def each_binding(self) -> Iterator[tuple[Exchange, Binding]]:
+        """The same one by one; bindings may come and go meanwhile."""
+        for exchange in list(self.exchanges.values()):
+            for destination in list(exchange.by_destination):
+                for binding in list(exchange.by_destination.get(destination, {}).values()):
+                    yield exchange, binding
 
     # Recovery
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import field
 
 from leveret.broker.errors import NotFound
-from leveret.broker.exchanges.base import Binding, Exchange
+from leveret.broker.exchanges.base import Binding, Exchange, freeze
 from leveret.broker.queues.base import Queue
 from leveret.broker.vhost import Vhost
 from leveret.management.calls import Arguments, Call, InVhost, Item, plain
@@ -30,18 +30,16 @@ class OneBinding(Arguments, kw_only=True):
 
 def list_bindings(admin: Admin, arguments: InVhost) -> Iterator[Item]:
     """Every binding but the default exchange's, to which every queue is bound by its name."""
-    found = [(vhost.name, exchange, binding) for vhost in admin.vhosts(arguments.vhost)
-             for exchange, binding in vhost.bindings()]
     return (
         {
-            "vhost": vhost,
+            "vhost": vhost.name,
             "source": plain(exchange.name),
             "destination": plain(binding.destination.name),
             "kind": "queue" if isinstance(binding.destination, Queue) else "exchange",
             "routing_key": plain(binding.routing_key),
             "arguments": plain(binding.arguments),
         }
-        for vhost, exchange, binding in found
+        for vhost in admin.vhosts(arguments.vhost) for exchange, binding in vhost.each_binding()
     )
 
 
@@ -60,6 +58,9 @@ def _listed(vhost: Vhost, destination: Queue | Exchange, arguments: OneBinding) 
     """The binding that is listed with this routing key and these arguments."""
     exchange = vhost.exchanges.get(arguments.source)
     own = {} if exchange is None else exchange.by_destination.get(destination, {})
+    exact = own.get((arguments.routing_key, freeze(arguments.arguments)))
+    if exact is not None:
+        return exact
     wanted = (arguments.routing_key, plain(arguments.arguments))
     return next((binding for binding in own.values()
                  if (plain(binding.routing_key), plain(binding.arguments)) == wanted), None)

@@ -41,9 +41,10 @@ def list_channels(admin: Admin, arguments: InVhost) -> Iterator[Item]:
 
 
 def list_consumers(admin: Admin, arguments: InVhost) -> Iterator[Item]:
-    found = [consumer for vhost in admin.vhosts(arguments.vhost) for queue in vhost.queues.values()
-             for consumer in queue.consumers]
-    return (_describe_consumer(consumer) for consumer in found)
+    for vhost in admin.vhosts(arguments.vhost):
+        for queue in list(vhost.queues.values()):
+            for consumer in list(queue.consumers):
+                yield _describe_consumer(consumer)
 
 
 def _describe_consumer(consumer: Consumer) -> Item:

@@ -20,7 +20,6 @@ import os
 import socket
 import stat
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +27,14 @@ import msgspec
 
 from leveret.broker.errors import BrokerError
 from leveret.management.admin import Admin
-from leveret.management.calls import encode_json
+from leveret.management.calls import Item, encode_json
 from leveret.management.socket_path import short_path
 
 VERSION = 1
 LONGEST_REQUEST = 1 << 20
-PART = 500
+# Items of a part of a list, and bytes after which it ends before that: an item may have any number of arguments.
+PART = 250
+PART_SIZE = 128 << 10
 
 log = logging.getLogger("leveret.control")
 
@@ -94,12 +95,15 @@ class ControlServer:
             return
         try:
             result = await self._admin.call(request["call"], request.get("arguments") or {})
-            if isinstance(result, Iterator):
-                while len(part := list(islice(result, PART))) == PART:
-                    yield _encode({"v": VERSION, "part": part})
-                    await asyncio.sleep(0)
-                result = part
-            yield _encode({"v": VERSION, "result": result})
+            if not isinstance(result, Iterator):
+                yield _encode({"v": VERSION, "result": result})
+                return
+            part, whole = _take(result)
+            while not whole:
+                yield _encode_list("part", part)
+                await asyncio.sleep(0)
+                part, whole = _take(result)
+            yield _encode_list("result", part)
         except BrokerError as error:
             yield _error(error.condition, str(error))
         except Exception:
@@ -133,6 +137,23 @@ def _refuse_living(path: Path) -> None:
         probe.settimeout(1)
         if probe.connect_ex(name) == 0:
             raise OSError(errno.EADDRINUSE, "another broker has this directory")
+
+
+def _take(items: Iterator[Item]) -> tuple[list[bytes], bool]:
+    """The next part of a list, encoded, and whether that is the end of it."""
+    part: list[bytes] = []
+    size = 0
+    for item in items:
+        encoded = encode_json(item)
+        part.append(encoded)
+        size += len(encoded)
+        if len(part) == PART or size > PART_SIZE:
+            return part, False
+    return part, True
+
+
+def _encode_list(name: str, items: list[bytes]) -> bytes:
+    return b'{"v":%d,"%s":[%s]}\n' % (VERSION, name.encode(), b",".join(items))
 
 
 def _encode(answer: dict[str, Any]) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from leveret.broker.consumer import Output
@@ -73,6 +74,6 @@ class Session(Output):
         """For `leveret connections`."""
         raise NotImplementedError
 
-    def describe_channels(self) -> list[dict[str, Any]]:
+    def describe_channels(self) -> Iterable[dict[str, Any]]:
         """For `leveret channels`."""
         raise NotImplementedError

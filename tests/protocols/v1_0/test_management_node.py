@@ -8,6 +8,8 @@ from uuid import UUID
 import pytest
 
 from leveret.broker.message import Message, make_address
+from leveret.protocols.v1_0.management import bindings
+from leveret.protocols.v1_0.management.messages import Request
 from leveret.protocols.v1_0.management.router import PATHS
 from leveret.security.permissions import Permission
 from leveret.wire.amqp1 import message as sections_of
@@ -481,20 +483,50 @@ class TestExchangesAndBindings:
             assert node.call("POST", "/bindings", body) == (204, None)
         assert node.call("POST", "/bindings", {"source": "x 1", "destination_queue": "q 1"}) == (204, None)
         query = "/bindings?src=x%201&dstq=q+1&key=k%3B%2F%23"
-        status, bindings = node.call("GET", query)
+        status, found = node.call("GET", query)
         assert status == 200
-        assert [binding["arguments"] for binding in bindings] == [{}, {"a": 1}, {"a": 2, "b": "c"}]
-        assert type(bindings[1]["arguments"]["a"]) is Int
-        for binding in bindings:
+        assert [binding["arguments"] for binding in found] == [{}, {"a": 1}, {"a": 2, "b": "c"}]
+        assert type(found[1]["arguments"]["a"]) is Int
+        for binding in found:
             assert (binding["source"], binding["destination_queue"], binding["binding_key"]) == ("x 1", "q 1", "k;/#")
-        assert bindings[0]["location"] == "/bindings/src=x%201;dstq=q%201;key=k%3B%2F%23;args="
-        assert node.call("DELETE", bindings[1]["location"]) == (204, None)
+        assert found[0]["location"] == "/bindings/src=x%201;dstq=q%201;key=k%3B%2F%23;args="
+        assert node.call("DELETE", found[1]["location"]) == (204, None)
         assert [binding["arguments"] for binding in node.call("GET", query)[1]] == [{}, {"a": 2, "b": "c"}]
-        assert node.call("DELETE", bindings[1]["location"]) == (204, None)
-        assert node.call("DELETE", bindings[0]["location"]) == (204, None)
-        assert node.call("DELETE", bindings[2]["location"]) == (204, None)
+        assert node.call("DELETE", found[1]["location"]) == (204, None)
+        assert node.call("DELETE", found[0]["location"]) == (204, None)
+        assert node.call("DELETE", found[2]["location"]) == (204, None)
         assert node.call("GET", query) == (200, [])
         assert len(site.vhost.bindings()) == 1
+
+    def test_more_bindings_than_the_node_takes_are_refused(self, site: Site, node: Node,
+                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+        queue = site.vhost.declare_queue("q", None)
+        for number in range(5):
+            site.vhost.bind(queue, "amq.headers", "k", {"n": number})
+        site.vhost.bind(queue, "amq.headers", "k", {})
+        _, listed = node.call("GET", "/bindings?src=amq.headers&dstq=q&key=k")
+        assert len(listed) == 6
+        monkeypatch.setattr(bindings, "MOST_LISTED", 5)
+        status, text = node.call("GET", "/bindings?src=amq.headers&dstq=q&key=k")
+        assert status == 400 and "at most 5" in text
+        monkeypatch.setattr(bindings, "MOST_HASHED", 5)
+        status, text = node.call("DELETE", listed[0]["location"])
+        assert status == 400 and "at most 5" in text
+        [plain] = [binding["location"] for binding in listed if not binding["arguments"]]
+        assert node.call("DELETE", plain)[0] == 204
+        assert node.call("DELETE", listed[0]["location"])[0] == 204
+        assert len(site.vhost.bindings()) == 4
+
+    def test_looking_through_bindings_is_work(self, site: Site, node: Node) -> None:
+        queue = site.vhost.declare_queue("q", None)
+        for number in range(500):
+            site.vhost.bind(queue, "amq.headers", "k", {"n": number})
+        site.run()
+        asked = Request()
+        asked.query = {"src": "amq.headers", "dstq": "q", "key": "k"}
+        before = site.broker.work
+        assert len(bindings.show(node.client.session, asked).body) == 500
+        assert site.broker.work - before >= 500 * bindings.LISTED
 
     def test_bindings_between_exchanges(self, site: Site, node: Node) -> None:
         node.call("PUT", "/exchanges/a", {})

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 from msgspec import Meta, field
 
-from leveret.broker.errors import BrokerError
+from leveret.broker.errors import BrokerError, ResourceError
+from leveret.broker.jobs import STEP_WORK, Job, Jobs
 from leveret.broker.leases import operations
 from leveret.broker.leases.batch import Batch
+from leveret.broker.leases.lease import Lease
 from leveret.management.calls import plain
 from leveret.management.requests.operation import Answer, Arguments, Asked, Fields, Later, Operation
 
@@ -19,6 +21,12 @@ Number = Annotated[int, Meta(ge=0, le=(1 << 62))]
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
 # A year and more: who wants a longer time-out wants none.
 Seconds = Annotated[float, Meta(gt=0, le=1e8)]
+
+
+# Leases, and their batches, that one answer lists; units of work of describing each.
+MOST_LISTED: Final = 10_000
+LEASE_WORK: Final = 8
+BATCH_WORK: Final = 3
 
 
 class OfQueue(Arguments, kw_only=True):
@@ -89,15 +97,53 @@ def release(asked: Asked, arguments: OfLease) -> Fields:
     return {"messages": operations.release(_find(asked, arguments.queue), arguments.lease)}
 
 
-def list_leases(asked: Asked, arguments: OfQueue) -> Fields:
-    """The leases of a queue, or of all those that the user may read."""
+class Listing(Job):
+    """Describes leases, as many a step as a turn may; then `later` is answered with them."""
+
+    def __init__(self, jobs: Jobs, leases: list[Lease], later: Later) -> None:
+        super().__init__(jobs)
+        self.leases = leases
+        self.later = later
+        self.at = 0
+        self.described: list[Fields] = []
+
+    def step(self) -> bool:
+        work = 0
+        while self.at < len(self.leases) and work < STEP_WORK:
+            lease = self.leases[self.at]
+            self.at += 1
+            work += cost_of(lease)
+            if lease.queue is not None:  # it may have been released meanwhile
+                self.described.append(plain(operations.describe(lease)))
+        self.jobs.broker.work += work
+        if self.at < len(self.leases):
+            return True
+        self.later.answer({"leases": self.described})
+        return False
+
+
+def cost_of(lease: Lease) -> int:
+    """Units of work of describing a lease."""
+    return LEASE_WORK + BATCH_WORK * len(lease.batches)
+
+
+def list_leases(asked: Asked, arguments: OfQueue) -> Later:
+    """The leases of a queue, or of all those that the user may read. ResourceError if they are too many for an answer."""
     if arguments.queue is not None:
         found = [_find(asked, arguments.queue)]
     else:
         found = [queue for queue in asked.vhost.queues.values()
                  if queue.leases is not None and asked.may("read", queue.name)]
-    return {"leases": [plain(operations.describe(lease)) for queue in found if queue.leases is not None
-                       for lease in queue.leases.by_name.values()]}
+    leases = [lease for queue in found if queue.leases is not None for lease in queue.leases.by_name.values()]
+    count = len(leases) + sum(len(lease.batches) for lease in leases)
+    if count > MOST_LISTED:
+        raise ResourceError(f"{count} leases and batches are more than an answer has, {MOST_LISTED}: name a queue, or list"
+                            " them with `leveret leases`")
+    later = Later()
+    listing = Listing(asked.vhost.broker.jobs, leases, later)
+    if listing.step():
+        listing.resume()
+    return later
 
 
 OPERATIONS = {

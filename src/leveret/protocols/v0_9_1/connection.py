@@ -631,17 +631,15 @@ class Connection(VhostSession):
             "heartbeat": self.engine.heartbeat,
         }
 
-    def describe_channels(self) -> list[dict[str, Any]]:
-        return [
-            {
+    def describe_channels(self) -> Iterator[dict[str, Any]]:
+        for channel in list(self.channels.values()):
+            yield {
                 "number": channel.number, "consumers": len(channel.consumers), "unacked": len(channel.unacked),
                 "prefetch": channel.prefetch, "published": channel.publish_count,
                 "unconfirmed": channel.published - channel.confirmed if channel.confirming else 0,
                 "mode": "tx" if channel.transacted else "confirm" if channel.confirming else "",
                 "state": "running" if channel.active else "flow off",
             }
-            for channel in self.channels.values()
-        ]
 
     def _state(self) -> str:
         if self.closing:

@@ -27,6 +27,14 @@ FIELDS: Final[dict[str, type]] = {
 DESTINATIONS: Final[dict[str, tuple[bool, str]]] = {
     "dstq": (True, "destination_queue"), "dste": (False, "destination_exchange"),
 }
+# Bindings that one answer lists, and that are compared with a hash: so many that others do not wait for long.
+MOST_LISTED: Final = 1000
+MOST_HASHED: Final = 5000
+# Units of work of listing a binding, and of comparing one.
+LISTED: Final = 8
+HASHED: Final = 2
+# So many bindings, as a power of two, are looked through in 1 µs.
+LOOKED_SHIFT: Final = 4
 EXPECTED: Final = "src=EXCHANGE;dstq=QUEUE;key=KEY;args=HASH (or dste=EXCHANGE)"
 
 
@@ -60,7 +68,11 @@ def unbind(connection: Connection, request: Request, segment: str) -> Answer:
         definitions.check_queue_binding(connection, destination, source)
     else:
         definitions.check_exchange_binding(connection, destination, source)
-    for binding in _between(connection, source, is_queue, destination, key):
+    if not parts["args"]:
+        found = _without_arguments(connection, source, is_queue, destination, key)
+    else:
+        found = _between(connection, source, is_queue, destination, key, MOST_HASHED, HASHED)
+    for binding in found:
         if hash_of(binding.arguments) == parts["args"]:
             remove = definitions.unbind_queue if is_queue else definitions.unbind_exchange
             remove(connection, destination, source, key, binding.arguments)
@@ -85,17 +97,39 @@ def show(connection: Connection, request: Request) -> Answer:
          "arguments": shown(binding.arguments),
          "location": f"/bindings/src={_quoted(source)};{wanted[0]}={_quoted(destination)};key={_quoted(key)}"
                      f";args={hash_of(binding.arguments)}"}
-        for binding in _between(connection, source, is_queue, destination, key)])
+        for binding in _between(connection, source, is_queue, destination, key, MOST_LISTED, LISTED)])
 
 
-def _between(connection: Connection, source: str, is_queue: bool, destination: str, key: str) -> list[Binding]:
-    """The bindings with this key from an exchange to a destination."""
+def _own(connection: Connection, source: str, is_queue: bool, destination: str) -> dict[tuple[str, Any], Binding]:
+    """The bindings from an exchange to a destination."""
     vhost = connection.vhost
     exchange = vhost.exchanges.get(source)
     target: Any = vhost.find_queue(destination) if is_queue else vhost.exchanges.get(destination)
     if exchange is None or target is None:
-        return []
-    return [binding for binding in exchange.by_destination.get(target, {}).values() if binding.routing_key == key]
+        return {}
+    own: dict[tuple[str, Any], Binding] = exchange.by_destination.get(target, {})
+    return own
+
+
+def _without_arguments(connection: Connection, source: str, is_queue: bool, destination: str, key: str) -> list[Binding]:
+    """The binding with this key and no arguments, if there is one."""
+    binding = _own(connection, source, is_queue, destination).get((key, freeze({})))
+    return [] if binding is None else [binding]
+
+
+def _between(connection: Connection, source: str, is_queue: bool, destination: str, key: str, most: int,
+             work: int) -> list[Binding]:
+    """The bindings with this key from an exchange to a destination; RequestRefused if they are more than `most`. Each
+    stands for so many units of `work`."""
+    own = _own(connection, source, is_queue, destination)
+    found = [binding for binding in own.values() if binding.routing_key == key]
+    connection.broker.work += len(own) >> LOOKED_SHIFT
+    if len(found) > most:
+        raise RequestRefused(400, f"{len(found)} bindings lead from exchange '{source}' to '{destination}' with this key;"
+                                  f" the management node takes at most {most}: unbind over AMQP 0-9-1, or list them with"
+                                  " `leveret bindings list`")
+    connection.broker.work += len(found) * work
+    return found
 
 
 def hash_of(arguments: dict[str, Any]) -> str:
