@@ -15,28 +15,15 @@ _HEAD = """\
 
 <!-- Made from src/leveret/config/model.py by `python -m leveret.config.document`: change it there. -->
 
-Leveret runs without any configuration. What you change comes from three places, later ones winning:
+Leveret runs without any configuration. Set the [keys](#keys) that you want to change in any of these places; later ones
+override earlier ones:
 
-1. a TOML file: `leveret serve --config leveret.toml`, or the environment variable `LEVERET_CONFIG`;
-2. environment variables: `LEVERET_`, then section and key with two underscores between them, as in
-   `LEVERET_SERVER__PORT=5673`. Section and key may be written in any case, the names of users and vhosts are taken as
-   written: `LEVERET_USERS__alice__PASSWORD`. Lists are separated by commas;
-3. flags of `leveret serve`: `--host`, `--port`, `--data-dir` and `--log-level`, and for any other key
+1. A TOML file: `leveret serve --config leveret.toml`, or the environment variable `LEVERET_CONFIG`.
+2. Environment variables: `LEVERET_`, then section and key separated by two underscores, as in
+   `LEVERET_SERVER__PORT=5673`. Section and key are not case-sensitive; names of users and vhosts are:
+   `LEVERET_USERS__alice__PASSWORD`. Separate the items of a list with commas.
+3. Flags of `leveret serve`: `--host`, `--port`, `--data-dir` and `--log-level`, and for any other key
    `--set server.port=5673`.
-
-A key that does not exist, or a value that does not fit, is refused at the start, by name.
-
-Octets are a number or a text with a unit: `"64MiB"` is 67,108,864, `"64MB"` is 64,000,000. Seconds are a number or a
-text with a unit: `"500ms"`, `"30s"`, `"10min"`, `"2h"`. A path in the file is relative to the file's directory, another
-one to the working directory; `~` is the home directory. `NAME` stands for the name of a user, `VHOST` for that of a
-vhost: each has a table of its own, as in `[users.alice]` or `[vhosts."/"]`.
-
-| key | value | default | meaning |
-| --- | --- | --- | --- |
-"""
-
-_TAIL = """
-An example:
 
 ```toml
 [server]
@@ -63,31 +50,45 @@ permissions.orders = { configure = "^shop-", write = "^(shop-|amq\\\\.topic$)", 
 limits.max_queues = 1000
 ```
 
-## What a running broker takes over
+The broker refuses to start if a key is unknown or a value is invalid, and names the key.
 
-On SIGHUP `leveret serve` reads the file again, with the same environment and flags. A file that has a mistake changes
-nothing.
+## Keys
 
-- `tls.cert`, `tls.key`, `tls.key_password_file`, `tls.ca`: new connections get the new certificates, if there was a TLS
-  listener before.
-- `users`: logins and operations from now on go by the new users, passwords, permissions and limits. Users that are gone are
+- **Sizes** are a number of bytes, or a string with a unit: `"64MiB"` is 67,108,864, `"64MB"` is 64,000,000.
+- **Seconds** are a number, or a string with a unit: `"500ms"`, `"30s"`, `"10min"`, `"2h"`.
+- **Paths** in the file are relative to the file's directory, other paths to the working directory; `~` is the home
+  directory.
+- **Names.** `NAME` stands for the name of a user, `VHOST` for that of a vhost, `REALM` for that of a realm. Each has its
+  own table, as in `[users.alice]` or `[vhosts."/"]`.
+
+| key | value | default | meaning |
+| --- | --- | --- | --- |
+"""
+
+_TAIL = """
+## Reloading
+
+On SIGHUP, `leveret serve` reads the file again, with the same environment and flags. A file with an error changes nothing.
+
+- `tls.cert`, `tls.key`, `tls.key_password_file`, `tls.ca`: new connections use the new certificates, if a TLS listener
+  existed before.
+- `users`: logins and operations use the new users, passwords, permissions and limits from now on. Removed users are
   disconnected.
-- `limits`: they hold from now on, `unacked_per_channel` for new channels and the others also for connections that exist;
-  what was granted before stays.
-- `vhosts`: new ones are made. `limits` and `compat.strict` hold at once, `qos_global` and `consumer_timeout` for new
-  connections. A vhost that is gone from the file stays, with everything in it, and has the settings that `leveret vhosts
-  change` gave it, or the default ones; `leveret vhosts delete` deletes it.
-- All others wait for the next start, and the log says so.
+- `limits`: they apply from now on, `unacked_per_channel` to new channels and the others also to existing connections. What
+  was granted before stays granted.
+- `vhosts`: new ones are created. `limits` and `compat.strict` apply at once, `qos_global` and `consumer_timeout` to new
+  connections. A vhost that is removed from the file stays, with everything in it, and gets the settings that
+  `leveret vhosts change` gave it, or the defaults. `leveret vhosts delete` deletes it.
+- All other keys apply at the next start, and the log says so.
 
-When `compat.strict` is taken away from a vhost, its queues keep the delivery limit that they have of it until the next
-start.
+If you remove `compat.strict` from a vhost, its queues keep their delivery limit from it until the next start.
 
-## Environment variables that are no keys
+## Other environment variables
 
 | variable | meaning |
 | --- | --- |
-| `LEVERET_CONFIG` | path of the configuration file, where `--config` is not given |
-| `LEVERET_PURE` | `1`: run the plain Python files although compiled ones are there |
+| `LEVERET_CONFIG` | path of the configuration file, if `--config` is not given |
+| `LEVERET_PURE` | `1`: run the plain Python files even if compiled ones exist |
 """
 
 
