@@ -56,120 +56,122 @@ class Option(NamedTuple):
 OPTIONS: Final = (
     # Connection
     Option("url", "URL", "amqp://localhost", _ALL,
-           "The broker: `amqp://user:password@host:port/vhost`, `amqps://` with TLS.", values.text),
-    Option("protocol", "0-9-1, 1.0", "0-9-1", _ALL, "What is spoken with the broker. Both give the same rows.",
-           values.choice("0-9-1", "1.0")),
-    Option("vhost", "text", None, _ALL, "The virtual host, in place of the URL's.", values.text),
+           "The broker: `amqp://user:password@host:port/vhost`, or `amqps://` for TLS.", values.text),
+    Option("protocol", "0-9-1, 1.0", "0-9-1", _ALL,
+           "Protocol to use with the broker. Both give the same rows.", values.choice("0-9-1", "1.0")),
+    Option("vhost", "text", None, _ALL, "The vhost. Overrides the URL.", values.text),
     Option("passwordFile", "path", None, _ALL,
-           "A file with the password, in place of the URL's; each process that connects reads it. Without it and without "
-           "a password in the URL the environment variable `LEVERET_PASSWORD` counts.", values.text),
-    Option("tls.caFile", "path", None, _ALL, "Certificates to trust in PEM, in place of the system's.", values.text),
-    Option("tls.certFile", "path", None, _ALL, "Our own certificate in PEM.", values.text),
-    Option("tls.keyFile", "path", None, _ALL, "Its key in PEM, where it is not in the same file.", values.text),
-    Option("tls.keyPasswordFile", "path", None, _ALL, "A file with the password of the key.", values.text),
-    Option("tls.serverName", "text", None, _ALL, "The name that the broker's certificate carries, where it is not the "
-           "host's.", values.text),
-    Option("tls.verify", "true, false", "true", _ALL, "Whether the broker's certificate is checked.", values.boolean),
+           "File with the password, which every process that connects reads. Overrides the URL. Without it and without a "
+           "password in the URL, the environment variable `LEVERET_PASSWORD` is used.", values.text),
+    Option("tls.caFile", "path", None, _ALL, "CA certificates to trust, in PEM, instead of the system's.", values.text),
+    Option("tls.certFile", "path", None, _ALL, "Client certificate, in PEM.", values.text),
+    Option("tls.keyFile", "path", None, _ALL,
+           "Key of the client certificate, in PEM, if it is not in the same file.", values.text),
+    Option("tls.keyPasswordFile", "path", None, _ALL, "File with the password of the key.", values.text),
+    Option("tls.serverName", "text", None, _ALL,
+           "Name in the broker's certificate, if it differs from the host name.", values.text),
+    Option("tls.verify", "true, false", "true", _ALL, "Whether to verify the broker's certificate.", values.boolean),
     # What is read
-    Option("queue", "text", None, _READS, "A queue to read.", values.text),
-    Option("stream", "text", None, (STREAM,), "A stream to read.", values.text),
-    Option("superStream", "text", None, (STREAM,), "A super stream to read: all of its partitions.", values.text),
+    Option("queue", "text", None, _READS, "Queue to read.", values.text),
+    Option("stream", "text", None, (STREAM,), "Stream to read.", values.text),
+    Option("superStream", "text", None, (STREAM,), "Super stream to read, with all of its partitions.", values.text),
     Option("streamPattern", "regular expression", None, (STREAM,),
-           "Streams to read: those whose whole names match, also such as are declared later.", values.pattern),
+           "Streams to read: all whose whole name matches, including streams declared later.", values.pattern),
     Option("mode", "stream, lease, spool, browse", None, _READS,
-           "How it is read. Left out, the type of the queue says it: a stream by `stream`, a classic queue by `lease` in "
-           "`readStream` and by `browse` in `read`, a queue of another broker by `spool`.", values.choice(*_READS)),
+           "How to read. By default the type of the queue decides: `stream` for a stream, `lease` (in `readStream`) or "
+           "`browse` (in `read`) for a classic queue, `spool` for a queue of another broker.", values.choice(*_READS)),
     Option("consumerName", "text", None, (STREAM,),
-           "The name under which the broker keeps where a query began and how far it has come. Required where "
-           "`startingOffsets` is `latest` in a `readStream`.", values.text),
-    Option("lease", "text", None, (LEASE,), "The name of the lease on a queue; one query at a time holds it.",
-           values.text),
+           "Name under which the broker stores the start position and the progress of a query. Required in a "
+           "`readStream` if `startingOffsets` is `latest`.", values.text),
+    Option("lease", "text", None, (LEASE,), "Name of the lease on a queue; one query at a time holds it.", values.text),
     Option("leaseTimeout", "time", None, (LEASE,),
-           "How long the broker keeps messages that were planned for a query and never read, when the query does not come "
-           "back; then they return to the queue. Left out, until the lease is released by hand.", values.duration),
+           "Time after which messages that were leased for a query and never read return to the queue, if the query does "
+           "not come back. By default they stay until the lease is released by hand.", values.duration),
     # Where it begins and ends
     Option("startingOffsets", "earliest, latest, JSON", None, (STREAM,),
-           "Where a query without a checkpoint begins, or a `read`: offsets by stream in JSON, in which -2 is earliest and "
-           "-1 latest. Left out it is `latest` in `readStream` and `earliest` in `read`.",
+           "Where a `read`, or a query without a checkpoint, starts; as JSON, offsets by stream, with -2 for earliest "
+           "and -1 for latest. The default is `latest` in `readStream` and `earliest` in `read`.",
            values.offsets("earliest", "latest")),
     Option("startingTimestamp", "time", None, (STREAM,),
-           "Begin with what was appended then or later, as closely as the broker knows times: milliseconds of Unix time or "
-           "ISO 8601.", values.timestamp),
+           "Start with messages appended at this time or later, as precisely as the broker records times: milliseconds "
+           "since 1970 or ISO 8601.", values.timestamp),
     Option("endingOffsets", "latest, JSON", "latest", (STREAM,),
-           "Where a `read` ends: offsets by stream in JSON, exclusive.", values.offsets("latest")),
+           "Where a `read` ends; as JSON, offsets by stream, exclusive.", values.offsets("latest")),
     # How much at a time
-    Option("maxMessagesPerTrigger", "integer", None, _TRIGGERED, "Messages that a micro-batch has at most.",
-           values.integer(1)),
+    Option("maxMessagesPerTrigger", "integer", None, _TRIGGERED,
+           "Maximum number of messages in a micro-batch.", values.integer(1)),
     Option("maxBytesPerTrigger", "octets", None, _TRIGGERED,
-           "Octets of bodies that a micro-batch has at most, as far as they are known before it is read; one message at "
-           "least.", values.size),
+           "Maximum bytes of bodies in a micro-batch, as far as they are known before it is read; at least one message.",
+           values.size),
     Option("minMessagesPerTrigger", "integer", None, _TRIGGERED,
-           "A micro-batch waits until so many messages are there, or `maxTriggerDelay` has passed.", values.integer(1)),
-    Option("maxTriggerDelay", "time", "15m", _TRIGGERED, "How long `minMessagesPerTrigger` may hold messages back.",
-           values.duration),
+           "A micro-batch waits for this many messages, or for `maxTriggerDelay`.", values.integer(1)),
+    Option("maxTriggerDelay", "time", "15m", _TRIGGERED,
+           "How long `minMessagesPerTrigger` may delay a micro-batch.", values.duration),
     Option("minPartitions", "integer", None, (STREAM, LEASE),
-           "Tasks that a batch is divided into at least, where it has as many messages. Left out, small batches are one "
-           "task, and large ones as many as the machine of the driver has processors.", values.integer(1, 100_000)),
+           "Minimum number of tasks per batch, if it has that many messages. By default a small batch is one task, and a "
+           "large one as many as the driver's machine has processors.", values.integer(1, 100_000)),
     Option("failOnDataLoss", "true, false", "true", (STREAM,),
-           "Whether a query ends with an error when retention has taken messages that it has not read. Otherwise they are "
-           "counted and left out; `read` then needs `lossDirectory`.", values.boolean),
+           "Whether a query fails if retention removed messages before they were read. Otherwise it counts and skips "
+           "them; `read` then needs `lossDirectory`.", values.boolean),
     Option("lossDirectory", "path", None, (STREAM,),
-           "A directory that the driver and all workers share: with `failOnDataLoss` `false`, a JSON file in it says of "
-           "each range of offsets that it was left out.", values.text),
+           "Directory that the driver and all workers share. With `failOnDataLoss` `false`, tasks write a JSON file "
+           "there for each skipped range of offsets.", values.text),
     # What a row holds
     Option("columns", "names", None, _READS,
-           "Columns to read, with commas between them; the others are not made. Left out, all.", values.names),
+           "Columns to read, separated by commas; others are not built. The default is all.", values.names),
     Option("routingKeyFilter", "pattern", None, (STREAM,),
-           "Only messages whose routing key matches a pattern of a topic exchange (`orders.*.eu`, `audit.#`).",
+           "Read only messages whose routing key matches a topic exchange pattern (`orders.*.eu`, `audit.#`).",
            values.text),
     Option("headersFormat", "both, map, json", "both", _READS,
-           "Which of the columns `headers` and `headers_json` are filled; the other is null.",
+           "Which of the columns `headers` and `headers_json` to fill; the other is null.",
            values.choice("both", "map", "json")),
     # How it is read
     Option("history", "auto, segments, amqp", "auto", (STREAM,),
-           "Where sealed messages are read: from the broker's segment files where they can be opened (`auto`), from these "
-           "only (`segments`), or never (`amqp`).", values.choice("auto", "segments", "amqp")),
+           "Where to read sealed messages: from the broker's segment files if they can be opened (`auto`), only from "
+           "them (`segments`), or never (`amqp`).", values.choice("auto", "segments", "amqp")),
     Option("storageOptionsFile", "path", None, (STREAM,),
-           "A file in TOML, or JSON where it is called so, with what the file system of the segments' URL is told besides, "
-           "such as credentials; each process that reads them reads it. Left out, that comes from its environment.",
-           values.text),
+           "TOML file (JSON if its name ends with `.json`) with options for the file system of the segments' URL, such "
+           "as credentials. Every process that reads segments reads it. By default the options come from the "
+           "environment.", values.text),
     Option("spoolDir", "path", None, (SPOOL,),
-           "The directory in which messages of another broker are kept until they are committed; all workers must see it.",
+           "Directory that stores messages of another broker until they are committed; all workers must see it.",
            values.text),
-    Option("prefetch", "integer", None, _READS, "How many deliveries may be on their way to a task.",
-           values.integer(1, 65535)),
-    Option("arrowBatchRows", "integer", str(BATCH_ROWS), _READS, "Rows of an Arrow batch that goes to Spark, at most.",
-           values.integer(1, 1_000_000)),
+    Option("prefetch", "integer", None, _READS,
+           "Maximum number of deliveries in transit to a task.", values.integer(1, 65535)),
+    Option("arrowBatchRows", "integer", str(BATCH_ROWS), _READS,
+           "Maximum number of rows in an Arrow batch for Spark.", values.integer(1, 1_000_000)),
     # Sinks
-    Option("exchange", "text", None, (SINK,), "The exchange that all rows go to, whatever the column `exchange` says; the "
-           "default exchange is the empty text.", values.anything),
-    Option("routingKey", "text", None, (SINK,), "The routing key of all rows, whatever the column `routing_key` says.",
+    Option("exchange", "text", None, (SINK,),
+           "Exchange for all rows; overrides the column `exchange`. An empty string is the default exchange.",
            values.anything),
+    Option("routingKey", "text", None, (SINK,),
+           "Routing key for all rows; overrides the column `routing_key`.", values.anything),
     Option("guarantee", "exactly-once, at-least-once", None, (SINK,),
-           "`exactly-once` publishes by stages, which needs Leveret; `at-least-once` publishes with confirms to any "
-           "broker. Left out, exactly-once where it is possible.", values.choice("exactly-once", "at-least-once")),
-    Option("sinkName", "text", None, (SINK,), "Tells the sinks of one query apart.", values.text),
+           "`exactly-once` uses sink transactions and needs Leveret; `at-least-once` publishes with confirms to any "
+           "broker. The default is exactly-once if it is possible.", values.choice("exactly-once", "at-least-once")),
+    Option("sinkName", "text", None, (SINK,), "Distinguishes the sinks of one query.", values.text),
     Option("txnAppId", "text", None, (SINK,),
-           "For batch writes and `foreachBatch`: who writes. With `txnVersion` it makes a write that is repeated count "
-           "once.", values.text),
-    Option("txnVersion", "integer", None, (SINK,), "The number of the write; each is greater than the one before.",
-           values.integer(0)),
-    Option("maxInFlight", "integer", "1000", (SINK,), "Publishes of a task that may wait for their confirms.",
-           values.integer(1, 1_000_000)),
-    Option("maxRate", "messages a second", None, (SINK,), "The most that a task of a write publishes; as many tasks run as "
-           "the DataFrame has partitions.", values.rate),
+           "For batch writes and `foreachBatch`: name of the writer. Together with `txnVersion` it makes a repeated "
+           "write take effect once.", values.text),
+    Option("txnVersion", "integer", None, (SINK,),
+           "Number of the write; each is greater than the one before.", values.integer(0)),
+    Option("maxInFlight", "integer", "1000", (SINK,),
+           "Maximum number of unconfirmed publishes per task.", values.integer(1, 1_000_000)),
+    Option("maxRate", "messages a second", None, (SINK,),
+           "Maximum publish rate per task; a write has as many tasks as the DataFrame has partitions.", values.rate),
     Option("maxMessageBytes", "octets", "128m", (SINK,),
-           "Octets of a body that the broker takes; rows with larger ones go where `onError` says.", values.size),
+           "Maximum body size that the broker accepts, in bytes; `onError` applies to larger rows.", values.size),
     Option("onUnroutable", "fail, drop, dead-letter", "fail", (SINK,),
-           "What becomes of a row that no queue takes. Dropped ones are counted.",
+           "What to do with a row that no queue takes. Dropped rows are counted.",
            values.choice("fail", "drop", "dead-letter")),
     Option("onError", "fail, drop, dead-letter", "fail", (SINK,),
-           "What becomes of a row that cannot be published. Dropped ones are counted.",
+           "What to do with a row that cannot be published. Dropped rows are counted.",
            values.choice("fail", "drop", "dead-letter")),
-    Option("deadLetterExchange", "text", None, (SINK,), "Where `dead-letter` sends to; the default exchange is the empty "
-           "text, with which `deadLetterRoutingKey` is a queue.", values.anything),
-    Option("deadLetterRoutingKey", "text", None, (SINK,), "The routing key of dead letters; left out, the row's own.",
-           values.text),
+    Option("deadLetterExchange", "text", None, (SINK,),
+           "Exchange for `dead-letter`. An empty string is the default exchange, for which `deadLetterRoutingKey` names "
+           "a queue.", values.anything),
+    Option("deadLetterRoutingKey", "text", None, (SINK,),
+           "Routing key of dead letters. The default is the row's own.", values.text),
 )
 
 BY_NAME: Final = {option.name.lower(): option for option in OPTIONS}
