@@ -55,6 +55,8 @@ LOST_LINGER: Final = 0.25
 # Queues that the messages of all connections together may reach in one turn; then each connection gets on by a message
 # a turn, so that a flood does not keep others waiting.
 MAX_WORK: Final = 10_000
+# Of parsing what was read at once, in the same units.
+MAX_PARSED: Final = 8000
 # Seconds until it is looked whether a publisher that is held back may go on with what was read already.
 HELD_AGAIN: Final = 0.02
 # Octets that may wait for the disk before publishers are not read any more.
@@ -107,6 +109,7 @@ class Connection(VhostSession):
         self.engine = Engine(SERVER, version, frame_max=settings.frame_max, channel_max=settings.channel_max,
                              heartbeat=settings.heartbeat, max_body_size=settings.max_message_size,
                              spool_threshold=settings.spool_threshold, strict_framing=settings.strict)
+        self.engine.max_cost = MAX_PARSED
         self.vhost = None
         self.vhost_name = ""
         self.qos_spec = settings.qos_spec
@@ -191,11 +194,18 @@ class Connection(VhostSession):
         self.broker.inputs += 1
         self.operation = ""
         self.services.served.append(self.number)
-        commands = self.engine.receive(data)
-        if self.rest:
+        waits = bool(self.rest) or self.engine.more
+        commands = self._parse(data)
+        if waits:
             self.rest.extend(commands)
         else:
             self._perform_all(commands)
+
+    def _parse(self, data: bytes) -> list[Command]:
+        """The commands in the data, or as many of them as one turn may parse."""
+        commands = self.engine.receive(data)
+        self.broker.work += self.engine.cost
+        return commands
 
     def _perform_all(self, commands: list[Command]) -> None:
         """Carry out what came, or as much of it as one turn may do."""
@@ -207,14 +217,15 @@ class Connection(VhostSession):
             number = command.channel
             channel = channels.get(number)
             if channel is None:
+                broker.work += METHOD_WORK
                 self._control(command)
             elif channel.stalled:
                 self._hold(channel, command)
             else:
                 self.perform(channel, command)
-                if broker.work > MAX_WORK:
-                    break
-        if done < len(commands):
+            if broker.work > MAX_WORK:
+                break
+        if done < len(commands) or self.engine.more:
             self.rest = commands[done:]
             self.hold_back("turn")
             self.peer.call_soon(self._go_on)
@@ -243,8 +254,10 @@ class Connection(VhostSession):
         commands = self.rest
         self.rest = []
         if not self.lost:
+            if not commands and self.engine.more:
+                commands = self._parse(b"")
             self._perform_all(commands)
-            if not self.rest:
+            if not self.rest and not self.engine.more:
                 self.release_input("turn")
 
     def _hold(self, channel: Channel, command: Command) -> None:

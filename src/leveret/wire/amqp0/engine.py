@@ -85,6 +85,11 @@ _MEMO_SIZE: Final = 512
 _MEMO_PATIENCE: Final = 8
 _NO_CHANNEL: Final = WireChannel(0)
 
+NO_LIMIT: Final = 1 << 62
+# Units of about 1 µs of a frame that is no publish or acknowledgement; and so many bytes of it, as a power of two, are one.
+FRAME_COST: Final = 2
+SIZE_SHIFT: Final = 4
+
 
 class Memo:
     """The last publish, by its octets. A publisher's next message has the same address as often as not, and the same
@@ -131,13 +136,15 @@ class Engine(Machine):
     spool_threshold octets; the body of a publish that is larger is handed on as it comes
     dialect         of field tables; RabbitMQ's for 0-9-1 and Qpid's for 0-9 unless given
     strict_framing  a frame of an unknown type, or with a wrong end, is an error at socket scope, not of the connection
+    max_cost        units of about 1 µs after which `receive` leaves what follows to the next call; cost: those of the last
+                    call; more: it has left something
     received_any    set by every octet that comes, for whoever watches heartbeats and clears it
     state           of the connection, one of `states`
     lost            the boundaries of the frames are lost: nothing that comes can be understood, no close-ok either
     """
 
     __slots__ = ("_ack_key", "_content_key", "_gathered", "_has_tickets", "_memo", "_nack_key", "_needed",
-                 "_reject_key", "_rest", "received_any")
+                 "_reject_key", "_rest", "cost", "max_cost", "more", "received_any")
 
     def __init__(self, role: int, version: Version, *, frame_max: int = 131072, channel_max: int = 2047,
                  heartbeat: int = 60, max_body_size: int = 134217728, spool_threshold: int = 1 << 20,
@@ -145,6 +152,9 @@ class Engine(Machine):
         super().__init__(role, version, frame_max, channel_max, heartbeat, max_body_size, spool_threshold, dialect,
                          strict_framing)
         self.received_any = False
+        self.max_cost = NO_LIMIT
+        self.cost = 0
+        self.more = False
         # A frame that has come in part: kept as it is, or gathered when it takes more than one more piece.
         self._rest = b""
         self._gathered = bytearray()
@@ -170,11 +180,17 @@ class Engine(Machine):
             or any(channel.stage in (assembly.HEADER, assembly.BODY) for channel in self._channels.values()))
 
     def receive(self, data: bytes) -> list[Command]:
-        """The commands that `data` completes, in order. Never raises on what came from the peer."""
+        """The commands that `data` completes, in order. Never raises on what came from the peer.
+
+        Where that takes more than `max_cost`, `more` is set, and the next call, with or without data, goes on.
+        """
         out: list[Command] = []
-        if not data:
+        self.cost = 0
+        if data:
+            self.received_any = True
+        elif not self.more:
             return out
-        self.received_any = True
+        self.more = False
         if self._rest:
             if len(self._rest) + len(data) < self._needed:
                 self._gathered = bytearray(self._rest)
@@ -212,6 +228,7 @@ class Engine(Machine):
         if memo.patience <= 0:
             memo.patience = 1
         follow = memo.frame_size > 0
+        max_cost = self.max_cost
         channel: WireChannel | None
         frame_type: int
         number: int
@@ -257,6 +274,10 @@ class Engine(Machine):
                     self._frame_received(frame_type, number, self._channels.get(number), data, start, end, out)
                     limit = self._limit
                     channels = self._hot
+                    self.cost += FRAME_COST if frame_type == FRAME_BODY else FRAME_COST + (size >> SIZE_SHIFT)
+                    if self.cost > max_cost:
+                        self.more = octets - pos >= 8
+                        break
                     continue
                 if key != content_key:
                     pos = end + 1
@@ -273,6 +294,10 @@ class Engine(Machine):
                     else:
                         self._frame_received(frame_type, number, channel, data, start, end, out)
                         limit = self._limit
+                        self.cost += FRAME_COST + (size >> SIZE_SHIFT)
+                        if self.cost > max_cost:
+                            self.more = octets - pos >= 8
+                            break
                     continue
                 # basic.publish at a server, basic.deliver at a client. Exchange and routing key are what lies between
                 # the ticket and the bits, or behind the tags.
