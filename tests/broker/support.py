@@ -97,7 +97,7 @@ class HeldLog(MemoryLog):
         return self._dirty or self.flying is not None
 
     def flush(self) -> None:
-        while self.flying is None and (self._dirty or self._waiters):
+        while self.flying is None and self.completion is None and (self._dirty or self._waiters):
             self.flying = (self.filling, self._waiters, self.changes)
             self.filling += 1
             self._dirty = False

@@ -39,6 +39,8 @@ class Job(Timed):
         super().__init__()
         self.jobs = jobs
         self.listed = False
+        # Others wait for it: it makes each second step.
+        self.urgent = False
 
     def step(self) -> bool:
         """Do a few milliseconds of work; False where there is nothing to do until `resume` is called."""
@@ -155,6 +157,41 @@ class Removals(Job):
         return bool(self.pending)
 
 
+class Commits(Job):
+    """Transactions that are too large for one turn, one after the other. What one of them writes in several turns is one
+    commit of the log, which others wait for: so each second step is made here."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        super().__init__(jobs)
+        self.urgent = True
+        self.pending: deque[Sliced] = deque()
+
+    def add(self, pieces: Iterator[int], done: Callable[[], None], failed: Callable[[], None]) -> None:
+        """Write a transaction, then call `done`, or `failed` if that raises an exception."""
+        self.pending.append(Sliced(self.jobs, pieces, done, failed))
+        self.resume()
+
+    def step(self) -> bool:
+        first = self.pending[0]
+        try:
+            ended = not first.step()
+        except Exception:
+            logger.exception("a transaction failed")
+            ended = True
+            first.failed()
+        if ended:
+            self.pending.popleft()
+        return bool(self.pending)
+
+    def complete(self) -> None:
+        """Write the rest of the transaction that has begun, at once: the log is about to be closed."""
+        try:
+            while self.pending and self.pending[0].step():
+                pass
+        except Exception:
+            logger.exception("a transaction failed")
+
+
 class Again(Job):
     """Queues that have handed out, or offered, as much as one turn may, and go on in the next; each has a step of its own.
     A step ends the turn, also for queues and outputs that the turn before had to leave."""
@@ -186,6 +223,7 @@ class Jobs:
         self.ran = ""
         self.call_soon: Callable[[Callable[[], None]], object] | None = None
         self.removals = Removals(self)
+        self.commits = Commits(self)
         self.again = Again(self)
 
     def carry_out(self, pieces: Iterator[int], done: Callable[[], None] | None = None,
@@ -204,7 +242,10 @@ class Jobs:
     def add(self, job: Job) -> None:
         if not job.listed:
             job.listed = True
-            self.waiting.append(job)
+            if job.urgent:
+                self.waiting.insert(1, job)
+            else:
+                self.waiting.append(job)
             self.schedule()
 
     def schedule(self) -> None:

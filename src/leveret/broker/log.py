@@ -153,6 +153,8 @@ class Log:
         self.spool: Spool | None = None
         # Called on the event loop whenever `state` changes.
         self.on_state: Callable[[], None] | None = None
+        # While the batch being filled is held open: what completes it at once.
+        self.completion: Callable[[], None] | None = None
 
     # The life of a log
 
@@ -218,8 +220,23 @@ class Log:
         return self.pending_bytes > 0
 
     def flush(self) -> None:
-        """End the turn: start a commit unless one is running or nothing is pending."""
+        """End the turn: start a commit unless one is running, nothing is pending, or the batch is held open."""
         raise NotImplementedError
+
+    def begin_batch(self, complete: Callable[[], None]) -> None:
+        """Keep the batch being filled open: what is added until `end_batch`, in several turns, is one commit. One at a time
+        holds it. A log that is closed before calls `complete`, which adds the rest and ends the batch."""
+        self.completion = complete
+
+    def end_batch(self) -> None:
+        """The batch that was held open is complete."""
+        self.completion = None
+
+    def complete_batch(self) -> None:
+        """Have a batch that is held open completed."""
+        completion = self.completion
+        if completion is not None:
+            completion()
 
     # Paging
 

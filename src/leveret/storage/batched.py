@@ -197,7 +197,7 @@ class BatchedLog(Log):
         return bool(self._waiters)
 
     def flush(self) -> None:
-        if self._flying is not None or not self._started:
+        if self._flying is not None or not self._started or self.completion is not None:
             return
         while self.pending():
             if self.state == FAILED:

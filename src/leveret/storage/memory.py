@@ -112,7 +112,7 @@ class MemoryLog(Log):
         self._waiters.append(waiter)
 
     def flush(self) -> None:
-        while self._dirty or self._waiters:
+        while (self._dirty or self._waiters) and self.completion is None:
             batch = self.filling
             self.filling = batch + 1
             self._dirty = False

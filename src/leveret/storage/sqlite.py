@@ -115,6 +115,7 @@ class SqliteLog(BatchedLog):
 
         Raises `StorageFailed` where that was not possible; the store is released all the same.
         """
+        self.complete_batch()
         try:
             self._end()
         finally:

@@ -30,6 +30,20 @@ CHUNK_BYTES: Final = 1 << 20
 SEQ: Final = attrgetter("seq")
 
 
+def _merge(group: deque[Entry], entries: list[Entry]) -> int:
+    """Merge sorted entries into sorted ones. Returns how many of these were moved."""
+    if not entries:
+        return 0
+    first = entries[0].seq
+    moved: list[Entry] = []
+    while group and group[len(group) - 1].seq > first:
+        moved.append(group.pop())
+    if moved:
+        entries = sorted([*reversed(moved), *entries], key=SEQ)
+    group.extend(entries)
+    return len(moved)
+
+
 class Chunk:
     """Positions of consecutive entries: sequence numbers, row ids, slots and body sizes in parallel arrays.
 
@@ -150,6 +164,26 @@ class Backlog:
                 head.append(entry)
             return
         head.insert(bisect_left(head, seq, key=SEQ), entry)
+
+    def merge(self, entries: list[Entry]) -> int:
+        """Put several entries to their places by sequence number, in which order they come. Returns how many that are there
+        already had to be moved for it."""
+        head = self.head
+        young = self.young
+        self.passed = 0
+        self.no_streams = min(self.no_streams, entries[0].seq)
+        last = head[len(head) - 1].seq if head else 0
+        # Behind the head, where the chunks (if any) follow: only what came after the chunks goes to `young`.
+        chunked = self.chunks[len(self.chunks) - 1].seqs[-1] if self.chunks else 0
+        if young is None:
+            return _merge(head, entries)
+        count = 0
+        for entry in entries:
+            seq = entry.seq
+            if seq > last and seq > chunked:
+                break
+            count += 1
+        return _merge(head, entries[:count]) + _merge(young, entries[count:])
 
     def take_of(self, kind: int) -> Entry | None:
         """Take the first entry whose message is for a content class of 0-9, None where it is not in memory: then it is the

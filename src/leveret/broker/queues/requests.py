@@ -49,6 +49,10 @@ class RequestQueue(Queue):
         """A request that was published in a transaction."""
         self.push(entry.message)
 
+    def insert_many(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            self.insert_new(entry)
+
     def can_deliver_now(self, message: Message) -> bool:
         return True
 

@@ -154,6 +154,10 @@ class Stage(Queue):
     def insert_new(self, entry: Entry) -> None:
         """It stands here already, and nobody sees it."""
 
+    def insert_many(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            self.insert_new(entry)
+
     def can_deliver_now(self, message: Message) -> bool:
         return True
 

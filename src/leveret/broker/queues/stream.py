@@ -194,6 +194,10 @@ class StreamQueue(Queue):
     def insert_new(self, entry: Entry) -> None:
         """What was prepared shows itself."""
 
+    def insert_many(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            self.insert_new(entry)
+
     def show(self, batch: int) -> None:
         """What was appended up to this batch is on disk."""
         pending = self.pending

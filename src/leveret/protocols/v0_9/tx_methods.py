@@ -13,13 +13,9 @@ from leveret.protocols.v0_9_1.channel import Channel
 def rollback(channel: Channel) -> None:
     """tx.rollback. Qpid's clients reject everything that they have before it, to get it again: the rejection does not
     count, so that it may come back to this channel, but the client has forgotten it all the same."""
-    given_back = sorted([(tag, entry) for tag, entry, outcome in channel.tx_settlements if outcome == REQUEUE])
+    given_back = sorted([tag for tag, _, outcome in channel.tx_settlements if outcome == REQUEUE])
     tx_methods.rollback(channel)
-    for tag, entry in reversed(given_back):
-        del channel.unacked[tag]
-        channel.uncount(tag, entry)
-        entry.queue.requeue(entry)
-    channel.wake()
+    channel.carry_out(channel.requeuing_tags(given_back), channel.wake)
 
 
 HANDLERS: Final[dict[str, Callable[..., None]]] = {**tx_methods.HANDLERS, "tx.rollback": rollback}

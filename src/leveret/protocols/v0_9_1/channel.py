@@ -17,7 +17,7 @@ from leveret.broker.consumer import Consumer, Holder, Scope
 from leveret.broker.errors import ContentTooLarge, NotImplementedByBroker, PreconditionFailed
 from leveret.broker.jobs import logged
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, Entry, Message
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.base import Queue, freeze, thaw
 from leveret.broker.routing import Route, check_keys
 from leveret.broker.transactions import ACCEPT, REJECT, REQUEUE
 from leveret.broker.vhost import Vhost
@@ -130,6 +130,8 @@ class Channel(Holder):
         self.tx_publishes: list[PendingPublish] = []
         self.tx_settlements: list[tuple[int, Entry, int]] = []
         self.tx_size = 0
+        # A large transaction is being committed: what it settles is settled by that, whatever becomes of the channel.
+        self.committing = False
         # Work in steps that is not done yet; further commands wait for it.
         self.unfinished: Iterator[int] | None = None
         # Order of replies
@@ -618,7 +620,7 @@ class Channel(Holder):
         frozen: dict[Queue, None] = {}
         settlements = self.tx_settlements
         try:
-            while settlements:
+            while settlements and not self.committing:
                 entry = settlements.pop()[1]
                 freeze(entry.queue, frozen)
                 entry.queue.requeue(entry)
@@ -751,15 +753,3 @@ class Channel(Holder):
         while backlog and not self.stalled and not self.closing and not self.abandoned:
             self.connection.perform(self, backlog.popleft())
         self.connection.after_backlog()
-
-
-def freeze(queue: Queue, frozen: dict[Queue, None]) -> None:
-    """Have a queue hand out nothing until `thaw`: its order is right again only then."""
-    if queue not in frozen:
-        frozen[queue] = None
-        queue.freeze()
-
-
-def thaw(frozen: dict[Queue, None]) -> None:
-    for queue in frozen:
-        queue.thaw()

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
-from leveret.broker.errors import PreconditionFailed
+from leveret.broker.errors import BrokerError, PreconditionFailed
+from leveret.broker.jobs import logged
 from leveret.broker.message import AT_ONCE
-from leveret.broker.queues.base import Queue
-from leveret.broker.transactions import REQUEUE, Transaction
+from leveret.broker.queues.base import Queue, freeze
+from leveret.broker.transactions import LARGE, REQUEUE, Transaction
 from leveret.protocols.v0_9_1.channel import Channel, PendingPublish
+from leveret.protocols.v0_9_1.reply_codes import CODES
+
+# Class and method id of tx.commit.
+COMMIT: Final = (90, 20)
 
 
 def select(channel: Channel) -> None:
@@ -23,6 +28,11 @@ def select(channel: Channel) -> None:
 def commit(channel: Channel) -> None:
     """tx.commit: answered when everything durable in it is on disk."""
     _check(channel, "commit")
+    if len(channel.tx_publishes) + len(channel.tx_settlements) > LARGE:
+        channel.stall()
+        large = _LargeCommit(channel)
+        channel.broker.jobs.commits.add(large.pieces(), large.written, large.failed)
+        return
     transaction = Transaction(channel.log)
     for pending in channel.tx_publishes:
         transaction.publish(pending.message, queues_of(channel, pending))
@@ -46,6 +56,75 @@ def queues_of(channel: Channel, pending: PendingPublish) -> list[Queue]:
     if pending.flags or not queues:
         return channel.flagged(message, queues, pending.flags)
     return queues
+
+
+class _LargeCommit:
+    """A commit in steps. It is carried out whatever becomes of its channel, which a client may close right behind it."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.transaction = Transaction(channel.log)
+        self.publishes = channel.tx_publishes
+        self.refusal: BrokerError | None = None
+        channel.committing = True
+        channel.tx_publishes = []
+        channel.tx_size = 0
+        channel.transaction_ended(True)
+
+    def pieces(self) -> Iterator[int]:
+        channel = self.channel
+        transaction = self.transaction
+        # What cannot be routed must be found before anything is written.
+        for pending in self.publishes:
+            try:
+                transaction.publish(pending.message, queues_of(channel, pending))
+            except BrokerError as error:
+                self.refusal = error
+                return
+            yield 2
+        settlements = channel.tx_settlements
+        settlements.reverse()
+        transaction.begin(channel.broker.jobs)
+        try:
+            yield from transaction.writing()
+            # They are in the windows of the channel until they are settled.
+            while settlements:
+                tag, entry, outcome = settlements.pop()
+                channel.uncount(tag, entry)
+                if outcome == REQUEUE:
+                    if channel.keeps_away():
+                        entry.queue.refuse(entry, channel.scope)
+                    freeze(entry.queue, transaction.frozen)
+                transaction.write_settlement(entry, outcome)
+                yield 2
+        finally:
+            transaction.end()
+
+    def failed(self) -> None:
+        self._roll_back()
+        self.channel.fail()
+
+    def _roll_back(self) -> None:
+        """What is not settled is the channel's again, which gives it back when it closes, or has done so."""
+        channel = self.channel
+        channel.committing = False
+        if channel.closing:
+            channel.broker.jobs.carry_out(logged(channel.requeuing_all()))
+
+    def written(self) -> None:
+        channel = self.channel
+        refusal = self.refusal
+        if refusal is None:
+            channel.committing = False
+            self.transaction.finish(_Commit(channel).done, channel.fail)
+            return
+        self._roll_back()
+        if not channel.closing and not channel.abandoned:
+            connection = channel.connection
+            if refusal.closes_connection:
+                connection.close(CODES[refusal.condition], str(refusal), *COMMIT)
+            else:
+                connection.refuse(channel, CODES[refusal.condition], str(refusal), *COMMIT)
 
 
 class _Commit:
