@@ -39,11 +39,6 @@ slow_turn = 0
 
 [amqp]
 channel_max = 65535
-
-[amqp10]
-sessions = 1024
-links = 65536
-connection_links = 65536
 """
 MANY = 1 << 30
 T = TypeVar("T", bound=Performative)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 
 from bench.turn_lab import Client, Lab
 from bench.turn_operations import operation
@@ -192,7 +193,7 @@ def delete_bound_queue(lab: Lab, count: int) -> Callable[[], None]:
 @operation
 def fanout(lab: Lab, count: int) -> Callable[[], None]:
     client = new_client(lab)
-    for number in range(min(count, 50_000)):
+    for number in range(min(count, 10_000)):
         client.send(1, "queue.declare", queue=f"q{number}", no_wait=True)
         client.send(1, "queue.bind", queue=f"q{number}", exchange="amq.fanout", no_wait=True)
     client.sync()
@@ -455,6 +456,21 @@ def refused_during_a_commit(lab: Lab, count: int) -> Callable[[], None]:
     return act
 
 
+@operation
+def dead_letter_fanout(lab: Lab, count: int) -> Callable[[], None]:
+    """A dead letter to as many queues as a message may go to."""
+    client = new_client(lab)
+    for number in range(min(count, 10_000)):
+        client.send(1, "queue.declare", queue=f"d{number}", no_wait=True)
+        client.send(1, "queue.bind", queue=f"d{number}", exchange="amq.fanout", no_wait=True)
+    client.declare("q", arguments={"x-dead-letter-exchange": "amq.fanout", "x-max-length": 0})
+
+    def act() -> None:
+        client.publish("q")
+        client.sync()
+    return act
+
+
 # Priorities of messages and of consumers
 
 
@@ -580,7 +596,50 @@ def fanout_durable(lab: Lab, count: int) -> Callable[[], None]:
     return act
 
 
+@operation
+def browsers(lab: Lab, count: int) -> Callable[[], None]:
+    """Many consumers that look through a queue without taking anything."""
+    client = deep(lab, min(count, 20_000))
+    channels = [new_client(lab) for _ in range(50)]
+
+    def act() -> None:
+        for channel in channels:
+            for number in range(40):
+                channel.send(1, "basic.consume", queue="q", consumer_tag=str(number), no_ack=True, no_wait=True,
+                             arguments={"x-browse": True})
+            channel.flush()
+        for channel in channels:
+            channel.wait_delivered(min(count, 20_000))
+        client.publish("q")
+        client.sync()
+    return act
+
+
 # Reading
+
+
+@operation
+def many_decimals(lab: Lab, count: int) -> Callable[[], None]:
+    """Frames full of the values that take longest to parse."""
+    client = new_client(lab)
+    arguments = {"x": [Decimal("0.05")] * 21_000}
+
+    def act() -> None:
+        for number in range(10):
+            client.send(1, "queue.declare", queue=f"w{number}", arguments=arguments, no_wait=True)
+        client.sync()
+    return act
+
+
+@operation
+def open_channels(lab: Lab, count: int) -> Callable[[], None]:
+    client = lab.connect()
+
+    def act() -> None:
+        for number in range(1, min(count, 65_000) + 1):
+            client.send(number, "channel.open")
+        client.call(1, "queue.declare", "queue.declare-ok", queue="q")
+    return act
 
 
 @operation
@@ -624,7 +683,7 @@ def many_empty_acks(lab: Lab, count: int) -> Callable[[], None]:
 def exchange_chain(lab: Lab, count: int) -> Callable[[], None]:
     """Keys that were never seen, at an exchange from which many others are reached."""
     client = new_client(lab)
-    many = min(count, 20_000)
+    many = min(count, 9000)
     for number in range(many + 1):
         client.send(1, "exchange.declare", exchange=f"x{number}", type="fanout", no_wait=True)
     for number in range(many):

@@ -23,7 +23,10 @@ from leveret.wire.amqp1.messaging import (
 from leveret.wire.amqp1.transport import Attach, Close, Detach, Disposition, End, Flow, Transfer
 from leveret.wire.amqp1.values import Described, Symbol
 
+# What one connection may have by default: unsettled deliveries, links of a session, and of all sessions.
 UNSETTLED = 65_000
+SESSION_LINKS = 1024
+LINKS = 4096
 SELECTOR = Symbol("apache.org:selector-filter:string")
 
 
@@ -93,15 +96,26 @@ def close_unsettled_10(lab: Lab, count: int) -> Callable[[], None]:
     return act
 
 
-def _dynamic_nodes(lab: Lab, count: int) -> Client10:
+def attach_links(lab: Lab, count: int, source: Source) -> Client10:
+    """A connection with as many links as it may have, over as many sessions as that takes."""
     client = lab.connect10()
-    client.begin()
-    properties = {Symbol("lifetime-policy"): DeleteOnClose()}
-    for number in range(min(count, 60_000)):
-        client.send(Attach(f"d{number}", number, True, source=Source(dynamic=True, dynamic_node_properties=properties),
-                           target=Target("t")))
-    client.sync()
+    many = min(count, LINKS)
+    for channel in range((many + SESSION_LINKS - 1) // SESSION_LINKS):
+        client.begin(channel)
+        for number in range(min(SESSION_LINKS, many - channel * SESSION_LINKS)):
+            client.send(Attach(f"l{channel}-{number}", number, True, source=source, target=Target("t"), channel=channel))
+        client.sync(channel)
     return client
+
+
+def _dynamic_nodes(lab: Lab, count: int) -> Client10:
+    return attach_links(lab, count, Source(dynamic=True, dynamic_node_properties={
+        Symbol("lifetime-policy"): DeleteOnClose()}))
+
+
+def _links(lab: Lab, count: int) -> Client10:
+    deep(lab, 0)
+    return attach_links(lab, count, Source("/queues/q"))
 
 
 @operation
@@ -119,22 +133,9 @@ def drop_dynamic_nodes(lab: Lab, count: int) -> Callable[[], None]:
     return _dynamic_nodes(lab, count).drop
 
 
-def attach_links(lab: Lab, count: int, sessions: int) -> Client10:
-    deep(lab, 0)
-    client = lab.connect10()
-    each = min(count, 60_000) // sessions
-    for channel in range(sessions):
-        client.begin(channel)
-        for number in range(each):
-            client.send(Attach(f"l{channel}-{number}", number, True, source=Source("/queues/q"), target=Target("t"),
-                               channel=channel))
-    client.sync()
-    return client
-
-
 @operation
 def end_session_links(lab: Lab, count: int) -> Callable[[], None]:
-    client = attach_links(lab, count, 1)
+    client = _links(lab, count)
 
     def act() -> None:
         client.send(End())
@@ -144,7 +145,7 @@ def end_session_links(lab: Lab, count: int) -> Callable[[], None]:
 
 @operation
 def close_sessions_10(lab: Lab, count: int) -> Callable[[], None]:
-    client = attach_links(lab, count, 500)
+    client = _links(lab, count)
 
     def act() -> None:
         client.send(Close())
@@ -154,7 +155,7 @@ def close_sessions_10(lab: Lab, count: int) -> Callable[[], None]:
 
 @operation
 def drop_links(lab: Lab, count: int) -> Callable[[], None]:
-    return attach_links(lab, count, 10).drop
+    return _links(lab, count).drop
 
 
 @operation
@@ -162,13 +163,18 @@ def filtered_consumers(lab: Lab, count: int) -> Callable[[], None]:
     """One message for a queue with many receivers, none of whose filters takes it."""
     publisher = new_client(lab)
     publisher.declare("q")
+    many = min(count, 40 * SESSION_LINKS)
     client = lab.connect10()
     client.begin()
-    many = min(count, 40_000)
     for number in range(many):
+        if number and number % SESSION_LINKS == 0:
+            client.sync()
+            client = lab.connect10()
+            client.begin()
+        handle = number % SESSION_LINKS
         wanted = {Symbol("s"): Described(SELECTOR, f"color = 'c{number}'")}
-        client.send(Attach(f"f{number}", number, True, source=Source("/queues/q", filter=wanted), target=Target("t")))
-        client.send(Flow(1 << 30, 0, 1 << 30, 0, number, 0, 10))
+        client.send(Attach(f"f{number}", handle, True, source=Source("/queues/q", filter=wanted), target=Target("t")))
+        client.send(Flow(1 << 30, 0, 1 << 30, 0, handle, 0, 10))
     client.sync()
 
     def act() -> None:
@@ -258,7 +264,7 @@ def node_list_bindings(lab: Lab, count: int) -> Callable[[], None]:
     client = new_client(lab)
     client.declare("q")
     client.call(1, "exchange.declare", "exchange.declare-ok", exchange="x", type="headers")
-    for number in range(min(count, 50_000)):
+    for number in range(min(count, 1000)):
         client.send(1, "queue.bind", queue="q", exchange="x", routing_key="", no_wait=True, arguments={"n": number})
     client.sync()
     node = _node(lab)
@@ -270,7 +276,7 @@ def node_unbind(lab: Lab, count: int) -> Callable[[], None]:
     client = new_client(lab)
     client.declare("q")
     client.call(1, "exchange.declare", "exchange.declare-ok", exchange="x", type="headers")
-    for number in range(min(count, 100_000)):
+    for number in range(min(count, 5000)):
         client.send(1, "queue.bind", queue="q", exchange="x", routing_key="", no_wait=True, arguments={"n": number})
     client.sync()
     node = _node(lab)

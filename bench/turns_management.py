@@ -9,8 +9,9 @@ from typing import Any
 from bench.turn_lab import Client, Lab
 from bench.turn_operations import operation
 from bench.turns_amqp091 import deep, new_client
-from bench.turns_amqp10 import attach_links
+from bench.turns_amqp10 import LINKS, attach_links
 from leveret.wire.amqp0.commands import Deliver
+from leveret.wire.amqp1.messaging import Source
 
 REPLY_TO = "amq.rabbitmq.reply-to"
 
@@ -102,7 +103,9 @@ def list_channels(lab: Lab, count: int) -> Callable[[], None]:
 
 @operation
 def list_links(lab: Lab, count: int) -> Callable[[], None]:
-    attach_links(lab, count, 10)
+    deep(lab, 0)
+    for _ in range(max(1, min(count // LINKS, 10))):
+        attach_links(lab, LINKS, Source("/queues/q"))
     return _listing(lab, "links.list")
 
 

@@ -239,3 +239,18 @@ def test_delayed_entries_leave_memory_over_several_turns(world: World) -> None:
     assert len(queue.delays.recent) == 10
     assert queue.delays.page()
     assert not queue.delays.recent
+
+
+def test_browsers_get_what_there_is_over_several_turns(world: World) -> None:
+    queue = world.queue()
+    world.push(queue, *(["m"] * (STEP_WORK // 2)))
+    takers = [Taker(queue, no_ack=True, join=False) for _ in range(6)]
+    for taker in takers:
+        taker.seen = {}
+        taker.apart = True
+        queue.add_consumer(taker)
+    world.broker.end_turn()
+    assert 0 < sum(len(taker.taken) for taker in takers) <= STEP_WORK + 1
+    world.run()
+    assert [len(taker.taken) for taker in takers] == [STEP_WORK // 2] * 6
+    assert queue.ready_count == STEP_WORK // 2

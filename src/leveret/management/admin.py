@@ -128,6 +128,10 @@ class Admin:
             await self._on_disk(self._commit())
         return await result if isinstance(result, Awaitable) else result
 
+    async def stored(self) -> None:
+        """Wait until everything that was done so far is on disk."""
+        await self._on_disk(self._commit())
+
     def _commit(self) -> _Done:
         """End the turn; what is done once it is on disk."""
         committed = _Done(asyncio.get_running_loop())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from leveret.management.admin import Admin
 
 HASH: Final = "x-consistent-hash"
+# Partitions that are declared in one turn of the event loop.
+PARTITIONS_A_TURN: Final = 100
 
 
 class Offset(NamedInVhost, kw_only=True):
@@ -134,19 +137,24 @@ def partitions(vhost: Vhost, name: str) -> list[StreamQueue]:
     return [queue for queue in found if isinstance(queue, StreamQueue)]
 
 
-def add_super(admin: Admin, arguments: AddSuper) -> Item:
+async def add_super(admin: Admin, arguments: AddSuper) -> Item:
     """A stream in partitions: an exchange of the name that spreads messages over streams by their routing keys. What is
-    there already must be the same; more partitions may be added."""
+    there already must be the same; more partitions may be added. Other clients are served between them."""
     vhost = admin.vhost(arguments.vhost)
     name = arguments.name
     vhost.declare_exchange(name, HASH, durable=True)
     wanted = {**arguments.arguments, "x-queue-type": "stream"}
     names = [f"{name}-{number}" for number in range(arguments.partitions)]
     bound = {stream.name for stream in partitions(vhost, name)}
-    for partition in names:
-        queue = vhost.declare_queue(partition, None, durable=True, arguments=wanted)
-        if partition not in bound:
-            vhost.bind(queue, name, "1", {})
+    try:
+        for number, partition in enumerate(names):
+            if number % PARTITIONS_A_TURN == PARTITIONS_A_TURN - 1:
+                await asyncio.sleep(0)
+            queue = vhost.declare_queue(partition, None, durable=True, arguments=wanted)
+            if partition not in bound:
+                vhost.bind(queue, name, "1", {})
+    finally:
+        await admin.stored()
     return {"name": name, "partitions": names}
 
 

@@ -99,6 +99,8 @@ class Queue:
         self.active_consumer: Consumer | None = None
         self.selective_consumers = 0
         self.browsers: dict[Consumer, browsing.Browser] = {}
+        # Units of work of the broker's turn beyond which they get nothing.
+        self.browse_until = 0
         self.ring: deque[Consumer] = deque()
         self.rings: dict[int, rings.Ring] = {}
         # The negated priorities of the rings in which somebody may stand, as a heap.

@@ -16,6 +16,7 @@ from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import Entry
 from leveret.broker.queues import expiry, paging
 from leveret.broker.queues.backlog import SEQ, Backlog, Chunk
@@ -115,8 +116,15 @@ def came_late(queue: Queue, entry: Entry) -> None:
 
 
 def serve(queue: Queue) -> None:
-    """Give the browsers what they have credit for."""
+    """Give the browsers what they have credit for, or as much of it as one turn may."""
+    broker = queue.broker
+    queue.browse_until = broker.work + STEP_WORK * (1 + broker.inputs)
     for browser in list(queue.browsers.values()):
+        if broker.work > queue.browse_until:
+            break
+        if queue.browsers.pop(browser.consumer, None) is None:
+            continue
+        queue.browsers[browser.consumer] = browser  # the others come first the next time
         for level in queue.all_levels():
             if browser.late and not _give_late(browser, level):
                 break
@@ -128,6 +136,8 @@ def serve(queue: Queue) -> None:
             browser.read.clear()
             _end(browser)
         _hand_out(browser)
+    if broker.work > queue.browse_until:
+        broker.jobs.again.add(queue)
 
 
 def _give(browser: Browser, level: Backlog) -> bool:
@@ -220,7 +230,11 @@ def _give_late(browser: Browser, level: Backlog) -> bool:
 
 
 def _offer(browser: Browser, entry: Entry) -> bool:
-    """Give a copy of an entry, if it is wanted; False where there is no credit for it."""
+    """Give a copy of an entry, if it is wanted; False where there is no credit for it, or no time left in this turn."""
+    broker = browser.queue.broker
+    if broker.work > browser.queue.browse_until:
+        return False
+    broker.work += 1
     consumer = browser.consumer
     message = entry.message
     due = expiry.expires_at(entry)
