@@ -13,6 +13,7 @@ A frame counts that a session was given before the broker closed the connection.
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import logging
 import random
@@ -26,7 +27,6 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
-from leveret.protocols.peer import Peer  # noqa: E402
 from leveret.protocols.session import Session  # noqa: E402
 from leveret.protocols.v0_9.connection import Connection as Connection09  # noqa: E402
 from leveret.protocols.v0_9_1.connection import Connection as Connection091  # noqa: E402
@@ -46,7 +46,7 @@ from leveret.wire.amqp1.security import SaslInit, SaslResponse  # noqa: E402
 from leveret.wire.amqp1.transactions import Coordinator, Declare, Discharge, TransactionalState  # noqa: E402
 from leveret.wire.amqp1.values import Symbol  # noqa: E402
 from tests.conformance.peer1 import message  # noqa: E402
-from tests.protocols.support import Site  # noqa: E402
+from tests.protocols.support import FuzzedPeer, Site  # noqa: E402
 from tests.support import fuzz09  # noqa: E402
 
 PROTOCOLS = ("0-9", "0-9-1", "1.0")
@@ -60,22 +60,16 @@ PIECES = 100
 AMQP_1_0, SASL_1_0 = b"AMQP\x00\x01\x00\x00", b"AMQP\x03\x01\x00\x00"
 
 
-class FuzzPeer(Peer):
-    """The broker's side of a socket. What it writes is looked through for what closes something, and that is opened again.
+class FuzzPeer(FuzzedPeer):
+    """The broker's side of a socket. If the broker closes a channel or a session, the client opens it again.
 
-    closed   the broker closed the connection, or is about to
     answers  what the client sends next
     """
 
     def __init__(self, site: Site, protocol: str) -> None:
-        super().__init__()
-        self.site = site
+        super().__init__(site)
         self.protocol = protocol
         self.answers = b""
-        self.name = "fuzz"
-        self.host = "127.0.0.1"
-        self.local = True
-        self.closed = False
 
     def write(self, data: bytes) -> None:
         if self.protocol == "1.0":
@@ -106,30 +100,6 @@ class FuzzPeer(Peer):
                     output.send(item)
                 self.answers += output.to_send()
             at += max(size, 8)
-
-    def close(self) -> None:
-        self.closed = True
-
-    finish = abort = close
-
-    def pause_reading(self) -> None:
-        pass
-
-    def resume_reading(self) -> None:
-        pass
-
-    def unwritten(self) -> int:
-        return 0
-
-    def call_soon(self, callback: Callable[[], None]) -> None:
-        self.site.posted.append(callback)
-
-    def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
-        """Never: what waits for seconds is not waited for here."""
-
-    def run_blocking(self, function: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        result = function()
-        self.site.posted.append(lambda: done(result))
 
 
 # Pools
@@ -290,6 +260,7 @@ def frames_in(protocol: str, data: bytes) -> int:
 # Logins
 
 
+@functools.cache
 def login(protocol: str) -> list[bytes]:
     """What a correct client sends until its connection and some channels are open."""
     if protocol == "0-9":

@@ -19,6 +19,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,30 +32,42 @@ from tests.faults.power.points import check, take, unrecorded  # noqa: E402
 
 # Points of one recording; more of them want another one.
 PER_RECORDING = 250
+# How long the clients work in each phase of a recording. More messages make the check of a point slower.
+SECONDS = 0.4
 FAILURES = 20
 
 
-def run(name: str, rules: Rules, points: int, seed: int, directory: Path, library: Path, seconds: float,
-        until: float = float("inf")) -> tuple[int, list[str]]:
-    """That many points of a workload, or as many as there is time for: how many were checked, and what was wrong."""
-    done, wrong, part = 0, list[str](), 0
-    while done < points and time.monotonic() < until and len(wrong) < FAILURES:
-        chance = random.Random(f"{seed} {name} {rules} {part}")
-        place = directory / f"{name}-{rules}-{part}"
+def run(name: str, wanted: list[Rules], points: int, seed: int, directory: Path, library: Path,
+        seconds: float = SECONDS, until: float = float("inf")) -> tuple[Counter[Rules], list[str]]:
+    """That many points of a workload under each set of rules, or as many as there is time for.
+
+    Returns:
+        How many points were checked under each set of rules, and what was wrong.
+    """
+    done: Counter[Rules] = Counter()
+    wrong: list[str] = []
+    part = 0
+    while any(done[rules] < points for rules in wanted) and time.monotonic() < until and len(wrong) < FAILURES:
+        chance = random.Random(f"{seed} {name} {part}")
+        place = directory / f"{name}-{part}"
         workload = WORKLOADS[name](chance.randrange(1 << 30))
         taken = take(workload, place, library, chance, 3, seconds)
         wrong += [f"while recording: {text}" for text in taken.wrong]
         missed = unrecorded(taken)
         wrong += [f"{path} was changed by an operation that was not recorded" for path in missed]
-        failed = False
-        for point in check(workload, taken, rules, min(PER_RECORDING, points - done), chance,
-                           place / "points", until):
-            done += 1
-            if point.wrong:
-                failed = True
-                found = "; ".join(point.wrong[:5])
-                wrong.append(f"{name}, {rules}, record {point.record}, {place}/points/point-{point.number}: {found}")
-        if not failed and not missed:
+        failed = bool(missed)
+        for number, rules in enumerate(wanted):
+            # The time that is left is shared by the sets of rules.
+            share = time.monotonic() + (until - time.monotonic()) / (len(wanted) - number)
+            for point in check(workload, taken, rules, min(PER_RECORDING, points - done[rules]), chance,
+                               place / f"points-{rules}", share):
+                done[rules] += 1
+                if point.wrong:
+                    failed = True
+                    found = "; ".join(point.wrong[:5])
+                    wrong.append(f"{name}, {rules}, record {point.record}, {place}/points-{rules}/point-{point.number}:"
+                                 f" {found}")
+        if not failed:
             shutil.rmtree(place)
         part += 1
     return done, wrong
@@ -66,7 +79,7 @@ def main() -> int:
     parser.add_argument("--rules", nargs="+", choices=list(Rules), default=list(Rules), type=Rules)
     parser.add_argument("--points", type=int, default=100, help="of each workload under each set of rules")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
-    parser.add_argument("--seconds", type=float, default=1.0, help="how long the clients work in each phase, about")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="how long the clients work in each phase, about")
     parser.add_argument("--directory", type=Path, help="where the data goes; kept; a temporary one by default")
     given = parser.parse_args()
     directory = given.directory or Path(tempfile.mkdtemp(prefix="leveret-power-"))
@@ -77,13 +90,15 @@ def main() -> int:
     print(f"seed {given.seed}, data in {directory}", flush=True)
     failed = False
     for name in given.workload:
-        for rules in given.rules:
-            begun = time.monotonic()
-            done, wrong = run(name, rules, given.points, given.seed, directory, library, given.seconds)
-            failed = failed or bool(wrong)
-            print(f"{name}, {rules}: {done} points, {len(wrong)} wrong, {time.monotonic() - begun:.0f} s", flush=True)
-            for text in wrong[:FAILURES]:
-                print(f"  {text}")
+        begun = time.monotonic()
+        done, wrong = run(name, given.rules, given.points, given.seed, directory, library, given.seconds)
+        failed = failed or bool(wrong)
+        took = time.monotonic() - begun
+        counts = ", ".join(f"{done[rules]} points under {rules}" for rules in given.rules)
+        print(f"{name}: {counts}, {len(wrong)} wrong, {took:.0f} s, {done.total() / took * 60:.0f} points a minute",
+              flush=True)
+        for text in wrong[:FAILURES]:
+            print(f"  {text}")
     if given.directory is None and not failed:
         shutil.rmtree(directory)
     return 1 if failed else 0

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 from pathlib import Path
 
 import pytest
 
 from tests.faults.crash.disk import Rules
 from tests.faults.crash.power import build_library
+from tests.faults.power import forked
 from tests.faults.power.all import WORKLOADS
+from tests.faults.power.forked import Forks
 from tests.faults.power.points import check, take, unrecorded
 from tests.support.broker import leveret_only
 
@@ -42,3 +46,31 @@ def test_a_disk_that_lies_is_found_out(tmp_path: Path, library: Path) -> None:
     taken = take(workload, tmp_path / "run", library, chance, 1, 0.5)
     points = check(workload, taken, Rules.POSIX, 20, chance, tmp_path / "points", lying=True)
     assert any(point.wrong for point in points)
+
+
+def test_a_check_that_ends_its_process_is_wrong() -> None:
+    def dies() -> list[str]:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return []
+
+    def raises() -> list[str]:
+        raise ValueError("broken")
+
+    forks = Forks(sealing=False)
+    forks.begin({0: list, 1: lambda: ["lost"], 2: raises, 3: dies, 4: list})
+    found = dict(forks.results(1))
+    assert found[0] == [] and found[1] == ["lost"]
+    assert "ValueError: broken" in found[2][0]
+    assert found[3] == ["the check ended its process with status -9 and without a result"]
+    assert 4 not in found
+
+
+def test_a_check_that_does_not_end_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hangs() -> list[str]:
+        while True:
+            signal.pause()
+
+    monkeypatch.setattr(forked, "CHECK_TIMEOUT", 0.05)
+    forks = Forks(sealing=False)
+    forks.begin({0: hangs})
+    assert list(forks.results(1)) == [(0, ["the check has not ended within 0.05 s"])]

@@ -131,6 +131,45 @@ class LinkedPeer(Peer):
         self.site.posted.append(lambda: done(result))
 
 
+class FuzzedPeer(Peer):
+    """The broker's side of a socket in memory, of a client that sends what it likes and never waits.
+
+    closed  the broker closed the connection, or is about to
+    """
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self.site = site
+        self.name = "fuzz"
+        self.host = "127.0.0.1"
+        self.local = True
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+    finish = abort = close
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+    def unwritten(self) -> int:
+        return 0
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.site.posted.append(callback)
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
+        """Never call it: a client that never waits is gone by then."""
+
+    def run_blocking(self, function: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        result = function()
+        self.site.posted.append(lambda: done(result))
+
+
 class Client:
     """A client. `received` has every command that came, but for those that a call has returned."""
 

@@ -182,10 +182,13 @@ class SealerProcess(SegmentStore):
         if process is not None:
             _end(process)
 
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(python_command("leveret.segments.process_main"), stdin=subprocess.PIPE,
+                                stdout=subprocess.PIPE, process_group=0 if os.name == "posix" else None)
+
     def _begin(self) -> subprocess.Popen[bytes] | None:
         try:
-            process = subprocess.Popen(python_command("leveret.segments.process_main"), stdin=subprocess.PIPE,
-                                       stdout=subprocess.PIPE, process_group=0 if os.name == "posix" else None)
+            process = self._spawn()
         except (OSError, subprocess.SubprocessError) as error:
             log.error("the sealer process cannot be started: %s", error)
             return None

@@ -232,6 +232,10 @@ class Machine:
 
     def cut(self, target: Path, rules: Rules, chance: random.Random) -> None:
         """Build in the empty directory `target` what may be left of the machine's directory."""
+        build(target, self.left(rules, chance))
+
+    def left(self, rules: Rules, chance: random.Random) -> dict[str, bytes | None]:
+        """What may be left: content by relative path, None for a directory, parents before what is in them."""
         if rules is Rules.POSIX:
             entries = dict(self.durable)
             for entry in some(self.pending, chance):
@@ -245,21 +249,33 @@ class Machine:
                 if time <= until:
                     _enter(entries, changes)
         made = {self.root}
+        found: dict[str, bytes | None] = {}
         left: dict[int, bytes] = {}
         for path, file in sorted(entries.items(), key=lambda item: item[0]):
             if os.path.dirname(path) not in made:
                 continue  # it is in a directory that is not there
-            place = target / os.path.relpath(path, self.root)
+            name = os.path.relpath(path, self.root)
             if file is DIRECTORY:
-                place.mkdir(mode=0o700)
+                found[name] = None
                 made.add(path)
             elif not path.endswith("-shm"):
                 # The index of a write-ahead log lives in a memory map; after a power cut it is made anew.
                 if id(file) not in left:
                     left[id(file)] = (_left_strictly(file, chance) if rules is Rules.POSIX
                                       else _left_in_order(file, until, chance))
-                place.write_bytes(left[id(file)])
-                place.chmod(0o600)
+                found[name] = left[id(file)]
+        return found
+
+
+def build(target: Path, left: dict[str, bytes | None]) -> None:
+    """Make the files that are left in the empty directory `target`."""
+    for name, content in left.items():
+        place = target / name
+        if content is None:
+            place.mkdir(mode=0o700)
+        else:
+            place.write_bytes(content)
+            place.chmod(0o600)
 
 
 def _resized(file: File) -> bool:

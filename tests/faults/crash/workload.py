@@ -21,10 +21,14 @@ BROKEN = (Closed, OSError, EOFError, asyncio.IncompleteReadError)
 
 
 class Workload:
-    """Queues, publishers and consumers of one run; the queues stay over all its rounds."""
+    """Queues, publishers and consumers of one run; the queues stay over all its rounds.
 
-    def __init__(self, broker: Broker, model: Model, seed: int, prefix: str = "crash") -> None:
+    pause  seconds that a publisher waits at most between two bursts
+    """
+
+    def __init__(self, broker: Broker, model: Model, seed: int, prefix: str = "crash", pause: float = 0.01) -> None:
         self.broker = broker
+        self.pause = pause
         self.model = model
         self.random = random.Random(seed)
         self.prefix = prefix
@@ -151,16 +155,18 @@ class Workload:
             if len(waiting) >= window:
                 moved.clear()
                 await self._or_end(connection, moved)
-            elif self.random.random() < 0.3:
-                await asyncio.sleep(self.random.random() * 0.01)
             else:
-                await asyncio.sleep(0)
+                await self._rest()
             if connection.closed is not None:
                 raise connection.closed
         while waiting:
             moved.clear()
             await self._or_end(connection, moved)
         await connection.close()
+
+    async def _rest(self) -> None:
+        """Between two bursts."""
+        await asyncio.sleep(self.random.random() * self.pause if self.random.random() < 0.3 else 0)
 
     async def _or_end(self, connection: Connection, event: asyncio.Event) -> None:
         """Wait for the event; raises Closed when the connection ends first."""
@@ -188,6 +194,7 @@ class Workload:
                 self.model.ask(transaction)
                 await channel.call(commands.Tx.Commit())
                 self.model.committed(transaction)
+            await self._rest()
         await connection.close()
 
     def _publish_in(self, transaction: Transaction, channel: Channel, number: int, group: Group) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 
 from tests.faults.crash.model import Found, Group, Key, Model, Transaction
@@ -10,6 +11,9 @@ from tests.faults.crash.rounds import read_queues
 from tests.faults.crash.workload import Workload as Clients
 from tests.faults.power.workload import Event, Journal, Survivor, Workload
 from tests.support.broker import Broker, LeveretProcess
+
+# Seconds between two bursts of a publisher at most, of which one is drawn for each recording.
+PAUSES = (0.01, 0.1, 0.3)
 
 
 class JournaledModel(Model):
@@ -103,10 +107,15 @@ class Classic(Workload):
 
     model: JournaledModel | None = None
 
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        # At full speed commits are large, and every point has thousands of messages to read; with pauses commits are small.
+        self.pause = random.Random(seed).choice(PAUSES)
+
     def run(self, process: LeveretProcess, journal: Journal, started: Callable[[], None]) -> list[str]:
         if self.model is None:
             self.model = JournaledModel(journal)
-            self.clients = Clients(process, self.model, self.seed)
+            self.clients = Clients(process, self.model, self.seed, pause=self.pause)
             asyncio.run(self.clients.declare())
             journal("declared")
         else:

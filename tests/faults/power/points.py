@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import hashlib
 import json
 import logging
 import os
@@ -10,14 +12,16 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from leveret import Broker as Embedded
 from leveret.management.control_client import call
 from leveret.node.errors import StartFailed
-from tests.faults.crash.disk import MARK, Machine, Record, Recording, Rules
+from tests.faults.crash.disk import MARK, Machine, Record, Recording, Rules, build
 from tests.faults.crash.power import recorded
+from tests.faults.power.forked import Check, Forks
 from tests.faults.power.workload import Event, Journal, Survivor, Workload
 from tests.support.broker import LeveretProcess
 
@@ -25,6 +29,10 @@ from tests.support.broker import LeveretProcess
 SYNC_US = 2000
 # One point of so many is checked with a broker process of its own.
 PROCESS_EVERY = 50
+# Points that are checked at the same time: a check waits for its clients and its disk for some of the time.
+CHILDREN = (os.cpu_count() or 1) + 1
+# Points that one child checks.
+PER_CHILD = 4
 # How a phase of a recording ends.
 ENDS = ("kill", "kill", "stop")
 
@@ -106,29 +114,79 @@ def check(workload: Workload, taken: Taken, rules: Rules, count: int, chance: ra
           scratch: Path, until: float = float("inf"), lying: bool = False) -> Iterator[Point]:
     """Cut the power at points of a recording, and start a broker on each; until a time of the monotonic clock.
 
+    A point with the same files and events as one before is left out. Each of the others is checked in a child of this
+    process, several at a time.
+
     lying  syncs did nothing, as on a disk that lies about them
     """
     records = list(Recording(taken.log))
     machine = Machine(taken.disk, lying)
     events: list[Event] = []
     done = 0
-    for number, moment in enumerate(moments(records, count, chance)):
-        if time.monotonic() > until:
-            return
-        for record in records[done:moment]:
-            machine.do(record)
-            if record.operation == MARK:
-                events.append(json.loads(record.data))
-        done = max(done, moment)
-        target = scratch / f"point-{number}"
-        target.mkdir(parents=True)
-        machine.cut(target, rules, chance)
-        wrong = start(workload, target, list(events), process=number % PROCESS_EVERY == PROCESS_EVERY - 1)
-        if wrong:
-            (target / "events.json").write_text(json.dumps(events))
-        else:
-            shutil.rmtree(target)
-        yield Point(number, moment, wrong)
+    begun: dict[int, int] = {}
+    batch: dict[int, Check] = {}
+    seen: set[bytes] = set()
+    forks = Forks(workload.sealing)
+    try:
+        for number, moment in enumerate(moments(records, count, chance)):
+            if time.monotonic() > until:
+                break
+            for record in records[done:moment]:
+                machine.do(record)
+                if record.operation == MARK:
+                    events.append(json.loads(record.data))
+            done = max(done, moment)
+            left = machine.left(rules, chance)
+            digest = _digest(left, len(events))
+            if digest in seen:
+                continue
+            first = not seen
+            seen.add(digest)
+            one = partial(_check_point, workload, scratch / f"point-{number}", left, events, len(events),
+                          number % PROCESS_EVERY == PROCESS_EVERY - 1)
+            if first:
+                yield Point(number, moment, one())
+                # Children share what there is by now: a collection must not touch, and so copy, all of it.
+                gc.collect()
+                gc.freeze()
+                continue
+            begun[number] = moment
+            batch[number] = one
+            if len(batch) == PER_CHILD:
+                for ended, wrong in forks.results(CHILDREN):
+                    yield Point(ended, begun.pop(ended), wrong)
+                forks.begin(batch)
+                batch = {}
+        if batch:
+            forks.begin(batch)
+        for ended, wrong in forks.results(1):
+            yield Point(ended, begun.pop(ended), wrong)
+    finally:
+        forks.close()
+        gc.unfreeze()
+
+
+def _digest(left: dict[str, bytes | None], events: int) -> bytes:
+    """What tells apart two points of a recording: the files that are left, and what the clients know."""
+    found = hashlib.blake2b(b"%d" % events, digest_size=16)
+    for name, content in left.items():
+        found.update(f"\0{name}\0{-1 if content is None else len(content)}\0".encode())
+        found.update(content or b"")
+    return found.digest()
+
+
+def _check_point(workload: Workload, target: Path, left: dict[str, bytes | None], events: list[Event],
+                 count: int, process: bool) -> list[str]:
+    """Check one point, at which the clients knew so many of the events; leave its files if something is wrong."""
+    events = events[:count]
+    target.mkdir(parents=True)
+    build(target, left)
+    wrong = start(workload, target, list(events), process)
+    if wrong:
+        (target / "events.json").write_text(json.dumps(events))
+    else:
+        shutil.rmtree(target)
+    return wrong
 
 
 class _Errors(logging.Handler):

@@ -29,6 +29,7 @@ class Streams(Workload):
     """Publishers with confirms to two streams, and to a new one in each phase; a reader remembers what it saw at which
     offset."""
 
+    sealing = True
     config = basic_config() + """
 [streams]
 segment_size = 40000

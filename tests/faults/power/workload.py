@@ -48,6 +48,8 @@ class Workload(ABC):
     """Clients of one kind. What they do follows from the seed as far as timing allows; `check` knows only the events of the
     journal."""
 
+    # Whether the broker seals streams.
+    sealing = False
     config = basic_config()
 
     def __init__(self, seed: int) -> None:

@@ -10,17 +10,14 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from leveret.protocols.peer import Peer
 from leveret.protocols.services import Amqp09Settings
 from leveret.protocols.v0_9.connection import Connection
 from leveret.protocols.v0_9.realms import RIGHTS, Realm, Realms
 from tests.protocols.census import census
-from tests.protocols.support import Site
+from tests.protocols.support import FuzzedPeer, Site
 from tests.support.fuzz09 import Fuzzer
 
 EXAMPLES = int(os.environ.get("LEVERET_FUZZ_EXAMPLES", "80"))
@@ -30,45 +27,15 @@ KINDS = ("Connection", "Channel", "ChannelConsumer", "BasicConsumer", "FileConsu
          "Ticket", "Branch", "DtxSession", "Pace")
 
 
-class Socket(Peer):
+class Socket(FuzzedPeer):
     """The broker's side of a socket; what it writes goes to a fuzzer."""
 
-    def __init__(self, site: Site, fuzzer: Fuzzer) -> None:
-        super().__init__()
-        self.site = site
-        self.fuzzer = fuzzer
-        self.name = "fuzz"
-        self.host = "127.0.0.1"
-        self.local = True
-        self.closed = False
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
         self.written: list[bytes] = []
 
     def write(self, data: bytes) -> None:
         self.written.append(data)
-
-    def close(self) -> None:
-        self.closed = True
-
-    abort = close
-
-    def pause_reading(self) -> None:
-        pass
-
-    def resume_reading(self) -> None:
-        pass
-
-    def unwritten(self) -> int:
-        return 0
-
-    def call_soon(self, callback: Callable[[], None]) -> None:
-        self.site.posted.append(callback)
-
-    def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
-        """Never: what waits for seconds is not waited for here."""
-
-    def run_blocking(self, function: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        result = function()
-        self.site.posted.append(lambda: done(result))
 
 
 class Line:
@@ -77,7 +44,7 @@ class Line:
     def __init__(self, site: Site, seed: int, ids: list[bytes]) -> None:
         self.site = site
         self.fuzzer = Fuzzer(seed, ids)
-        self.socket = Socket(site, self.fuzzer)
+        self.socket = Socket(site)
         self.session = Connection(self.socket, site.services)
         self.run()
         for data in self.fuzzer.start():
