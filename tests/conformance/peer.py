@@ -1,7 +1,7 @@
 """A raw, blocking AMQP 0-9-1 peer: pamqp's codec, a socket, and a deadline on every read.
 
 pamqp shares no code with the broker, so both would have to be wrong in the same way. It refuses to encode what is
-illegal; `method` switches that off, and `frame` builds whatever octets a test wants.
+illegal; `method` switches that off, and `frame` builds whatever bytes a test wants.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Closed(AssertionError):
     """The broker closed the socket."""
 
 
-def octets(kind: int, channel: int, payload: bytes, end: bytes = b"\xce") -> bytes:
+def frame_bytes(kind: int, channel: int, payload: bytes, end: bytes = b"\xce") -> bytes:
     """One frame, legal or not."""
     return struct.pack(">BHI", kind, channel, len(payload)) + payload + end
 
@@ -90,13 +90,13 @@ class Peer:
         self.frame_max = 131072
         self.heartbeats = 0
 
-    # Octets
+    # Bytes
 
-    def send_octets(self, data: bytes) -> None:
+    def send_bytes(self, data: bytes) -> None:
         self.socket.sendall(data)
 
-    def read_octets(self, count: int, deadline: float | None = None) -> bytes:
-        """Exactly so many octets; Closed when the socket ends before."""
+    def read_bytes(self, count: int, deadline: float | None = None) -> bytes:
+        """Exactly so many bytes; Closed when the socket ends before."""
         if deadline is None:
             deadline = time.monotonic() + self.timeout
         while len(self.buffer) < count:
@@ -121,7 +121,7 @@ class Peer:
     def expect_eof(self) -> None:
         """The socket ends, and nothing comes before."""
         try:
-            extra = self.read_octets(1)
+            extra = self.read_bytes(1)
         except Closed:
             return
         raise AssertionError(f"expected the end of the socket, got {(extra + self.buffer)[:200]!r}")
@@ -130,7 +130,7 @@ class Peer:
 
     def send(self, channel: int, *values: frame.FrameTypes) -> None:
         """Frames in one write."""
-        self.send_octets(b"".join(frame.marshal(value, channel) for value in values))
+        self.send_bytes(b"".join(frame.marshal(value, channel) for value in values))
 
     def read(self, channel: int | None = None) -> Any:
         """The next frame on that channel (any channel for None); heartbeats are counted and left out."""
@@ -151,18 +151,18 @@ class Peer:
 
     def read_frame(self, deadline: float | None = None) -> tuple[int, Any]:
         kind, channel, payload = self.read_payload(deadline)
-        consumed, number, value = frame.unmarshal(octets(kind, channel, payload))
+        consumed, number, value = frame.unmarshal(frame_bytes(kind, channel, payload))
         assert (consumed, number) == (len(payload) + 8, channel)
         return channel, value
 
     def read_payload(self, deadline: float | None = None) -> tuple[int, int, bytes]:
         """Type, channel and payload of the next frame."""
-        start = self.read_octets(7, deadline)
+        start = self.read_bytes(7, deadline)
         kind, channel, size = struct.unpack(">BHI", start)
-        rest = self.read_octets(size + 1, deadline)
+        rest = self.read_bytes(size + 1, deadline)
         assert rest[-1] == 0xCE, f"no frame end: {(start + rest)[:100]!r}"
         assert kind in (METHOD_FRAME, HEADER_FRAME, BODY_FRAME, HEARTBEAT_FRAME), f"frame type {kind}"
-        assert size + 8 <= self.frame_max, f"a frame of {size + 8} octets, {self.frame_max} were agreed"
+        assert size + 8 <= self.frame_max, f"a frame of {size + 8} bytes, {self.frame_max} were agreed"
         return kind, channel, rest[:-1]
 
     def expect(self, channel: int, kind: type[M]) -> M:
@@ -193,7 +193,7 @@ class Peer:
     # The connection
 
     def start(self) -> Connection.Start:
-        self.send_octets(HEADER_0_9_1)
+        self.send_bytes(HEADER_0_9_1)
         return self.expect(0, Connection.Start)
 
     def start_ok(self, user: str = "guest", password: str = "guest", mechanism: str = "PLAIN",
@@ -268,9 +268,9 @@ class Peer:
 def describe(value: Any) -> str:
     name = getattr(value, "name", type(value).__name__)
     if isinstance(value, body.ContentBody):
-        return f"a body frame of {len(value.value or b'')} octets"
+        return f"a body frame of {len(value.value or b'')} bytes"
     if isinstance(value, header.ContentHeader):
-        return f"a content header for {value.body_size} octets"
+        return f"a content header for {value.body_size} bytes"
     return f"{name} {dict(value)}" if isinstance(value, base.Frame) else str(name)
 
 
@@ -344,16 +344,16 @@ class Channel:
 
     # Messages
 
-    def publish(self, body_octets: bytes = b"", routing_key: str = "", exchange: str = "", *, mandatory: bool = False,
+    def publish(self, body_bytes: bytes = b"", routing_key: str = "", exchange: str = "", *, mandatory: bool = False,
                 immediate: bool = False, **properties: Any) -> None:
         """One message, its body in as many frames as it takes."""
         size = self.peer.frame_max - 8
         data = frame.marshal(method(Basic.Publish, exchange=exchange, routing_key=routing_key, mandatory=mandatory,
                                     immediate=immediate), self.number)
-        data += frame.marshal(content_header(len(body_octets), properties), self.number)
-        for at in range(0, len(body_octets), size):
-            data += octets(BODY_FRAME, self.number, body_octets[at : at + size])
-        self.peer.send_octets(data)
+        data += frame.marshal(content_header(len(body_bytes), properties), self.number)
+        for at in range(0, len(body_bytes), size):
+            data += frame_bytes(BODY_FRAME, self.number, body_bytes[at : at + size])
+        self.peer.send_bytes(data)
 
     def confirm_select(self) -> None:
         self.call(Confirm.Select, Confirm.SelectOk)

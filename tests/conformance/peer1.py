@@ -1,8 +1,8 @@
 """A raw, blocking AMQP 1.0 peer: the codec, a socket, and a deadline on every read.
 
 It sends any frame, legal or not: performatives through the codec, which checks the types of their fields, and whatever
-else as octets that `frame` and `composite` put together. The codec is the broker's own; `tests/wire/amqp1` compares it with
-the specification's tables, with known octets and with Qpid Proton's.
+else as bytes that `frame` and `composite` put together. The codec is the broker's own; `tests/wire/amqp1` compares it with
+the specification's tables, with known bytes and with Qpid Proton's.
 """
 
 from __future__ import annotations
@@ -97,13 +97,13 @@ class Peer:
         self.next_channel = 0
         self.opened: Open | None = None
 
-    # Octets
+    # Bytes
 
-    def send_octets(self, data: bytes) -> None:
+    def send_bytes(self, data: bytes) -> None:
         self.socket.sendall(data)
 
-    def read_octets(self, count: int, deadline: float | None = None) -> bytes:
-        """Exactly so many octets; Closed when the socket ends before."""
+    def read_bytes(self, count: int, deadline: float | None = None) -> bytes:
+        """Exactly so many bytes; Closed when the socket ends before."""
         if deadline is None:
             deadline = time.monotonic() + self.timeout
         while len(self.buffer) < count:
@@ -129,7 +129,7 @@ class Peer:
     def expect_eof(self, reset: bool = False) -> None:
         """The socket ends in order (or, if so said, by a reset), and nothing comes before."""
         try:
-            extra = self.read_octets(1)
+            extra = self.read_bytes(1)
         except Closed as closed:
             assert reset or "closed the socket (" in str(closed), closed
             return
@@ -144,25 +144,25 @@ class Peer:
         """Frames in one write."""
         for performative in performatives:
             self.output.send(performative)
-        self.send_octets(self.output.to_send())
+        self.send_bytes(self.output.to_send())
 
     def read(self, deadline: float | None = None) -> Performative | None:
         """The next frame; None for an empty one."""
-        start = self.read_octets(8, deadline)
+        start = self.read_bytes(8, deadline)
         size, doff, kind, channel = struct.unpack(">IBBH", start)
         assert start[:4] != b"AMQP", f"a protocol header: {start!r}"
-        assert size >= 8 and doff >= 2, f"a frame of {size} octets with offset {doff}"
-        octets = self.read_octets(size - 8, deadline)[doff * 4 - 8 :]
+        assert size >= 8 and doff >= 2, f"a frame of {size} bytes with offset {doff}"
+        data = self.read_bytes(size - 8, deadline)[doff * 4 - 8 :]
         body: Any = None
-        if octets:
-            decoder = Decoder(octets, 0, len(octets))
+        if data:
+            decoder = Decoder(data, 0, len(data))
             body = read_composite(decoder)
-            assert isinstance(body, Performative), f"no performative: {octets[:100]!r}"
+            assert isinstance(body, Performative), f"no performative: {data[:100]!r}"
             body.channel = channel
             if isinstance(body, Transfer):
-                body.payload = octets[decoder.pos :]
+                body.payload = data[decoder.pos :]
             else:
-                assert decoder.pos == len(octets), f"octets behind a performative: {octets[decoder.pos :][:100]!r}"
+                assert decoder.pos == len(data), f"bytes behind a performative: {data[decoder.pos :][:100]!r}"
         self.frames.append(Frame(kind, doff, channel, size, body))
         return body
 
@@ -193,8 +193,8 @@ class Peer:
 
     def header(self, header: bytes = AMQP) -> Peer:
         """Exchange protocol headers."""
-        self.send_octets(header)
-        assert self.read_octets(8) == header
+        self.send_bytes(header)
+        assert self.read_bytes(8) == header
         return self
 
     def login(self, mechanism: str = "PLAIN", response: bytes = b"\0guest\0guest", hostname: str | None = None) -> int:
@@ -456,15 +456,15 @@ def under(id: bytes, outcome: Composite | None = None) -> TransactionalState:
 def message(body: bytes = b"m", *, header: Header | None = None, durable: bool | None = None, before: bytes = b"",
             properties: Properties | None = None, after: bytes = b"") -> bytes:
     """A message with one data section. `before` stands between header and properties, `after` at its end."""
-    octets = b""
+    data = b""
     if durable is not None:
         header = Header(durable)
     if header is not None:
-        octets += encode_composite(header)
-    octets += before
+        data += encode_composite(header)
+    data += before
     if properties is not None:
-        octets += encode_composite(properties)
-    return octets + b"\x00\x53\x75\xb0" + len(body).to_bytes(4, "big") + body + after
+        data += encode_composite(properties)
+    return data + b"\x00\x53\x75\xb0" + len(body).to_bytes(4, "big") + body + after
 
 
 def section(code: int, value: Any) -> bytes:

@@ -201,7 +201,7 @@ def test_the_size_window_holds_where_the_count_window_would_not(channel: Channel
     for number in range(5):
         content = channel.delivery()
         assert content.body[:1] == b"%d" % number
-        channel.quiet()  # two of them would be 1200 octets
+        channel.quiet()  # two of them would be 1200 bytes
         channel.ack(content.tag)
 
 

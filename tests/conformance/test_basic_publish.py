@@ -18,8 +18,8 @@ from tests.conformance.peer import (
     Exchange,
     Peer,
     content_header,
+    frame_bytes,
     method,
-    octets,
 )
 
 
@@ -160,7 +160,7 @@ def test_a_body_in_uneven_frames_is_the_same_body(peer: Peer, name: str) -> None
     pieces = [b"a", b"bc" * 1000, b"d" * 7, b"e"]
     peer.send(1, method(Basic.Publish, exchange="", routing_key=name), content_header(sum(map(len, pieces))))
     for piece in pieces:
-        peer.send_octets(octets(BODY_FRAME, 1, piece))
+        peer.send_bytes(frame_bytes(BODY_FRAME, 1, piece))
     assert channel.drain(name) == [b"".join(pieces)]
 
 
@@ -214,7 +214,7 @@ def test_content_out_of_order_is_an_error_of_the_connection(peer: Peer, frames: 
             peer.send(1, method(Basic.Publish, exchange="", routing_key="none"))
         else:
             kind, payload = item
-            peer.send_octets(octets(kind, 1, payload))
+            peer.send_bytes(frame_bytes(kind, 1, payload))
     closed = peer.read(0)
     assert closed.reply_code in codes
 
@@ -229,7 +229,7 @@ def test_a_body_that_is_larger_than_the_server_takes_is_311(connect: Connect, na
     peer.send(1, content_header(1 << 40))
     closed = channel.expect(ChannelClass.Close)
     assert closed.reply_code == 311
-    peer.send_octets(octets(BODY_FRAME, 1, b"x" * 1000))  # was on its way
+    peer.send_bytes(frame_bytes(BODY_FRAME, 1, b"x" * 1000))  # was on its way
     second.quiet()
     channel.send(ChannelClass.CloseOk)
     channel.reopen().quiet()

@@ -467,7 +467,7 @@ def test_without_a_limit_every_message_stays(channel: Channel, name: str, unique
 
 
 @pytest.mark.rule("0-9-1", "basic.04")
-def test_more_transient_octets_than_a_queue_holds_in_memory_come_back(connect: Connect, name: str) -> None:
+def test_more_transient_bytes_than_a_queue_holds_in_memory_come_back(connect: Connect, name: str) -> None:
     channel = connect().channel()
     channel.queue(name)
     body = b"z" * 50_000

@@ -14,8 +14,8 @@ from tests.conformance.peer import (
     Connection,
     Peer,
     Queue,
+    frame_bytes,
     method,
-    octets,
 )
 
 
@@ -148,7 +148,7 @@ def test_not_even_half_a_content_does_harm_on_a_channel_that_was_closed(peer: Pe
     channel.send(Queue.Declare, queue=name, passive=True)
     channel.expect(ChannelClass.Close)
     channel.send(Basic.Publish, exchange="", routing_key=name)
-    peer.send_octets(octets(HEADER_FRAME, 1, b"\x00\x3c\x00\x00" + b"\x00" * 7 + b"\x05" + b"\x00\x00"))
+    peer.send_bytes(frame_bytes(HEADER_FRAME, 1, b"\x00\x3c\x00\x00" + b"\x00" * 7 + b"\x05" + b"\x00\x00"))
     channel.send(ChannelClass.CloseOk)
     peer.channel().quiet()
 
@@ -172,7 +172,7 @@ def test_a_channel_closes_in_the_middle_of_a_content(peer: Peer, name: str) -> N
     channel = peer.channel()
     channel.queue(name)
     channel.send(Basic.Publish, exchange="", routing_key=name)
-    peer.send_octets(octets(HEADER_FRAME, 1, b"\x00\x3c\x00\x00" + b"\x00" * 7 + b"\x05" + b"\x00\x00"))
+    peer.send_bytes(frame_bytes(HEADER_FRAME, 1, b"\x00\x3c\x00\x00" + b"\x00" * 7 + b"\x05" + b"\x00\x00"))
     channel.send(ChannelClass.Close, reply_code=200, reply_text="", class_id=0, method_id=0)
     # A method in the middle of a content is unexpected (4.2.6); closing is forgiven by some servers.
     answer = peer.read()
@@ -197,6 +197,6 @@ def test_a_channel_closes_in_the_middle_of_a_content(peer: Peer, name: str) -> N
 ])
 def test_malformed_and_unknown_methods(peer: Peer, payload: bytes, codes: tuple[int, ...]) -> None:
     peer.channel()
-    peer.send_octets(octets(METHOD_FRAME, 1, payload))
+    peer.send_bytes(frame_bytes(METHOD_FRAME, 1, payload))
     closed = peer.expect(0, Connection.Close)
     assert closed.reply_code in codes, closed.reply_code

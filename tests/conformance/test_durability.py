@@ -195,13 +195,13 @@ def test_purged_messages_free_their_space(own_broker: LeveretProcess, fresh: Ope
     confirmed(channel.peer.channel(2), "q", [b"later"])
     deadline = time.monotonic() + 20
     while (size := stored(own_broker)) > 15_000_000:
-        assert time.monotonic() < deadline, f"{size} octets on disk after 30 MB were purged"
+        assert time.monotonic() < deadline, f"{size} bytes on disk after 30 MB were purged"
         time.sleep(0.05)
     assert channel.drain("q") == [b"later"]
 
 
 def stored(broker: LeveretProcess) -> int:
-    """Octets of the store's files."""
+    """Bytes of the store's files."""
     return sum(path.stat().st_size for path in broker.data_dir.glob("*.sqlite*"))
 
 

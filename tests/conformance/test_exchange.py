@@ -158,7 +158,7 @@ def test_names_are_letters_digits_and_some_signs(channel: Channel, illegal: str)
 @pytest.mark.rule("0-9-1", "exchange-name.assert.regexp")
 @pytest.mark.mode("rabbitmq")
 @pytest.mark.parametrize("illegal", [*ILLEGAL_NAMES, "ü" * 127])
-def test_names_are_any_utf8_up_to_255_octets(channel: Channel, illegal: str) -> None:
+def test_names_are_any_utf8_up_to_255_bytes(channel: Channel, illegal: str) -> None:
     channel.exchange(illegal)
     channel.call(Exchange.Declare, Exchange.DeclareOk, exchange=illegal, passive=True)
     channel.call(Exchange.Delete, Exchange.DeleteOk, exchange=illegal)

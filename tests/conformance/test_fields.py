@@ -23,8 +23,8 @@ from tests.conformance.peer import (
     Peer,
     Queue,
     Tx,
+    frame_bytes,
     method,
-    octets,
     short_string,
 )
 from tests.support.broker import LeveretProcess, leveret_only
@@ -149,17 +149,17 @@ def test_any_ticket_is_taken(channel: Channel, name: str, what: str) -> None:
     channel.exchange(name + ".x", auto_delete=True)
     if what == "queue.unbind":
         channel.bind(name, "amq.direct", "k")
-    channel.peer.send_octets(octets(METHOD_FRAME, 1, struct.pack(">HH", class_id, method_id) + TICKET + rest(name)))
+    channel.peer.send_bytes(frame_bytes(METHOD_FRAME, 1, struct.pack(">HH", class_id, method_id) + TICKET + rest(name)))
     channel.expect(answer)
 
 
 @pytest.mark.rule(V, "basic.publish.reserved-1.reserved")
 def test_a_publish_may_have_any_ticket_and_cluster_id(channel: Channel, name: str) -> None:
     channel.queue(name)
-    channel.peer.send_octets(
-        octets(METHOD_FRAME, 1, b"\x00\x3c\x00\x28" + TICKET + short_string("") + short_string(name) + b"\x00")
-        + octets(HEADER_FRAME, 1, b"\x00\x3c\x00\x00" + struct.pack(">QH", 1, 1 << 2) + short_string("cluster"))
-        + octets(BODY_FRAME, 1, b"x"))
+    channel.peer.send_bytes(
+        frame_bytes(METHOD_FRAME, 1, b"\x00\x3c\x00\x28" + TICKET + short_string("") + short_string(name) + b"\x00")
+        + frame_bytes(HEADER_FRAME, 1, b"\x00\x3c\x00\x00" + struct.pack(">QH", 1, 1 << 2) + short_string("cluster"))
+        + frame_bytes(BODY_FRAME, 1, b"x"))
     content = channel.get(name)
     assert content is not None
     assert (content.body, content.properties.cluster_id) == (b"x", "cluster")
@@ -177,9 +177,10 @@ def test_what_opens_has_no_reserved_values_and_takes_any(raw: Callable[..., Peer
     peer.start_ok()
     peer.expect(0, Connection.Tune)
     peer.tune_ok()
-    peer.send_octets(octets(METHOD_FRAME, 0, b"\x00\x0a\x00\x28" + short_string("/") + short_string("capable") + b"\x01"))
+    name = short_string("/") + short_string("capable")
+    peer.send_bytes(frame_bytes(METHOD_FRAME, 0, b"\x00\x0a\x00\x28" + name + b"\x01"))
     assert peer.read_payload() == (METHOD_FRAME, 0, b"\x00\x0a\x00\x29\x00")
-    peer.send_octets(octets(METHOD_FRAME, 1, b"\x00\x14\x00\x0a" + short_string("out of band")))
+    peer.send_bytes(frame_bytes(METHOD_FRAME, 1, b"\x00\x14\x00\x0a" + short_string("out of band")))
     assert peer.read_payload() == (METHOD_FRAME, 1, b"\x00\x14\x00\x0b\x00\x00\x00\x00")
     channel = Channel(peer, 1)
     channel.send(Basic.Get, queue=channel.queue(), no_ack=True)
@@ -368,10 +369,10 @@ def test_a_method_as_bytes(peer: Peer, name: str) -> None:
     peer.channel()
     # queue.declare of an exclusive, auto-delete queue, in network byte order, with five bits in one byte
     text = name.encode()
-    peer.send_octets(bytes((1, 0, 1, 0, 0, 0, 12 + len(text))) + b"\x00\x32\x00\x0a\x00\x00" + bytes((len(text),)) + text
+    peer.send_bytes(bytes((1, 0, 1, 0, 0, 0, 12 + len(text))) + b"\x00\x32\x00\x0a\x00\x00" + bytes((len(text),)) + text
                      + b"\x0c" + b"\x00\x00\x00\x00" + b"\xce")
-    assert peer.read_octets(7) == b"\x01\x00\x01\x00\x00\x00" + bytes((13 + len(text),))
-    assert peer.read_octets(14 + len(text)) == (
+    assert peer.read_bytes(7) == b"\x01\x00\x01\x00\x00\x00" + bytes((13 + len(text),))
+    assert peer.read_bytes(14 + len(text)) == (
         b"\x00\x32\x00\x0b" + bytes((len(text),)) + text + b"\x00" * 8 + b"\xce")
     channel = Channel(peer, 1)
     channel.queue(name, auto_delete=True)  # which it is, and exclusive, or this were refused
@@ -386,7 +387,7 @@ def test_a_content_header_as_bytes(channel: Channel, name: str) -> None:
     flags = 0x8000 | 0x2000 | 0x1000 | 0x0040
     channel.queue(name)
     channel.send(Basic.Publish, exchange="", routing_key=name)
-    channel.peer.send_octets(octets(HEADER_FRAME, 1, struct.pack(">HHQH", 60, 0, 0, flags) + properties))
+    channel.peer.send_bytes(frame_bytes(HEADER_FRAME, 1, struct.pack(">HHQH", 60, 0, 0, flags) + properties))
     channel.send(Basic.Get, queue=name, no_ack=True)
     assert channel.peer.read_payload()[0] == METHOD_FRAME
     assert channel.peer.read_payload() == (HEADER_FRAME, 1, struct.pack(">HHQH", 60, 0, 0, flags) + properties)
@@ -398,7 +399,7 @@ def test_a_content_header_as_bytes(channel: Channel, name: str) -> None:
 def test_basic_has_no_second_word_of_flags(peer: Peer, words: bytes) -> None:
     peer.channel()
     peer.send(1, method(Basic.Publish, exchange="", routing_key="none"))
-    peer.send_octets(octets(HEADER_FRAME, 1, struct.pack(">HHQ", 60, 0, 0) + words))
+    peer.send_bytes(frame_bytes(HEADER_FRAME, 1, struct.pack(">HHQ", 60, 0, 0) + words))
     if words == struct.pack(">HH", 1, 0):  # one without any flag is legal
         Channel(peer, 1).quiet()
     else:
@@ -409,7 +410,7 @@ def test_basic_has_no_second_word_of_flags(peer: Peer, words: bytes) -> None:
 def test_a_content_has_no_weight(peer: Peer) -> None:
     peer.channel()
     peer.send(1, method(Basic.Publish, exchange="", routing_key="none"))
-    peer.send_octets(octets(HEADER_FRAME, 1, struct.pack(">HHQH", 60, 1, 0, 0)))
+    peer.send_bytes(frame_bytes(HEADER_FRAME, 1, struct.pack(">HHQH", 60, 1, 0, 0)))
     peer.expect_connection_close(501, Basic.Publish)
 
 
@@ -432,7 +433,7 @@ def test_tables_pass_as_they_are(channel: Channel, name: str, table: bytes) -> N
     headers = struct.pack(">I", len(table)) + table
     channel.queue(name)
     channel.send(Basic.Publish, exchange="", routing_key=name)
-    channel.peer.send_octets(octets(HEADER_FRAME, 1, struct.pack(">HHQH", 60, 0, 0, 0x2000) + headers))
+    channel.peer.send_bytes(frame_bytes(HEADER_FRAME, 1, struct.pack(">HHQH", 60, 0, 0, 0x2000) + headers))
     channel.send(Basic.Get, queue=name, no_ack=True)
     channel.peer.read_payload()
     assert channel.peer.read_payload()[2].endswith(headers)

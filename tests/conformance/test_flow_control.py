@@ -109,7 +109,7 @@ def test_who_is_not_read_is_not_blamed_for_missing_heartbeats(tight: LeveretProc
     while time.monotonic() - began < 6:
         number, value = held.read_frame()
         assert number == 0 or isinstance(value, ChannelClass.Flow)  # heartbeats of the broker, and its request
-        held.send_octets(b"\x08\x00\x00\x00\x00\x00\x00\xce")
+        held.send_bytes(b"\x08\x00\x00\x00\x00\x00\x00\xce")
     filler.peer.drop()
     deadline = time.monotonic() + 10
     while watcher.depth("q") < 2:

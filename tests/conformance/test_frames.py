@@ -22,8 +22,8 @@ from tests.conformance.peer import (
     Peer,
     Queue,
     content_header,
+    frame_bytes,
     method,
-    octets,
     short_string,
 )
 from tests.support.broker import LeveretProcess
@@ -59,17 +59,17 @@ def fatal(peer: Peer, code: int) -> None:
 @pytest.mark.rule("0-9-1", "framing.end")
 @pytest.mark.rule("0-9-1", "frame-end.constant")
 @pytest.mark.parametrize("end", [0x00, 0xCD, 0xFF])
-def test_a_frame_without_its_end_octet(connect: Connect, witness: Callable[[], None], end: int) -> None:
+def test_a_frame_without_its_end_byte(connect: Connect, witness: Callable[[], None], end: int) -> None:
     peer = connect()
-    peer.send_octets(octets(METHOD_FRAME, 1, b"\x00\x14\x00\x0a\x00", bytes((end,))))
+    peer.send_bytes(frame_bytes(METHOD_FRAME, 1, b"\x00\x14\x00\x0a\x00", bytes((end,))))
     fatal(peer, 501)
     witness()
 
 
 @pytest.mark.rule("0-9-1", "framing.end")
-def test_the_socket_ends_when_frames_cannot_be_told_apart_any_more(connect: Connect) -> None:
+def test_the_socket_ends_when_frame_boundaries_are_lost(connect: Connect) -> None:
     peer = connect()
-    peer.send_octets(octets(METHOD_FRAME, 1, b"\x00\x14\x00\x0a\x00", b"?"))
+    peer.send_bytes(frame_bytes(METHOD_FRAME, 1, b"\x00\x14\x00\x0a\x00", b"?"))
     fatal(peer, 501)
     # Not even an answer could be understood.
     peer.expect_eof()
@@ -79,14 +79,14 @@ def test_the_socket_ends_when_frames_cannot_be_told_apart_any_more(connect: Conn
 @pytest.mark.parametrize("kind", [0, 4, 5, 7, 9, 255])
 def test_a_frame_of_an_unknown_type(connect: Connect, witness: Callable[[], None], kind: int) -> None:
     peer = connect()
-    peer.send_octets(octets(kind, 0, b""))
+    peer.send_bytes(frame_bytes(kind, 0, b""))
     fatal(peer, 501)
     witness()
 
 
 NO_FRAMES = [
-    octets(METHOD_FRAME, 1, b"\x00\x14\x00\x0a\x00", b"\xcd"), octets(HEARTBEAT_FRAME, 0, b"", b"\x00"),
-    octets(4, 0, b""), octets(255, 1, b"x"), octets(255, 1, b"begun")[:9],
+    frame_bytes(METHOD_FRAME, 1, b"\x00\x14\x00\x0a\x00", b"\xcd"), frame_bytes(HEARTBEAT_FRAME, 0, b"", b"\x00"),
+    frame_bytes(4, 0, b""), frame_bytes(255, 1, b"x"), frame_bytes(255, 1, b"begun")[:9],
 ]
 
 
@@ -97,7 +97,7 @@ NO_FRAMES = [
 @pytest.mark.parametrize("sent", NO_FRAMES)
 def test_the_peer_learns_what_was_wrong_with_a_frame(connect: Connect, sent: bytes) -> None:
     peer = connect()
-    peer.send_octets(sent)
+    peer.send_bytes(sent)
     assert "frame" in str(peer.read_connection_close(501).reply_text)
 
 
@@ -112,8 +112,8 @@ def test_nothing_is_sent_after_a_framing_error(raw: Callable[..., Peer], strict_
     channel = peer.channel()
     channel.queue(name)
     # What came before it is carried out, and not answered any more.
-    frames = [octets(METHOD_FRAME, 1, b"\x00\x32\x00\x0a\x00\x00" + short_string(name + ".before") + b"\x00" * 5)]
-    peer.send_octets(b"".join([*frames, sent]))
+    frames = [frame_bytes(METHOD_FRAME, 1, b"\x00\x32\x00\x0a\x00\x00" + short_string(name + ".before") + b"\x00" * 5)]
+    peer.send_bytes(b"".join([*frames, sent]))
     peer.expect_eof()
     other = raw(strict_broker)
     other.handshake()
@@ -126,7 +126,7 @@ def test_nothing_is_sent_after_a_framing_error_before_the_connection_is_open(raw
                                                                              strict_broker: LeveretProcess) -> None:
     peer = raw(strict_broker)
     peer.start()
-    peer.send_octets(octets(7, 0, b""))
+    peer.send_bytes(frame_bytes(7, 0, b""))
     peer.expect_eof()
 
 
@@ -136,8 +136,8 @@ def test_nothing_is_sent_after_a_framing_error_before_the_connection_is_open(raw
 def test_a_frame_larger_than_agreed(connect: Connect, witness: Callable[[], None], kind: int) -> None:
     peer = connect(frame_max=8192)
     peer.channel()
-    # Its beginning is enough: the rest never comes. (Eight octets more are forgiven: some clients count differently.)
-    peer.send_octets(struct.pack(">BHI", kind, 1, 8192 + 1) + b"x")
+    # Its beginning is enough: the rest never comes. (Eight bytes more are forgiven: some clients count differently.)
+    peer.send_bytes(struct.pack(">BHI", kind, 1, 8192 + 1) + b"x")
     fatal(peer, 501)
     peer = connect(frame_max=8192)
     channel = peer.channel()
@@ -151,7 +151,7 @@ def test_a_frame_larger_than_agreed(connect: Connect, witness: Callable[[], None
 def test_four_gigabytes_are_announced_and_nothing_is_kept(connect: Connect, witness: Callable[[], None]) -> None:
     peer = connect()
     peer.channel()
-    peer.send_octets(struct.pack(">BHI", METHOD_FRAME, 1, 0xFFFFFFFF) + b"x")
+    peer.send_bytes(struct.pack(">BHI", METHOD_FRAME, 1, 0xFFFFFFFF) + b"x")
     fatal(peer, 501)
     witness()
 
@@ -179,18 +179,18 @@ def test_a_method_of_a_channel_on_channel_zero(connect: Connect, witness: Callab
 @pytest.mark.parametrize("kind", [HEADER_FRAME, BODY_FRAME])
 def test_content_on_channel_zero(connect: Connect, witness: Callable[[], None], kind: int) -> None:
     peer = connect()
-    peer.send_octets(octets(kind, 0, b"\x00\x3c\x00\x00" + b"\x00" * 10))
+    peer.send_bytes(frame_bytes(kind, 0, b"\x00\x3c\x00\x00" + b"\x00" * 10))
     peer.read_connection_close_of((504, 505))
     witness()
 
 
 @pytest.mark.rule("0-9-1", "heartbeats.invalid")
 @pytest.mark.rule("0-9-1", "heartbeats.frame")
-@pytest.mark.parametrize("frame", [octets(HEARTBEAT_FRAME, 1, b""), octets(HEARTBEAT_FRAME, 0, b"x")])
+@pytest.mark.parametrize("frame", [frame_bytes(HEARTBEAT_FRAME, 1, b""), frame_bytes(HEARTBEAT_FRAME, 0, b"x")])
 def test_an_invalid_heartbeat(connect: Connect, witness: Callable[[], None], frame: bytes) -> None:
     peer = connect()
     peer.channel()
-    peer.send_octets(frame)
+    peer.send_bytes(frame)
     fatal(peer, 501)
     witness()
 
@@ -200,7 +200,7 @@ def test_heartbeats_that_were_not_agreed_do_no_harm(connect: Connect) -> None:
     peer = connect(interval=0)
     channel = peer.channel()
     for _ in range(3):
-        peer.send_octets(octets(HEARTBEAT_FRAME, 0, b""))
+        peer.send_bytes(frame_bytes(HEARTBEAT_FRAME, 0, b""))
         channel.quiet()
 
 
@@ -212,7 +212,7 @@ def test_a_heartbeat_may_come_in_the_middle_of_a_content(peer: Peer, name: str) 
     for data in (b"ab", b"cd"):
         if data == b"ab":
             peer.send(1, method(Basic.Publish, exchange="", routing_key=name), content_header(4))
-        peer.send_octets(octets(BODY_FRAME, 1, data) + octets(HEARTBEAT_FRAME, 0, b""))
+        peer.send_bytes(frame_bytes(BODY_FRAME, 1, data) + frame_bytes(HEARTBEAT_FRAME, 0, b""))
     assert channel.drain(name) == [b"abcd"]
 
 
@@ -221,15 +221,15 @@ def test_a_heartbeat_may_come_in_the_middle_of_a_content(peer: Peer, name: str) 
 @pytest.mark.rule("0-9-1", "frame-method.constant")
 @pytest.mark.rule("0-9-1", "frame-header.constant")
 @pytest.mark.rule("0-9-1", "frame-body.constant")
-def test_frames_may_come_octet_by_octet(connect: Connect, name: str) -> None:
+def test_frames_may_come_byte_by_byte(connect: Connect, name: str) -> None:
     peer = connect()
     channel = peer.channel()
     channel.queue(name)
-    data = octets(METHOD_FRAME, 1, b"\x00\x3c\x00\x28\x00\x00" + short_string("") + short_string(name) + b"\x00")
-    data += octets(HEADER_FRAME, 1, b"\x00\x3c\x00\x00" + b"\x00" * 7 + b"\x03" + b"\x00\x00")
-    data += octets(BODY_FRAME, 1, b"abc")
-    for octet in data:
-        peer.send_octets(bytes((octet,)))
+    data = frame_bytes(METHOD_FRAME, 1, b"\x00\x3c\x00\x28\x00\x00" + short_string("") + short_string(name) + b"\x00")
+    data += frame_bytes(HEADER_FRAME, 1, b"\x00\x3c\x00\x00" + b"\x00" * 7 + b"\x03" + b"\x00\x00")
+    data += frame_bytes(BODY_FRAME, 1, b"abc")
+    for byte in data:
+        peer.send_bytes(bytes((byte,)))
     assert channel.drain(name) == [b"abc"]
 
 
@@ -251,7 +251,7 @@ TABLES = [
 def test_a_malformed_table_in_a_method(connect: Connect, witness: Callable[[], None], table: bytes) -> None:
     peer = connect()
     peer.channel()
-    peer.send_octets(octets(METHOD_FRAME, 1, DECLARE + short_string("q") + b"\x00" + table))
+    peer.send_bytes(frame_bytes(METHOD_FRAME, 1, DECLARE + short_string("q") + b"\x00" + table))
     peer.read_connection_close_of((501, 502))
     witness()
 
@@ -267,7 +267,7 @@ def test_a_malformed_table_in_a_content_header_hurts_its_sender_only(connect: Co
     peer = connect()
     peer.channel()
     peer.send(1, method(Basic.Publish, exchange=name, routing_key=""))
-    peer.send_octets(octets(HEADER_FRAME, 1, b"\x00\x3c\x00\x00" + b"\x00" * 8 + b"\x20\x00" + table))
+    peer.send_bytes(frame_bytes(HEADER_FRAME, 1, b"\x00\x3c\x00\x00" + b"\x00" * 8 + b"\x20\x00" + table))
     peer.read_connection_close_of((501, 502))
     assert channel.drain(name) == []
     witness()
@@ -280,7 +280,8 @@ def test_a_table_nested_very_deeply(connect: Connect, witness: Callable[[], None
     table = b""
     while len(table) < 100_000:
         table = b"\x01aF" + struct.pack(">I", len(table)) + table
-    peer.send_octets(octets(METHOD_FRAME, 1, DECLARE + short_string("q") + b"\x00" + struct.pack(">I", len(table)) + table))
+    arguments = struct.pack(">I", len(table)) + table
+    peer.send_bytes(frame_bytes(METHOD_FRAME, 1, DECLARE + short_string("q") + b"\x00" + arguments))
     value = peer.read()
     assert isinstance(value, (Connection.Close, ChannelClass.Close, Queue.DeclareOk))
     witness()
@@ -290,7 +291,7 @@ def test_a_table_nested_very_deeply(connect: Connect, witness: Callable[[], None
 def test_names_that_are_no_utf8(connect: Connect, witness: Callable[[], None]) -> None:
     peer = connect()
     peer.channel()
-    peer.send_octets(octets(METHOD_FRAME, 1, DECLARE + short_string(b"\xff\xfe") + b"\x08" + b"\x00\x00\x00\x00"))
+    peer.send_bytes(frame_bytes(METHOD_FRAME, 1, DECLARE + short_string(b"\xff\xfe") + b"\x08" + b"\x00\x00\x00\x00"))
     value = peer.read()
     assert isinstance(value, (Connection.Close, ChannelClass.Close)), "a name is UTF-8"
     assert value.reply_code in (406, 501, 502)
@@ -298,19 +299,19 @@ def test_names_that_are_no_utf8(connect: Connect, witness: Callable[[], None]) -
 
 
 @pytest.mark.rule("0-9-1", "types.long-string")
-def test_octets_of_keys_and_headers_survive_whatever_they_are(peer: Peer, name: str) -> None:
+def test_bytes_of_keys_and_headers_survive_whatever_they_are(peer: Peer, name: str) -> None:
     channel = peer.channel()
     channel.queue(name)
     key = bytes(range(128, 256))
     table = b"\x01kS\x00\x00\x00\x02\xff\xfe"
     bind = b"\x00\x32\x00\x14\x00\x00" + short_string(name) + short_string("amq.direct") + short_string(key) + b"\x00"
-    peer.send_octets(octets(METHOD_FRAME, 1, bind + b"\x00\x00\x00\x00"))
+    peer.send_bytes(frame_bytes(METHOD_FRAME, 1, bind + b"\x00\x00\x00\x00"))
     channel.expect(Queue.BindOk)
     properties = b"\x20\x00" + struct.pack(">I", len(table)) + table
-    peer.send_octets(octets(METHOD_FRAME, 1, b"\x00\x3c\x00\x28\x00\x00" + short_string("amq.direct")
+    peer.send_bytes(frame_bytes(METHOD_FRAME, 1, b"\x00\x3c\x00\x28\x00\x00" + short_string("amq.direct")
                             + short_string(key) + b"\x00"))
-    peer.send_octets(octets(HEADER_FRAME, 1, b"\x00\x3c\x00\x00" + struct.pack(">Q", 1) + properties))
-    peer.send_octets(octets(BODY_FRAME, 1, b"x"))
+    peer.send_bytes(frame_bytes(HEADER_FRAME, 1, b"\x00\x3c\x00\x00" + struct.pack(">Q", 1) + properties))
+    peer.send_bytes(frame_bytes(BODY_FRAME, 1, b"x"))
     channel.send(Basic.Get, queue=name, no_ack=True)
     assert key in read_payload(peer, METHOD_FRAME)
     assert read_payload(peer, HEADER_FRAME).endswith(properties)
@@ -319,9 +320,9 @@ def test_octets_of_keys_and_headers_survive_whatever_they_are(peer: Peer, name: 
 
 def read_payload(peer: Peer, wanted: int) -> bytes:
     """The payload of the next frame, undecoded."""
-    kind, _, size = struct.unpack(">BHI", peer.read_octets(7))
+    kind, _, size = struct.unpack(">BHI", peer.read_bytes(7))
     assert kind == wanted
-    return peer.read_octets(size + 1)[:-1]
+    return peer.read_bytes(size + 1)[:-1]
 
 
 @pytest.mark.rule("0-9-1", "types.table-values")
@@ -344,10 +345,10 @@ def test_every_type_of_value_in_headers_and_bindings(channel: Channel, name: str
 
 @pytest.mark.rule("0-9-1", "errors.others-unharmed")
 @pytest.mark.parametrize("garbage", [b"\x00" * 100, b"\xff" * 100, b"GET / HTTP/1.1\r\n\r\n", bytes(range(256))],
-                         ids=["zeros", "ones", "HTTP", "all octets"])
+                         ids=["zeros", "ones", "HTTP", "all bytes"])
 def test_garbage_after_the_handshake(connect: Connect, witness: Callable[[], None], garbage: bytes) -> None:
     peer = connect()
     peer.channel()
-    peer.send_octets(garbage)
+    peer.send_bytes(garbage)
     fatal(peer, 501)
     witness()

@@ -26,8 +26,8 @@ from tests.conformance.peer import (
     Queue,
     Tx,
     content_header,
+    frame_bytes,
     method,
-    octets,
 )
 
 V: Final = "0-9-1"
@@ -315,7 +315,7 @@ CONNECTION_METHODS: Final[dict[str, Callable[[Peer], None]]] = {
     "channel.open": sent(1, "channel.open"),
     "queue.declare": sent(1, "queue.declare", queue=""),
     "a content": lambda peer: peer.send(1, content_header(0)),
-    "a protocol header": lambda peer: peer.send_octets(HEADER_0_9_1),
+    "a protocol header": lambda peer: peer.send_bytes(HEADER_0_9_1),
 }
 
 
@@ -390,6 +390,6 @@ def test_a_method_amid_a_content_ends_the_connection(connect: Connect, name: str
     peer.send(1, method(Basic.Publish, exchange="", routing_key="none"))
     if where == "amid the body":
         peer.send(1, content_header(2))
-    peer.send_octets(octets(HEARTBEAT_FRAME, 0, b""))  # which is legal anywhere
+    peer.send_bytes(frame_bytes(HEARTBEAT_FRAME, 0, b""))  # which is legal anywhere
     peer.send(1, empty(name))
     peer.expect_connection_close(505, KINDS[name])

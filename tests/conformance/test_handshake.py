@@ -16,8 +16,8 @@ from tests.conformance.peer import (
     Connection,
     Peer,
     Queue,
+    frame_bytes,
     method,
-    octets,
     short_string,
 )
 from tests.support.broker import LeveretProcess
@@ -32,8 +32,8 @@ Raw = Callable[..., Peer]
 ])
 def test_a_wrong_protocol_name_is_answered_with_the_right_header_and_a_close(raw: Raw, sent: bytes) -> None:
     peer = raw()
-    peer.send_octets(sent)
-    assert peer.read_octets(8) == HEADER_0_9_1
+    peer.send_bytes(sent)
+    assert peer.read_bytes(8) == HEADER_0_9_1
     peer.expect_eof()
 
 
@@ -41,8 +41,8 @@ def test_a_wrong_protocol_name_is_answered_with_the_right_header_and_a_close(raw
 @pytest.mark.parametrize("version", [(0, 2, 0, 0), (1, 1, 2, 0), (0, 0, 9, 2), (0, 0, 10, 0), (0, 255, 255, 255)])
 def test_a_higher_version_is_answered_with_a_version_not_above_it(raw: Raw, version: tuple[int, ...]) -> None:
     peer = raw()
-    peer.send_octets(b"AMQP" + bytes(version))
-    answer = peer.read_octets(8)
+    peer.send_bytes(b"AMQP" + bytes(version))
+    answer = peer.read_bytes(8)
     assert answer[:4] == b"AMQP"
     assert tuple(answer[5:]) <= version[1:]
     peer.expect_eof()
@@ -53,18 +53,18 @@ def test_a_higher_version_is_answered_with_a_version_not_above_it(raw: Raw, vers
 @pytest.mark.parametrize("version", [(1, 1, 0, 8), (1, 1, 8, 0), (0, 0, 9, 0), (0, 0, 8, 0)])
 def test_another_version_is_answered_with_this_one(raw: Raw, version: tuple[int, ...]) -> None:
     peer = raw()
-    peer.send_octets(b"AMQP" + bytes(version))
-    assert peer.read_octets(8) == HEADER_0_9_1
+    peer.send_bytes(b"AMQP" + bytes(version))
+    assert peer.read_bytes(8) == HEADER_0_9_1
     peer.expect_eof()
 
 
 @pytest.mark.rule("0-9-1", "negotiation.header")
 @pytest.mark.rule("0-9-1", "negotiation.accepted")
 @pytest.mark.rule("0-9-1", "negotiation.pieces")
-def test_the_header_may_come_octet_by_octet(raw: Raw) -> None:
+def test_the_header_may_come_byte_by_byte(raw: Raw) -> None:
     peer = raw()
-    for octet in HEADER_0_9_1:
-        peer.send_octets(bytes((octet,)))
+    for byte in HEADER_0_9_1:
+        peer.send_bytes(bytes((byte,)))
     start = peer.expect(0, Connection.Start)
     assert (start.version_major, start.version_minor) == (0, 9)
 
@@ -120,7 +120,7 @@ def test_a_frame_of_the_minimum_size_is_taken_before_tuning(raw: Raw) -> None:
                       response="\0guest\0guest", locale="en_US")
     payload = b"\x00\x0a\x00\x0b" + start_ok.marshal()
     assert len(payload) + 8 == 4096
-    peer.send_octets(octets(METHOD_FRAME, 0, payload))
+    peer.send_bytes(frame_bytes(METHOD_FRAME, 0, payload))
     tune = peer.expect(0, Connection.Tune)
     assert tune.frame_max == 0 or (tune.frame_max or 0) >= 4096
 
@@ -138,7 +138,7 @@ def test_the_minimum_frame_size_can_be_agreed_and_holds_in_both_directions(conne
     received = channel.get(queue)
     assert received is not None
     assert received.body == text
-    peer.send_octets(octets(METHOD_FRAME, 1, b"\x00" * 4200))
+    peer.send_bytes(frame_bytes(METHOD_FRAME, 1, b"\x00" * 4200))
     peer.read_connection_close(501)
 
 
@@ -296,7 +296,7 @@ def test_methods_out_of_order_end_the_handshake(raw: Raw, early: str) -> None:
         "open": b"\x00\x0a\x00\x28" + short_string("/") + b"\x00\x00",
         "channel.open": b"\x00\x14\x00\x0a\x00",
     }[early]
-    peer.send_octets(octets(METHOD_FRAME, 1 if early == "channel.open" else 0, payload))
+    peer.send_bytes(frame_bytes(METHOD_FRAME, 1 if early == "channel.open" else 0, payload))
     try:
         closed = peer.read()
     except Closed:
@@ -325,5 +325,5 @@ def test_heartbeats_keep_a_connection(connect: Connect) -> None:
     while time.monotonic() - began < 5.5:
         number, _ = peer.read_frame()
         assert number == 0
-        peer.send_octets(b"\x08\x00\x00\x00\x00\x00\x00\xce")
+        peer.send_bytes(b"\x08\x00\x00\x00\x00\x00\x00\xce")
     channel.quiet()

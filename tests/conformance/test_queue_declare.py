@@ -92,7 +92,7 @@ def test_names_are_letters_digits_and_some_signs(channel: Channel, illegal: str)
 @pytest.mark.rule("0-9-1", "queue-name.assert.regexp")
 @pytest.mark.mode("rabbitmq")
 @pytest.mark.parametrize("illegal", [*ILLEGAL_NAMES, "ü" * 127])
-def test_names_are_any_utf8_up_to_255_octets(channel: Channel, illegal: str) -> None:
+def test_names_are_any_utf8_up_to_255_bytes(channel: Channel, illegal: str) -> None:
     assert channel.queue(illegal) == illegal
     channel.publish(b"x", illegal)
     assert channel.drain(illegal) == [b"x"]

@@ -17,7 +17,7 @@ import pytest
 
 from tests.conformance.amqp09.peer import HEADER_0_9, Peer
 from tests.conformance.peer import METHOD_FRAME
-from tests.conformance.peer import octets as frame
+from tests.conformance.peer import frame_bytes as frame
 from tests.faults.neighbour import Neighbour
 from tests.support.broker import LeveretProcess, basic_config, leveret_only
 from tests.support.fuzz09 import Fuzzer

@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.conformance.amqp09 import codec
 from tests.conformance.amqp09.codec import INLINE, METHODS, REFERENCE, Body, Method
-from tests.conformance.peer import BODY_FRAME, HEADER_FRAME, HEARTBEAT_FRAME, METHOD_FRAME, octets
+from tests.conformance.peer import BODY_FRAME, HEADER_FRAME, HEARTBEAT_FRAME, METHOD_FRAME, frame_bytes
 
 CHANNELS = (1, 2, 3)
 STRANGE_CHANNELS = (0, 9, 2047, 2048, 65535)
@@ -128,8 +128,8 @@ class Fuzzer:
             "mechanism": "PLAIN", "response": f"\0{user}\0{user}", "locale": "en_US"})
         tune = codec.encode_method("connection.tune-ok", {"channel_max": channel_max, "frame_max": 4096})
         opening = codec.encode_method("connection.open", {"virtual_host": vhost})
-        opened = self.numbered(0, "connection.open", opening) if self.requests else octets(METHOD_FRAME, 0, opening)
-        return [octets(METHOD_FRAME, 0, first), octets(METHOD_FRAME, 0, tune) + opened,
+        opened = self.numbered(0, "connection.open", opening) if self.requests else frame_bytes(METHOD_FRAME, 0, opening)
+        return [frame_bytes(METHOD_FRAME, 0, first), frame_bytes(METHOD_FRAME, 0, tune) + opened,
                 b"".join(self.reopen(number) for number in CHANNELS), b"".join([
                     *(self.method(1, "queue.declare", queue=queue, nowait=True) for queue in "abf"),
                     self.method(2, "exchange.declare", exchange="x", type="fanout", nowait=True)])]
@@ -137,7 +137,7 @@ class Fuzzer:
     def method(self, number: int, name: str, **fields: Any) -> bytes:
         self.history.append(f"{number} {name} {fields}")
         payload = codec.encode_method(name, fields)
-        return self.numbered(number, name, payload) if self.requests else octets(METHOD_FRAME, number, payload)
+        return self.numbered(number, name, payload) if self.requests else frame_bytes(METHOD_FRAME, number, payload)
 
     def numbered(self, number: int, name: str, payload: bytes) -> bytes:
         """A request or a response, as it should be unless this client is wild."""
@@ -152,7 +152,7 @@ class Fuzzer:
         other = numbers[2] if type == RESPONSE_FRAME else 0
         if self.is_wild():
             id, other = self.random.choice((0, id, id + 1)), self.random.choice((0, 1, other, 1 << 63))
-        return octets(type, number, NUMBERS.pack(id, other, 1 if self.is_wild() else 0) + payload)
+        return frame_bytes(type, number, NUMBERS.pack(id, other, 1 if self.is_wild() else 0) + payload)
 
     def chance(self, one_in: int) -> bool:
         return self.random.randrange(one_in) == 0
@@ -240,15 +240,15 @@ class Fuzzer:
         if self.is_wild():
             header[self.random.randrange(len(header))] ^= 1 << self.random.randrange(8)
         self.history.append(f"{number} content of {kind}: {size} octets, {announced} announced, {properties}")
-        data = octets(HEADER_FRAME, number, bytes(header))
+        data = frame_bytes(HEADER_FRAME, number, bytes(header))
         while size > 0:
             piece = min(size, self.random.choice((1, 50, 4088, 4088)))
-            data += octets(BODY_FRAME, number, b"o" * piece)
+            data += frame_bytes(BODY_FRAME, number, b"o" * piece)
             size -= piece
             if self.chance(30):
-                data += octets(HEARTBEAT_FRAME, 0, b"")
+                data += frame_bytes(HEARTBEAT_FRAME, 0, b"")
             if size and self.chance(40):
-                data += octets(BODY_FRAME, number, b"")
+                data += frame_bytes(BODY_FRAME, number, b"")
             if self.is_wild():
                 data += self.method(number, "channel.close", reply_code=200)
         return data
@@ -270,7 +270,7 @@ class Fuzzer:
             payload += self.random.randbytes(self.random.randrange(1, 6))
         else:
             type = self.random.choice((1, 2, 3, 4, 5, 6, 7, 8, 9, 10))
-        return octets(type, number, bytes(payload)) + rest
+        return frame_bytes(type, number, bytes(payload)) + rest
 
     def nonsense(self) -> bytes:
         """A frame of any type with any payload."""
@@ -280,7 +280,7 @@ class Fuzzer:
             spec = METHODS[self.random.choice(ALL)]
             payload = struct.pack(">HH", spec.class_id, spec.method_id) + payload
         self.history.append(f"nonsense of type {type}: {payload!r}")
-        return octets(type, self.channel(), payload)
+        return frame_bytes(type, self.channel(), payload)
 
     def reopen(self, number: int) -> bytes:
         if self.ids and self.chance(8):

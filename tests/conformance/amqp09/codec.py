@@ -32,10 +32,10 @@ class ClassSpec(NamedTuple):
 
 
 class Body(NamedTuple):
-    """`message.transfer.body`: `kind` INLINE with the octets, or REFERENCE with the name of one."""
+    """`message.transfer.body`: `kind` INLINE with the bytes, or REFERENCE with the name of one."""
 
     kind: int
-    octets: bytes
+    data: bytes
 
 
 class Method:
@@ -82,7 +82,7 @@ BY_INDEX = {(spec.class_id, spec.method_id): spec for spec in METHODS.values()}
 CLASS_BY_INDEX = {spec.class_id: spec for spec in CLASSES.values()}
 
 
-def octets_of(value: str | bytes) -> bytes:
+def bytes_of(value: str | bytes) -> bytes:
     return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
 
 
@@ -91,20 +91,20 @@ def encode_value(kind: str, value: Any) -> bytes:
     if kind in _NUMBERS:
         return struct.pack(_NUMBERS[kind], value or 0)
     if kind == "shortstr":
-        data = octets_of(value or "")
+        data = bytes_of(value or "")
         return struct.pack(">B", len(data)) + data
     if kind == "longstr":
-        data = octets_of(value or "")
+        data = bytes_of(value or "")
         return struct.pack(">I", len(data)) + data
     if kind == "table":
         return encode_table(value or {})
     assert kind == "content", kind
     body = value or Body(INLINE, b"")
-    return struct.pack(">BI", body.kind, len(body.octets)) + body.octets
+    return struct.pack(">BI", body.kind, len(body.data)) + body.data
 
 
 def encode_table(table: dict[str, Any]) -> bytes:
-    """A field table of texts, integers, tables and octets (as texts)."""
+    """A field table of texts, integers, tables and bytes (as texts)."""
     data = b""
     for name, value in table.items():
         data += encode_value("shortstr", name)
@@ -151,7 +151,7 @@ def encode_header(kind: str, size: int, properties: dict[str, Any], weight: int 
 
 
 class Reader:
-    """Takes values off octets; ValueError where they end too early."""
+    """Takes values off bytes; ValueError where they end too early."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -159,7 +159,7 @@ class Reader:
 
     def take(self, count: int) -> bytes:
         if self.at + count > len(self.data):
-            raise ValueError(f"{count} octets wanted at {self.at} of {self.data!r}")
+            raise ValueError(f"{count} bytes wanted at {self.at} of {self.data!r}")
         self.at += count
         return self.data[self.at - count : self.at]
 
@@ -218,17 +218,17 @@ def decode_method(payload: bytes) -> Method:
     reader = Reader(payload)
     spec = BY_INDEX[reader.number(">H"), reader.number(">H")]
     fields: dict[str, Any] = {}
-    bits = octet = 0
+    bits = byte = 0
     for field, kind in spec.fields:
         if kind != "bit":
             bits = 0
             fields[field] = reader.value(kind)
             continue
         if bits % 8 == 0:
-            octet = reader.number(">B")
-        fields[field] = bool(octet >> bits % 8 & 1)
+            byte = reader.number(">B")
+        fields[field] = bool(byte >> bits % 8 & 1)
         bits += 1
-    assert reader.at == len(payload), f"{spec.name} has octets behind its last field"
+    assert reader.at == len(payload), f"{spec.name} has bytes behind its last field"
     return Method(spec.name, fields)
 
 
@@ -250,5 +250,5 @@ def decode_header(payload: bytes) -> Header:
     for at, (name, kind) in enumerate(spec.properties):
         if flags & 1 << 15 - at:
             properties[name] = reader.value(kind)
-    assert reader.at == len(payload), "octets behind the last property"
+    assert reader.at == len(payload), "bytes behind the last property"
     return Header(spec.name, weight, size, properties)

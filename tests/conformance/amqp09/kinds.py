@@ -60,7 +60,7 @@ def receive(channel: Channel, kind: str) -> Got:
     if kind == "message":
         transfer = channel.peer.pick(channel.number, "message.transfer")
         assert transfer.body.kind == INLINE
-        return Got(transfer.body.octets, 0, transfer.redelivered, transfer.destination, transfer.fields)
+        return Got(transfer.body.data, 0, transfer.redelivered, transfer.destination, transfer.fields)
     content = channel.delivery(kind)
     return Got(content.body, content.tag, kind == "basic" and content.redelivered, content.method.consumer_tag,
                content.properties)

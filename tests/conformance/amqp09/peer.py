@@ -10,9 +10,9 @@ from pamqp.heartbeat import Heartbeat
 from tests.conformance import peer as base
 from tests.conformance.amqp09 import codec
 from tests.conformance.amqp09.codec import METHODS, Header, Method
-from tests.conformance.peer import BODY_FRAME, HEADER_FRAME, METHOD_FRAME, TIMEOUT, Closed, octets
+from tests.conformance.peer import BODY_FRAME, HEADER_FRAME, METHOD_FRAME, TIMEOUT, Closed, frame_bytes
 
-__all__ = ["TIMEOUT", "Channel", "Closed", "Content", "Delivered", "Peer", "octets"]
+__all__ = ["TIMEOUT", "Channel", "Closed", "Content", "Delivered", "Peer", "frame_bytes"]
 
 HEADER_0_9 = b"AMQP\x01\x01\x00\x09"
 
@@ -42,24 +42,24 @@ def named(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 class Peer(base.Peer):
-    """One connection. What `tests.conformance.peer.Peer` does with octets, over frames of 0-9."""
+    """One connection. What `tests.conformance.peer.Peer` does with bytes, over frames of 0-9."""
 
     inboxes: dict[int, deque[Any]]
 
     # Frames
 
     def send_method(self, number: int, name: str, **fields: Any) -> None:
-        self.send_octets(self.method_frame(number, name, **fields))
+        self.send_bytes(self.method_frame(number, name, **fields))
 
     def method_frame(self, number: int, name: str, **fields: Any) -> bytes:
-        return octets(METHOD_FRAME, number, codec.encode_method(name, named(fields)))
+        return frame_bytes(METHOD_FRAME, number, codec.encode_method(name, named(fields)))
 
     def content_frames(self, number: int, kind: str, body: bytes, properties: dict[str, Any], weight: int = 0) -> bytes:
         """Header and body of a content, in as many frames as it takes."""
         size = self.frame_max - 8
-        data = octets(HEADER_FRAME, number, codec.encode_header(kind, len(body), properties, weight))
+        data = frame_bytes(HEADER_FRAME, number, codec.encode_header(kind, len(body), properties, weight))
         for at in range(0, len(body), size):
-            data += octets(BODY_FRAME, number, body[at : at + size])
+            data += frame_bytes(BODY_FRAME, number, body[at : at + size])
         return data
 
     def read_frame(self, deadline: float | None = None) -> tuple[int, Any]:
@@ -117,7 +117,7 @@ class Peer(base.Peer):
 
     def begin(self) -> Method:
         """Send the protocol header and read connection.start."""
-        self.send_octets(HEADER_0_9)
+        self.send_bytes(HEADER_0_9)
         return self.expect_method(0, "connection.start")
 
     def log_in(self, user: str = "guest", password: str = "guest", mechanism: str = "PLAIN",
@@ -257,7 +257,7 @@ class Channel:
     def publish(self, body: bytes = b"", routing_key: str = "", exchange: str = "", *, mandatory: bool = False,
                 immediate: bool = False, ticket: int = 0, kind: str = "basic", weight: int = 0, **properties: Any) -> None:
         """One message of class basic or stream, its body in as many frames as it takes."""
-        self.peer.send_octets(
+        self.peer.send_bytes(
             self.peer.method_frame(self.number, f"{kind}.publish", exchange=exchange, routing_key=routing_key,
                                    mandatory=mandatory, immediate=immediate, ticket=ticket)
             + self.peer.content_frames(self.number, kind, body, properties, weight))
@@ -313,11 +313,11 @@ class Channel:
         """A whole content, from where it was left."""
         self.send("file.open", identifier=identifier, content_size=len(body))
         at = self.peer.pick(self.number, "file.open-ok").staged_size
-        self.stage_octets(body[at:], **properties)
+        self.stage_bytes(body[at:], **properties)
 
-    def stage_octets(self, body: bytes, **properties: Any) -> None:
+    def stage_bytes(self, body: bytes, **properties: Any) -> None:
         """`file.stage`, which answers nothing."""
-        self.peer.send_octets(self.peer.method_frame(self.number, "file.stage")
+        self.peer.send_bytes(self.peer.method_frame(self.number, "file.stage")
                               + self.peer.content_frames(self.number, "file", body, properties))
 
     def publish_file(self, body: bytes, routing_key: str = "", exchange: str = "", *, identifier: str = "f",

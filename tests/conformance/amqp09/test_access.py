@@ -146,7 +146,7 @@ def call(channel: Channel, name: str, fields: dict[str, object], own: str, numbe
         channel.stage(own, b"x")
     channel.send(name, ticket=number, **given)
     if name in ("basic.publish", "stream.publish"):
-        channel.peer.send_octets(channel.peer.content_frames(channel.number, name.split(".")[0], b"x", {}))
+        channel.peer.send_bytes(channel.peer.content_frames(channel.number, name.split(".")[0], b"x", {}))
 
 
 @pytest.mark.parametrize(("method", "right", "fields"), TICKETED)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.conformance.amqp09 import kinds
 from tests.conformance.amqp09.conftest import CONFIG_0_9, Connect
-from tests.conformance.amqp09.peer import Channel, Peer, octets
+from tests.conformance.amqp09.peer import Channel, Peer, frame_bytes
 from tests.conformance.peer import HEADER_FRAME
 from tests.support.broker import LeveretProcess
 
@@ -210,7 +210,7 @@ def test_not_even_half_a_content_does_harm_on_a_channel_that_was_closed(peer: Pe
     channel.send("queue.declare", queue=name, passive=True)
     channel.expect("channel.close")
     channel.send(name_)
-    peer.send_octets(octets(HEADER_FRAME, 1, bytes((0, index, 0, 0)) + b"\x00" * 7 + b"\x05" + b"\x00\x00"))
+    peer.send_bytes(frame_bytes(HEADER_FRAME, 1, bytes((0, index, 0, 0)) + b"\x00" * 7 + b"\x05" + b"\x00\x00"))
     channel.send("channel.close-ok")
     peer.open().quiet()
 

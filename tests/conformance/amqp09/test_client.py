@@ -51,7 +51,7 @@ class Server:
             accepted, _ = self.listener.accept()
             with accepted:
                 peer = ServerSide(accepted)
-                assert peer.read_octets(8) == HEADER_0_9
+                assert peer.read_bytes(8) == HEADER_0_9
                 self.script(peer)
         except BaseException as error:
             self.failed.append(error)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.conformance.amqp09 import codec
 from tests.conformance.amqp09.conftest import CONFIG_0_9, Connect, Raw
-from tests.conformance.amqp09.peer import HEADER_0_9, Peer, octets
+from tests.conformance.amqp09.peer import HEADER_0_9, Peer, frame_bytes
 from tests.conformance.peer import METHOD_FRAME
 from tests.support.broker import LeveretProcess
 
@@ -20,8 +20,8 @@ VERSIONS = [b"AMQP\x00\x00\x09\x01", b"AMQP\x00\x01\x00\x00", b"AMQP\x03\x01\x00
                          ids=["typo", "zero", "small"])
 def test_a_wrong_protocol_name_is_answered_by_no_method_and_a_close(raw: Raw, sent: bytes) -> None:
     peer = raw()
-    peer.send_octets(sent)
-    assert peer.read_octets(8)[:4] == b"AMQP"  # a protocol header, which is no method
+    peer.send_bytes(sent)
+    assert peer.read_bytes(8)[:4] == b"AMQP"  # a protocol header, which is no method
     peer.expect_eof()
 
 
@@ -29,8 +29,8 @@ def test_a_wrong_protocol_name_is_answered_by_no_method_and_a_close(raw: Raw, se
 @pytest.mark.parametrize("version", [(1, 1, 9, 0), (1, 1, 0, 10), (1, 1, 1, 0), (1, 9, 0, 9)], ids=str)
 def test_a_higher_version_is_answered_with_a_current_one(raw: Raw, version: tuple[int, ...]) -> None:
     peer = raw()
-    peer.send_octets(b"AMQP" + bytes(version))
-    assert peer.read_octets(8) in VERSIONS
+    peer.send_bytes(b"AMQP" + bytes(version))
+    assert peer.read_bytes(8) in VERSIONS
     peer.expect_eof()
 
 
@@ -70,7 +70,7 @@ def test_a_frame_of_the_minimum_size_is_taken_before_tuning(raw: Raw) -> None:
     room = 4096 - 8 - len(codec.encode_method("connection.start-ok", fields | {"client_properties": {"information": ""}}))
     payload = codec.encode_method("connection.start-ok", fields | {"client_properties": {"information": "i" * room}})
     assert len(payload) + 8 == 4096
-    peer.send_octets(octets(METHOD_FRAME, 0, payload))
+    peer.send_bytes(frame_bytes(METHOD_FRAME, 0, payload))
     assert peer.expect_method(0, "connection.tune").frame_max >= 4096
 
 
@@ -84,7 +84,7 @@ def test_the_minimum_frame_size_can_be_agreed_and_holds_in_both_directions(conne
     text = bytes(range(256)) * 40
     channel.publish(text, name)  # the peer cuts it, and checks what it reads
     assert channel.drain(name) == [text]
-    peer.send_octets(octets(METHOD_FRAME, 1, b"\x00" * 4200))
+    peer.send_bytes(frame_bytes(METHOD_FRAME, 1, b"\x00" * 4200))
     peer.read_end(501)
 
 
@@ -241,7 +241,7 @@ def test_after_its_close_the_server_takes_nothing_but_close_and_close_ok(connect
 def test_after_the_clients_close_nothing_is_done_any_more(connect: Connect, name: str) -> None:
     peer = connect()
     channel = peer.open()
-    peer.send_octets(peer.method_frame(0, "connection.close", reply_code=200)
+    peer.send_bytes(peer.method_frame(0, "connection.close", reply_code=200)
                      + peer.method_frame(1, "queue.declare", queue=name))
     peer.expect_method(0, "connection.close-ok")
     peer.expect_eof()
@@ -264,8 +264,8 @@ def test_a_socket_that_ends_without_close_ok_is_logged(broker: LeveretProcess, c
 
 
 @pytest.mark.rule("0-9", "section.connection.start")
-def test_the_header_may_come_octet_by_octet(raw: Raw) -> None:
+def test_the_header_may_come_byte_by_byte(raw: Raw) -> None:
     peer: Peer = raw()
-    for octet in HEADER_0_9:
-        peer.send_octets(bytes((octet,)))
+    for byte in HEADER_0_9:
+        peer.send_bytes(bytes((byte,)))
     assert peer.expect_method(0, "connection.start").version_minor == 9

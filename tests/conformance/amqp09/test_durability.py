@@ -142,7 +142,7 @@ def test_purged_messages_do_not_come_back(fresh: Open, restart: Restart) -> None
 
 
 def stored(broker: LeveretProcess) -> int:
-    """Octets of the store's files."""
+    """Bytes of the store's files."""
     return sum(path.stat().st_size for path in broker.data_dir.glob("*.sqlite*"))
 
 
@@ -156,7 +156,7 @@ def test_purged_messages_free_their_space(own_broker: LeveretProcess, fresh: Ope
     publish_kept(channel.peer.open(2), "basic", "q", [b"later"])
     deadline = time.monotonic() + 30
     while (size := stored(own_broker)) > 15_000_000:
-        assert time.monotonic() < deadline, f"{size} octets on disk after 30 MB were purged"
+        assert time.monotonic() < deadline, f"{size} bytes on disk after 30 MB were purged"
         time.sleep(0.05)
     assert channel.drain("q") == [b"later"]
 
@@ -167,7 +167,7 @@ def test_what_is_staged_in_part_outlives_its_connection_and_the_broker(fresh: Op
     body = bytes(range(256)) * 1000
     channel.queue("q", durable=True)
     assert channel.call("file.open", identifier="f", content_size=len(body)).staged_size == 0
-    channel.stage_octets(body[:100_000])
+    channel.stage_bytes(body[:100_000])
     channel.peer.close()
     channel = fresh()
     assert channel.call("file.open", identifier="f", content_size=len(body)).staged_size == 100_000
@@ -176,7 +176,7 @@ def test_what_is_staged_in_part_outlives_its_connection_and_the_broker(fresh: Op
     channel = fresh()
     at = channel.call("file.open", identifier="f", content_size=len(body)).staged_size
     assert at == 100_000
-    channel.stage_octets(body[at:])
+    channel.stage_bytes(body[at:])
     channel.send("file.publish", routing_key="q", identifier="f")
     channel.consume("q", kind="file", no_ack=True)
     assert channel.file().body == body

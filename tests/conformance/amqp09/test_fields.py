@@ -11,7 +11,7 @@ import pytest
 
 from tests.conformance.amqp09.conftest import Connect
 from tests.conformance.amqp09.peer import Channel, Peer
-from tests.conformance.peer import octets, short_string
+from tests.conformance.peer import frame_bytes, short_string
 from tests.support.broker import LeveretProcess
 
 V: Final = "0-9"
@@ -25,12 +25,12 @@ LOG_IN: Final = {"mechanism": "PLAIN", "response": "\0guest\0guest", "locale": "
 @pytest.mark.rule(V, "frame-end.constant")
 def test_frames_by_their_numbers(channel: Channel, name: str) -> None:
     channel.queue(name, exclusive=True)
-    channel.peer.send_octets(
-        octets(1, 1, b"\x00\x3c\x00\x28\x00\x00" + short_string("") + short_string(name) + b"\x00", b"\xce")
-        + octets(2, 1, struct.pack(">HHQH", 60, 0, 3, 0), b"\xce") + octets(8, 0, b"", b"\xce")
-        + octets(3, 1, b"abc", b"\xce"))
+    channel.peer.send_bytes(
+        frame_bytes(1, 1, b"\x00\x3c\x00\x28\x00\x00" + short_string("") + short_string(name) + b"\x00", b"\xce")
+        + frame_bytes(2, 1, struct.pack(">HHQH", 60, 0, 3, 0), b"\xce") + frame_bytes(8, 0, b"", b"\xce")
+        + frame_bytes(3, 1, b"abc", b"\xce"))
     assert channel.drain(name) == [b"abc"]
-    channel.peer.send_octets(octets(8, 0, b"", b"\xcd"))
+    channel.peer.send_bytes(frame_bytes(8, 0, b"", b"\xcd"))
     channel.peer.read_end(501)
 
 
@@ -41,7 +41,7 @@ def test_frames_by_their_numbers(channel: Channel, name: str) -> None:
 def test_frames_out_of_band_need_a_channel_for_them(connect: Connect, number: int) -> None:
     peer = connect()
     peer.open()
-    peer.send_octets(octets(number, 1, b""))
+    peer.send_bytes(frame_bytes(number, 1, b""))
     peer.expect_end(504)
 
 
@@ -49,9 +49,9 @@ def test_frames_out_of_band_need_a_channel_for_them(connect: Connect, number: in
 def test_trace_frames_are_ignored_on_channel_0_and_errors_elsewhere(connect: Connect) -> None:
     peer = connect()
     channel = peer.open()
-    peer.send_octets(octets(7, 0, b"what happened"))
+    peer.send_bytes(frame_bytes(7, 0, b"what happened"))
     channel.quiet()
-    peer.send_octets(octets(7, 1, b""))
+    peer.send_bytes(frame_bytes(7, 1, b""))
     peer.expect_end(501)
 
 

@@ -12,9 +12,9 @@ BODY = bytes(range(256)) * 40
 
 @pytest.mark.rule("0-9", "file.open.content-size.01")
 @pytest.mark.rule("0-9", "content-too-large.constant")
-def test_more_octets_than_were_announced_are_refused(channel: Channel, name: str) -> None:
+def test_more_bytes_than_were_announced_are_refused(channel: Channel, name: str) -> None:
     channel.call("file.open", identifier=name, content_size=10)
-    channel.stage_octets(b"x" * 11)
+    channel.stage_bytes(b"x" * 11)
     channel = channel.refused(311, "file.stage")
     assert channel.call("file.open", identifier=name, content_size=10).staged_size == 0
 
@@ -23,14 +23,14 @@ def test_more_octets_than_were_announced_are_refused(channel: Channel, name: str
 def test_less_than_was_announced_is_not_published(channel: Channel, name: str) -> None:
     channel.queue(name)
     channel.call("file.open", identifier=name, content_size=10)
-    channel.stage_octets(b"x" * 9)
+    channel.stage_bytes(b"x" * 9)
     channel.send("file.publish", routing_key=name, identifier=name)
     channel = channel.refused(404, "file.publish")
     assert channel.depth(name) == 0
 
 
 @pytest.mark.rule("0-9", "file.open.content-size.01")
-def test_contents_of_no_octets_are_permitted(channel: Channel, name: str) -> None:
+def test_contents_of_no_bytes_are_permitted(channel: Channel, name: str) -> None:
     channel.queue(name)
     channel.publish_file(b"", name, identifier=name, filename="empty")
     channel.consume(name, kind="file", no_ack=True)
@@ -58,11 +58,11 @@ def test_staging_goes_on_where_it_was_interrupted(connect: Connect, name: str) -
     channel = peer.open()
     channel.queue(name)
     channel.call("file.open", identifier=name, content_size=len(BODY))
-    channel.stage_octets(BODY[:5000])
+    channel.stage_bytes(BODY[:5000])
     peer.close()
     channel = connect().open()
     assert channel.call("file.open", identifier=name, content_size=len(BODY)).staged_size == 5000
-    channel.stage_octets(BODY[5000:])
+    channel.stage_bytes(BODY[5000:])
     channel.send("file.publish", routing_key=name, identifier=name)
     channel.consume(name, kind="file", no_ack=True)
     assert channel.file().body == BODY
@@ -99,7 +99,7 @@ def test_more_than_there_is_cannot_be_staged_already(channel: Channel, name: str
 
 @pytest.mark.rule("0-9", "file.open-ok.staged-size.02")
 def test_staging_without_an_open_is_an_invalid_command(channel: Channel) -> None:
-    channel.stage_octets(b"x")
+    channel.stage_bytes(b"x")
     channel.peer.expect_end(503, "file.stage")
 
 
@@ -108,10 +108,10 @@ def test_staging_that_another_connection_goes_on_with_is_refused(connect: Connec
     channel.call("file.open", identifier=name, content_size=len(BODY))
     channel.send("file.stage")
     frames = channel.peer.content_frames(1, "file", BODY, {})
-    channel.peer.send_octets(frames[:6000])
+    channel.peer.send_bytes(frames[:6000])
     second = connect().open()
     assert second.call("file.open", identifier=name, content_size=len(BODY)).staged_size <= 6000
-    channel.peer.send_octets(frames[6000:])
+    channel.peer.send_bytes(frames[6000:])
     channel.refused(405, "file.stage")
 
 

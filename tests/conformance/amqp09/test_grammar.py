@@ -181,7 +181,7 @@ def resumed(channel: Channel, name: str) -> None:
 
 def staged(channel: Channel, name: str) -> None:
     assert channel.call("file.open", identifier=name, content_size=1).staged_size == 0
-    channel.peer.send_octets(channel.peer.method_frame(channel.number, "file.stage")
+    channel.peer.send_bytes(channel.peer.method_frame(channel.number, "file.stage")
                              + channel.peer.content_frames(channel.number, "file", b"x", {}))
     channel.quiet()
 
@@ -348,7 +348,7 @@ def test_a_method_that_does_not_exist_is_not_implemented(connect: Connect, numbe
     assert number not in {(spec.class_id, spec.method_id) for spec in METHODS.values()}
     peer = connect()
     peer.open()
-    peer.send_octets(b"\x01\x00\x01\x00\x00\x00\x04" + bytes((0, number[0], 0, number[1])) + b"\xce")
+    peer.send_bytes(b"\x01\x00\x01\x00\x00\x00\x04" + bytes((0, number[0], 0, number[1])) + b"\xce")
     peer.expect_end(540)
 
 

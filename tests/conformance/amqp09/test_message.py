@@ -215,11 +215,11 @@ def test_a_body_goes_by_reference_both_ways(connect: Connect, name: str) -> None
     reference = channel.peer.pick(1, "message.open").reference
     transfer = channel.peer.pick(1, "message.transfer")
     assert transfer.body == Body(REFERENCE, reference)
-    octets = b""
+    data = b""
     while (method := channel.peer.pick(1, "message.append", "message.close")).name == "message.append":
         assert method.reference == reference
-        octets += method.bytes
-    assert (method.reference, octets) == (reference, large * 5)
+        data += method.bytes
+    assert (method.reference, data) == (reference, large * 5)
     channel.send("message.ok")
     for _ in range(2):
         channel.expect("message.ok")

@@ -55,7 +55,7 @@ def test_without_a_limit_every_message_stays(channel: Channel, name: str, kind: 
 
 
 @each("CLASS.04", TRANSIENT)
-def test_more_transient_octets_than_a_queue_holds_in_memory_come_back(channel: Channel, name: str, kind: str) -> None:
+def test_more_transient_bytes_than_a_queue_holds_in_memory_come_back(channel: Channel, name: str, kind: str) -> None:
     channel.queue(name)
     body = b"z" * 50_000
     for number in range(600):

@@ -9,7 +9,7 @@ import pytest
 
 from tests.conformance.amqp09 import kinds
 from tests.conformance.amqp09.codec import INLINE, Body
-from tests.conformance.amqp09.peer import Channel, octets
+from tests.conformance.amqp09.peer import Channel, frame_bytes
 from tests.conformance.amqp09.test_consume import each
 from tests.conformance.peer import BODY_FRAME, HEADER_FRAME
 
@@ -194,7 +194,7 @@ def test_content_out_of_order_is_an_error_of_the_connection(channel: Channel, ki
             channel.send("file.stage" if kind == "file" else f"{kind}.publish")
         else:
             type, payload = item
-            channel.peer.send_octets(octets(type, 1, named.get(payload, payload)))
+            channel.peer.send_bytes(frame_bytes(type, 1, named.get(payload, payload)))
     closed = channel.peer.expect_method(0, "connection.close")
     assert closed.reply_code in codes, closed
 
@@ -203,8 +203,8 @@ def test_content_out_of_order_is_an_error_of_the_connection(channel: Channel, ki
 @pytest.mark.parametrize("kind", ["basic", "stream"])
 def test_a_body_that_is_larger_than_the_server_takes_is_311(channel: Channel, kind: str) -> None:
     channel.send(f"{kind}.publish", routing_key="nowhere")
-    channel.peer.send_octets(octets(HEADER_FRAME, 1, header({"basic": 60, "stream": 80}[kind], 1 << 40)))
+    channel.peer.send_bytes(frame_bytes(HEADER_FRAME, 1, header({"basic": 60, "stream": 80}[kind], 1 << 40)))
     assert channel.expect("channel.close").reply_code == 311
-    channel.peer.send_octets(octets(BODY_FRAME, 1, b"x" * 1000))  # was on its way
+    channel.peer.send_bytes(frame_bytes(BODY_FRAME, 1, b"x" * 1000))  # was on its way
     channel.send("channel.close-ok")
     channel.peer.open().quiet()

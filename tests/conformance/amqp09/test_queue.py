@@ -44,7 +44,7 @@ def test_any_content_goes_to_any_queue_and_each_class_is_delivered_independently
         reader.consume(queue, "s", kind="stream")
         assert [content.body for content in reader.deliveries(2, "stream")] == [b"stream0", b"stream1"]
         reader.call("message.consume", "message.ok", queue=queue, destination="m", no_ack=True)
-        assert [reader.expect("message.transfer").body.octets for _ in range(2)] == [b"message0", b"message1"]
+        assert [reader.expect("message.transfer").body.data for _ in range(2)] == [b"message0", b"message1"]
         reader.quiet()
         assert channel.depth(queue) == 0
 

@@ -85,7 +85,7 @@ def test_no_queue_name_is_the_last_declared_queue(channel: Channel, name: str, k
     if kind == "message":
         channel.send("message.get", queue="", destination="here", no_ack=True)
         got = channel.peer.pick(1, "message.transfer")
-        assert (got.destination, got.body.octets) == ("here", b"x")
+        assert (got.destination, got.body.data) == ("here", b"x")
         channel.peer.pick(1, "message.ok")
         publish(channel, kind, b"y", name)
     elif kind == "basic":
@@ -307,7 +307,7 @@ def test_settling(channel: Channel, other: Channel, name: str, kind: str) -> Non
 @pytest.mark.rule(V, "file.open-ok.staged-size.text.new-is-zero")
 def test_staging_says_how_much_is_there(channel: Channel, name: str) -> None:
     assert channel.call("file.open", identifier=name, content_size=3).staged_size == 0
-    channel.stage_octets(b"abc")
+    channel.stage_bytes(b"abc")
     channel.quiet()
     assert channel.call("file.open", identifier=name, content_size=3).staged_size == 3
     assert channel.call("file.open", identifier=name + ".other", content_size=3).staged_size == 0

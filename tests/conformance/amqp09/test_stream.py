@@ -11,8 +11,8 @@ from tests.conformance.amqp09.peer import Channel, Peer
 SLOW, SIZE = 1, 1000
 
 
-def rate(channel: Channel, octets: int, count: int = 0) -> None:
-    channel.call("stream.qos", consume_rate=octets, prefetch_count=count)
+def rate(channel: Channel, data: int, count: int = 0) -> None:
+    channel.call("stream.qos", consume_rate=data, prefetch_count=count)
 
 
 @pytest.mark.rule("0-9", "stream.qos.consume-rate.01")

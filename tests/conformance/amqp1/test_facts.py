@@ -46,7 +46,7 @@ def sample(field: FieldSpec) -> bytes:
     return VALUES[KIND_NAMES[field.kind]] if field.mandatory else NULL
 
 
-def octets_of(spec: CompositeSpec, missing: int | None = None) -> bytes:
+def bytes_of(spec: CompositeSpec, missing: int | None = None) -> bytes:
     """A value with its mandatory fields, and with null for the missing one."""
     last = max((at for at, field in enumerate(spec.fields) if field.mandatory), default=-1)
     return composite(spec.descriptor, *(NULL if at == missing else sample(field)
@@ -56,9 +56,9 @@ def octets_of(spec: CompositeSpec, missing: int | None = None) -> bytes:
 @pytest.mark.parametrize(("type", "name"), of_fields("mandatory"))
 def test_without_a_mandatory_field_a_value_is_malformed(type: str, name: str) -> None:
     spec, at, _ = field_of(type, name)
-    decode_composite(octets_of(spec))
+    decode_composite(bytes_of(spec))
     with pytest.raises(DecodeError) as caught:
-        decode_composite(octets_of(spec, at))
+        decode_composite(bytes_of(spec, at))
     assert "mandatory" in caught.value.text
 
 
@@ -74,7 +74,7 @@ def test_a_performative_without_a_mandatory_field_closes_the_connection(raw: Con
     channel = 0
     if type not in ("open", "begin"):
         channel = peer.begin().channel
-    peer.send_octets(frame(octets_of(spec, at), channel))
+    peer.send_bytes(frame(bytes_of(spec, at), channel))
     assert peer.take(Close).error.condition == "amqp:decode-error"  # type: ignore[union-attr]
 
 
@@ -84,8 +84,8 @@ def test_an_absent_field_means_its_default(type: str, name: str) -> None:
     fact = next(rule for rule in FACTS if rule.id.endswith(f".{type}.{name}.default")).place.partition(" ")[2]
     choices = next((known.choices for known in TYPES.restricted.values() if known.name == field.type), {})
     expected = choices.get(fact, fact)
-    for octets in (octets_of(spec), octets_of(spec, at)):
-        value = getattr(decode_composite(octets)[0], field.name)
+    for data in (bytes_of(spec), bytes_of(spec, at)):
+        value = getattr(decode_composite(data)[0], field.name)
         assert (str(value).lower() if isinstance(value, bool) else str(value)) == str(expected)
 
 
@@ -104,16 +104,16 @@ def test_a_restricted_type_has_no_other_values(type: str) -> None:
     required = [sample(field) for field in spec.fields[: at + 1]] + [
         sample(field) for field in spec.fields[at + 1 :] if field.mandatory]
 
-    def octets(value: bytes) -> bytes:
+    def data(value: bytes) -> bytes:
         return composite(spec.descriptor, *required[:at], value, *required[at + 1 :])
 
     for value in known.choices.values():
         encoded = {"boolean": b"\x41" if value is True else b"\x42", "ubyte": b"\x50" + bytes((value,)) if isinstance(
             value, int) else b"", "uint": b"\x52" + bytes((value,)) if isinstance(value, int) else b"",
             "symbol": b"\xa3" + bytes((len(str(value)),)) + str(value).encode()}[known.base]
-        assert getattr(decode_composite(octets(encoded))[0], spec.fields[at].name) == value
+        assert getattr(decode_composite(data(encoded))[0], spec.fields[at].name) == value
     with pytest.raises(DecodeError):
-        decode_composite(octets(illegal))
+        decode_composite(data(illegal))
 
 
 @pytest.mark.rule("1.0", "transport.amqp-error.frame-size-too-small.choice")

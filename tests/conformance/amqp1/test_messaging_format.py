@@ -19,7 +19,7 @@ from tests.support.broker import LeveretProcess
 
 # A bare message that nobody would write like that: long codes, a list32 with trailing nulls, a map with an array, three
 # data sections of which one is empty, a section by its symbolic descriptor; and a footer.
-LONG = b"\x00\x80\x00\x00\x00\x00\x00\x00\x00"  # a descriptor of eight octets, of which the last is missing
+LONG = b"\x00\x80\x00\x00\x00\x00\x00\x00\x00"  # a descriptor of eight bytes, of which the last is missing
 PROPERTIES = (LONG + b"\x73\xd0" + (24).to_bytes(4, "big") + (6).to_bytes(4, "big")
               + b"\x80\x00\x00\x00\x00\x00\x00\x00\x07" + b"\x40\x40" + b"\xb1\x00\x00\x00\x02hi" + b"\x40\x40")
 PAIR = b"\xb1\x00\x00\x00\x01a" + b"\x71\x00\x00\x00\x05"
@@ -41,7 +41,7 @@ def bare_of(payload: bytes) -> bytes:
 @pytest.mark.rule("1.0", "messaging.3.2.nothing-inserted")
 @pytest.mark.rule("1.0", "messaging.3.2.4.properties-unaltered")
 @pytest.mark.parametrize("body", [DATA, SEQUENCE, VALUE], ids=["data", "sequence", "value"])
-def test_the_bare_message_stays_octet_for_octet(begin: Begin, name: str, body: bytes) -> None:
+def test_the_bare_message_stays_byte_for_byte(begin: Begin, name: str, body: bytes) -> None:
     bare = PROPERTIES + APPLICATION + body
     footer = section(0x78, {Symbol("x-opt-hash"): b"1234"})
     annotations = section(0x71, {Symbol("x-opt-hop"): 1}) + section(0x72, {Symbol("x-opt-way"): 2})
@@ -111,9 +111,9 @@ def test_a_transient_queue_refuses_durable_messages(connect: Connect, channel0: 
 @pytest.mark.rule("1.0", "messaging.3.2.1.absent-header")
 def test_a_message_without_a_header_has_the_defaults(session: Session, name: str) -> None:
     sender = session.sender(name)
-    for octets in (message(b"5", header=Header(priority=5)), message(b"4", header=Header(priority=4)), message(b"none"),
+    for data in (message(b"5", header=Header(priority=5)), message(b"4", header=Header(priority=4)), message(b"none"),
                    message(b"4 again", header=Header(priority=4)), message(b"3", header=Header(priority=3))):
-        sender.send(octets, settled=True)
+        sender.send(data, settled=True)
     session.sync()
     receiver = session.receiver(name, 10)
     found = [receiver.get() for _ in range(5)]
@@ -240,8 +240,8 @@ def test_message_annotations_are_passed_on(session: Session, name: str) -> None:
 @pytest.mark.parametrize("key", [Symbol("reserved"), ULong(7), Symbol("X-opt-a")], ids=["symbol", "ulong", "upper case"])
 def test_reserved_annotations_that_are_not_known_detach_the_link(session: Session, name: str, code: int, key: Any) -> None:
     sender = session.sender(name)
-    octets = section(code, {Symbol("x-opt-fine"): 1, key: 2})
-    sender.send(message(before=b"" if code == 0x78 else octets, after=octets if code == 0x78 else b""))
+    data = section(code, {Symbol("x-opt-fine"): 1, key: 2})
+    sender.send(message(before=b"" if code == 0x78 else data, after=data if code == 0x78 else b""))
     assert sender.detached_with() == "amqp:not-implemented"
     session.receiver(name, 10).nothing()
 
@@ -269,7 +269,7 @@ def test_annotations_that_begin_with_x_are_let_pass(session: Session, name: str)
 
 @pytest.mark.rule("1.0", "messaging.3.2.4.encoding-of-data")
 def test_a_content_encoding_comes_with_data_only(session: Session, channel0: Callable[..., Channel], name: str) -> None:
-    """A message of AMQP 0-9-1 may have one; its body is octets."""
+    """A message of AMQP 0-9-1 may have one; its body is bytes."""
     channel = channel0()
     channel.queue(name, exclusive=False, durable=True)
     channel.publish(b"octets", name, content_encoding="gzip", content_type="application/json")

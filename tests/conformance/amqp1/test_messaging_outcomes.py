@@ -130,7 +130,7 @@ def test_the_default_outcome_is_that_of_the_source(session: Session, name: str, 
 def test_a_delivery_state_that_is_no_outcome_is_no_default(peer: Peer, name: str) -> None:
     session = peer.begin()
     source = composite(0x28, name, *[None] * 7, Received(0, 0))
-    peer.send_octets(frame(composite(0x12, "l", b"\x43", True, None, None, source, Target("here")), session.channel))
+    peer.send_bytes(frame(composite(0x12, "l", b"\x43", True, None, None, source, Target("here")), session.channel))
     assert peer.closed_with() == "amqp:decode-error"
 
 

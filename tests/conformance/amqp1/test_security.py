@@ -50,21 +50,21 @@ def test_what_ends_a_layer_closes_the_outgoing_side_and_reads_the_rest(raw: Conn
     if refused in ("login", "mechanism"):
         assert peer.login("PLAIN" if refused == "login" else "NO-SUCH", b"\0guest\0wrong") == 1
     elif refused == "header":
-        peer.send_octets(b"AMQP\x00\x02\x00\x00")
-        assert peer.read_octets(8) == AMQP
+        peer.send_bytes(b"AMQP\x00\x02\x00\x00")
+        assert peer.read_bytes(8) == AMQP
     else:
         peer.header(SASL)
         peer.take(SaslMechanisms)
         if refused == "header after SASL":
             peer.send(SaslInit("PLAIN", b"\0guest\0guest"))
             assert peer.take(SaslOutcome).code == 0
-        peer.send_octets(AMQP if refused == "header within SASL" else TLS)
+        peer.send_bytes(AMQP if refused == "header within SASL" else TLS)
         if refused == "header after SASL":
-            assert peer.read_octets(8) == AMQP
+            assert peer.read_bytes(8) == AMQP
     peer.expect_eof()
     # More than the buffers of both sockets hold: somebody reads it, and answers with no reset.
     for _ in range(128):
-        peer.send_octets(bytes(1 << 16))
+        peer.send_bytes(bytes(1 << 16))
     peer.socket.shutdown(socket.SHUT_WR)
     peer.expect_eof()
 
@@ -95,16 +95,16 @@ def test_on_the_secure_port_tls_begins_at_once(secure: LeveretProcess, authority
 @pytest.mark.rule("1.0", "security.5.2.tls-header-first")
 def test_the_header_of_tls_where_there_is_none_is_answered_with_another(raw: Connect) -> None:
     peer = raw()
-    peer.send_octets(TLS)
-    assert peer.read_octets(8) in (AMQP, SASL)
+    peer.send_bytes(TLS)
+    assert peer.read_bytes(8) in (AMQP, SASL)
     peer.expect_eof()
 
 
 @pytest.mark.rule("1.0", "security.5.2.tls-header-first")
 def test_within_tls_there_is_no_other_tls(raw: Connect, secure: LeveretProcess, authority: Authority) -> None:
     peer = encrypted(raw(secure).header(TLS), authority)
-    peer.send_octets(TLS)
-    assert peer.read_octets(8) in (AMQP, SASL)
+    peer.send_bytes(TLS)
+    assert peer.read_bytes(8) in (AMQP, SASL)
     peer.expect_eof()
 
 
@@ -116,8 +116,8 @@ def test_within_tls_there_is_no_other_tls(raw: Connect, secure: LeveretProcess, 
 @pytest.mark.rule("1.0", "security.5.3.2.mechanisms-announced")
 def test_sasl_begins_with_its_header_and_the_mechanisms_of_the_broker(raw: Connect) -> None:
     peer = raw()
-    peer.send_octets(SASL)
-    assert peer.read_octets(8) == SASL
+    peer.send_bytes(SASL)
+    assert peer.read_bytes(8) == SASL
     # Who was connected to is the SASL server: it speaks first, and decides.
     assert "PLAIN" in peer.take(SaslMechanisms).sasl_server_mechanisms
     peer.send(SaslInit("PLAIN", b"\0guest\0guest"))
@@ -134,19 +134,19 @@ def test_after_sasl_the_header_of_amqp_has_to_come(raw: Connect) -> None:
     peer.take(SaslMechanisms)
     peer.send(SaslInit("PLAIN", b"\0guest\0guest"))
     assert peer.take(SaslOutcome).code == 0
-    peer.send_octets(SASL)
-    assert peer.read_octets(8) == AMQP
+    peer.send_bytes(SASL)
+    assert peer.read_bytes(8) == AMQP
     peer.expect_eof()
 
 
 @pytest.mark.rule("1.0", "security.5.3.2.roles")
-@pytest.mark.parametrize("octets", [
+@pytest.mark.parametrize("data", [
     composite(0x40, b"\xa3\x05PLAIN"), composite(0x42, b"\xa0\x01c"), composite(0x44, b"\x50\x00"),
 ], ids=["mechanisms", "challenge", "outcome"])
-def test_who_connects_cannot_be_the_sasl_server(raw: Connect, octets: bytes) -> None:
+def test_who_connects_cannot_be_the_sasl_server(raw: Connect, data: bytes) -> None:
     peer = raw().header(SASL)
     peer.take(SaslMechanisms)
-    peer.send_octets(frame(octets, type=1))
+    peer.send_bytes(frame(data, type=1))
     with pytest.raises(Closed):
         while True:
             body = peer.read()
@@ -167,10 +167,10 @@ def test_the_brokers_sasl_frames_are_plain(raw: Connect) -> None:
 @pytest.mark.rule("1.0", "security.5.3.1.channel-octets-drawn")
 @pytest.mark.rule("1.0", "security.5.3.1.doff")
 @pytest.mark.rule("1.0", "security.5.3.1.extended-ignored")
-def test_what_a_sasl_frame_has_in_ignored_octets_is_ignored(raw: Connect) -> None:
+def test_what_a_sasl_frame_has_in_ignored_bytes_is_ignored(raw: Connect) -> None:
     peer = raw().header(SASL)
     peer.take(SaslMechanisms)
-    peer.send_octets(frame(encode_composite(SaslInit("PLAIN", b"\0guest\0guest")), 0xFFFF, type=1, doff=4,
+    peer.send_bytes(frame(encode_composite(SaslInit("PLAIN", b"\0guest\0guest")), 0xFFFF, type=1, doff=4,
                            extended=b"whatever"))
     assert peer.take(SaslOutcome).code == 0
 
@@ -209,8 +209,8 @@ def test_without_sasl_where_it_is_required(raw: Connect, tmp_path: Path) -> None
     leveret_only("it has settings of its own")
     with LeveretProcess(tmp_path / "own", config='[amqp10]\nanonymous_user = ""\n').start() as process:
         peer = raw(process)
-        peer.send_octets(AMQP + frame(composite(0x10, "client")))
-        assert peer.read_octets(8) == SASL
+        peer.send_bytes(AMQP + frame(composite(0x10, "client")))
+        assert peer.read_bytes(8) == SASL
         peer.expect_eof()
         peer = raw(process)
         assert peer.login() == 0

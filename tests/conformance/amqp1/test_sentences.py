@@ -25,7 +25,7 @@ SYMBOL_X = b"\xa3\x01x"
 @pytest.mark.parametrize("descriptor", [b"\xa1\x0famqp:begin:list", b"\x71\x00\x00\x00\x11", b"\x40"],
                          ids=["string", "int", "null"])
 def test_a_performative_has_a_symbol_or_a_number_for_a_descriptor(peer: Peer, descriptor: bytes) -> None:
-    peer.send_octets(frame(b"\x00" + descriptor + b"\xc0\x04\x04\x40\x43\x43\x43"))
+    peer.send_bytes(frame(b"\x00" + descriptor + b"\xc0\x04\x04\x40\x43\x43\x43"))
     assert peer.closed_with() in ("amqp:decode-error", "amqp:connection:framing-error")
 
 
@@ -37,7 +37,7 @@ def test_a_performative_has_a_symbol_or_a_number_for_a_descriptor(peer: Peer, de
 ], ids=["one", "three", "twice"])
 def test_a_map_that_is_none_closes_the_connection(raw: Connect, properties: bytes) -> None:
     peer = raw().header()
-    peer.send_octets(frame(composite(0x10, "c", *[b"\x40"] * 8, properties)))
+    peer.send_bytes(frame(composite(0x10, "c", *[b"\x40"] * 8, properties)))
     error = peer.take(Close).error
     assert error is not None
     assert error.condition in ("amqp:decode-error", "amqp:invalid-field")
@@ -47,20 +47,20 @@ def test_a_map_that_is_none_closes_the_connection(raw: Connect, properties: byte
 @pytest.mark.parametrize("capabilities", [b"\x40", b"\xe0\x02\x00\xa3", b"\xf0\x00\x00\x00\x05\x00\x00\x00\x00\xa3"],
                          ids=["null", "array8", "array32"])
 def test_no_values_are_null_or_an_empty_array(raw: Connect, capabilities: bytes) -> None:
-    octets = composite(0x10, "c", *[b"\x40"] * 6, capabilities, capabilities)
-    assert decode_composite(octets)[0].offered_capabilities == ()
+    data = composite(0x10, "c", *[b"\x40"] * 6, capabilities, capabilities)
+    assert decode_composite(data)[0].offered_capabilities == ()
     peer = raw().header()
-    peer.send_octets(frame(octets))
+    peer.send_bytes(frame(data))
     peer.take(Open)
 
 
 @pytest.mark.rule("1.0", "transport.2.4.2.pipelined")
 def test_who_waits_for_nothing_is_served_the_same(raw: Connect, name: str) -> None:
     peer = raw()
-    peer.send_octets(b"AMQP\x00\x01\x00\x00")
+    peer.send_bytes(b"AMQP\x00\x01\x00\x00")
     peer.send(Open(name), Begin(0, 10, 10), Attach(name, 0, True, source=Source(name), target=Target("here")),
               Flow(10, 0, 10, 0, handle=0, delivery_count=0, link_credit=1))
-    assert peer.read_octets(8) == b"AMQP\x00\x01\x00\x00"
+    assert peer.read_bytes(8) == b"AMQP\x00\x01\x00\x00"
     peer.take(Open)
     assert peer.take(Begin).remote_channel == 0
     assert peer.take(Attach).source is not None
@@ -69,7 +69,7 @@ def test_who_waits_for_nothing_is_served_the_same(raw: Connect, name: str) -> No
 @pytest.mark.rule("1.0", "transport.2.4.5.empty-channel-ignored")
 @pytest.mark.rule("1.0", "transport.2.4.5.empty-after-open")
 def test_empty_frames_come_on_any_channel(session: Session) -> None:
-    session.peer.send_octets(frame(channel=9) + frame(channel=session.channel))
+    session.peer.send_bytes(frame(channel=9) + frame(channel=session.channel))
     session.sync()
 
 
@@ -105,7 +105,7 @@ def test_ends_that_cross_end_the_session(peer: Peer) -> None:
 @pytest.mark.parametrize("body", [composite(0x13, b"\x40", b"\x43", b"\x43", b"\x43"), composite(0x17)],
                          ids=["flow", "end"])
 def test_a_frame_of_no_session_closes_the_connection(peer: Peer, body: bytes) -> None:
-    peer.send_octets(frame(body, 3))
+    peer.send_bytes(frame(body, 3))
     assert peer.closed_with() != ""
 
 
@@ -209,7 +209,7 @@ def test_a_settled_discharge_detaches(session: Session) -> None:
 def test_a_sasl_frame_has_one_performative(raw: Connect, more: bytes) -> None:
     peer = raw().header(SASL)
     peer.take(SaslMechanisms)
-    peer.send_octets(frame(composite(0x41, b"\xa3\x05PLAIN", b"\xa0\x0c\x00guest\x00guest") + more, type=1))
+    peer.send_bytes(frame(composite(0x41, b"\xa3\x05PLAIN", b"\xa0\x0c\x00guest\x00guest") + more, type=1))
     peer.expect_eof(reset=True)
 
 

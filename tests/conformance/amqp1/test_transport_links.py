@@ -436,6 +436,6 @@ def test_the_brokers_senders_tell_their_first_delivery_count(session: Session, n
 def test_an_unsettled_map_with_a_null_key_is_malformed(peer: Peer, name: str) -> None:
     session = peer.begin()
     unsettled = b"\xc1\x03\x02\x40\x40"
-    peer.send_octets(frame(composite(0x12, "l", b"\x43", True, None, None, Source(name), Target("here"), unsettled),
+    peer.send_bytes(frame(composite(0x12, "l", b"\x43", True, None, None, Source(name), Target("here"), unsettled),
                            session.channel))
     assert peer.closed_with() == "amqp:decode-error"

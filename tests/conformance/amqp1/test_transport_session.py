@@ -242,6 +242,6 @@ def test_a_disposition_concerns_one_direction_only(session: Session, name: str) 
 def test_a_malformed_frame_is_no_matter_of_its_session(peer: Peer) -> None:
     """Where frames cannot be read, the connection is at its end."""
     session = peer.begin()
-    octets = encode_composite(Flow(10, 0, 10, 0))
-    peer.send_octets(frame(octets + b"\x40", session.channel))
+    data = encode_composite(Flow(10, 0, 10, 0))
+    peer.send_bytes(frame(data + b"\x40", session.channel))
     assert peer.closed_with() == "amqp:decode-error"

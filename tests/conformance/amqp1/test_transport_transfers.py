@@ -11,7 +11,7 @@ from leveret.wire.amqp1.transport import Detach, Disposition, Flow, Transfer
 from tests.conformance.amqp1.conftest import Begin, Connect
 from tests.conformance.peer1 import Session, message
 
-LARGE = bytes(range(256)) * 40  # octets of a body that needs many frames
+LARGE = bytes(range(256)) * 40  # bytes of a body that needs many frames
 
 
 def small(connect: Connect) -> Session:

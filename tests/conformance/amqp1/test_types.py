@@ -15,9 +15,9 @@ from tests.conformance.peer1 import composite, frame
 @pytest.mark.parametrize("mechanisms", [b"\x40", b"\xe0\x02\x00\xa3", b""], ids=["null", "empty array", "absent"])
 def test_a_mandatory_field_of_several_values_has_one_at_least(mechanisms: bytes) -> None:
     """There is but one such field, in a frame that brokers send: the list of SASL mechanisms."""
-    octets = composite(0x40, mechanisms) if mechanisms else b"\x00\x53\x40\x45"
+    data = composite(0x40, mechanisms) if mechanisms else b"\x00\x53\x40\x45"
     with pytest.raises(DecodeError) as caught:
-        decode_composite(octets)
+        decode_composite(data)
     assert "mandatory" in caught.value.text
 
 
@@ -31,7 +31,7 @@ def test_a_mandatory_field_of_several_values_has_one_at_least(mechanisms: bytes)
 ], ids=["list8", "list32", "str32 and uint"])
 def test_an_open_in_every_encoding(raw: Connect, descriptor: bytes, fields: bytes) -> None:
     peer = raw().header()
-    peer.send_octets(frame(b"\x00" + descriptor + fields))
+    peer.send_bytes(frame(b"\x00" + descriptor + fields))
     assert isinstance(peer.take(Open), Open)
     peer.send(Begin(0, 1, 1))
     peer.take(Begin)
