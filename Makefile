@@ -103,6 +103,8 @@ lint: $(STAMPS)/spark
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	$(VENV)/bin/codespell
+	$(PY) tools/check_vocabulary.py
 
 format: $(STAMPS)/dev
 	$(VENV)/bin/ruff check --fix .

@@ -1,0 +1,104 @@
+"""Find words that the project has retired: `python tools/check_vocabulary.py [PATH ...]`, a part of `make lint`.
+
+`tools/vocabulary.toml` lists the words with their replacements, the paths to check, and the exceptions, each with its
+reason. Text in backticks or fenced blocks of a page is not checked, because it quotes identifiers and output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+FENCE = re.compile(r"^\s*(```|~~~)")
+CODE = re.compile(r"`[^`]*`")
+
+
+class Word(NamedTuple):
+    """A retired word: the pattern that finds it, and what to write instead."""
+
+    pattern: re.Pattern[str]
+    instead: str
+
+
+class Problem(NamedTuple):
+    """A retired word at a place. `line` counts from 1."""
+
+    path: str
+    line: int
+    word: str
+    instead: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: '{self.word}': {self.instead}"
+
+
+class Vocabulary:
+    """The words, paths and exceptions of a configuration.
+
+    Raises:
+        ValueError: an exception has no reason.
+    """
+
+    def __init__(self, text: str) -> None:
+        content = tomllib.loads(text)
+        self.paths: list[str] = content["paths"]
+        self.words = [Word(re.compile(rf"\b(?:{entry['pattern']})\b", re.IGNORECASE), entry["instead"])
+                      for entry in content["words"]]
+        self.exceptions: list[tuple[str, re.Pattern[str]]] = []
+        for entry in content.get("exceptions", []):
+            if not entry.get("reason"):
+                raise ValueError(f"the exception for '{entry['path']}' has no reason")
+            self.exceptions.append((entry["path"], re.compile(entry["pattern"])))
+
+    def covers(self, path: str) -> bool:
+        """Whether a path, relative to the root with slashes, is to be checked."""
+        return any(PurePosixPath(path).is_relative_to(prefix) for prefix in self.paths)
+
+    def problems(self, path: str, text: str) -> Iterator[Problem]:
+        """Yield the retired words in the text of a file."""
+        allowed = [pattern for prefix, pattern in self.exceptions if PurePosixPath(path).is_relative_to(prefix)]
+        is_page = path.endswith(".md")
+        fenced = False
+        for number, line in enumerate(text.splitlines(), 1):
+            if is_page:
+                if FENCE.match(line):
+                    fenced = not fenced
+                if fenced:
+                    continue
+                line = CODE.sub("``", line)
+            if any(pattern.search(line) for pattern in allowed):
+                continue
+            for word in self.words:
+                found = word.pattern.search(line)
+                if found is not None:
+                    yield Problem(path, number, found.group(), word.instead)
+
+
+def tracked_files() -> list[str]:
+    """Return the text files that git tracks."""
+    listed = subprocess.run(["git", "ls-files", "-z", "--", "*.py", "*.md", "*.toml"], cwd=ROOT, check=True, capture_output=True)
+    return listed.stdout.decode().rstrip("\0").split("\0")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Find words that the project has retired.")
+    parser.add_argument("paths", nargs="*", help="files relative to the root (default: all that the configuration names)")
+    chosen = parser.parse_args()
+    vocabulary = Vocabulary((ROOT / "tools" / "vocabulary.toml").read_text(encoding="utf-8"))
+    paths = [path for path in chosen.paths or tracked_files() if vocabulary.covers(path) and (ROOT / path).is_file()]
+    problems = [problem for path in paths for problem in vocabulary.problems(path, (ROOT / path).read_text(encoding="utf-8"))]
+    for problem in problems:
+        print(problem)
+    print(f"{len(paths)} files checked, {len(problems)} retired words", file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
