@@ -104,7 +104,6 @@ lint: $(STAMPS)/spark
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/codespell
-	$(PY) tools/check_vocabulary.py
 
 format: $(STAMPS)/dev
 	$(VENV)/bin/ruff check --fix .
