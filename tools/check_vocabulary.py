@@ -83,7 +83,8 @@ class Vocabulary:
 
 def tracked_files() -> list[str]:
     """Return the text files that git tracks."""
-    listed = subprocess.run(["git", "ls-files", "-z", "--", "*.py", "*.md", "*.toml"], cwd=ROOT, check=True, capture_output=True)
+    command = ["git", "ls-files", "-z", "--", "*.py", "*.md", "*.toml"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     return listed.stdout.decode().rstrip("\0").split("\0")
 
 
@@ -93,7 +94,8 @@ def main() -> int:
     chosen = parser.parse_args()
     vocabulary = Vocabulary((ROOT / "tools" / "vocabulary.toml").read_text(encoding="utf-8"))
     paths = [path for path in chosen.paths or tracked_files() if vocabulary.covers(path) and (ROOT / path).is_file()]
-    problems = [problem for path in paths for problem in vocabulary.problems(path, (ROOT / path).read_text(encoding="utf-8"))]
+    problems = [problem for path in paths
+                for problem in vocabulary.problems(path, (ROOT / path).read_text(encoding="utf-8"))]
     for problem in problems:
         print(problem)
     print(f"{len(paths)} files checked, {len(problems)} retired words", file=sys.stderr)
