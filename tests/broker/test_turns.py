@@ -7,6 +7,7 @@ from typing import Any
 from leveret.broker.broker import OUTPUT_WORK
 from leveret.broker.consumer import Output
 from leveret.broker.jobs import STEP_WORK
+from leveret.broker.leases import operations
 from leveret.broker.message import Entry, Message
 from leveret.broker.queues import delayed
 from leveret.broker.queues.base import Queue
@@ -254,3 +255,17 @@ def test_browsers_get_what_there_is_over_several_turns(world: World) -> None:
     world.run()
     assert [len(taker.taken) for taker in takers] == [STEP_WORK // 2] * 6
     assert queue.ready_count == STEP_WORK // 2
+
+
+def test_a_batch_is_planned_over_several_turns(world: World) -> None:
+    queue = world.queue(durable=True)
+    many = STEP_WORK * 5
+    world.push(queue, *(["m"] * many), persistent=True)
+    world.run()
+    lease = operations.acquire(queue, "l")
+    planned: list[int] = []
+    operations.plan(queue, "l", lease.epoch, 0, many - 1, None, lambda batch, error: planned.append(batch.count))
+    assert 0 < queue.leased_count <= STEP_WORK * 2 + 400
+    assert lease.plan is not None
+    world.run()
+    assert planned == [many - 1] and queue.ready_count == 1

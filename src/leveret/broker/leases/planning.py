@@ -7,9 +7,10 @@ or are not due yet, and transient ones, which the log must have before they are 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker.errors import BrokerError
+from leveret.broker.jobs import STEP_WORK, Job, Jobs
 from leveret.broker.leases.batch import Batch
 from leveret.broker.log import CommitWaiter
 from leveret.broker.message import ARCHIVED, ENTRY_OVERHEAD, Entry
@@ -22,6 +23,22 @@ if TYPE_CHECKING:
 
 # Told of the batch, None where nothing was ready; or why there is none.
 Done = Callable[[Batch | None, BrokerError | None], None]
+
+
+# After so many entries it is looked at whether the turn has time left; one less than a power of two. Two are 1 µs.
+TAKEN: Final = 63
+
+
+class _Later(Job):
+    """A plan that goes on in the next turn."""
+
+    def __init__(self, jobs: Jobs, plan: Plan) -> None:
+        super().__init__(jobs)
+        self.plan = plan
+
+    def step(self) -> bool:
+        self.plan.go_on()
+        return False
 
 
 class _Loading(paging.Waiting):
@@ -56,15 +73,21 @@ class Plan:
         self.octets = octets
         self.waiting: list[Done] = []
         self.over = False
+        # Units of work of the turn beyond which no more entries are taken.
+        self.most_work = 0
 
     def go_on(self) -> None:
-        """Take what is there; the end of it, unless something has to be read first."""
+        """Take what is there, as much of it as one turn may; the end of it, unless something has to be read first."""
         if self.over:
             return
-        if self._take():
-            self.finish()
-        else:
+        broker = self.queue.broker
+        self.most_work = broker.work + STEP_WORK
+        if not self._take():
             self.queue.wait_loaded(_Loading(self))
+        elif broker.work > self.most_work and not self._is_full(0):
+            _Later(broker.jobs, self).resume()
+        else:
+            self.finish()
 
     def finish(self) -> None:
         """What was taken is the batch."""
@@ -135,7 +158,14 @@ class Plan:
         head = level.head
         leases = queue.leases
         assert leases is not None
+        broker = queue.broker
+        taken = 0
         while head:
+            taken += 1
+            if taken & TAKEN == 0:
+                broker.work += TAKEN >> 1
+                if broker.work > self.most_work:
+                    return
             entry = head[0]
             message = entry.message
             if (message.expires_at or entry.overlay is not None) and expiry.drop_expired(queue, level, entry):
