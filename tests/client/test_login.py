@@ -6,7 +6,7 @@ import pytest
 from scramp import ScramMechanism
 
 from leveret.client import AuthenticationFailed, Parameters
-from leveret.client.core.login import MOST_ROUNDS, Login
+from leveret.client.core.login import MAX_ITERATIONS, Login
 from leveret.client.parameters import SCRAM
 from tests.client.conftest import Connect
 from tests.support.broker import Broker
@@ -57,7 +57,7 @@ def test_the_server_has_to_prove_that_it_knows_the_password(mechanism: str) -> N
 
 
 @pytest.mark.parametrize("challenge", [
-    b"", b"\xff", b"r=short,s=c2FsdA==,i=4096", f"r=x,s=c2FsdA==,i={MOST_ROUNDS + 1}".encode(),
+    b"", b"\xff", b"r=short,s=c2FsdA==,i=4096", f"r=x,s=c2FsdA==,i={MAX_ITERATIONS + 1}".encode(),
 ], ids=["empty", "no-text", "nonce", "rounds"])
 def test_challenges_that_cannot_be_answered(challenge: bytes) -> None:
     login = Login(Parameters(mechanism="SCRAM-SHA-256", user="me", password="secret"))

@@ -8,7 +8,7 @@ import pytest
 
 from leveret.client.core import connection as states
 from leveret.client.core.connection import ConnectionCore
-from leveret.client.core.host import Host
+from leveret.client.core.frontend import FrontEnd
 from leveret.client.core.recovery import recover
 from leveret.client.errors import ConnectionLost
 from leveret.client.events import Event
@@ -29,7 +29,7 @@ class Waiter:
         self.result = exception
 
 
-class Idle(Host):
+class Idle(FrontEnd):
     """A face without a socket."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Idle(Host):
 
     def resume_reading(self) -> None: ...
 
-    def hang_up(self) -> None: ...
+    def close_socket(self) -> None: ...
 
     def reconnect(self) -> None: ...
 

@@ -38,7 +38,7 @@ class Delivery(Message):
     state       the outcome that was given, None before; with settle mode second also what the server said at the end
     """
 
-    __slots__ = ("_sections", "delivery_id", "link", "number", "octets", "payload", "state", "tag", "transaction")
+    __slots__ = ("_sections", "delivery_id", "link", "number", "payload", "payload_size", "state", "tag", "transaction")
 
     def __init__(self, session: SessionCore, link: ReceiverCore, delivery_id: int, tag: bytes, payload: bytes,
                  settled: bool) -> None:
@@ -55,7 +55,7 @@ class Delivery(Message):
         self.link = link
         self.tag = tag
         self.payload = payload
-        self.octets = len(payload)
+        self.payload_size = len(payload)
         self.state: Composite | None = None
         self.transaction: TransactionCore | None = None
 
@@ -203,11 +203,11 @@ class Delivery(Message):
 
     def nack(self, requeue: bool = True, multiple: bool = False) -> None:
         """Give it back to the queue as a failed attempt, or reject it."""
-        self._each(multiple, self.link.session.back_to_queue() if requeue else Rejected())
+        self._each(multiple, self.link.session.requeue_outcome() if requeue else Rejected())
 
     def _each(self, multiple: bool, state: Composite) -> None:
         if multiple:
-            for delivery in self.link.session.unsettled_until(self.number):
+            for delivery in self.link.session.unsettled_up_to(self.number):
                 if delivery is not self:
                     delivery.settle_as(state, None)
         self.settle_as(state, None)
@@ -229,14 +229,14 @@ class Delivery(Message):
         if not reply_to:
             raise ValueError("the message has no reply_to: nobody waits for an answer")
         properties.setdefault("correlation_id", self.properties.correlation_id or self.properties.message_id)
-        return self._channel.face.publish(body, Address(reply_to), **properties)
+        return self._channel.api_channel.publish(body, Address(reply_to), **properties)
 
     def _reply_to(self) -> str:
         fields = self._map(sections_of.properties)
         return str(fields.reply_to) if fields is not None and fields.reply_to is not None else ""
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.delivery_tag}: {self.octets} octets of {self.link.what}>"
+        return f"<{type(self).__name__} {self.delivery_tag}: {self.payload_size} octets of {self.link.description}>"
 
 
 def _as_dict(value: Any) -> dict[Any, Any]:

@@ -179,7 +179,7 @@ class TransactionLost(Error):
     """The server has rolled a transaction back: the connection was lost within it, or it could not be committed."""
 
 
-def anew(error: _AnyError) -> _AnyError:
+def copy_error(error: _AnyError) -> _AnyError:
     """A copy, to be raised: an exception that is kept must not keep the frames that it was raised through, with all their
     variables, nor may threads raise the same one at a time."""
     again = copy.copy(error)
@@ -187,7 +187,7 @@ def anew(error: _AnyError) -> _AnyError:
     return again
 
 
-_OF_CHANNEL: Final[dict[int, type[ChannelClosed]]] = {
+_CHANNEL_ERRORS: Final[dict[int, type[ChannelClosed]]] = {
     constants.ACCESS_REFUSED: AccessRefused,
     constants.NOT_FOUND: NotFound,
     constants.RESOURCE_LOCKED: ResourceLocked,
@@ -195,7 +195,7 @@ _OF_CHANNEL: Final[dict[int, type[ChannelClosed]]] = {
 }
 
 # What may help, by reply code and what the text says. RabbitMQ and Leveret use the same phrases.
-_HELP: Final = (
+_HINTS: Final = (
     (constants.ACCESS_REFUSED, "refused for user", "expected a user with that permission (option user)"),
     (constants.ACCESS_REFUSED, "in exclusive use", "expected a queue that nobody consumes exclusively"),
     (constants.NOT_FOUND, "no exchange", "expected an exchange that exists: declare it first"),
@@ -223,12 +223,12 @@ def closed_error(reply_code: int, reply_text: str, class_id: int, method_id: int
     `ConnectionClosed`."""
     kind: type[ChannelClosed | ConnectionClosed] = ConnectionClosed
     if channel:
-        kind = _OF_CHANNEL.get(reply_code, ChannelClosed)
+        kind = _CHANNEL_ERRORS.get(reply_code, ChannelClosed)
     name = method_name(class_id, method_id)
     text = f"the server closed the {'channel' if channel else 'connection'}: {_reply(reply_code, reply_text)}"
     if name:
         text += f" ({name})"
-    for code, phrase, help in _HELP:
+    for code, phrase, help in _HINTS:
         if code == reply_code and phrase in reply_text:
             text += f"; {help}"
             break

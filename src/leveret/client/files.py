@@ -58,7 +58,7 @@ class FileContent(Message):
     def ack(self, multiple: bool = False) -> None:
         """Acknowledge it; with `multiple`, everything before it on its channel too (`file.ack`)."""
         super().ack(multiple)
-        self._let_go()
+        self._close_file()
 
     def nack(self, requeue: bool = True, multiple: bool = False) -> None:
         """`reject`, which goes back to the queue unless it says otherwise."""
@@ -76,7 +76,7 @@ class FileContent(Message):
         if self.path is not None:
             self.path.unlink(missing_ok=True)
 
-    def _let_go(self) -> None:
+    def _close_file(self) -> None:
         if self.path is not None:
             self.file.close()
 

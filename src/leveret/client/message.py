@@ -124,7 +124,7 @@ class Message:
         if not reply_to:
             raise ValueError("the message has no reply_to: nobody waits for an answer")
         properties.setdefault("correlation_id", self.properties.correlation_id)
-        return self._channel.face.publish(body, reply_to, **properties)
+        return self._channel.api_channel.publish(body, reply_to, **properties)
 
     @contextmanager
     def process(self, requeue: bool = False) -> Iterator[Message]:

@@ -25,7 +25,7 @@ _SSL_OPTIONS: Final = {"ca_certs": "cafile", "cafile": "cafile", "certfile": "ce
                        "password": "keypassword", "server_hostname": "server_name"}
 
 
-def _as_it_is(name: str, value: Any) -> Any:
+def _unchanged(name: str, value: Any) -> Any:
     return value
 
 
@@ -108,14 +108,14 @@ class _Option(NamedTuple):
 
 
 _OWN: Final = {
-    "host": _host, "port": _integer, "vhost": _as_it_is, "user": _as_it_is, "password": _as_it_is,
-    "protocol": _as_it_is, "name": _as_it_is, "mechanism": _mechanism, "locale": _as_it_is,
+    "host": _host, "port": _integer, "vhost": _unchanged, "user": _unchanged, "password": _unchanged,
+    "protocol": _unchanged, "name": _unchanged, "mechanism": _mechanism, "locale": _unchanged,
     "heartbeat": _integer, "channel_max": _integer, "frame_max": _integer,
     "connect_timeout": _seconds, "timeout": _seconds_or_none, "blocked_timeout": _seconds_or_none,
     "reconnect": _boolean, "reconnect_delay": _seconds, "reconnect_max_delay": _seconds,
     "reconnect_attempts": _integer,
-    "cafile": _as_it_is, "certfile": _as_it_is, "keyfile": _as_it_is, "keypassword": _as_it_is, "verify": _verify,
-    "server_name": _server_name, "addresses": _as_it_is, "container_id": _as_it_is,
+    "cafile": _unchanged, "certfile": _unchanged, "keyfile": _unchanged, "keypassword": _unchanged, "verify": _verify,
+    "server_name": _server_name, "addresses": _unchanged, "container_id": _unchanged,
 }
 _SYNONYMS: Final = {
     # pika
@@ -125,7 +125,7 @@ _SYNONYMS: Final = {
     "stack_timeout": _Option("connect_timeout", _seconds),
     "blocked_connection_timeout": _Option("blocked_timeout", _seconds_or_none),
     # RabbitMQ
-    "cacertfile": _Option("cafile", _as_it_is),
+    "cacertfile": _Option("cafile", _unchanged),
     "server_name_indication": _Option("server_name", _server_name),
     "auth_mechanism": _Option("mechanism", _mechanism),
     "connection_timeout": _Option("connect_timeout", _milliseconds),
@@ -134,12 +134,12 @@ _SYNONYMS: Final = {
     "no_verify_ssl": _Option("verify", _no_verify),
     "reconnect_interval": _Option("reconnect_delay", _seconds),
     # Ours, by its long name
-    "connection_name": _Option("name", _as_it_is),
+    "connection_name": _Option("name", _unchanged),
 }
 _OPTIONS: Final = {**{name: _Option(name, read) for name, read in _OWN.items()}, **_SYNONYMS}
 # Python objects, which a URL has no notation for.
 _KEYWORD_ONLY: Final = ("tls", "client_properties", "on_event")
-_NEVER_ENDING: Final = ("timeout", "blocked_timeout")
+_OPTIONAL_TIMES: Final = ("timeout", "blocked_timeout")
 _ALL: Final = (*_OPTIONS, "ssl_options", *_KEYWORD_ONLY)
 
 
@@ -161,7 +161,7 @@ def read_options(options: Iterable[tuple[str, Any]], query: bool) -> dict[str, A
                 raise _unknown(name, query)
             # None is what wrappers pass for "not given", but for ever where it is a time that may be.
             pairs = {option.target: None if value is None else option.read(name, value)}
-            if value is None and option.target not in _NEVER_ENDING:
+            if value is None and option.target not in _OPTIONAL_TIMES:
                 continue
         for target, setting in pairs.items():
             other = names.get(target)

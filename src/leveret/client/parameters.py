@@ -20,7 +20,7 @@ ADDRESSES: Final = ("auto", "v2", "v1", "plain")
 SCRAM: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256")
 MECHANISMS: Final = ("PLAIN", "AMQPLAIN", "EXTERNAL", "ANONYMOUS", *SCRAM)
 # Seconds that every clock and lock of Python can wait.
-LONGEST_TIME: Final = 10**9
+MAX_SECONDS: Final = 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class Parameters:
     def sasl(self) -> tuple[str, bytes]:
         """The mechanism and its first response, for `connection.start-ok`."""
         if self.mechanism == "PLAIN":
-            return "PLAIN", b"\0" + _octets(self.user) + b"\0" + _octets(self.password)
+            return "PLAIN", b"\0" + _utf8(self.user) + b"\0" + _utf8(self.password)
         if self.mechanism == "AMQPLAIN":
             # RabbitMQ leaves the table's length out, and so do all of its clients.
             return "AMQPLAIN", encode_table({"LOGIN": self.user, "PASSWORD": self.password}, RABBITMQ)[4:]
@@ -148,7 +148,7 @@ class Parameters:
             if not isinstance(value, str):
                 raise bad_option(name, value, "text")
             try:
-                _octets(value)
+                _utf8(value)
             except UnicodeEncodeError:
                 raise bad_option(name, value, "Unicode text") from None
         for name, (low, high) in _INTEGERS.items():
@@ -162,7 +162,7 @@ class Parameters:
             value = getattr(self, name)
             if none and value is None:
                 continue
-            if (not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= LONGEST_TIME
+            if (not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= MAX_SECONDS
                     or (value == 0 and not zero)):
                 raise bad_option(name, value, f"seconds {'from' if zero else 'above'} 0{', or None' if none else ''}")
         if not isinstance(self.tls, (bool, ssl.SSLContext)):
@@ -176,7 +176,7 @@ class Parameters:
         _check_host("host", self.host)
         if self.server_name:
             _check_host("server_name", self.server_name)
-        if not 1 <= len(_octets(self.vhost)) <= 255:
+        if not 1 <= len(_utf8(self.vhost)) <= 255:
             raise bad_option("vhost", self.vhost, "a name of 1 to 255 octets")
         for name, choices in (("protocol", PROTOCOLS), ("mechanism", MECHANISMS), ("addresses", ADDRESSES)):
             if getattr(self, name) not in choices:
@@ -229,7 +229,7 @@ class _Password:
 
     def get(self) -> bytes:
         self.asked = True
-        return _octets(self._password) or b"\0"
+        return _utf8(self._password) or b"\0"
 
 
 def bad_option(name: str, value: object, expected: str) -> InvalidUrl:
@@ -259,7 +259,7 @@ def _check_host(name: str, host: str) -> None:
             raise bad_option(name, host, "a name or an address") from None
 
 
-def _octets(text: str) -> bytes:
+def _utf8(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 

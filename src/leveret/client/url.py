@@ -74,7 +74,7 @@ def parse_url(url: str = "amqp://", **options: Any) -> Parameters:
 
 
 def split_host(place: str, port: int) -> tuple[str, int]:
-    """Host and port of a text such as "[::1]:5672"; the port given where there is none. `InvalidUrl` for what is
+    """FrontEnd and port of a text such as "[::1]:5672"; the port given where there is none. `InvalidUrl` for what is
     neither."""
     found = _read_authority(place, False)
     return found.get("host", place), found.get("port", port)

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from leveret.client.blocking.channel import Channel
 from leveret.client.blocking.connection import Connection
-from leveret.client.core.handshake import HUNG_UP
+from leveret.client.core.handshake import CLOSED_DURING_LOGIN
 from leveret.client.errors import (
     AuthenticationFailed,
     ChannelClosed,
@@ -125,7 +125,7 @@ def open_connection(endpoint: Endpoint, name: str, patience: float = PATIENCE) -
             return connection
         except ConnectionFailed as error:
             last: Error = error
-            if isinstance(error, _FINAL) and error.reply_text != HUNG_UP:
+            if isinstance(error, _FINAL) and error.reply_text != CLOSED_DURING_LOGIN:
                 raise BrokerUnreachable(f"no connection to {endpoint}: {error}") from None
         except (ConnectionClosed, Timeout) as error:
             last = error

@@ -11,14 +11,14 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from leveret.client.core.channel import ChannelCore
-from leveret.client.core.unconfirmed import Outgoing, Unconfirmed
-from leveret.client.errors import ConnectionLost, Error, Returned, anew
-from leveret.client.limit import DEFAULT
+from leveret.client.core.pending_confirms import Outgoing, PendingConfirms
+from leveret.client.errors import ConnectionLost, Error, Returned, copy_error
+from leveret.client.timeouts import DEFAULT
 from leveret.spark.frames0 import Framer
 
 if TYPE_CHECKING:
     from leveret.client.blocking.channel import Channel
-    from leveret.client.core.host import Host, Waiter
+    from leveret.client.core.frontend import FrontEnd, Waiter
     from leveret.spark.sink_rows import Rows
 
 # Octets that are framed at once, about.
@@ -37,12 +37,12 @@ class Refused(NamedTuple):
     unroutable: bool
 
 
-class Window(Unconfirmed):
+class Window(PendingConfirms):
     """What is on its way, as ranges of delivery tags."""
 
     __slots__ = ("_chunks", "_host", "_level", "_single", "_tag", "_waiter", "error", "in_flight", "refused")
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: FrontEnd) -> None:
         super().__init__()
         self._host = host
         # First tag and rows of each piece that was sent.
@@ -120,7 +120,7 @@ class Window(Unconfirmed):
                  header[12:], [body]), str(error), error.reply_code == 312))
         return True
 
-    def fail_once(self, error: Error) -> None:
+    def fail_at_most_once(self, error: Error) -> None:
         pass
 
     def take(self) -> list[Outgoing]:
@@ -151,7 +151,7 @@ class Publisher0:
         self._engine = core.connection.engine
         self._most = most
         with self._driver.lock:
-            core.unconfirmed = self._window = Window(core.connection.host)
+            core.pending_confirms = self._window = Window(core.connection.frontend)
         self._framer = Framer(core.number, self._engine.payload_max, prefix, mandatory)
 
     @property
@@ -186,11 +186,11 @@ class Publisher0:
                     if not window.in_flight or window.in_flight + len(rows) <= self._most:
                         window.sent(rows)
                         self._engine.send_encoded(frames)
-                        core.connection.host.flush_soon()
+                        core.connection.frontend.flush_soon()
                         return
                     waiter = window.waiter(min(self._most - len(rows), self._most >> 1))
             if waiter is None:
-                self._channel.until_flowing()
+                self._channel.wait_flowing()
             else:
                 driver.wait(waiter, DEFAULT, "confirms")
 
@@ -207,9 +207,9 @@ class Publisher0:
 
     def _check(self) -> None:
         if self._core.error is not None:
-            raise anew(self._core.error)
+            raise copy_error(self._core.error)
         if self._window.error is not None:
-            raise anew(self._window.error)
+            raise copy_error(self._window.error)
 
 
 class Rate:

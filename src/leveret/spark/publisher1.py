@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from leveret.client.core.amqp1.addresses import choose
 from leveret.client.core.amqp1.channel import SessionCore
 from leveret.client.core.amqp1.outgoing import Transfer
+from leveret.client.core.pending_confirms import Outgoing
 from leveret.client.core.publisher import PublisherCore
-from leveret.client.core.unconfirmed import Outgoing
-from leveret.client.errors import Error, InvalidMessage, Nacked, Returned, anew
-from leveret.client.limit import DEFAULT
+from leveret.client.errors import Error, InvalidMessage, Nacked, Returned, copy_error
+from leveret.client.timeouts import DEFAULT
 from leveret.spark.publisher0 import Refused
 from leveret.spark.sink_rows import Rows
 from leveret.wire.amqp0.commands import MANDATORY
@@ -93,9 +93,9 @@ class Publisher1:
                             driver.interrupted(error)
                             raise
                         return
-                    waiter = window.room()
+                    waiter = window.window_waiter()
             if waiter is None:
-                self._channel.until_flowing()
+                self._channel.wait_flowing()
             else:
                 driver.wait(waiter, DEFAULT, "outcomes")
 
@@ -106,13 +106,13 @@ class Publisher1:
             with self._driver.lock:
                 if not window.in_flight:
                     break
-                waiter = window.idle()
+                waiter = window.idle_waiter()
             self._driver.wait(waiter, DEFAULT, "outcomes")
         self._check()
 
     def _check(self) -> None:
         if self._window.failure is not None:
-            raise anew(self._window.failure)
+            raise copy_error(self._window.failure)
 
 
 def _rows_of(transfer: Transfer) -> Rows:

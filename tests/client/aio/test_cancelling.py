@@ -74,7 +74,7 @@ async def test_publish(connect: Connect, name: str) -> None:
     cancelled = await cancel_everywhere(lambda: channel.publish(b"x", name), check)
     await usable(channel)
     assert confirmed <= await channel.purge_queue(name) <= confirmed + cancelled
-    assert len(channel._core.unconfirmed) == 0
+    assert len(channel._core.pending_confirms) == 0
 
 
 async def test_a_publisher(connect: Connect, name: str) -> None:
@@ -89,7 +89,7 @@ async def test_a_publisher(connect: Connect, name: str) -> None:
 
     assert await cancel_everywhere(publish) > 2
     await usable(channel)
-    assert len(channel._core.unconfirmed) == 0
+    assert len(channel._core.pending_confirms) == 0
 
 
 async def test_get(connect: Connect, name: str) -> None:

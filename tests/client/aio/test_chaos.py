@@ -134,7 +134,7 @@ async def run(dial: Connect, proxy: Proxy, name: str, spoil: Callable[[random.Ra
     for task in consumers:
         task.cancel()
     await asyncio.gather(*consumers, return_exceptions=True)
-    assert not publishing.core.channels[first.number].unconfirmed._by_tag
+    assert not publishing.core.channels[first.number].pending_confirms._by_tag
     await first.delete_queue(name)
     account.check()
     return account, events
@@ -272,8 +272,8 @@ async def test_errors_while_it_is_cut_are_of_the_tree(dial: Connect, proxy: Prox
         while len(connection.core.channels) > 1:
             # Whatever was given up while it was opened is closed.
             left = next(channel for channel in connection.core.channels.values() if channel is not shared._core)
-            if left.face is not None and left.opened:
-                await left.face.close()
+            if left.api_channel is not None and left.opened:
+                await left.api_channel.close()
             await asyncio.sleep(0.01)
     while (await shared.declare_queue(name, passive=True)).consumer_count:
         await asyncio.sleep(0.01)

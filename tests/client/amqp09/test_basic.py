@@ -32,7 +32,7 @@ async def test_a_publish_is_done_when_a_ping_is_answered(connect: Connect09, ser
     async with channel.publisher(routing_key=name, window=20, persistent=True) as publisher:
         for number in range(300, 1000):
             await publisher.publish(b"%d" % number)
-    assert len(channel.core.unconfirmed) == 0
+    assert len(channel.core.pending_confirms) == 0
     queue = await channel.declare_queue(name, passive=True)
     assert queue.message_count == 1000
     found = [await channel.get(name, no_ack=True) for _ in range(1000)]
@@ -301,7 +301,7 @@ async def test_an_exclusive_queue_that_somebody_else_has(dial: Connect09, name: 
                 other = await dial(process.url())  # ours had it yet
                 theirs = await other.channel()
         proxy.flowing.set()
-        while connection.core.locked < 1:
+        while connection.core.locked_attempts < 1:
             await asyncio.sleep(0.005)
         await other.close()
         await channel.publish(b"x", name)

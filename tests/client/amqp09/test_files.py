@@ -11,12 +11,12 @@ import pytest
 
 from leveret.client import ChannelClosed, ConnectionClosed, InvalidMessage, Returned
 from leveret.client.aio.connection import Connection
-from leveret.client.core.amqp09.upload import PIECE
+from leveret.client.core.amqp09.upload import CHUNK_SIZE
 from tests.client.amqp09.conftest import QUICK, Connect09, Died, Open, die_after, let_through
 from tests.support.broker import Broker, LeveretProcess, basic_config
 from tests.support.proxy import Proxy
 
-SIZE = 10 * PIECE + 12345
+SIZE = 10 * CHUNK_SIZE + 12345
 CONTENT = os.urandom(SIZE)
 
 
@@ -100,7 +100,7 @@ async def test_a_file_that_becomes_shorter(connect: Connect09, name: str, tmp_pa
     path = tmp_path / "source"
     path.write_bytes(CONTENT)
     with pytest.raises(InvalidMessage, match="shorter"):
-        await channel.send_file(path, name, progress=lambda sent, size: os.truncate(path, 3 * PIECE))
+        await channel.send_file(path, name, progress=lambda sent, size: os.truncate(path, 3 * CHUNK_SIZE))
     assert channel.is_open
     await channel.ping()
     assert list(connection.core._all_channels()) == [channel.core]
@@ -124,7 +124,7 @@ async def test_an_upload_goes_on_when_the_connection_is_lost(through: Connect09,
     cuts: list[int] = []
 
     def cut(sent: int, size: int) -> None:
-        if sent >= (2 + 4 * len(cuts)) * PIECE and len(cuts) < 2:
+        if sent >= (2 + 4 * len(cuts)) * CHUNK_SIZE and len(cuts) < 2:
             cuts.append(sent)
             proxy.cut()
 
@@ -132,7 +132,7 @@ async def test_an_upload_goes_on_when_the_connection_is_lost(through: Connect09,
     await channel.send_file(CONTENT, name, progress=cut)
     assert len(cuts) == 2
     # Of each loss at most what was on its way has come again.
-    assert proxy.to_server - before < SIZE + 2 * 6 * PIECE
+    assert proxy.to_server - before < SIZE + 2 * 6 * CHUNK_SIZE
     async with channel.consume_files(name) as files:
         found = await files.next(30)
         assert found.body == CONTENT
@@ -144,13 +144,13 @@ async def test_an_upload_goes_on_in_another_process(connect: Connect09, server: 
     channel = await (await connect()).channel()
     await channel.declare_queue(name)
     with pytest.raises(Died):
-        await channel.send_file(CONTENT, name, identifier=name, progress=die_after(5 * PIECE - 1))
+        await channel.send_file(CONTENT, name, identifier=name, progress=die_after(5 * CHUNK_SIZE - 1))
     assert channel.is_open
     await channel.connection.close()
     seen: list[int] = []
     other = block(server.url()).channel()
     await asyncio.to_thread(other.send_file, CONTENT, name, identifier=name, progress=lambda sent, size: seen.append(sent))
-    assert seen[0] > 3 * PIECE and seen[-1] == SIZE
+    assert seen[0] > 3 * CHUNK_SIZE and seen[-1] == SIZE
     with other.consume_files(name) as files:
         found = files.next(30)
         assert found.body == CONTENT
@@ -164,14 +164,14 @@ async def test_a_delivery_goes_on_when_the_connection_is_lost(connect: Connect09
     setup = await (await connect()).channel()
     await setup.declare_queue(name)
     await setup.send_file(CONTENT, name)
-    proxy.cut_after = 7 * PIECE
+    proxy.cut_after = 7 * CHUNK_SIZE
     connection = await dial(proxy.url(), on_event=let_through(proxy), **QUICK)
     channel = await connection.channel()
     async with channel.consume_files(name, directory=tmp_path if kept else None) as files:
         found = await files.next(30)
         assert connection.core.generation == 2
         assert found.body == CONTENT
-        assert proxy.to_client < SIZE + 2 * PIECE
+        assert proxy.to_client < SIZE + 2 * CHUNK_SIZE
         found.ack()
     assert await setup.delete_queue(name) == 0
 
@@ -181,16 +181,16 @@ async def test_a_delivery_goes_on_in_another_process(connect: Connect09, proxy: 
     channel = await (await connect()).channel()
     await channel.declare_queue(name)
     await channel.send_file(CONTENT, name)
-    proxy.cut_after = 7 * PIECE
+    proxy.cut_after = 7 * CHUNK_SIZE
     first = await dial(proxy.url(), reconnect=False, protocol="0-9")
     async with (await first.channel()).consume_files(name, directory=tmp_path) as files:
         with pytest.raises(ConnectionClosed):
             await files.next(30)
     [part] = tmp_path.iterdir()
-    assert 6 * PIECE < part.stat().st_size < SIZE
+    assert 6 * CHUNK_SIZE < part.stat().st_size < SIZE
     proxy.cut_after = None
     # The next one dies before it acknowledges, and the one after it is not sent the octets again.
-    for most in (SIZE - 5 * PIECE, 100_000):
+    for most in (SIZE - 5 * CHUNK_SIZE, 100_000):
         passed = proxy.to_client
         connection = await dial(proxy.url(), protocol="0-9")
         consuming = await connection.channel()
@@ -280,7 +280,7 @@ def test_the_blocking_face(proxy: Proxy, block: Open, name: str, tmp_path: Path)
     cuts: list[int] = []
 
     def cut(sent: int, size: int) -> None:
-        if sent >= 4 * PIECE and not cuts:
+        if sent >= 4 * CHUNK_SIZE and not cuts:
             cuts.append(proxy.cut())
 
     channel.send_file(str(tmp_path / "source"), name, progress=cut)
@@ -304,7 +304,7 @@ def test_an_upload_goes_on_when_the_broker_is_killed(tmp_path: Path, block: Open
 
         def kill(sent: int, size: int) -> None:
             seen.append(sent)
-            if sent == 6 * PIECE and seen.count(sent) == 1:
+            if sent == 6 * CHUNK_SIZE and seen.count(sent) == 1:
                 process.kill()
                 process.start()
 

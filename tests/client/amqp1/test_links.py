@@ -128,8 +128,8 @@ async def test_a_window_of_one_sender(connect: Connect1, server: Broker, name: s
 async def test_settle_mode_second(connect: Connect1, leveret_only: Broker, name: str) -> None:
     await other(connect, name)
     connection = await connect()
-    async with (connection.sender(f"/queues/{name}", second=True) as sender,
-                connection.receiver(f"/queues/{name}", second=True, prefetch=1) as receiver):
+    async with (connection.sender(f"/queues/{name}", settle_second=True) as sender,
+                connection.receiver(f"/queues/{name}", settle_second=True, prefetch=1) as receiver):
         for number in range(3):
             await sender.send(f"{number}")
         for number in range(3):

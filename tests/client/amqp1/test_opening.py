@@ -24,7 +24,7 @@ async def test_what_the_server_says(connect: Connect1, server: Broker) -> None:
     connection = await connect(name="mine", heartbeat=7)
     assert connection.server_properties["product"] == "RabbitMQ"
     assert connection.is_open and "open" in repr(connection)
-    assert connection.core.silence == 14
+    assert connection.core.heartbeat_timeout == 14
 
 
 async def test_refusals(connect: Connect1, server: Broker) -> None:

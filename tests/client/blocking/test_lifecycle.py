@@ -148,7 +148,7 @@ def test_a_transaction_given_up_after_its_connection_was_lost(proxy: Proxy, dial
         until(lambda: not connection.is_open)
         raise ValueError
     proxy.flowing.set()
-    connection.driver.until_open(20)
+    connection.driver.wait_open(20)
     with channel.transaction():
         channel.publish("y", name)
     assert channel.declare_queue(name, passive=True, exclusive=True).message_count == 1
@@ -214,9 +214,9 @@ def test_closing_while_it_is_connected_again(proxy: Proxy, dial: Open, silent: s
         connection = dial([proxy.url(), f"{'amqps' if silent == 'tls' else 'amqp'}://127.0.0.1:{port}"],
                           reconnect_delay=0.01, on_event=events.append)
         proxy.stop()
-        until(lambda: connection.driver._opening is not None if silent != "handshake" else
+        until(lambda: connection.driver._connecting is not None if silent != "handshake" else
               connection.driver.core.parameters.port == port)
-        until(lambda: connection.driver._opening is not None if silent != "handshake" else connection.driver._led)
+        until(lambda: connection.driver._connecting is not None if silent != "handshake" else connection.driver._has_leader)
         began = time.monotonic()
         connection.close()
         assert time.monotonic() - began < 3

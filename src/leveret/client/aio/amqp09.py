@@ -11,17 +11,17 @@ from leveret.client.aio.consumer import Consumer
 from leveret.client.aio.files import FileConsumer
 from leveret.client.core.amqp09.channel import Amqp09Channel, Directory, channel_of
 from leveret.client.core.amqp09.sources import Source, body_of, file_of
-from leveret.client.core.amqp09.streams import stream, tunnelled
+from leveret.client.core.amqp09.streams import stream_publish, tunnel_request
 from leveret.client.core.amqp09.transfers import Transfer
 from leveret.client.core.amqp09.upload import Upload
 from leveret.client.core.encoding import Body, name_of
-from leveret.client.core.host import Waiter
-from leveret.client.core.kinds import AnyChannelCore
-from leveret.client.core.unconfirmed import Outgoing
+from leveret.client.core.frontend import Waiter
+from leveret.client.core.pending_confirms import Outgoing
+from leveret.client.core.protocols import AnyChannelCore
 from leveret.client.errors import ConnectionClosed, Error
 from leveret.client.files import FileMessage
-from leveret.client.limit import DEFAULT, Limit
 from leveret.client.properties import Properties
+from leveret.client.timeouts import DEFAULT, Limit
 
 if TYPE_CHECKING:
     from leveret.client.aio.channel import Channel
@@ -42,7 +42,7 @@ class Amqp09Calls:
 
         async def send(self, outgoing: Outgoing, timeout: Limit) -> None: ...
 
-        async def until_flowing(self, timeout: Limit = DEFAULT) -> None: ...
+        async def wait_flowing(self, timeout: Limit = DEFAULT) -> None: ...
 
     async def ping(self, *, timeout: Limit = DEFAULT) -> None:
         """Until the server has done everything that was sent before on this channel (`channel.ping`): over a channel
@@ -88,7 +88,7 @@ class Amqp09Calls:
             upload = Upload(file, name_of(exchange), name_of(routing_key), identifier, mandatory, immediate, filename,
                             properties, keywords)
             while True:
-                await self.connection.until_open(timeout)
+                await self.connection.wait_open(timeout)
                 try:
                     await self._stage(upload, progress, timeout)
                     await self.send(upload.outgoing(), timeout)
@@ -104,8 +104,8 @@ class Amqp09Calls:
             await connection.wait(upload.find(core), timeout, "file.open")
             while True:
                 data = await asyncio.to_thread(upload.read)
-                while not upload.may_go_on(core):
-                    await connection.wait(core.until_flowing(), timeout, f"file.stage while {core.why_stopped()}")
+                while not upload.can_send(core):
+                    await connection.wait(core.flow_waiter(), timeout, f"file.stage while {core.blocked_reason()}")
                 upload.stage(core, data)
                 if progress is not None:
                     progress(upload.sent, upload.size)
@@ -141,7 +141,7 @@ class Amqp09Calls:
         again over another connection. With `mandatory` or `immediate` it waits for what becomes of it, and raises
         `Returned`."""
         channel_of(self._core)
-        outgoing = stream(body, name_of(exchange), name_of(routing_key), mandatory, immediate, properties, keywords)
+        outgoing = stream_publish(body, name_of(exchange), name_of(routing_key), mandatory, immediate, properties, keywords)
         await self.send(outgoing, timeout)
 
     def consume_stream(self, queue: str | Queue, *, exclusive: bool = False, no_local: bool = False,
@@ -167,7 +167,7 @@ class Amqp09Calls:
         """Send a request to the server's handler of that name (`tunnel.request`), and wait until it is done with it.
         Raises `NotFound` where there is none, and `PreconditionFailed` with what the handler says where it refuses."""
         core = channel_of(self._core)
-        sent = tunnelled(data_name, body, headers, meta_data, proxy_name, durable, broadcast)
+        sent = tunnel_request(data_name, body, headers, meta_data, proxy_name, durable, broadcast)
         await self._call("tunnel.request", lambda: core.tunnel(*sent), timeout)
 
     # Class message
@@ -179,7 +179,7 @@ class Amqp09Calls:
 
         body        text, octets, a path, or a file that is read from where it stands; it must not change meanwhile
         identifier  of its checkpoints: a message that is interrupted goes on from the last one, after a lost connection
-                    and when it is sent again with the same identifier. "": it begins anew
+                    and when it is sent again with the same identifier. "": it begins copy_error
         progress    is called with the octets that were sent, and those of the whole, where it does not fit a frame
         keywords    properties; `transaction_id` and `security_token` are of this class alone
 
@@ -201,7 +201,7 @@ class Amqp09Calls:
 
     async def _transfer(self, sending: Transfer, progress: Progress | None, timeout: Limit) -> Error | None:
         core = channel_of(self._core)
-        await self.until_flowing(timeout)
+        await self.wait_flowing(timeout)
         if sending.inline:
             return cast("Error | None", await self._call("message.transfer", sending.send, timeout))
         within = core.in_transaction
@@ -212,8 +212,8 @@ class Amqp09Calls:
             await connection.wait(sending.begin(), timeout, "message.open")
             while not sending.complete:
                 data = await asyncio.to_thread(sending.read)
-                while not sending.may_go_on():
-                    await connection.wait(own.until_flowing(), timeout, f"message.append while {own.why_stopped()}")
+                while not sending.can_send():
+                    await connection.wait(own.flow_waiter(), timeout, f"message.append while {own.blocked_reason()}")
                 sending.append(data)
                 if progress is not None:
                     progress(sending.sent, sending.size)

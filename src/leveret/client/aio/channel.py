@@ -18,16 +18,16 @@ from leveret.client.aio.sender import Sender
 from leveret.client.amqp1 import Filters
 from leveret.client.core.amqp1 import links
 from leveret.client.core.encoding import Body, encode_flags, name_of
-from leveret.client.core.host import Waiter
-from leveret.client.core.kinds import AnyChannelCore
+from leveret.client.core.frontend import Waiter
+from leveret.client.core.pending_confirms import Outgoing
+from leveret.client.core.protocols import AnyChannelCore
 from leveret.client.core.publisher import PublisherCore
 from leveret.client.core.requests import Asked
 from leveret.client.core.topology import DeclaredQueue
-from leveret.client.core.unconfirmed import Outgoing
-from leveret.client.errors import ChannelClosed, ConnectionClosed, Error, anew
-from leveret.client.limit import DEFAULT, Limit, Patience
+from leveret.client.errors import ChannelClosed, ConnectionClosed, Error, copy_error
 from leveret.client.message import Message
 from leveret.client.properties import Properties
+from leveret.client.timeouts import DEFAULT, Deadlines, Limit
 
 if TYPE_CHECKING:
     from leveret.client.aio.connection import Connection
@@ -47,7 +47,7 @@ class Channel(Amqp09Calls):
         self.connection = connection
         self._core = core
         self._encoder = core.new_encoder()
-        core.face = self
+        core.api_channel = self
 
     @property
     def core(self) -> AnyChannelCore:
@@ -82,8 +82,8 @@ class Channel(Amqp09Calls):
         core = self._core
         while not connection.core.opened:
             if core.error is not None:
-                raise anew(core.error)
-            await connection.until_open(timeout)
+                raise copy_error(core.error)
+            await connection.wait_open(timeout)
         return await connection.wait(send(), timeout, what)
 
     # Queues and exchanges
@@ -177,7 +177,7 @@ class Channel(Amqp09Calls):
         """Publish what is encoded already."""
         core = self._core
         while not core.flowing:
-            await self.until_flowing(timeout)
+            await self.wait_flowing(timeout)
         connection = self.connection
         if core.confirms:
             waiter = outgoing.waiter = connection.new_waiter()
@@ -186,14 +186,14 @@ class Channel(Amqp09Calls):
         else:
             core.publish(outgoing)
 
-    async def until_flowing(self, timeout: Limit = DEFAULT) -> None:
+    async def wait_flowing(self, timeout: Limit = DEFAULT) -> None:
         """Until publishes may be sent. Raises `Timeout`; `blocked_timeout` counts while the server takes no messages."""
         core = self._core
         parameters = self.connection.parameters
-        patience = Patience(parameters.timeout, parameters.blocked_timeout, timeout)
+        deadlines = Deadlines(parameters.timeout, parameters.blocked_timeout, timeout)
         while not core.flowing:
-            seconds, left = patience.begin(core.connection.opened, time.monotonic())
-            await self.connection.wait(core.until_flowing(), seconds, f"basic.publish while {core.why_stopped()}", left)
+            seconds, left = deadlines.remaining(core.connection.opened, time.monotonic())
+            await self.connection.wait(core.flow_waiter(), seconds, f"basic.publish while {core.blocked_reason()}", left)
 
     def publisher(self, exchange: ExchangeName = "", routing_key: QueueName = "", *, window: int = 200,
                   mandatory: bool = False, properties: Properties | None = None, **keywords: Any) -> Publisher:
@@ -213,17 +213,17 @@ class Channel(Amqp09Calls):
         """
         core = self._core
         while not core.flowing:
-            await self.until_flowing(timeout)
+            await self.wait_flowing(timeout)
         correlation_id = core.connection.new_name()
-        while (known := core.until_replies()) is not None:
+        while (known := core.reply_to_waiter()) is not None:
             await self.connection.wait(known, timeout, "an address for the answer")
         keywords = {**keywords, "correlation_id": correlation_id, "reply_to": core.reply_to}
         outgoing = self._encoder.encode(body, name_of(exchange), name_of(routing_key), encode_flags(True, False),
                                         self._encoder.merge(properties, keywords))
-        outgoing.once = True
+        outgoing.at_most_once = True
         while not core.flowing:
-            await self.until_flowing(timeout)
-        replies = core.listen_for_replies()
+            await self.wait_flowing(timeout)
+        replies = core.ensure_reply_consumer()
         waiter = replies.await_answer(correlation_id)
         outgoing.waiter = Asked(waiter)
         try:
@@ -231,7 +231,7 @@ class Channel(Amqp09Calls):
             answer: Message = await self.connection.wait(waiter, timeout, "an answer")
             return answer
         finally:
-            replies.give_up(correlation_id)
+            replies.forget_request(correlation_id)
 
     # Consuming
 
@@ -247,32 +247,33 @@ class Channel(Amqp09Calls):
         core.tag = consumer_tag
         return Consumer(self, core, queue)
 
-    def sender(self, address: str | None, *, name: str = "", window: int = 200, settled: bool = False, second: bool = False,
-               durable: bool = False, dynamic: bool = False, properties: Mapping[str, Any] | None = None,
-               capabilities: tuple[str, ...] = ()) -> Opening[Sender]:
+    def sender(self, address: str | None, *, name: str = "", window: int = 200, settled: bool = False,
+               settle_second: bool = False, durable: bool = False, dynamic: bool = False,
+               properties: Mapping[str, Any] | None = None, capabilities: tuple[str, ...] = ()) -> Opening[Sender]:
         """A link of AMQP 1.0 to a target, to be awaited or entered. On other protocols it raises `NotSupported`.
 
         address       as the server knows it; None for the anonymous terminus, where each message says its `to`
         name          of the link; "" for one that we make up
         window        how many messages of `Sender.publish` may have no outcome
         settled       all is sent settled (sender settle mode settled): nobody hears of what is lost
-        second        the server settles after we have (receiver settle mode second)
-        durable       what is unsettled is resumed when the connection was lost; needs a name, implies `second`
+        settle_second        the server settles after we have (receiver settle mode second)
+        durable       what is unsettled is resumed when the connection was lost; needs a name, implies `settle_second`
         dynamic       the server makes a node that lives as long as the link; `address` must be None
         properties    of the link
         capabilities  of the target
         """
 
         async def open() -> Sender:
-            await self.connection.until_open()
-            core = links.new_sender(self._core, address, name, settled, second, durable, dynamic, properties, capabilities)
-            await self.connection.wait(core.until_attached(), DEFAULT, "attach")
+            await self.connection.wait_open()
+            core = links.new_sender(self._core, address, name, settled, settle_second, durable, dynamic, properties,
+                                    capabilities)
+            await self.connection.wait(core.attach_waiter(), DEFAULT, "attach")
             return Sender(self, core, window)
 
         return Opening(open)
 
     def receiver(self, address: str | None, *, name: str = "", prefetch: int = 100, filters: Filters | None = None,
-                 browse: bool = False, durable: bool = False, settled: bool = False, second: bool = False,
+                 browse: bool = False, durable: bool = False, settled: bool = False, settle_second: bool = False,
                  dynamic: bool = False, properties: Mapping[str, Any] | None = None,
                  capabilities: tuple[str, ...] = ()) -> Opening[Receiver]:
         """A link of AMQP 1.0 from a source, to be awaited or entered. On other protocols it raises `NotSupported`.
@@ -284,14 +285,14 @@ class Channel(Amqp09Calls):
         browse        copies are delivered, and the messages stay where they are (distribution mode copy)
         durable       the source outlives the link and the connection: a subscription; needs a name
         settled       everything comes settled (sender settle mode settled): what is lost on the way is lost
-        second        the server settles after we have (receiver settle mode second)
+        settle_second        the server settles after we have (receiver settle mode second)
         dynamic       the server makes a node that lives as long as the link; `address` must be None
         properties    of the link
         capabilities  of the source, such as "queue", "topic", "shared"
         """
 
         async def open() -> Receiver:
-            core = links.new_receiver(self._core, address, name, prefetch, filters, browse, durable, settled, second,
+            core = links.new_receiver(self._core, address, name, prefetch, filters, browse, durable, settled, settle_second,
                                       dynamic, properties, capabilities)
             receiver = Receiver(self, core)
             await receiver.start()

@@ -23,9 +23,9 @@ from leveret.client.core.amqp1.links import check_protocol, session_of
 from leveret.client.core.amqp1.transactions import TransactionCore
 from leveret.client.core.backoff import Backoff
 from leveret.client.core.base import describe
-from leveret.client.core.host import Host, Procedure
-from leveret.client.core.kinds import AnyCore, new_core, other_protocol
-from leveret.client.core.places import Places
+from leveret.client.core.endpoints import Endpoints
+from leveret.client.core.frontend import FrontEnd, Procedure
+from leveret.client.core.protocols import AnyCore, fallback_core, new_core
 from leveret.client.core.socket_errors import lost_error
 from leveret.client.delivery import Delivery
 from leveret.client.errors import (
@@ -39,15 +39,15 @@ from leveret.client.errors import (
 )
 from leveret.client.events import Closed, Connected, Event, Reconnecting
 from leveret.client.files import FileMessage
-from leveret.client.limit import DEFAULT, Default, Limit, Patience
 from leveret.client.message import Message
 from leveret.client.parameters import Parameters
+from leveret.client.timeouts import DEFAULT, Deadlines, Default, Limit
 from leveret.client.url import parse_urls
 
 # Octets that are sent before the loop's iteration ends.
-FLUSH_AT: Final = 32768
+FLUSH_SIZE: Final = 32768
 # Seconds by which a timer of the loop may come too early.
-_EARLY: Final = 0.001
+_TIMER_TOLERANCE: Final = 0.001
 
 
 def connect(url: str | Sequence[str] = "amqp://", **options: Any) -> Opening[Connection]:
@@ -69,7 +69,7 @@ def connect(url: str | Sequence[str] = "amqp://", **options: Any) -> Opening[Con
     return Opening(open)
 
 
-class Connection(Host):
+class Connection(FrontEnd):
     """A connection that comes back when it is lost, with everything that was on it; see docs/client/reconnecting.md.
 
     parameters   of the host that it is connected to
@@ -91,9 +91,9 @@ class Connection(Host):
             if parameters.on_event is not None:
                 self._callbacks.append(parameters.on_event)
         self._reconnecting: asyncio.Task[None] | None = None
-        self._ticking: asyncio.TimerHandle | None = None
-        self._heard = 0.0
-        self._sent = 0.0
+        self._heartbeat_timer: asyncio.TimerHandle | None = None
+        self._last_received = 0.0
+        self._last_sent = 0.0
         self._closed = self._loop.create_future()
 
     # For the application
@@ -132,17 +132,17 @@ class Connection(Host):
         """
 
         async def open() -> Channel:
-            patience = Patience(self.parameters.timeout, None, DEFAULT)
+            deadlines = Deadlines(self.parameters.timeout, None, DEFAULT)
             while True:
-                seconds, left = patience.begin(False, time.monotonic())
-                await self.until_open(seconds, left)
+                seconds, left = deadlines.remaining(False, time.monotonic())
+                await self.wait_open(seconds, left)
                 generation = self.core.generation
                 try:
                     return await self._open_channel(confirms, prefetch, transactional)
                 except ConnectionClosed:
                     # Nobody has noticed before that it was lost. A channel that the server may have opened went with it.
                     lost = not self.core.opened or self.core.generation > generation
-                    late = seconds is not None and patience.begin(False, time.monotonic())[1] <= 0
+                    late = seconds is not None and deadlines.remaining(False, time.monotonic())[1] <= 0
                     if self.is_closed or late or not lost:
                         raise
 
@@ -161,15 +161,16 @@ class Connection(Host):
             raise
         return channel
 
-    def sender(self, address: str | None, *, name: str = "", window: int = 200, settled: bool = False, second: bool = False,
-               durable: bool = False, dynamic: bool = False, properties: Mapping[str, Any] | None = None,
-               capabilities: tuple[str, ...] = ()) -> Opening[Sender]:
+    def sender(self, address: str | None, *, name: str = "", window: int = 200, settled: bool = False,
+               settle_second: bool = False, durable: bool = False, dynamic: bool = False,
+               properties: Mapping[str, Any] | None = None, capabilities: tuple[str, ...] = ()) -> Opening[Sender]:
         """As `Channel.sender`, on a session of its own."""
-        options: dict[str, Any] = {"name": name, "window": window, "settled": settled, "second": second, "durable": durable,
-                                   "dynamic": dynamic, "properties": properties, "capabilities": capabilities}
+        options: dict[str, Any] = {"name": name, "window": window, "settled": settled, "settle_second": settle_second,
+                                   "durable": durable, "dynamic": dynamic, "properties": properties,
+                                   "capabilities": capabilities}
 
         async def open() -> Sender:
-            channel = await self._for_a_link()
+            channel = await self._open_link_channel()
             try:
                 return await channel.sender(address, **options)
             except BaseException:
@@ -179,16 +180,16 @@ class Connection(Host):
         return Opening(open)
 
     def receiver(self, address: str | None, *, name: str = "", prefetch: int = 100, filters: Filters | None = None,
-                 browse: bool = False, durable: bool = False, settled: bool = False, second: bool = False,
+                 browse: bool = False, durable: bool = False, settled: bool = False, settle_second: bool = False,
                  dynamic: bool = False, properties: Mapping[str, Any] | None = None,
                  capabilities: tuple[str, ...] = ()) -> Opening[Receiver]:
         """As `Channel.receiver`, on a session of its own."""
         options: dict[str, Any] = {"name": name, "prefetch": prefetch, "filters": filters, "browse": browse,
-                                   "durable": durable, "settled": settled, "second": second, "dynamic": dynamic,
-                                   "properties": properties, "capabilities": capabilities}
+                                   "durable": durable, "settled": settled, "settle_second": settle_second,
+                                   "dynamic": dynamic, "properties": properties, "capabilities": capabilities}
 
         async def open() -> Receiver:
-            channel = await self._for_a_link()
+            channel = await self._open_link_channel()
             try:
                 return await channel.receiver(address, **options)
             except BaseException:
@@ -197,11 +198,11 @@ class Connection(Host):
 
         return Opening(open)
 
-    async def _for_a_link(self) -> Channel:
-        await self.until_open()
+    async def _open_link_channel(self) -> Channel:
+        await self.wait_open()
         check_protocol(self.core)
         channel = await self.channel()
-        session_of(channel.core).single = True
+        session_of(channel.core).link_scoped = True
         return channel
 
     @asynccontextmanager
@@ -209,7 +210,7 @@ class Connection(Host):
         """A transaction of AMQP 1.0: `async with connection.transaction() as tx: ...` commits what was sent and settled
         with it at the end of the block, and rolls it back when the block raises. Raises `NotSupported` on other protocols;
         0-9-1 has transactional channels instead."""
-        await self.until_open()
+        await self.wait_open()
         check_protocol(self.core)
         core = TransactionCore(session_of(self.core.new_channel(True, False)))
         core.session.internal = True
@@ -225,7 +226,7 @@ class Connection(Host):
         """Give the server a new secret, such as a token, before the one that it has expires (RabbitMQ)."""
         # The old one would not open another connection.
         hosts = [replace(host, password=secret) for host in self._hosts]
-        await self.until_open()
+        await self.wait_open()
         await self.wait(self.core.update_secret(secret, reason), DEFAULT, "connection.update-secret")
         self._hosts = hosts
         self.core.parameters = replace(self.core.parameters, password=secret)
@@ -238,7 +239,7 @@ class Connection(Host):
         """All events from now on, until the connection is closed for good."""
         waiting: asyncio.Queue[Event] = asyncio.Queue()
         if self.is_closed:
-            waiting.put_nowait(Closed(self.core.ended_by))
+            waiting.put_nowait(Closed(self.core.close_error))
         # Whoever lets go of the iterator lets go of the queue.
         queue = weakref.ref(waiting)
 
@@ -299,7 +300,7 @@ class Connection(Host):
                 try:
                     await self._connect(parameters)
                 except ProtocolMismatch as error:
-                    self.core = other_protocol(self, parameters, error)
+                    self.core = fallback_core(self, parameters, error)
                     await self._connect(parameters)
                 self.core.ready()
             except Error:
@@ -311,13 +312,13 @@ class Connection(Host):
 
     async def _connect(self, parameters: Parameters) -> None:
         """To this server, or where it sends us."""
-        places = Places(parameters)
+        endpoints = Endpoints(parameters)
         while True:
             try:
-                await self._connect_to(places.here)
+                await self._connect_to(endpoints.current)
                 return
             except ConnectionFailed as error:
-                places.move(error)
+                endpoints.advance(error)
 
     async def _connect_to(self, parameters: Parameters) -> None:
         """A socket and the handshake. Raises an `Error`, and leaves no socket behind then."""
@@ -326,7 +327,7 @@ class Connection(Host):
             async with asyncio.timeout(parameters.connect_timeout):
                 stream = await open_stream(self, parameters)
                 self.stream = stream
-                self._heard = self._sent = self._loop.time()
+                self._last_received = self._last_sent = self._loop.time()
                 self._loop.call_soon(stream.begin)
                 await self.run(self.core.connected(parameters), None, "the handshake")
             self._tick()
@@ -415,13 +416,13 @@ class Connection(Host):
             if handle is not None:
                 handle.cancel()
 
-    async def until_open(self, limit: Limit = DEFAULT, left: float | None = None) -> None:
+    async def wait_open(self, limit: Limit = DEFAULT, left: float | None = None) -> None:
         """Until there is a connection, `limit` and `left` as of `wait`. Raises the error of one that is closed for good,
         and `Timeout`."""
         while not self.core.opened:
-            await self.wait(self.core.until_ready(), limit, f"a connection ({self.core.last_error})", left)
+            await self.wait(self.core.ready_waiter(), limit, f"a connection ({self.core.last_error})", left)
 
-    # Host
+    # FrontEnd
 
     def new_waiter(self) -> asyncio.Future[Any]:
         return self._loop.create_future()
@@ -430,7 +431,7 @@ class Connection(Host):
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
-        elif self.core.engine.pending > FLUSH_AT:
+        elif self.core.engine.pending > FLUSH_SIZE:
             self._write()
 
     def _flush(self) -> None:
@@ -442,14 +443,14 @@ class Connection(Host):
         if stream is not None and stream.transport is not None:
             data = self.core.to_send()
             if data:
-                self._sent = self._loop.time()
+                self._last_sent = self._loop.time()
                 stream.transport.write(data)
 
     def emit(self, event: Event) -> None:
         for callback in list(self._callbacks):
             self._loop.call_soon(callback, event)
         if isinstance(event, Closed):
-            self._stop_ticking()
+            self._cancel_heartbeat_timer()
             if not self._closed.done():
                 if event.error is None:
                     self._closed.set_result(None)
@@ -465,10 +466,10 @@ class Connection(Host):
     def resume_reading(self) -> None:
         if self.stream is not None and self.stream.transport is not None and not self.stream.transport.is_closing():
             # It was not the server that was silent.
-            self._heard = self._loop.time()
+            self._last_received = self._loop.time()
             self.stream.transport.resume_reading()
 
-    def hang_up(self) -> None:
+    def close_socket(self) -> None:
         stream, self.stream = self.stream, None
         if stream is not None and stream.transport is not None:
             data = self.core.to_send()
@@ -479,19 +480,19 @@ class Connection(Host):
     # The socket
 
     def received(self, data: bytes) -> None:
-        self._heard = self._loop.time()
+        self._last_received = self._loop.time()
         self.core.receive(data)
 
     def socket_lost(self, error: Exception | None) -> None:
         self.stream = None
-        self._stop_ticking()
+        self._cancel_heartbeat_timer()
         self.core.lost(lost_error(error))
 
     # Heartbeats
 
     def _tick(self) -> None:
         """Look after heartbeats, and come back in time for the next one, whatever happens."""
-        self._stop_ticking()
+        self._cancel_heartbeat_timer()
         heartbeat = self.core.engine.heartbeat
         if not heartbeat or self.stream is None:
             return
@@ -499,27 +500,28 @@ class Connection(Host):
             self._keep_alive(heartbeat)
         finally:
             if self.stream is not None:
-                left = self._sent + heartbeat / 2 - self._loop.time()
-                self._ticking = self._loop.call_later(min(max(left, heartbeat / 20), heartbeat / 4), self._tick)
+                left = self._last_sent + heartbeat / 2 - self._loop.time()
+                self._heartbeat_timer = self._loop.call_later(min(max(left, heartbeat / 20), heartbeat / 4), self._tick)
 
     def _keep_alive(self, heartbeat: float) -> None:
         """Send a heartbeat when nothing was sent for half of the interval; give the server up after two."""
         now = self._loop.time()
-        if now - self._sent >= heartbeat / 2 - _EARLY:
+        if now - self._last_sent >= heartbeat / 2 - _TIMER_TOLERANCE:
             self.core.engine.send_heartbeat()
             self._write()
-        if 0 < self.core.silence < now - self._heard and not self.core.reading_paused:
+        if 0 < self.core.heartbeat_timeout < now - self._last_received and not self.core.reading_paused:
             stream = self.stream
             self.stream = None
             if stream is not None:
                 stream.abort()
-            self.core.lost(ConnectionLost(f"the connection is lost: the server was silent for {now - self._heard:.0f} s,"
-                                          f" at a heartbeat of {self.core.silence / 2:g} s"))
+            self.core.lost(ConnectionLost(
+                f"the connection is lost: no data from the server for {now - self._last_received:.0f} s"
+                f" (heartbeat: {self.core.heartbeat_timeout / 2:g} s)"))
 
-    def _stop_ticking(self) -> None:
-        if self._ticking is not None:
-            self._ticking.cancel()
-            self._ticking = None
+    def _cancel_heartbeat_timer(self) -> None:
+        if self._heartbeat_timer is not None:
+            self._heartbeat_timer.cancel()
+            self._heartbeat_timer = None
 
 
 async def _events(waiting: asyncio.Queue[Event]) -> AsyncIterator[Event]:

@@ -6,11 +6,11 @@ import time
 from typing import TYPE_CHECKING
 
 from leveret.client.core.encoding import name_of
-from leveret.client.core.host import Waiter
-from leveret.client.core.kinds import AnyConsumer
-from leveret.client.errors import ChannelClosed, ConnectionClosed, Error, anew
-from leveret.client.limit import DEFAULT
+from leveret.client.core.frontend import Waiter
+from leveret.client.core.protocols import AnyConsumer
+from leveret.client.errors import ChannelClosed, ConnectionClosed, Error, copy_error
 from leveret.client.message import Message
+from leveret.client.timeouts import DEFAULT
 
 if TYPE_CHECKING:
     from leveret.client.aio.channel import Channel
@@ -25,14 +25,14 @@ class Consumer:
         self._channel = channel
         self._core = core
         self._queue = queue
-        self._begun = False
+        self._started = False
         self._given_tag = core.tag
-        # One before it whose start was given up, and that the server may have to end first.
-        self._before: AnyConsumer | None = None
+        # One previous it whose start was given up, and that the server may have to end first.
+        self._previous: AnyConsumer | None = None
 
     @property
     def tag(self) -> str:
-        """Its consumer tag, "" before it has begun where none was given."""
+        """Its consumer tag, "" previous it has begun where none was given."""
         return self._core.tag
 
     @property
@@ -41,11 +41,11 @@ class Consumer:
 
     async def start(self) -> Consumer:
         """Begin to consume, once."""
-        if self._begun:
+        if self._started:
             return self
-        self._begun = True
+        self._started = True
         core = self._core
-        before = self._before
+        previous = self._previous
         sent: list[Waiter] = []
 
         def send() -> Waiter:
@@ -55,17 +55,17 @@ class Consumer:
             return sent[0]
 
         try:
-            while self._given_tag and before is not None and not before.ended:
-                await self._channel.connection.wait(before.more(), DEFAULT, "basic.cancel")
+            while self._given_tag and previous is not None and not previous.ended:
+                await self._channel.connection.wait(previous.message_waiter(), DEFAULT, "basic.cancel")
             await self._channel._call("basic.consume", send)
         except BaseException as error:
             # It can be started again: as another one, as the server may begin with this one yet.
-            self._begun = False
-            self._core = core.again()
+            self._started = False
+            self._core = core.clone()
             self._core.tag = self._given_tag
             if sent:
                 core.abandon()
-                self._before = core
+                self._previous = core
             else:
                 core.end(error if isinstance(error, Error) else None)
             raise
@@ -74,12 +74,12 @@ class Consumer:
     async def cancel(self) -> None:
         """End it; messages that were not taken go back to the queue."""
         core = self._core
-        if not self._begun or core.ended:
+        if not self._started or core.ended:
             return
         if not (core.channel.opened and core.active):
             core.abandon()
             while not core.ended:
-                await self._channel.connection.wait(core.more(), DEFAULT, "basic.cancel")
+                await self._channel.connection.wait(core.message_waiter(), DEFAULT, "basic.cancel")
             return
         try:
             await self._channel._call("basic.cancel", lambda: core.withdraw())
@@ -105,7 +105,7 @@ class Consumer:
     async def _next(self, timeout: float | None) -> Message:
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            if not self._begun:
+            if not self._started:
                 if self._core.ended:
                     raise StopAsyncIteration
                 await self.start()
@@ -114,7 +114,7 @@ class Consumer:
                 return core.take()
             if core.ended:
                 if core.error is not None:
-                    raise anew(core.error)
+                    raise copy_error(core.error)
                 raise StopAsyncIteration
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            await self._channel.connection.wait(core.more(), left, "a message")
+            await self._channel.connection.wait(core.message_waiter(), left, "a message")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from leveret.client.core.encoding import Body, encode_flags
-from leveret.client.core.kinds import AnyEncoder
+from leveret.client.core.protocols import AnyEncoder
 from leveret.client.core.publisher import PublisherCore
-from leveret.client.limit import DEFAULT, Limit
 from leveret.client.properties import Properties, from_keywords
+from leveret.client.timeouts import DEFAULT, Limit
 
 if TYPE_CHECKING:
     from leveret.client.aio.channel import Channel
@@ -54,16 +54,16 @@ class Publisher:
                                         self._flags, encoded)
         while core.in_flight >= core.window or not core.channel.flowing:
             if core.channel.flowing:
-                await self._channel.connection.wait(core.room(), DEFAULT, "room in the publisher's window")
+                await self._channel.connection.wait(core.window_waiter(), DEFAULT, "room in the publisher's window")
             else:
-                await self._channel.until_flowing()
+                await self._channel.wait_flowing()
         core.publish(outgoing)
 
     async def flush(self, timeout: Limit = DEFAULT) -> None:
         """Wait until everything is confirmed. Raises `Nacked` or `Returned` with the messages that failed."""
         core = self._core
         while core.in_flight:
-            await self._channel.connection.wait(core.idle(), timeout, "the publisher's confirms")
+            await self._channel.connection.wait(core.idle_waiter(), timeout, "the publisher's confirms")
         if core.error is not None:
             raise core.take_error()
 

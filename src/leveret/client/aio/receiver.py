@@ -43,7 +43,7 @@ class Receiver(Consumer):
 
     async def unsubscribe(self) -> None:
         """End it, and with it a durable source."""
-        self._core.kept = False
+        self._core.durable = False
         await self.cancel()
 
     async def __aenter__(self) -> Receiver:
@@ -65,4 +65,4 @@ class Receiver(Consumer):
         return found
 
     def __repr__(self) -> str:
-        return f"<Receiver from {self._core.what}>"
+        return f"<Receiver from {self._core.description}>"

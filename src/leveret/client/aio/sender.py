@@ -8,7 +8,7 @@ from leveret.client.core.amqp1 import links
 from leveret.client.core.amqp1.sender import SenderCore
 from leveret.client.core.publisher import PublisherCore
 from leveret.client.errors import ConnectionClosed
-from leveret.client.limit import DEFAULT, Limit
+from leveret.client.timeouts import DEFAULT, Limit
 
 if TYPE_CHECKING:
     from leveret.client.aio.channel import Channel
@@ -60,8 +60,8 @@ class Sender:
         transfer = links.encode(core, body, fields, transaction.core if transaction is not None else None)
         channel = self._channel
         connection = channel.connection
-        while not core.session.flowing and not core.gone:
-            await channel.until_flowing(timeout)
+        while not core.session.flowing and not core.finished:
+            await channel.wait_flowing(timeout)
         if core.settled:
             core.session.publish(transfer)
             return
@@ -77,18 +77,18 @@ class Sender:
         if window.error is not None:
             raise window.take_error()
         transfer = links.encode(core, body, fields, transaction.core if transaction is not None else None)
-        while not core.gone and (window.in_flight >= window.window or not core.session.flowing):
+        while not core.finished and (window.in_flight >= window.window or not core.session.flowing):
             if core.session.flowing:
-                await self._channel.connection.wait(window.room(), DEFAULT, "room in the sender's window")
+                await self._channel.connection.wait(window.window_waiter(), DEFAULT, "room in the sender's window")
             else:
-                await self._channel.until_flowing()
+                await self._channel.wait_flowing()
         window.publish(transfer)
 
     async def flush(self, timeout: Limit = DEFAULT) -> None:
         """Wait until everything has an outcome. Raises `Nacked` or `Returned` with the messages that failed."""
         window = self._window
         while window.in_flight:
-            await self._channel.connection.wait(window.idle(), timeout, "the sender's outcomes")
+            await self._channel.connection.wait(window.idle_waiter(), timeout, "the sender's outcomes")
         if window.error is not None:
             raise window.take_error()
 
@@ -118,4 +118,4 @@ class Sender:
             await self.close()
 
     def __repr__(self) -> str:
-        return f"<Sender to {self._core.what}{'' if self.is_open else ', not open'}>"
+        return f"<Sender to {self._core.description}{'' if self.is_open else ', not open'}>"

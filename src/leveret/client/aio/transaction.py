@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from leveret.client.core.amqp1.transactions import TransactionCore
 from leveret.client.errors import Error
-from leveret.client.limit import DEFAULT, Limit
+from leveret.client.timeouts import DEFAULT, Limit
 
 if TYPE_CHECKING:
     from leveret.client.aio.connection import Connection

@@ -10,17 +10,17 @@ from leveret.client.blocking.consumer import Consumer
 from leveret.client.blocking.files import FileConsumer
 from leveret.client.core.amqp09.channel import Amqp09Channel, Directory, channel_of
 from leveret.client.core.amqp09.sources import Source, body_of, file_of
-from leveret.client.core.amqp09.streams import stream, tunnelled
+from leveret.client.core.amqp09.streams import stream_publish, tunnel_request
 from leveret.client.core.amqp09.transfers import Transfer
 from leveret.client.core.amqp09.upload import Upload
 from leveret.client.core.encoding import Body, name_of
-from leveret.client.core.host import Waiter
-from leveret.client.core.kinds import AnyChannelCore
-from leveret.client.core.unconfirmed import Outgoing
+from leveret.client.core.frontend import Waiter
+from leveret.client.core.pending_confirms import Outgoing
+from leveret.client.core.protocols import AnyChannelCore
 from leveret.client.errors import ConnectionClosed, Error
 from leveret.client.files import FileMessage
-from leveret.client.limit import DEFAULT, Limit
 from leveret.client.properties import Properties
+from leveret.client.timeouts import DEFAULT, Limit
 
 if TYPE_CHECKING:
     from leveret.client.blocking.channel import Channel
@@ -41,7 +41,7 @@ class Amqp09Calls:
 
         def send(self, outgoing: Outgoing, timeout: Limit) -> None: ...
 
-        def until_flowing(self, timeout: Limit = DEFAULT) -> None: ...
+        def wait_flowing(self, timeout: Limit = DEFAULT) -> None: ...
 
     def ping(self, *, timeout: Limit = DEFAULT) -> None:
         """Until the server has done everything that was sent before on this channel (`channel.ping`): over a channel
@@ -88,7 +88,7 @@ class Amqp09Calls:
             upload = Upload(file, name_of(exchange), name_of(routing_key), identifier, mandatory, immediate, filename,
                             properties, keywords)
             while True:
-                self.connection.driver.until_open(timeout)
+                self.connection.driver.wait_open(timeout)
                 try:
                     self._stage(upload, progress, timeout)
                     self.send(upload.outgoing(), timeout)
@@ -107,10 +107,10 @@ class Amqp09Calls:
                 data = upload.read()
                 while True:
                     with driver.lock:
-                        if upload.may_go_on(core):
+                        if upload.can_send(core):
                             break
-                        waiter = core.until_flowing()
-                    driver.wait(waiter, timeout, f"file.stage while {core.why_stopped()}")
+                        waiter = core.flow_waiter()
+                    driver.wait(waiter, timeout, f"file.stage while {core.blocked_reason()}")
                 self._locked(lambda: upload.stage(core, data))  # noqa: B023 it is called at once
                 if progress is not None:
                     progress(upload.sent, upload.size)
@@ -156,7 +156,7 @@ class Amqp09Calls:
         again over another connection. With `mandatory` or `immediate` it waits for what becomes of it, and raises
         `Returned`."""
         channel_of(self._core)
-        outgoing = stream(body, name_of(exchange), name_of(routing_key), mandatory, immediate, properties, keywords)
+        outgoing = stream_publish(body, name_of(exchange), name_of(routing_key), mandatory, immediate, properties, keywords)
         self.send(outgoing, timeout)
 
     def consume_stream(self, queue: str | Queue, *, exclusive: bool = False, no_local: bool = False,
@@ -182,7 +182,7 @@ class Amqp09Calls:
         """Send a request to the server's handler of that name (`tunnel.request`), and wait until it is done with it.
         Raises `NotFound` where there is none, and `PreconditionFailed` with what the handler says where it refuses."""
         core = channel_of(self._core)
-        sent = tunnelled(data_name, body, headers, meta_data, proxy_name, durable, broadcast)
+        sent = tunnel_request(data_name, body, headers, meta_data, proxy_name, durable, broadcast)
         self._call("tunnel.request", lambda: core.tunnel(*sent), timeout)
 
     # Class message
@@ -194,7 +194,7 @@ class Amqp09Calls:
 
         body        text, octets, a path, or a file that is read from where it stands; it must not change meanwhile
         identifier  of its checkpoints: a message that is interrupted goes on from the last one, after a lost connection
-                    and when it is sent again with the same identifier. "": it begins anew
+                    and when it is sent again with the same identifier. "": it begins copy_error
         progress    is called with the octets that were sent, and those of the whole, where it does not fit a frame
         keywords    properties; `transaction_id` and `security_token` are of this class alone
 
@@ -216,7 +216,7 @@ class Amqp09Calls:
 
     def _transfer(self, sending: Transfer, progress: Progress | None, timeout: Limit) -> Error | None:
         core = channel_of(self._core)
-        self.until_flowing(timeout)
+        self.wait_flowing(timeout)
         if sending.inline:
             return cast("Error | None", self._call("message.transfer", sending.send, timeout))
         within = core.in_transaction
@@ -229,11 +229,11 @@ class Amqp09Calls:
                 data = sending.read()
                 while True:
                     with driver.lock:
-                        if sending.may_go_on():
+                        if sending.can_send():
                             sending.append(data)
                             break
-                        waiter = own.until_flowing()
-                    driver.wait(waiter, timeout, f"message.append while {own.why_stopped()}")
+                        waiter = own.flow_waiter()
+                    driver.wait(waiter, timeout, f"message.append while {own.blocked_reason()}")
                 if progress is not None:
                     progress(sending.sent, sending.size)
             return cast("Error | None", driver.wait(self._locked(sending.finish), timeout, "message.transfer"))

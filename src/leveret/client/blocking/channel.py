@@ -17,16 +17,16 @@ from leveret.client.blocking.sender import Sender
 from leveret.client.blocking.waiter import BlockingWaiter
 from leveret.client.core.amqp1 import links
 from leveret.client.core.encoding import Body, encode_flags, name_of
-from leveret.client.core.host import Waiter
-from leveret.client.core.kinds import AnyChannelCore
+from leveret.client.core.frontend import Waiter
+from leveret.client.core.pending_confirms import Outgoing
+from leveret.client.core.protocols import AnyChannelCore
 from leveret.client.core.publisher import PublisherCore
 from leveret.client.core.requests import Asked
 from leveret.client.core.topology import DeclaredQueue
-from leveret.client.core.unconfirmed import Outgoing
-from leveret.client.errors import ChannelClosed, ConnectionClosed, Error, anew
-from leveret.client.limit import DEFAULT, Limit, Patience
+from leveret.client.errors import ChannelClosed, ConnectionClosed, Error, copy_error
 from leveret.client.message import Message
 from leveret.client.properties import Properties
+from leveret.client.timeouts import DEFAULT, Deadlines, Limit
 
 if TYPE_CHECKING:
     from leveret.client.blocking.connection import Connection
@@ -48,7 +48,7 @@ class Channel(Amqp09Calls):
         self._driver = connection.driver
         self.lock = connection.driver.lock
         self._encoder = core.new_encoder()
-        core.face = self
+        core.api_channel = self
 
     @property
     def core(self) -> AnyChannelCore:
@@ -91,8 +91,8 @@ class Channel(Amqp09Calls):
                         raise
                     break
                 if core.error is not None:
-                    raise anew(core.error)
-            driver.until_open(timeout)
+                    raise copy_error(core.error)
+            driver.wait_open(timeout)
         return driver.wait(waiter, timeout, what)
 
     # Queues and exchanges
@@ -198,22 +198,22 @@ class Channel(Amqp09Calls):
                         driver.interrupted(error)
                         raise
                     break
-            self.until_flowing(timeout)
+            self.wait_flowing(timeout)
         if waiter is not None:
             driver.wait(waiter, timeout, "basic.publish")
 
-    def until_flowing(self, timeout: Limit = DEFAULT) -> None:
+    def wait_flowing(self, timeout: Limit = DEFAULT) -> None:
         """Until publishes may be sent. Raises `Timeout`; `blocked_timeout` counts while the server takes no messages."""
         core = self._core
         driver = self._driver
         parameters = self.connection.parameters
-        patience = Patience(parameters.timeout, parameters.blocked_timeout, timeout)
+        deadlines = Deadlines(parameters.timeout, parameters.blocked_timeout, timeout)
         while not core.flowing:
             with driver.lock:
                 if core.flowing:
                     return
-                seconds, left = patience.begin(core.connection.opened, time.monotonic())
-                waiter, what = core.until_flowing(), f"basic.publish while {core.why_stopped()}"
+                seconds, left = deadlines.remaining(core.connection.opened, time.monotonic())
+                waiter, what = core.flow_waiter(), f"basic.publish while {core.blocked_reason()}"
             driver.wait(waiter, seconds, what, left)
 
     def publisher(self, exchange: ExchangeName = "", routing_key: QueueName = "", *, window: int = 200,
@@ -234,23 +234,23 @@ class Channel(Amqp09Calls):
         """
         core = self._core
         driver = self._driver
-        self.until_flowing(timeout)
+        self.wait_flowing(timeout)
         with driver.lock:
             correlation_id = core.connection.new_name()
-            known = core.until_replies()
+            known = core.reply_to_waiter()
         while known is not None:
             driver.wait(known, timeout, "an address for the answer")
             with driver.lock:
-                known = core.until_replies()
+                known = core.reply_to_waiter()
         keywords = {**keywords, "correlation_id": correlation_id, "reply_to": core.reply_to}
         outgoing = self._encoder.encode(body, name_of(exchange), name_of(routing_key), encode_flags(True, False),
                                         self._encoder.merge(properties, keywords))
-        outgoing.once = True
+        outgoing.at_most_once = True
         while True:
             with driver.lock:
                 if core.flowing:
                     try:
-                        replies = core.listen_for_replies()
+                        replies = core.ensure_reply_consumer()
                         waiter = replies.await_answer(correlation_id)
                         outgoing.waiter = Asked(waiter)
                         core.publish(outgoing)
@@ -258,13 +258,13 @@ class Channel(Amqp09Calls):
                         driver.interrupted(error)
                         raise
                     break
-            self.until_flowing(timeout)
+            self.wait_flowing(timeout)
         try:
             answer: Message = driver.wait(waiter, timeout, "an answer")
             return answer
         finally:
             with driver.lock:
-                replies.give_up(correlation_id)
+                replies.forget_request(correlation_id)
 
     # Consuming
 
@@ -280,32 +280,33 @@ class Channel(Amqp09Calls):
         core.tag = consumer_tag
         return Consumer(self, core, queue)
 
-    def sender(self, address: str | None, *, name: str = "", window: int = 200, settled: bool = False, second: bool = False,
-               durable: bool = False, dynamic: bool = False, properties: Mapping[str, Any] | None = None,
-               capabilities: tuple[str, ...] = ()) -> Sender:
+    def sender(self, address: str | None, *, name: str = "", window: int = 200, settled: bool = False,
+               settle_second: bool = False, durable: bool = False, dynamic: bool = False,
+               properties: Mapping[str, Any] | None = None, capabilities: tuple[str, ...] = ()) -> Sender:
         """A link of AMQP 1.0 to a target, to be entered. On other protocols it raises `NotSupported`.
 
         address       as the server knows it; None for the anonymous terminus, where each message says its `to`
         name          of the link; "" for one that we make up
         window        how many messages of `Sender.publish` may have no outcome
         settled       all is sent settled (sender settle mode settled): nobody hears of what is lost
-        second        the server settles after we have (receiver settle mode second)
-        durable       what is unsettled is resumed when the connection was lost; needs a name, implies `second`
+        settle_second        the server settles after we have (receiver settle mode second)
+        durable       what is unsettled is resumed when the connection was lost; needs a name, implies `settle_second`
         dynamic       the server makes a node that lives as long as the link; `address` must be None
         properties    of the link
         capabilities  of the target
         """
 
         driver = self._driver
-        driver.until_open(DEFAULT)
+        driver.wait_open(DEFAULT)
         with driver.lock:
-            core = links.new_sender(self._core, address, name, settled, second, durable, dynamic, properties, capabilities)
-            waiter = core.until_attached()
+            core = links.new_sender(self._core, address, name, settled, settle_second, durable, dynamic, properties,
+                                    capabilities)
+            waiter = core.attach_waiter()
         driver.wait(waiter, DEFAULT, "attach")
         return Sender(self, core, window)
 
     def receiver(self, address: str | None, *, name: str = "", prefetch: int = 100, filters: Filters | None = None,
-                 browse: bool = False, durable: bool = False, settled: bool = False, second: bool = False,
+                 browse: bool = False, durable: bool = False, settled: bool = False, settle_second: bool = False,
                  dynamic: bool = False, properties: Mapping[str, Any] | None = None,
                  capabilities: tuple[str, ...] = ()) -> Receiver:
         """A link of AMQP 1.0 from a source, to be entered. On other protocols it raises `NotSupported`.
@@ -317,14 +318,14 @@ class Channel(Amqp09Calls):
         browse        copies are delivered, and the messages stay where they are (distribution mode copy)
         durable       the source outlives the link and the connection: a subscription; needs a name
         settled       everything comes settled (sender settle mode settled): what is lost on the way is lost
-        second        the server settles after we have (receiver settle mode second)
+        settle_second        the server settles after we have (receiver settle mode second)
         dynamic       the server makes a node that lives as long as the link; `address` must be None
         properties    of the link
         capabilities  of the source, such as "queue", "topic", "shared"
         """
 
-        core = links.new_receiver(self._core, address, name, prefetch, filters, browse, durable, settled, second, dynamic,
-                                  properties, capabilities)
+        core = links.new_receiver(self._core, address, name, prefetch, filters, browse, durable, settled, settle_second,
+                                  dynamic, properties, capabilities)
         receiver = Receiver(self, core)
         receiver.start()
         return receiver

@@ -19,11 +19,11 @@ from leveret.client.blocking.transaction import Transaction
 from leveret.client.core.amqp1.links import check_protocol, session_of
 from leveret.client.core.amqp1.transactions import TransactionCore
 from leveret.client.core.base import describe
-from leveret.client.core.kinds import AnyCore
-from leveret.client.errors import ConnectionClosed, Error, Timeout, anew
+from leveret.client.core.protocols import AnyCore
+from leveret.client.errors import ConnectionClosed, Error, Timeout, copy_error
 from leveret.client.events import Closed, Event
-from leveret.client.limit import DEFAULT, Patience
 from leveret.client.parameters import Parameters
+from leveret.client.timeouts import DEFAULT, Deadlines
 from leveret.client.url import parse_urls
 
 
@@ -89,17 +89,17 @@ class Connection:
         prefetch       messages that all of its consumers together may hold (`basic.qos` with global); 0: each its own
         transactional  publishes and acknowledgements count when they are committed
         """
-        patience = Patience(self.parameters.timeout, None, DEFAULT)
+        deadlines = Deadlines(self.parameters.timeout, None, DEFAULT)
         while True:
-            seconds, left = patience.begin(False, time.monotonic())
-            self.driver.until_open(seconds, left)
+            seconds, left = deadlines.remaining(False, time.monotonic())
+            self.driver.wait_open(seconds, left)
             generation = self._core.generation
             try:
                 return self._open_channel(confirms, prefetch, transactional)
             except ConnectionClosed:
                 # Nobody has noticed before that it was lost. A channel that the server may have opened went with it.
                 lost = not self._core.opened or self._core.generation > generation
-                late = seconds is not None and patience.begin(False, time.monotonic())[1] <= 0
+                late = seconds is not None and deadlines.remaining(False, time.monotonic())[1] <= 0
                 if self.is_closed or late or not lost:
                     raise
 
@@ -119,14 +119,15 @@ class Connection:
             raise
         return channel
 
-    def sender(self, address: str | None, *, name: str = "", window: int = 200, settled: bool = False, second: bool = False,
-               durable: bool = False, dynamic: bool = False, properties: Mapping[str, Any] | None = None,
-               capabilities: tuple[str, ...] = ()) -> Sender:
+    def sender(self, address: str | None, *, name: str = "", window: int = 200, settled: bool = False,
+               settle_second: bool = False, durable: bool = False, dynamic: bool = False,
+               properties: Mapping[str, Any] | None = None, capabilities: tuple[str, ...] = ()) -> Sender:
         """As `Channel.sender`, on a session of its own."""
-        options: dict[str, Any] = {"name": name, "window": window, "settled": settled, "second": second, "durable": durable,
-                                   "dynamic": dynamic, "properties": properties, "capabilities": capabilities}
+        options: dict[str, Any] = {"name": name, "window": window, "settled": settled, "settle_second": settle_second,
+                                   "durable": durable, "dynamic": dynamic, "properties": properties,
+                                   "capabilities": capabilities}
 
-        channel = self._for_a_link()
+        channel = self._open_link_channel()
         try:
             return channel.sender(address, **options)
         except BaseException:
@@ -135,15 +136,15 @@ class Connection:
             raise
 
     def receiver(self, address: str | None, *, name: str = "", prefetch: int = 100, filters: Filters | None = None,
-                 browse: bool = False, durable: bool = False, settled: bool = False, second: bool = False,
+                 browse: bool = False, durable: bool = False, settled: bool = False, settle_second: bool = False,
                  dynamic: bool = False, properties: Mapping[str, Any] | None = None,
                  capabilities: tuple[str, ...] = ()) -> Receiver:
         """As `Channel.receiver`, on a session of its own."""
         options: dict[str, Any] = {"name": name, "prefetch": prefetch, "filters": filters, "browse": browse,
-                                   "durable": durable, "settled": settled, "second": second, "dynamic": dynamic,
-                                   "properties": properties, "capabilities": capabilities}
+                                   "durable": durable, "settled": settled, "settle_second": settle_second,
+                                   "dynamic": dynamic, "properties": properties, "capabilities": capabilities}
 
-        channel = self._for_a_link()
+        channel = self._open_link_channel()
         try:
             return channel.receiver(address, **options)
         except BaseException:
@@ -151,11 +152,11 @@ class Connection:
                 channel.core.abandon()
             raise
 
-    def _for_a_link(self) -> Channel:
-        self.driver.until_open(DEFAULT)
+    def _open_link_channel(self) -> Channel:
+        self.driver.wait_open(DEFAULT)
         check_protocol(self._core)
         channel = self.channel()
-        session_of(channel.core).single = True
+        session_of(channel.core).link_scoped = True
         return channel
 
     @contextmanager
@@ -164,7 +165,7 @@ class Connection:
         at the end of the block, and rolls it back when the block raises. Raises `NotSupported` on other protocols; 0-9-1
         has transactional channels instead."""
         driver = self.driver
-        driver.until_open(DEFAULT)
+        driver.wait_open(DEFAULT)
         check_protocol(self._core)
         with driver.lock:
             core = TransactionCore(session_of(self._core.new_channel(True, False)))
@@ -183,7 +184,7 @@ class Connection:
         driver = self.driver
         # The old one would not open another connection.
         hosts = [replace(host, password=secret) for host in driver.hosts]
-        driver.until_open(DEFAULT)
+        driver.wait_open(DEFAULT)
         with driver.lock:
             waiter = self._core.update_secret(secret, reason)
         driver.wait(waiter, DEFAULT, "connection.update-secret")
@@ -200,7 +201,7 @@ class Connection:
         waiting = _Waiting()
         with self.driver.lock:
             if self.is_closed:
-                waiting.put(Closed(self._core.ended_by))
+                waiting.put(Closed(self._core.close_error))
             # Whoever lets go of the iterator lets go of the queue.
             queue = weakref.ref(waiting)
 
@@ -217,9 +218,9 @@ class Connection:
         """Until it is closed for good. Raises the error that ended it, if it was not the application, and `Timeout`."""
         if not self.driver.closed.wait(timeout):
             raise Timeout(f"the connection was not closed within {timeout:g} s")
-        error: Error | None = self._core.ended_by
+        error: Error | None = self._core.close_error
         if error is not None:
-            raise anew(error)
+            raise copy_error(error)
 
     def close(self) -> None:
         """Close it in order. What waits on it fails; unconfirmed publishes are unknown."""

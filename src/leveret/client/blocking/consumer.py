@@ -7,11 +7,11 @@ import time
 from typing import TYPE_CHECKING
 
 from leveret.client.core.encoding import name_of
-from leveret.client.core.host import Waiter
-from leveret.client.core.kinds import AnyConsumer
-from leveret.client.errors import ChannelClosed, ConnectionClosed, Error, anew
-from leveret.client.limit import DEFAULT
+from leveret.client.core.frontend import Waiter
+from leveret.client.core.protocols import AnyConsumer
+from leveret.client.errors import ChannelClosed, ConnectionClosed, Error, copy_error
 from leveret.client.message import Message
+from leveret.client.timeouts import DEFAULT
 
 if TYPE_CHECKING:
     from leveret.client.blocking.channel import Channel
@@ -27,11 +27,11 @@ class Consumer:
         self._driver = channel.connection.driver
         self._core = core
         self._queue = queue
-        self._begun = False
-        self._beginning = threading.Lock()
+        self._started = False
+        self._start_lock = threading.Lock()
         self._given_tag = core.tag
         # One before it whose start was given up, and that the server may have to end first.
-        self._before: AnyConsumer | None = None
+        self._previous: AnyConsumer | None = None
 
     @property
     def tag(self) -> str:
@@ -44,8 +44,8 @@ class Consumer:
 
     def start(self) -> Consumer:
         """Begin to consume, once."""
-        with self._beginning:
-            if not self._begun:
+        with self._start_lock:
+            if not self._started:
                 self._start()
         return self
 
@@ -60,41 +60,41 @@ class Consumer:
             return sent[0]
 
         try:
-            if self._given_tag and self._before is not None:
-                self._until_ended(self._before)
+            if self._given_tag and self._previous is not None:
+                self._wait_ended(self._previous)
             self._channel._call("basic.consume", send)
         except BaseException as error:
             # It can be begun again: as another one, as the server may begin with this one yet.
             with self._driver.lock:
-                self._core = core.again()
+                self._core = core.clone()
                 self._core.tag = self._given_tag
                 if sent:
                     core.abandon()
-                    self._before = core
+                    self._previous = core
                 else:
                     core.end(error if isinstance(error, Error) else None)
             raise
-        self._begun = True
+        self._started = True
 
-    def _until_ended(self, core: AnyConsumer) -> None:
+    def _wait_ended(self, core: AnyConsumer) -> None:
         while True:
             with self._driver.lock:
                 if core.ended:
                     return
-                waiter = core.more()
+                waiter = core.message_waiter()
             self._driver.wait(waiter, DEFAULT, "basic.cancel")
 
     def cancel(self) -> None:
         """End it; messages that were not taken go back to the queue."""
         core = self._core
         with self._driver.lock:
-            if not self._begun or core.ended:
+            if not self._started or core.ended:
                 return
-            there = core.channel.opened and core.active
-            if not there:
+            attached = core.channel.opened and core.active
+            if not attached:
                 core.abandon()
-        if not there:
-            self._until_ended(core)
+        if not attached:
+            self._wait_ended(core)
             return
         try:
             self._channel._call("basic.cancel", lambda: core.withdraw())
@@ -121,7 +121,7 @@ class Consumer:
     def _next(self, timeout: float | None) -> Message:
         driver = self._driver
         deadline = None if timeout is None else time.monotonic() + timeout
-        if not self._begun:
+        if not self._started:
             self.start()
         while True:
             with driver.lock:
@@ -130,7 +130,7 @@ class Consumer:
                     return core.take()
                 if core.ended:
                     if core.error is not None:
-                        raise anew(core.error)
+                        raise copy_error(core.error)
                     raise StopIteration
-                waiter = core.more()
+                waiter = core.message_waiter()
             driver.wait(waiter, None, "a message", deadline=deadline)

@@ -26,9 +26,9 @@ from leveret.client.blocking.message import BlockingDelivery, BlockingFileMessag
 from leveret.client.blocking.sockets import AnySocket, open_socket
 from leveret.client.blocking.waiter import BlockingWaiter, wake
 from leveret.client.core.backoff import Backoff
-from leveret.client.core.host import Host, Procedure
-from leveret.client.core.kinds import AnyCore, new_core, other_protocol
-from leveret.client.core.places import Places
+from leveret.client.core.endpoints import Endpoints
+from leveret.client.core.frontend import FrontEnd, Procedure
+from leveret.client.core.protocols import AnyCore, fallback_core, new_core
 from leveret.client.core.socket_errors import lost_error
 from leveret.client.errors import (
     ConnectionClosed,
@@ -38,25 +38,25 @@ from leveret.client.errors import (
     ProtocolMismatch,
     Timeout,
     TlsFailed,
-    anew,
+    copy_error,
 )
 from leveret.client.events import Closed, Connected, Event, Reconnecting
-from leveret.client.limit import DEFAULT, Default, Limit
 from leveret.client.parameters import Parameters
+from leveret.client.timeouts import DEFAULT, Default, Limit
 
-# Octets that are written at once; less waits for more for FLUSH_AFTER seconds at most, while somebody does something.
-FLUSH_AT: Final = 32768
-FLUSH_AFTER: Final = 0.002
+# Octets that are written at once; less waits for more for FLUSH_DELAY seconds at most, while somebody does something.
+FLUSH_SIZE: Final = 32768
+FLUSH_DELAY: Final = 0.002
 # Octets that the socket does not take before publishers wait.
 HIGH_WATER: Final = 1 << 20
 # How often the connection's own thread looks after a connection in use, and after one that is not. Seconds.
-BUSY: Final = 0.05
-IDLE: Final = 1.0
+BUSY_INTERVAL: Final = 0.05
+IDLE_INTERVAL: Final = 1.0
 # How long `close` waits for that thread, which may be in a call of the application's. Seconds.
-ENDING: Final = 10.0
+JOIN_TIMEOUT: Final = 10.0
 
 
-class Driver(Host):
+class Driver(FrontEnd):
     """The socket of a connection, its lock, and its thread."""
 
     message_class = BlockingMessage
@@ -69,24 +69,24 @@ class Driver(Host):
         self.core: AnyCore = new_core(self, self.hosts[0])
         self._socket: AnySocket | None = None
         # One that is being connected.
-        self._opening: socket.socket | None = None
+        self._connecting: socket.socket | None = None
         # What the socket has not taken yet.
         self._unsent: memoryview | None = None
         # Why the socket cannot be used any more, until the engine is told.
         self._broken: ConnectionLost | None = None
-        self._led = False
+        self._has_leader = False
         self._sleepers: deque[_thread.LockType] = deque()
         self._dirty = False
-        self._written = 0.0
-        self._heard = 0.0
+        self._last_written = 0.0
+        self._last_received = 0.0
         self._events: deque[Event] = deque()
         self._callbacks = callbacks
         self._wake = threading.Event()
-        self._dozing = False
+        self._thread_idle = False
         self._active = False
         self._reconnect = False
         self._paused = False
-        self._thread = threading.Thread(target=self._look_after, name="leveret connection", daemon=True)
+        self._thread = threading.Thread(target=self._run_thread, name="leveret connection", daemon=True)
         self.closed = threading.Event()
         _drivers.add(self)
 
@@ -100,7 +100,7 @@ class Driver(Host):
                 try:
                     self._connect(parameters)
                 except ProtocolMismatch as error:
-                    self.core = other_protocol(self, parameters, error)
+                    self.core = fallback_core(self, parameters, error)
                     self._connect(parameters)
                 with self.lock:
                     self.core.ready()
@@ -115,30 +115,30 @@ class Driver(Host):
 
     def _connect(self, parameters: Parameters) -> None:
         """To this server, or where it sends us."""
-        places = Places(parameters)
+        endpoints = Endpoints(parameters)
         while True:
             try:
-                self._connect_to(places.here)
+                self._connect_to(endpoints.current)
                 return
             except ConnectionFailed as error:
-                places.move(error)
+                endpoints.advance(error)
 
     def _connect_to(self, parameters: Parameters) -> None:
         """A socket and the handshake. Raises an `Error`, and leaves no socket behind then."""
         deadline = time.monotonic() + parameters.connect_timeout
         try:
-            opened = open_socket(parameters, deadline, self._begin_opening)
+            opened = open_socket(parameters, deadline, self._begin_connecting)
         finally:
-            self._opening = None
+            self._connecting = None
         try:
             with self.lock:
                 if self.core.is_closed:
-                    raise anew(self.core.last_error)
+                    raise copy_error(self.core.last_error)
                 self._socket = opened
                 self._unsent = None
                 self._broken = None
                 self._paused = False
-                self._heard = self._written = time.monotonic()
+                self._last_received = self._last_written = time.monotonic()
             self.run(self.core.connected(parameters), None, "the handshake", deadline)
         except Timeout:
             self._drop(opened)
@@ -155,11 +155,11 @@ class Driver(Host):
             self._drop(opened)
             raise
 
-    def _begin_opening(self, opening: socket.socket) -> None:
+    def _begin_connecting(self, connecting: socket.socket) -> None:
         with self.lock:
             if self.core.is_closed:
-                raise anew(self.core.last_error)
-            self._opening = opening
+                raise copy_error(self.core.last_error)
+            self._connecting = connecting
 
     def _drop(self, opened: AnySocket) -> None:
         """Give a socket up. A thread that reads from it closes it, as its number must not be used again before."""
@@ -167,7 +167,7 @@ class Driver(Host):
             if self._socket is opened:
                 self._socket = None
             opened.shut_down()
-            if not self._led:
+            if not self._has_leader:
                 opened.close()
 
     def close(self) -> None:
@@ -178,24 +178,24 @@ class Driver(Host):
             pass
         finally:
             with self.lock:
-                left, opening = self._socket, self._opening
-                if opening is not None:
+                left, connecting = self._socket, self._connecting
+                if connecting is not None:
                     try:
-                        opening.shutdown(socket.SHUT_RDWR)
+                        connecting.shutdown(socket.SHUT_RDWR)
                     except OSError:
                         pass
             if left is not None:
                 self._drop(left)
             self._wake.set()
             if self._thread.is_alive() and threading.current_thread() is not self._thread:
-                self._thread.join(ENDING)
+                self._thread.join(JOIN_TIMEOUT)
 
-    def forked(self) -> None:
+    def after_fork(self) -> None:
         """In the child of a fork, which has neither the thread nor a right to the socket."""
         self.lock._at_fork_reinit()  # type: ignore[attr-defined]
         self._wake = threading.Event()
         self.closed = threading.Event()
-        self._led = False
+        self._has_leader = False
         self._callbacks.clear()
         opened, self._socket = self._socket, None
         if opened is not None:
@@ -230,7 +230,7 @@ class Driver(Host):
             deadline = time.monotonic() + (seconds if left is None else left)
         try:
             return self._wait(waiter, deadline)
-        except _Late:
+        except _DeadlinePassed:
             within = "in time" if seconds is None else f"within {seconds:g} s"
             raise Timeout(f"{what}: nothing came {within} (timeout)") from None
 
@@ -244,25 +244,25 @@ class Driver(Host):
                         continue
                     left = None if deadline is None else deadline - time.monotonic()
                     if left is not None and left <= 0:
-                        raise _Late
-                    if self._led or self._socket is None:
+                        raise _DeadlinePassed
+                    if self._has_leader or self._socket is None:
                         self._sleep(waiter, left)
                     else:
                         self._lead(self._socket, left)
             finally:
-                waiter.give_up()
-                if self._sleepers and not self._led:
+                waiter.abandon()
+                if self._sleepers and not self._has_leader:
                     wake(self._sleepers[0])
         return waiter.get()
 
     def _lead(self, opened: AnySocket, left: float | None) -> None:
         """Read once, for everybody."""
         data: list[bytes] = []
-        self._led = True
+        self._has_leader = True
         try:
             raised = self._unlocked(partial(opened.receive, data, left, self._unsent is not None))
         finally:
-            self._led = False
+            self._has_leader = False
         if self._socket is not opened:
             opened.close()
         elif data:
@@ -315,26 +315,26 @@ class Driver(Host):
             self._broken = ConnectionLost(f"the connection is lost: it was interrupted by {type(error).__name__}")
             self._wake.set()
 
-    def until_open(self, limit: Limit, left: float | None = None) -> None:
+    def wait_open(self, limit: Limit, left: float | None = None) -> None:
         """Until there is a connection, `limit` and `left` as of `wait`. Raises the error of one that is closed for good,
         and `Timeout`."""
         while not self.core.opened:
             with self.lock:
-                waiter = self.core.until_ready()
+                waiter = self.core.ready_waiter()
             self.wait(waiter, limit, f"a connection ({self.core.last_error})", left)
 
-    # Host; the lock is held.
+    # FrontEnd; the lock is held.
 
     def new_waiter(self) -> BlockingWaiter:
         return BlockingWaiter()
 
     def flush_soon(self) -> None:
         self._active = True
-        if self.core.engine.pending > FLUSH_AT or time.monotonic() - self._written > FLUSH_AFTER:
+        if self.core.engine.pending > FLUSH_SIZE or time.monotonic() - self._last_written > FLUSH_DELAY:
             self._write()
         else:
             self._dirty = True
-            if self._dozing:
+            if self._thread_idle:
                 self._wake.set()
 
     def emit(self, event: Event) -> None:
@@ -350,7 +350,7 @@ class Driver(Host):
     def resume_reading(self) -> None:
         self._paused = False
 
-    def hang_up(self) -> None:
+    def close_socket(self) -> None:
         self._write()
         opened = self._socket
         if opened is not None:
@@ -375,7 +375,7 @@ class Driver(Host):
                     if not data:
                         break
                     self._unsent = memoryview(data)
-                self._written = time.monotonic()
+                self._last_written = time.monotonic()
                 sent = opened.send(self._unsent)
                 if sent < len(self._unsent):
                     self._unsent = self._unsent[sent:]
@@ -397,7 +397,7 @@ class Driver(Host):
             self._socket_lost(lost_error(None))
             return
         self._active = True
-        self._heard = time.monotonic()
+        self._last_received = time.monotonic()
         try:
             self.core.receive(data)
         except Exception as error:
@@ -418,37 +418,38 @@ class Driver(Host):
 
     # The connection's own thread
 
-    def _look_after(self) -> None:
+    def _run_thread(self) -> None:
         try:
-            self._look_after_all()
+            self._housekeep()
         except BaseException as error:
             # Nobody else would end what waits for it.
             with self.lock:
                 self.core.end(lost_error(error))
             raise
         finally:
-            self._show_events()
+            self._run_callbacks()
 
-    def _look_after_all(self) -> None:
+    def _housekeep(self) -> None:
         while not self.core.is_closed:
             with self.lock:
-                self._dozing = not self._active and not self._dirty
+                self._thread_idle = not self._active and not self._dirty
                 self._active = False
             heartbeat = self.core.engine.heartbeat
-            pause = BUSY
-            if self._dozing:
-                pause = min(IDLE, max(self._written + heartbeat / 2 - time.monotonic(), 0.0)) if heartbeat else IDLE
+            pause = BUSY_INTERVAL
+            if self._thread_idle:
+                due = self._last_written + heartbeat / 2 - time.monotonic()
+                pause = min(IDLE_INTERVAL, max(due, 0.0)) if heartbeat else IDLE_INTERVAL
             self._wake.wait(pause)
             self._wake.clear()
-            self._dozing = False
+            self._thread_idle = False
             with self.lock:
-                self._look_after_socket()
-            self._show_events()
+                self._check_socket()
+            self._run_callbacks()
             if self._reconnect and not self.core.is_closed:
                 self._reconnect = False
-                self._connect_again()
+                self._reconnect_until_open()
 
-    def _look_after_socket(self) -> None:
+    def _check_socket(self) -> None:
         if self._broken is not None:
             self._socket_lost(self._broken)
         opened = self._socket
@@ -457,17 +458,18 @@ class Driver(Host):
         self._write()
         now = time.monotonic()
         heartbeat = self.core.engine.heartbeat
-        if heartbeat and now - self._written >= heartbeat / 2:
+        if heartbeat and now - self._last_written >= heartbeat / 2:
             self.core.engine.send_heartbeat()
             self._write()
-        if not self._led and not self._paused:
-            self._read_what_is_here(opened)
-        silence = self.core.silence
-        if 0 < silence < now - self._heard and not self._paused and self._socket is opened:
-            self._socket_lost(ConnectionLost(f"the connection is lost: the server was silent for {now - self._heard:.0f} s,"
-                                             f" at a heartbeat of {silence / 2:g} s"))
+        if not self._has_leader and not self._paused:
+            self._read_available(opened)
+        heartbeat_timeout = self.core.heartbeat_timeout
+        if 0 < heartbeat_timeout < now - self._last_received and not self._paused and self._socket is opened:
+            self._socket_lost(ConnectionLost(
+                f"the connection is lost: no data from the server for {now - self._last_received:.0f} s"
+                f" (heartbeat: {heartbeat_timeout / 2:g} s)"))
 
-    def _read_what_is_here(self, opened: AnySocket) -> None:
+    def _read_available(self, opened: AnySocket) -> None:
         """A few reads at most: what application threads do not take they shall find in the socket."""
         for _ in range(4):
             data: list[bytes] = []
@@ -482,7 +484,7 @@ class Driver(Host):
             if self._socket is not opened or self._broken is not None or self._paused:
                 return
 
-    def _show_events(self) -> None:
+    def _run_callbacks(self) -> None:
         while self._events:
             event = self._events.popleft()
             for callback in list(self._callbacks):
@@ -492,13 +494,13 @@ class Driver(Host):
                     # As for a thread's own: it is shown, and the thread goes on.
                     threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
 
-    def _connect_again(self) -> None:
+    def _reconnect_until_open(self) -> None:
         """Until it is connected again and everything is as it was, or the attempts are used up."""
         error: Error = self.core.last_error
         for attempt in Backoff(self.hosts, self.core.parameters, random.random):
             parameters = attempt.parameters
             self.emit(Reconnecting(parameters.host, parameters.port, attempt.number, attempt.delay))
-            self._show_events()
+            self._run_callbacks()
             if self.closed.wait(attempt.delay):
                 return
             try:
@@ -523,7 +525,7 @@ class Driver(Host):
             self.core.end(error)
 
 
-class _Late(Exception):
+class _DeadlinePassed(Exception):
     """A deadline has passed."""
 
 
@@ -533,7 +535,7 @@ _drivers: weakref.WeakSet[Driver] = weakref.WeakSet()
 
 def _forked() -> None:
     for driver in list(_drivers):
-        driver.forked()
+        driver.after_fork()
 
 
 os.register_at_fork(after_in_child=_forked)

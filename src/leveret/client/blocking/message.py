@@ -19,15 +19,15 @@ class BlockingMessage(Message):
     __slots__ = ()
 
     def ack(self, multiple: bool = False) -> None:
-        with self._channel.face.lock:
+        with self._channel.api_channel.lock:
             super().ack(multiple)
 
     def nack(self, requeue: bool = True, multiple: bool = False) -> None:
-        with self._channel.face.lock:
+        with self._channel.api_channel.lock:
             super().nack(requeue, multiple)
 
     def reject(self, requeue: bool = False) -> None:
-        with self._channel.face.lock:
+        with self._channel.api_channel.lock:
             super().reject(requeue)
 
 
@@ -43,9 +43,9 @@ class BlockingDelivery(Delivery):
     __slots__ = ()
 
     def settle_as(self, state: Composite, transaction: AnyTransaction | None) -> None:
-        with self._channel.face.lock:
+        with self._channel.api_channel.lock:
             super().settle_as(state, transaction)
 
     def _each(self, multiple: bool, state: Composite) -> None:
-        with self._channel.face.lock:
+        with self._channel.api_channel.lock:
             super()._each(multiple, state)

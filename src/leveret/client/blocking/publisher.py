@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from leveret.client.core.encoding import Body, encode_flags
-from leveret.client.core.kinds import AnyEncoder
+from leveret.client.core.protocols import AnyEncoder
 from leveret.client.core.publisher import PublisherCore
-from leveret.client.limit import DEFAULT, Limit
 from leveret.client.properties import Properties, from_keywords
+from leveret.client.timeouts import DEFAULT, Limit
 
 if TYPE_CHECKING:
     from leveret.client.blocking.channel import Channel
@@ -64,11 +64,11 @@ class Publisher:
                             driver.interrupted(error)
                             raise
                         return
-                    waiter = core.room()
+                    waiter = core.window_waiter()
                 else:
                     waiter = None
             if waiter is None:
-                self._channel.until_flowing()
+                self._channel.wait_flowing()
             else:
                 driver.wait(waiter, DEFAULT, "room in the publisher's window")
 
@@ -79,7 +79,7 @@ class Publisher:
             with self._driver.lock:
                 if not core.in_flight:
                     break
-                waiter = core.idle()
+                waiter = core.idle_waiter()
             self._driver.wait(waiter, timeout, "the publisher's confirms")
         if core.error is not None:
             self._raise_error()

@@ -9,7 +9,7 @@ from leveret.client.core.amqp1.outgoing import Transfer
 from leveret.client.core.amqp1.sender import SenderCore
 from leveret.client.core.publisher import PublisherCore
 from leveret.client.errors import ConnectionClosed
-from leveret.client.limit import DEFAULT, Limit
+from leveret.client.timeouts import DEFAULT, Limit
 
 if TYPE_CHECKING:
     from leveret.client.blocking.channel import Channel
@@ -66,10 +66,10 @@ class Sender:
             waiter = transfer.waiter = driver.new_waiter()
         while True:
             with driver.lock:
-                if core.session.flowing or core.gone:
+                if core.session.flowing or core.finished:
                     self._publish(transfer)
                     break
-            self._channel.until_flowing(timeout)
+            self._channel.wait_flowing(timeout)
         if waiter is not None:
             driver.wait(waiter, timeout, "an outcome")
 
@@ -92,17 +92,17 @@ class Sender:
         while True:
             with driver.lock:
                 waiter = None
-                if core.gone or core.session.flowing:
-                    if core.gone or window.in_flight < window.window:
+                if core.finished or core.session.flowing:
+                    if core.finished or window.in_flight < window.window:
                         try:
                             window.publish(transfer)
                         except BaseException as error:
                             driver.interrupted(error)
                             raise
                         return
-                    waiter = window.room()
+                    waiter = window.window_waiter()
             if waiter is None:
-                self._channel.until_flowing()
+                self._channel.wait_flowing()
             else:
                 driver.wait(waiter, DEFAULT, "room in the sender's window")
 
@@ -113,7 +113,7 @@ class Sender:
             with self._driver.lock:
                 if not window.in_flight:
                     break
-                waiter = window.idle()
+                waiter = window.idle_waiter()
             self._driver.wait(waiter, timeout, "the sender's outcomes")
         if window.error is not None:
             self._raise_error()
@@ -150,4 +150,4 @@ class Sender:
             self.close()
 
     def __repr__(self) -> str:
-        return f"<Sender to {self._core.what}{'' if self.is_open else ', not open'}>"
+        return f"<Sender to {self._core.description}{'' if self.is_open else ', not open'}>"

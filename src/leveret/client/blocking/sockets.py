@@ -18,12 +18,12 @@ from leveret.client.parameters import Parameters
 
 READ_SIZE: Final = 1 << 18
 # A read without an end comes back this often, to see whether it is still wanted. Seconds.
-READ_TIME: Final = 0.5
+READ_TIMEOUT: Final = 0.5
 # A processor that falls asleep needs longer to wake up than a server needs to answer. Where the last wait was shorter than
-# QUICK, the next one looks at the socket for up to SPIN seconds before it sleeps; not where the server needs the only
-# processor.
-QUICK: Final = 0.0003
-SPIN: Final = 0.00008 if (os.cpu_count() or 1) > 1 else 0.0
+# SPIN_THRESHOLD, the next one looks at the socket for up to SPIN_TIME seconds before it sleeps; not where the server
+# needs the only processor.
+SPIN_THRESHOLD: Final = 0.0003
+SPIN_TIME: Final = 0.00008 if (os.cpu_count() or 1) > 1 else 0.0
 
 
 class PlainSocket:
@@ -31,9 +31,9 @@ class PlainSocket:
 
     def __init__(self, connected: socket.socket) -> None:
         connected.settimeout(None)
-        connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, int(READ_TIME * 1e6)))
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, int(READ_TIMEOUT * 1e6)))
         self._socket = connected
-        self._quick = False
+        self._last_read_fast = False
         self._readable = select.poll()
         self._readable.register(connected, select.POLLIN)
         self._either = select.poll()
@@ -48,15 +48,15 @@ class PlainSocket:
         """
         try:
             if writing:
-                self._either.poll(READ_TIME * 1000 if seconds is None else seconds * 1000)
-            elif seconds is None or seconds >= READ_TIME:
+                self._either.poll(READ_TIMEOUT * 1000 if seconds is None else seconds * 1000)
+            elif seconds is None or seconds >= READ_TIMEOUT:
                 began = time.perf_counter()
-                if self._quick:
-                    until = began + SPIN
+                if self._last_read_fast:
+                    until = began + SPIN_TIME
                     while not self._readable.poll(0) and time.perf_counter() < until:
                         pass
                 into.extend(map(self._socket.recv, (READ_SIZE,)))
-                self._quick = time.perf_counter() - began < QUICK
+                self._last_read_fast = time.perf_counter() - began < SPIN_THRESHOLD
                 return
             elif not self._readable.poll(seconds * 1000):
                 return
@@ -98,7 +98,7 @@ class TlsSocket:
         """As `PlainSocket.receive`."""
         self._read(into)
         if not into:
-            limit = READ_TIME if seconds is None else min(seconds, READ_TIME)
+            limit = READ_TIMEOUT if seconds is None else min(seconds, READ_TIMEOUT)
             (self._either if writing else self._readable).poll(limit * 1000)
             self._read(into)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import _thread
 from typing import Any
 
-from leveret.client.errors import Error, anew
+from leveret.client.errors import Error, copy_error
 
 
 class BlockingWaiter:
@@ -35,14 +35,14 @@ class BlockingWaiter:
         if self.sleeper is not None:
             wake(self.sleeper)
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         """Nobody waits for it any more."""
         self._done = True
 
     def get(self) -> Any:
         """The result, once it is done. Raises a copy of its exception, which others may be raising, too."""
         if self._error is not None:
-            raise anew(self._error) if isinstance(self._error, Error) else self._error
+            raise copy_error(self._error) if isinstance(self._error, Error) else self._error
         return self.result
 
 

@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from leveret.client.core.host import Host, Procedure, Waiter
+from leveret.client.core.frontend import FrontEnd, Procedure, Waiter
 from leveret.client.core.topology import Topology
 from leveret.client.core.waiters import Waiters
-from leveret.client.errors import ConnectionLost, Error, anew
+from leveret.client.errors import ConnectionLost, Error, copy_error
 from leveret.client.events import Closed, Disconnected
 from leveret.client.parameters import Parameters
 
@@ -54,24 +54,24 @@ class BaseConnection(ABC):
     flowing      channels may publish, as far as the connection is concerned
     blocked      the server's reason not to take publishes, "" while it takes them
     last_error   why the socket was lost, or the connection closed
-    ended_by     why it is closed for good, None while it is not and when the application closed it
+    close_error     why it is closed for good, None while it is not and when the application closed it
     paused       nothing is read, as too much waits to be taken
     locked       how often in a row it was not recovered as the server still had its exclusive queues locked
     """
 
-    def __init__(self, host: Host, parameters: Parameters) -> None:
-        self.host = host
+    def __init__(self, frontend: FrontEnd, parameters: Parameters) -> None:
+        self.frontend = frontend
         self.parameters = parameters
         self.state = NEW
         self.generation = 0
         self.flowing = False
         self.blocked = ""
         self.last_error: Error = ConnectionLost("the connection is not open yet")
-        self.ended_by: Error | None = None
-        self.locked = 0
+        self.close_error: Error | None = None
+        self.locked_attempts = 0
         self.server_properties: dict[str, Any] = {}
         self.topology = Topology()
-        self._ready = Waiters(host)
+        self._ready = Waiters(frontend)
         self._full = False
         self._buffered = 0
         self.paused = False
@@ -84,7 +84,7 @@ class BaseConnection(ABC):
 
     @property
     @abstractmethod
-    def silence(self) -> float:
+    def heartbeat_timeout(self) -> float:
         """After how many seconds without a word the server is given up, 0 for never."""
 
     @abstractmethod
@@ -131,39 +131,39 @@ class BaseConnection(ABC):
 
     def ready(self) -> None:
         """Everything is as it was: publishes and calls go on. Raises the error of a socket that was lost before."""
-        self._go_on(RECOVERING, OPENED)
-        self.locked = 0
+        self._change_state(RECOVERING, OPENED)
+        self.locked_attempts = 0
         self._update_flow()
         self._ready.wake()
 
-    def _go_on(self, before: int, after: int) -> None:
+    def _change_state(self, before: int, after: int) -> None:
         """The socket may be lost when the last answer has come and before who waited for it goes on."""
         if self.state != before:
             raise self.last_error.with_traceback(None)
         self.state = after
 
-    def until_ready(self) -> Waiter:
+    def ready_waiter(self) -> Waiter:
         """Until the connection is open. Raises the error of one that is closed for good."""
         if self.is_closed:
-            raise anew(self.last_error)
+            raise copy_error(self.last_error)
         return self._ready.new()
 
-    def why_closed(self) -> Error:
+    def not_open_error(self) -> Error:
         return self.last_error
 
     def expect(self) -> Waiter:
         """The next that the server says of the connection itself. Raises the error of a connection that has ended."""
         if self.state in (LOST, CLOSED):
-            raise anew(self.last_error)
+            raise copy_error(self.last_error)
         return self._await_next()
 
     def _await_next(self) -> Waiter:
-        waiter: Waiter = self.host.new_waiter()
+        waiter: Waiter = self.frontend.new_waiter()
         self._awaited.append(waiter)
-        self.listen()
+        self.ensure_reading()
         return waiter
 
-    def _came(self, what: Any) -> None:
+    def _resolve_next(self, what: Any) -> None:
         """Tell the first of those who wait."""
         if self._awaited:
             awaited = self._awaited.popleft()
@@ -178,7 +178,7 @@ class BaseConnection(ABC):
         before = self.state
         if before in (CLOSED, LOST, NEW):
             return
-        self.last_error = anew(error)
+        self.last_error = copy_error(error)
         self.flowing = False
         if ((before == OPENED and not (recoverable and self.parameters.reconnect))
                 or (before == RECOVERING and not recoverable)):
@@ -188,8 +188,8 @@ class BaseConnection(ABC):
         for channel in self._all_channels():
             channel.lost(error, True)
         if before == OPENED:
-            self.host.emit(Disconnected(error))
-            self.host.reconnect()
+            self.frontend.emit(Disconnected(error))
+            self.frontend.reconnect()
 
     def end(self, error: Error, by_application: bool = False) -> None:
         """Closed for good: by the application, by the server, or because it cannot be connected again."""
@@ -197,15 +197,15 @@ class BaseConnection(ABC):
             return
         self._fail_awaited(error)
         self.state = CLOSED
-        self.last_error = anew(error)
+        self.last_error = copy_error(error)
         self.flowing = False
         channels = self._all_channels()
         self._forget_channels()
         for channel in channels:
             channel.lost(error, False)
         self._ready.wake(error)
-        self.ended_by = None if by_application else self.last_error
-        self.host.emit(Closed(self.ended_by))
+        self.close_error = None if by_application else self.last_error
+        self.frontend.emit(Closed(self.close_error))
 
     def _fail_awaited(self, error: Error) -> None:
         awaited, self._awaited = self._awaited, deque()
@@ -220,7 +220,7 @@ class BaseConnection(ABC):
         self._names += 1
         return f"{self._prefix}.{self._names}"
 
-    def unused(self, queue: str) -> None:
+    def consumer_removed(self, queue: str) -> None:
         """A consumer of the queue has ended. The server deletes an auto-delete queue with its last one: it is not to be
         there again, nor to be remembered."""
         declared = self.topology.queues.get(queue)
@@ -258,21 +258,21 @@ class BaseConnection(ABC):
         """Something was read: whether reading goes on."""
         if self._buffered > BUFFER_HIGH and not self.paused and not self._expecting():
             self.paused = True
-            self.host.pause_reading()
+            self.frontend.pause_reading()
 
     def _expecting(self) -> bool:
         """Somebody waits for the server: what is awaited comes behind the messages, so that they are read, however many
         there are."""
         return bool(self._awaited) or any(channel.expecting for channel in self._all_channels())
 
-    def listen(self) -> None:
+    def ensure_reading(self) -> None:
         """Somebody begins to wait for the server."""
         if self.paused:
             self._resume()
 
     def _resume(self) -> None:
         self.paused = False
-        self.host.resume_reading()
+        self.frontend.resume_reading()
 
     @property
     def reading_paused(self) -> bool:

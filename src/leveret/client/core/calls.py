@@ -8,8 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.client.core.host import Waiter
-from leveret.client.errors import Error, InvalidMessage, anew, breach_error
+from leveret.client.core.frontend import Waiter
+from leveret.client.errors import Error, InvalidMessage, breach_error, copy_error
 from leveret.wire.amqp0.commands import Method
 from leveret.wire.amqp0.methods import encode_arguments
 
@@ -22,7 +22,7 @@ OnReply = Callable[[Method, bool], Any]
 GET_EMPTY: Final = "basic.get-empty"
 
 
-class _Nobody:
+class _NullWaiter:
     """The waiter of a reply that nobody waits for."""
 
     def done(self) -> bool:
@@ -35,7 +35,7 @@ class _Nobody:
         raise AssertionError("nobody waits")
 
 
-NOBODY: Final = _Nobody()
+NULL_WAITER: Final = _NullWaiter()
 
 
 class Call:
@@ -60,7 +60,7 @@ class CallingChannel:
     error        why it is closed for good
     """
 
-    __slots__ = ("_calls", "_held", "connection", "error", "number", "opened")
+    __slots__ = ("_calls", "_deferred", "connection", "error", "number", "opened")
 
     def __init__(self, connection: ConnectionCore, number: int) -> None:
         self.connection = connection
@@ -69,7 +69,7 @@ class CallingChannel:
         self.error: Error | None = None
         self._calls: deque[Call] = deque()
         # What is to be sent once the transaction is committed; None while none is being.
-        self._held: list[Callable[[], None]] | None = None
+        self._deferred: list[Callable[[], None]] | None = None
 
     def call(self, name: str, arguments: dict[str, Any] | None = None, on_reply: OnReply | None = None) -> Waiter:
         """Send a method and wait for its reply, whose `arguments`, or what `on_reply` makes of it, are the result.
@@ -78,40 +78,40 @@ class CallingChannel:
         """
         self._check_open()
         self.send(name, arguments)
-        waiter: Waiter = self.connection.host.new_waiter()
+        waiter: Waiter = self.connection.frontend.new_waiter()
         self._calls.append(Call(name, waiter, on_reply, (arguments or {}).get("consumer_tag", "")))
-        self.connection.listen()
+        self.connection.ensure_reading()
         return waiter
 
     def cast(self, name: str, arguments: dict[str, Any] | None = None, on_reply: OnReply | None = None) -> None:
         """As `call`, where nobody waits for the reply."""
         self._check_open()
         self.send(name, arguments)
-        self._calls.append(Call(name, NOBODY, on_reply, (arguments or {}).get("consumer_tag", "")))
+        self._calls.append(Call(name, NULL_WAITER, on_reply, (arguments or {}).get("consumer_tag", "")))
 
     def send(self, name: str, arguments: dict[str, Any] | None = None) -> None:
         """A method without a reply."""
         engine = self.connection.engine
         try:
-            if self._held is not None and not name.startswith("channel.close"):
+            if self._deferred is not None and not name.startswith("channel.close"):
                 encode_arguments(engine.version.by_name[name], arguments or {}, engine.dialect)
-                self._held.append(partial(self.send, name, arguments))
+                self._deferred.append(partial(self.send, name, arguments))
                 return
             engine.send(self.number, name, arguments)
             if name == "tx.commit":
                 # RabbitMQ closes the connection over whatever comes before it has answered.
-                self._held = []
+                self._deferred = []
         except (ValueError, TypeError, AttributeError, OverflowError, struct.error) as error:
             raise InvalidMessage(f"{name}: {error}") from error
-        self.connection.host.flush_soon()
+        self.connection.frontend.flush_soon()
 
     def _check_open(self) -> None:
         if not self.opened:
-            raise anew(self.why_closed())
+            raise copy_error(self.not_open_error())
 
-    def why_closed(self) -> Error:
+    def not_open_error(self) -> Error:
         """What a call on a channel that is not open gets."""
-        return self.error or self.connection.why_closed()
+        return self.error or self.connection.not_open_error()
 
     def _reply(self, command: Method) -> None:
         calls = self._calls

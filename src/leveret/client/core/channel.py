@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.client.core.calls import GET_EMPTY, NOBODY, Call, CallingChannel
+from leveret.client.core.calls import GET_EMPTY, NULL_WAITER, Call, CallingChannel
 from leveret.client.core.consumer import ConsumerCore
 from leveret.client.core.encoding import Encoder, encode_address
-from leveret.client.core.host import Procedure, Waiter
+from leveret.client.core.frontend import Procedure, Waiter
 from leveret.client.core.operations import Operations
+from leveret.client.core.pending_confirms import Outgoing, PendingConfirms
 from leveret.client.core.requests import REPLY_TO, Replies
-from leveret.client.core.unconfirmed import Outgoing, Unconfirmed
 from leveret.client.core.waiters import Waiters
 from leveret.client.errors import (
     ChannelClosed,
@@ -20,8 +20,8 @@ from leveret.client.errors import (
     InvalidMessage,
     Returned,
     TransactionLost,
-    anew,
     closed_error,
+    copy_error,
 )
 from leveret.client.message import Message
 from leveret.client.properties import Properties, decode_properties
@@ -31,38 +31,53 @@ if TYPE_CHECKING:
     from leveret.client.core.connection import ConnectionCore
 
 # How many consumers that were cancelled are remembered.
-PAST_CONSUMERS: Final = 64
+MAX_CANCELLED_CONSUMERS: Final = 64
 
 
 class ChannelCore(CallingChannel):
     """One channel; it survives the loss of its connection, under the same number.
 
-    face         the application's channel
+    api_channel  the application's channel
     flowing      publishes may be sent now
     generation   counts what ends the life of delivery tags: a lost connection, and `basic.recover`
     recovering   how many `basic.recover` were sent and not answered: what comes to be acknowledged comes once more
     """
 
-    __slots__ = ("_flow", "_given_up", "_past", "_stopped", "_transaction", "confirms", "consumers", "face", "flowing",
-                 "generation", "qos", "recovering", "replies", "transactional", "unconfirmed")
+    __slots__ = (
+        "_cancel_when_started",
+        "_flow",
+        "_recently_cancelled",
+        "_stopped",
+        "_transaction",
+        "api_channel",
+        "confirms",
+        "consumers",
+        "flowing",
+        "generation",
+        "pending_confirms",
+        "qos",
+        "recovering",
+        "replies",
+        "transactional",
+    )
 
     def __init__(self, connection: ConnectionCore, number: int, confirms: bool, transactional: bool) -> None:
         super().__init__(connection, number)
         self.confirms = confirms
         self.transactional = transactional
-        self.face: Any = None
+        self.api_channel: Any = None
         self.flowing = False
         self.generation = 0
         self.consumers: dict[bytes, ConsumerCore] = {}
         # Those that were cancelled: RabbitMQ delivers behind cancel-ok what was on its way.
-        self._past: dict[bytes, ConsumerCore] = {}
+        self._recently_cancelled: dict[bytes, ConsumerCore] = {}
         # Those that are to be cancelled once they have begun.
-        self._given_up: list[ConsumerCore] = []
-        self.unconfirmed = Unconfirmed()
+        self._cancel_when_started: list[ConsumerCore] = []
+        self.pending_confirms = PendingConfirms()
         self.replies: Replies | None = None
         # The `basic.qos` that hold for the whole channel (`global` is true), by name of the field.
         self.qos: dict[str, Any] | None = None
-        self._flow = Waiters(connection.host)
+        self._flow = Waiters(connection.frontend)
         self._stopped = False
         self.recovering = 0
         # "": nothing was published or settled since the last commit; "begun"; or "lost" with its connection.
@@ -80,15 +95,15 @@ class ChannelCore(CallingChannel):
     @property
     def expecting(self) -> bool:
         """Somebody waits for what the server has to say."""
-        return bool(self._calls) or len(self.unconfirmed) > 0 or (self.replies is not None and self.replies.expecting)
+        return bool(self._calls) or len(self.pending_confirms) > 0 or (self.replies is not None and self.replies.expecting)
 
     def open(self) -> Procedure:
         """Procedure: open it on the wire, for the first time or again. Raises the error of a connection that is lost, as it
         may be between two steps of a procedure."""
         if self.connection.is_lost or self.connection.is_closed:
-            raise anew(self.connection.last_error)
+            raise copy_error(self.connection.last_error)
         self.opened = True
-        self._held = None
+        self._deferred = None
         self.generation += 1
         self.recovering = 0
         self._stopped = False
@@ -117,11 +132,11 @@ class ChannelCore(CallingChannel):
             if not self.connection.engine.is_closing(self.number):
                 self.connection.forget_channel(self)
             return
-        waiter = self.connection.host.new_waiter()
+        waiter = self.connection.frontend.new_waiter()
         self.send("channel.close", {"reply_code": 200, "reply_text": "closed by the application"})
         self.ended(ChannelClosed("the channel was closed by the application"), consumers_error=False)
         self._calls.append(Call("channel.close", waiter, None))
-        self.connection.listen()
+        self.connection.ensure_reading()
         yield waiter
 
     def abandon(self) -> None:
@@ -132,7 +147,7 @@ class ChannelCore(CallingChannel):
             return
         self.send("channel.close", {"reply_code": 200, "reply_text": "abandoned by the application"})
         self.ended(ChannelClosed("the channel was abandoned by the application"))
-        self._calls.append(Call("channel.close", NOBODY, None))
+        self._calls.append(Call("channel.close", NULL_WAITER, None))
 
     # What comes
 
@@ -151,7 +166,7 @@ class ChannelCore(CallingChannel):
             arguments = command.arguments
             if self.connection.engine.is_closing(self.number):
                 # Both have closed it at once: the engine has answered, and it is over when the server has answered ours.
-                self.connection.host.flush_soon()
+                self.connection.frontend.flush_soon()
                 return
             self.send("channel.close-ok")
             self.connection.forget_channel(self)
@@ -178,7 +193,7 @@ class ChannelCore(CallingChannel):
             f"{arguments['reply_text']}: exchange '{exchange}', routing key '{routing_key}'",
             messages=[(exchange, routing_key, _properties(command.header), body)],
             reply_code=arguments["reply_code"], reply_text=arguments["reply_text"])
-        found = self.unconfirmed.returned(encode_address(exchange, routing_key), command.header, body, error)
+        found = self.pending_confirms.returned(encode_address(exchange, routing_key), command.header, body, error)
         if not found and self.replies is not None and error.message is not None and error.message.properties is not None:
             # A request on a channel without confirms.
             self.replies.refused(error.message.properties.correlation_id or "", error)
@@ -192,7 +207,7 @@ class ChannelCore(CallingChannel):
             consumer.end(ConsumerCancelled(
                 f"the server cancelled the consumer '{tag}' of queue '{consumer.queue}': the queue was deleted, or is not"
                 " available", consumer_tag=tag))
-            self.connection.unused(consumer.queue)
+            self.connection.consumer_removed(consumer.queue)
 
     # The end
 
@@ -207,18 +222,18 @@ class ChannelCore(CallingChannel):
             # It was about to be closed.
             self.connection.forget_channel(self)
             return
-        self.unconfirmed.fail_once(error)
+        self.pending_confirms.fail_at_most_once(error)
         if self.replies is not None:
             self.replies.fail(error)
         if self._transaction:
             self._transaction = "lost"
-        self._end_given_up()
+        self._end_unstarted()
         for tag, consumer in list(self.consumers.items()):
             consumer.lost()
             if consumer.cancelling:
                 del self.consumers[tag]
                 consumer.end(None)
-                self.connection.unused(consumer.queue)
+                self.connection.consumer_removed(consumer.queue)
         # What stopped them is another thing now.
         self._flow.wake()
 
@@ -227,25 +242,25 @@ class ChannelCore(CallingChannel):
         can still be taken."""
         self.opened = self.flowing = False
         if self.error is None:
-            self.error = anew(error)
+            self.error = copy_error(error)
         self._fail_calls(error)
-        for outgoing in self.unconfirmed.take():
+        for outgoing in self.pending_confirms.take():
             outgoing.settle(error)
         self._flow.wake(error)
-        self._held = None
-        self._end_given_up()
+        self._deferred = None
+        self._end_unstarted()
         consumers, self.consumers = self.consumers, {}
         for consumer in consumers.values():
             consumer.lost()
-            consumer.end(anew(error) if consumers_error else None)
-            self.connection.unused(consumer.queue)
+            consumer.end(copy_error(error) if consumers_error else None)
+            self.connection.consumer_removed(consumer.queue)
         if self.replies is not None:
             self.replies.fail(error)
 
-    def _end_given_up(self) -> None:
-        for consumer in self._given_up:
+    def _end_unstarted(self) -> None:
+        for consumer in self._cancel_when_started:
             consumer.end(None)
-        self._given_up.clear()
+        self._cancel_when_started.clear()
 
     # Publishing
 
@@ -255,13 +270,13 @@ class ChannelCore(CallingChannel):
         if self.flowing:
             self._flow.wake()
 
-    def until_flowing(self) -> Waiter:
+    def flow_waiter(self) -> Waiter:
         """Until publishes may be sent. Raises the error of a channel that is closed for good."""
         if self.error is not None:
-            raise anew(self.error)
+            raise copy_error(self.error)
         return self._flow.new()
 
-    def why_stopped(self) -> str:
+    def blocked_reason(self) -> str:
         """Why publishes wait, for the message of a timeout."""
         if not self.connection.opened:
             return "there is no connection"
@@ -280,24 +295,24 @@ class ChannelCore(CallingChannel):
         if len(outgoing.header) > engine.payload_max:
             raise InvalidMessage(f"the properties take {len(outgoing.header)} octets; a header frame holds"
                                  f" {engine.payload_max} on this connection (option frame_max)")
-        if self._held is None:
+        if self._deferred is None:
             engine.send_publish(self.number, outgoing.address, outgoing.flags, outgoing.header, body, len(body))
         else:
-            self._held.append(partial(engine.send_publish, self.number, outgoing.address, outgoing.flags, outgoing.header,
-                                      body, len(body)))
+            self._deferred.append(partial(engine.send_publish, self.number, outgoing.address, outgoing.flags,
+                                          outgoing.header, body, len(body)))
         if self.confirms:
-            self.unconfirmed.add(outgoing)
+            self.pending_confirms.add(outgoing)
             if connection.paused:
-                connection.listen()
+                connection.ensure_reading()
         else:
             if self.transactional and not self._transaction:
                 self._transaction = "begun"
             outgoing.settle(None)
-        connection.host.flush_soon()
+        connection.frontend.flush_soon()
 
-    def publish_again(self) -> int:
+    def republish(self) -> int:
         """Everything that the connection which was lost had not confirmed, in order; how many these are."""
-        waiting = self.unconfirmed.take()
+        waiting = self.pending_confirms.take()
         again = 0
         for outgoing in waiting:
             if outgoing.waiter is not None and outgoing.waiter.done():
@@ -316,7 +331,7 @@ class ChannelCore(CallingChannel):
 
     def new_consumer(self, queue: str, prefetch: int, arguments: dict[str, Any]) -> ConsumerCore:
         """One that has not begun. `arguments` are those of `basic.consume`."""
-        return ConsumerCore(self, queue, prefetch, arguments, self.connection.host.message_class)
+        return ConsumerCore(self, queue, prefetch, arguments, self.connection.frontend.message_class)
 
     def set_active(self, active: bool) -> Waiter:
         """Stop or start deliveries (`channel.flow`)."""
@@ -347,7 +362,7 @@ class ChannelCore(CallingChannel):
             # Without global it holds for the consumers that follow (RabbitMQ), so that each sets its own.
             self.cast("basic.qos", {"prefetch_count": consumer.prefetch})
 
-    def until_replies(self) -> Waiter | None:
+    def reply_to_waiter(self) -> Waiter | None:
         """Until `reply_to` is known; None when it is."""
         return None
 
@@ -356,11 +371,11 @@ class ChannelCore(CallingChannel):
         """Where answers are to be sent."""
         return REPLY_TO
 
-    def listen_for_replies(self) -> Replies:
+    def ensure_reply_consumer(self) -> Replies:
         """The consumer of answers. Nobody has to wait for it: it is there before what is published next."""
         replies = self.replies
         if replies is None or replies.ended or not (replies.active or replies.generation == self.generation):
-            replies = Replies(self, self.connection.host.message_class)
+            replies = Replies(self, self.connection.frontend.message_class)
             replies.tag = self.connection.new_name()
             self.cast("basic.consume", {**replies.arguments, "queue": replies.queue, "consumer_tag": replies.tag},
                       partial(self._listening, replies))
@@ -375,56 +390,56 @@ class ChannelCore(CallingChannel):
         """Send `basic.cancel`; messages that nobody has taken go back to the queue, also those that still come."""
         waiter = self.call(f"{consumer.kind}.cancel", {"consumer_tag": consumer.tag},
                            partial(self._stopped_consuming, consumer))
-        self._give_back(consumer)
+        self._requeue_untaken(consumer)
         return waiter
 
     def _cast_cancel(self, consumer: ConsumerCore) -> None:
         self.cast(f"{consumer.kind}.cancel", {"consumer_tag": consumer.tag}, partial(self._stopped_consuming, consumer))
 
-    def give_up(self, consumer: ConsumerCore) -> None:
+    def cancel_nowait(self, consumer: ConsumerCore) -> None:
         """As `cancel`, where nobody waits for it; also for one that has not begun, or that is not there now."""
         if not self.opened:
             if self.consumers.get(consumer.key) is consumer:
                 del self.consumers[consumer.key]
-            consumer.forget()
+            consumer.drop_messages()
             consumer.end(None)
-            self.connection.unused(consumer.queue)
+            self.connection.consumer_removed(consumer.queue)
         elif not consumer.cancelling and consumer.active:
             self._cast_cancel(consumer)
-            self._give_back(consumer)
+            self._requeue_untaken(consumer)
         elif not consumer.cancelling:
             # It is cancelled once it has begun: a cancel that comes before makes RabbitMQ close the connection.
             consumer.cancelling = True
-            self._given_up.append(consumer)
+            self._cancel_when_started.append(consumer)
 
-    def _give_back(self, consumer: ConsumerCore) -> None:
+    def _requeue_untaken(self, consumer: ConsumerCore) -> None:
         consumer.cancelling = True
-        for message in consumer.forget():
+        for message in consumer.drop_messages():
             if not message.settled:
                 message.nack(requeue=True)
 
     def _stopped_consuming(self, consumer: ConsumerCore, reply: Method, abandoned: bool) -> None:
-        if consumer in self._given_up:
-            self._given_up.remove(consumer)
+        if consumer in self._cancel_when_started:
+            self._cancel_when_started.remove(consumer)
         key = consumer.key
         if self.consumers.get(key) is consumer:
             del self.consumers[key]
         consumer.end(None)
-        self.connection.unused(consumer.queue)
-        self._give_back(consumer)
-        self._past[key] = consumer
-        if len(self._past) > PAST_CONSUMERS:
-            del self._past[next(iter(self._past))]
+        self.connection.consumer_removed(consumer.queue)
+        self._requeue_untaken(consumer)
+        self._recently_cancelled[key] = consumer
+        if len(self._recently_cancelled) > MAX_CANCELLED_CONSUMERS:
+            del self._recently_cancelled[next(iter(self._recently_cancelled))]
 
     def delivered(self, command: Deliver) -> None:
-        consumer = self.consumers.get(command.consumer_tag) or self._past.get(command.consumer_tag)
+        consumer = self.consumers.get(command.consumer_tag) or self._recently_cancelled.get(command.consumer_tag)
         if consumer is not None:
             consumer.delivered(command)
 
     def get(self, queue: str, no_ack: bool) -> Waiter:
         """`basic.get`: the result is a message or None."""
         generation = self.generation
-        message_class = self.connection.host.message_class
+        message_class = self.connection.frontend.message_class
 
         def answered(reply: Method, abandoned: bool) -> Message | None:
             if not isinstance(reply, ContentMethod):
@@ -459,28 +474,28 @@ class ChannelCore(CallingChannel):
     # Settling. A message of a connection that was lost is delivered again: there is nothing to settle.
 
     def ack(self, message: Message, multiple: bool) -> None:
-        if self._may_settle(message):
-            if self._held is not None:
-                self._held.append(partial(self.ack, message, multiple))
+        if self._can_settle(message):
+            if self._deferred is not None:
+                self._deferred.append(partial(self.ack, message, multiple))
                 return
             self.connection.engine.send_ack(self.number, message.delivery_tag, multiple)
-            self.connection.host.flush_soon()
+            self.connection.frontend.flush_soon()
 
     def nack(self, message: Message, multiple: bool, requeue: bool) -> None:
-        if self._may_settle(message):
-            if self._held is not None:
-                self._held.append(partial(self.nack, message, multiple, requeue))
+        if self._can_settle(message):
+            if self._deferred is not None:
+                self._deferred.append(partial(self.nack, message, multiple, requeue))
                 return
             self.connection.engine.send_nack(self.number, message.delivery_tag, multiple, requeue)
-            self.connection.host.flush_soon()
+            self.connection.frontend.flush_soon()
 
     def reject(self, message: Message, requeue: bool) -> None:
-        if self._may_settle(message):
-            if self._held is not None:
-                self._held.append(partial(self.reject, message, requeue))
+        if self._can_settle(message):
+            if self._deferred is not None:
+                self._deferred.append(partial(self.reject, message, requeue))
                 return
             self.connection.engine.send_reject(self.number, message.delivery_tag, requeue)
-            self.connection.host.flush_soon()
+            self.connection.frontend.flush_soon()
 
     def settle_tag(self, name: str, arguments: dict[str, Any]) -> None:
         """`basic.ack`, `basic.nack` or `basic.reject` by delivery tag, of this connection's deliveries."""
@@ -489,9 +504,9 @@ class ChannelCore(CallingChannel):
             self._transaction = "begun"
         self.send(name, arguments)
 
-    def _may_settle(self, message: Message) -> bool:
+    def _can_settle(self, message: Message) -> bool:
         if self.error is not None:
-            raise anew(self.error)
+            raise copy_error(self.error)
         if self.transactional and not self._transaction:
             self._transaction = "begun"
         return self.opened and message.generation == self.generation
@@ -512,12 +527,12 @@ class ChannelCore(CallingChannel):
         return self.call(name, None, self._committed)
 
     def _committed(self, reply: Method, abandoned: bool) -> None:
-        held, self._held = self._held or [], None
-        for number, send in enumerate(held, 1):
+        deferred, self._deferred = self._deferred or [], None
+        for number, send in enumerate(deferred, 1):
             send()
-            if self._held is not None:
+            if self._deferred is not None:
                 # That was another commit.
-                self._held.extend(held[number:])
+                self._deferred.extend(deferred[number:])
                 return
 
     def forget_transaction(self) -> None:

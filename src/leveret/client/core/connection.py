@@ -6,8 +6,8 @@ from typing import Any, ClassVar, Final
 
 from leveret.client.core.base import OPENED, OPENING, RECOVERING, AnyChannel, BaseConnection
 from leveret.client.core.channel import ChannelCore
+from leveret.client.core.frontend import FrontEnd, Procedure, Waiter
 from leveret.client.core.handshake import handshake
-from leveret.client.core.host import Host, Procedure, Waiter
 from leveret.client.core.recovery import recover
 from leveret.client.errors import ConnectionClosed, Error, ProtocolMismatch, breach_error, closed_error
 from leveret.client.events import Blocked, Unblocked
@@ -34,7 +34,7 @@ from leveret.wire.amqp0.table_0_9_1 import V0_9_1
 
 # What a server says when it stops or has failed: worth to connect again. Every other code is a mistake of ours, which
 # would be made again.
-_WORTH_A_RETRY: Final = (CONNECTION_FORCED, INTERNAL_ERROR)
+_RETRYABLE_CODES: Final = (CONNECTION_FORCED, INTERNAL_ERROR)
 
 
 class ConnectionCore(BaseConnection):
@@ -49,12 +49,12 @@ class ConnectionCore(BaseConnection):
     version: ClassVar[Version] = V0_9_1
     channel_class: ClassVar[type[ChannelCore]] = ChannelCore
 
-    def __init__(self, host: Host, parameters: Parameters) -> None:
-        super().__init__(host, parameters)
+    def __init__(self, frontend: FrontEnd, parameters: Parameters) -> None:
+        super().__init__(frontend, parameters)
         self.engine = self._new_engine(parameters)
         self.channels: dict[int, ChannelCore] = {}
-        self._first = b""
-        self._greeting = b""
+        self._first_bytes = b""
+        self._unsent_header = b""
 
     def _new_engine(self, parameters: Parameters) -> Engine:
         return Engine(CLIENT, self.version, frame_max=parameters.frame_max or 131072,
@@ -62,7 +62,7 @@ class ConnectionCore(BaseConnection):
                       max_body_size=1 << 62, spool_threshold=1 << 62)
 
     @property
-    def silence(self) -> float:
+    def heartbeat_timeout(self) -> float:
         return 2 * self.engine.heartbeat
 
     def _all_channels(self) -> list[AnyChannel]:
@@ -76,11 +76,11 @@ class ConnectionCore(BaseConnection):
     def connected(self, parameters: Parameters) -> Procedure:
         self._begin(parameters)
         self.engine = self._new_engine(parameters)
-        self._first = b""
-        self._greeting = self.header
-        self.host.flush_soon()
+        self._first_bytes = b""
+        self._unsent_header = self.header
+        self.frontend.flush_soon()
         yield from handshake(self)
-        self._go_on(OPENING, RECOVERING)
+        self._change_state(OPENING, RECOVERING)
 
     def recover(self) -> Procedure:
         return recover(self)
@@ -88,21 +88,21 @@ class ConnectionCore(BaseConnection):
     def send(self, name: str, arguments: dict[str, Any] | None = None) -> None:
         """A method of class connection."""
         self.engine.send(0, name, arguments)
-        self.host.flush_soon()
+        self.frontend.flush_soon()
 
     # Octets
 
     def to_send(self) -> bytes:
         data = self.engine.to_send()
-        if self._greeting:
-            data, self._greeting = self._greeting + data, b""
+        if self._unsent_header:
+            data, self._unsent_header = self._unsent_header + data, b""
         return data
 
     def receive(self, data: bytes) -> None:
         """Take what the socket gave."""
-        if len(self._first) < 8 and self.state == OPENING:
-            self._first += data[: 8 - len(self._first)]
-            if self._first[0] not in (1, 8):
+        if len(self._first_bytes) < 8 and self.state == OPENING:
+            self._first_bytes += data[: 8 - len(self._first_bytes)]
+            if self._first_bytes[0] not in (1, 8):
                 self._mismatch()
                 return
         channels = self.channels
@@ -116,17 +116,17 @@ class ConnectionCore(BaseConnection):
             elif kind == ACK:
                 if channel is not None:
                     assert isinstance(command, Ack)
-                    channel.unconfirmed.confirm(command.delivery_tag, command.multiple, True)
+                    channel.pending_confirms.confirm(command.delivery_tag, command.multiple, True)
             else:
-                self._rare(command, channel)
+                self._dispatch_rare(command, channel)
         self._check_buffer()
 
-    def _rare(self, command: Command, channel: ChannelCore | None) -> None:
+    def _dispatch_rare(self, command: Command, channel: ChannelCore | None) -> None:
         kind = command.kind
         if kind == NACK:
             assert isinstance(command, Nack)
             if channel is not None:
-                channel.unconfirmed.confirm(command.delivery_tag, command.multiple, False)
+                channel.pending_confirms.confirm(command.delivery_tag, command.multiple, False)
         elif kind == METHOD:
             assert isinstance(command, Method)
             if command.channel == 0:
@@ -142,7 +142,7 @@ class ConnectionCore(BaseConnection):
             self.fail(breach_error(command.code, command.text, command.class_id, command.method_id))
 
     def _mismatch(self) -> None:
-        first = self._first
+        first = self._first_bytes
         if b"AMQP".startswith(first[:4]) or first.startswith(b"AMQP"):
             if len(first) < 8:
                 return
@@ -154,7 +154,7 @@ class ConnectionCore(BaseConnection):
         if first.startswith(b"AMQP") and first[5:8] == b"\1\0\0":
             error.speaks = "1.0"
         self.lost(error)
-        self.host.hang_up()
+        self.frontend.close_socket()
 
     def _connection_method(self, command: Method) -> None:
         name = command.name
@@ -163,18 +163,18 @@ class ConnectionCore(BaseConnection):
             error = closed_error(arguments["reply_code"], arguments["reply_text"], arguments["class_id"],
                                  arguments["method_id"], channel=False)
             self.send("connection.close-ok")
-            self.host.hang_up()
-            self.lost(error, arguments["reply_code"] in _WORTH_A_RETRY)
+            self.frontend.close_socket()
+            self.lost(error, arguments["reply_code"] in _RETRYABLE_CODES)
         elif name == "connection.blocked":
             self.blocked = arguments["reason"] or "no reason given"
             self._update_flow()
-            self.host.emit(Blocked(self.blocked))
+            self.frontend.emit(Blocked(self.blocked))
         elif name == "connection.unblocked":
             self.blocked = ""
             self._update_flow()
-            self.host.emit(Unblocked())
+            self.frontend.emit(Unblocked())
         else:
-            self._came(command)
+            self._resolve_next(command)
 
     # The end
 
@@ -182,7 +182,7 @@ class ConnectionCore(BaseConnection):
         """The server broke the protocol: tell it, and give up."""
         if self.engine.can_close:
             self.send("connection.close", {"reply_code": error.reply_code, "reply_text": error.reply_text})
-        self.host.hang_up()
+        self.frontend.close_socket()
         self.lost(error, False)
 
     def close(self) -> Procedure:
@@ -193,7 +193,7 @@ class ConnectionCore(BaseConnection):
         self.end(error, by_application=True)
         if usable:
             yield self._await_next()
-        self.host.hang_up()
+        self.frontend.close_socket()
 
     # Channels
 

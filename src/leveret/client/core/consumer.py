@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from leveret.client.core.host import Waiter
+from leveret.client.core.frontend import Waiter
 from leveret.client.core.waiters import Waiters
 from leveret.client.errors import Error
 from leveret.client.message import Message
@@ -42,7 +42,7 @@ class ConsumerCore:
         self.cancelling = False
         self.ended = False
         self.error: Error | None = None
-        self._waiters = Waiters(channel.connection.host)
+        self._waiters = Waiters(channel.connection.frontend)
         self._no_ack = bool(arguments.get("no_ack"))
         # Where no prefetch limits what comes, the octets that wait count for the connection.
         self._counted = prefetch == 0 or self._no_ack
@@ -53,7 +53,7 @@ class ConsumerCore:
         """The tag, as it comes with deliveries."""
         return self.tag.encode("utf-8", "surrogateescape")
 
-    def again(self) -> ConsumerCore:
+    def clone(self) -> ConsumerCore:
         """One that is the same and has not begun, without a tag."""
         return ConsumerCore(self.channel, self.queue, self.prefetch, self.arguments, self._message_class)
 
@@ -66,8 +66,8 @@ class ConsumerCore:
         return self.channel.cancel(self)
 
     def abandon(self) -> None:
-        """`ChannelCore.give_up`."""
-        self.channel.give_up(self)
+        """`ChannelCore.cancel_nowait`."""
+        self.channel.cancel_nowait(self)
 
     def delivered(self, command: Deliver) -> None:
         if (self.cancelling or self.channel.recovering) and self._unwanted(command):
@@ -93,11 +93,11 @@ class ConsumerCore:
             self.channel.connection.taken(message.size)
         return message
 
-    def more(self) -> Waiter:
+    def message_waiter(self) -> Waiter:
         """Until a message has come or there will be no more."""
         return self._waiters.new()
 
-    def forget(self) -> list[Message]:
+    def drop_messages(self) -> list[Message]:
         """Let go of the messages that nobody has taken."""
         forgotten = list(self.messages)
         self.messages.clear()
@@ -107,9 +107,9 @@ class ConsumerCore:
         return forgotten
 
     def lost(self) -> None:
-        """The connection is lost: what was to be acknowledged is delivered anew, the rest is ours."""
+        """The connection is lost: what was to be acknowledged is delivered copy_error, the rest is ours."""
         if not self._no_ack:
-            self.forget()
+            self.drop_messages()
 
     def end(self, error: Error | None) -> None:
         """No more messages will come. Those that are here can be taken before `error` is raised."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any, Final, Protocol
 
-from leveret.client.core.unconfirmed import Outgoing
+from leveret.client.core.pending_confirms import Outgoing
 from leveret.client.errors import InvalidMessage
 from leveret.client.properties import Properties, encode_properties, from_keywords
 from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY
@@ -97,5 +97,5 @@ class Encoder:
 
     def encode(self, body: Body, exchange: str, routing_key: str, flags: int, properties: bytes) -> Outgoing:
         """Raises `InvalidMessage`."""
-        octets = encode_body(body)
-        return Outgoing(self.address(exchange, routing_key), flags, _FIXED(_BASIC, 0, len(octets)) + properties, octets)
+        data = encode_body(body)
+        return Outgoing(self.address(exchange, routing_key), flags, _FIXED(_BASIC, 0, len(data)) + properties, data)

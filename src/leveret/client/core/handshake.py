@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret import __version__
-from leveret.client.core.host import Procedure
+from leveret.client.core.frontend import Procedure
 from leveret.client.core.login import Login
 from leveret.client.errors import AuthenticationFailed, ConnectionClosed, ConnectionFailed, ConnectionLost, VhostRefused
 from leveret.wire.amqp0.commands import Method
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from leveret.client.parameters import Parameters
 
 # Of connection.open these are about the vhost; a server that stops or has too many connections answers otherwise.
-_OF_VHOST: Final = (INVALID_PATH, ACCESS_REFUSED, NOT_FOUND, NOT_ALLOWED)
+_VHOST_CODES: Final = (INVALID_PATH, ACCESS_REFUSED, NOT_FOUND, NOT_ALLOWED)
 # What is said of a server that ends the connection during the login.
-HUNG_UP: Final = "it hung up without a word"
+CLOSED_DURING_LOGIN: Final = "it hung up without a word"
 # What connection.start says of itself, in 0-9 as in 0-9-1.
 VERSION: Final = (0, 9)
 CAPABILITIES: Final = {
@@ -58,7 +58,7 @@ def handshake(connection: ConnectionCore) -> Procedure:
         login.done()
     except ConnectionLost:
         # Servers without authentication_failure_close hang up.
-        raise _refused(parameters, ACCESS_REFUSED, HUNG_UP, False) from None
+        raise _refused(parameters, ACCESS_REFUSED, CLOSED_DURING_LOGIN, False) from None
     except ConnectionClosed as error:
         raise _refused(parameters, error.reply_code, error.reply_text, False) from None
     connection.send("connection.tune-ok", _tuned(parameters, tune.arguments))
@@ -76,7 +76,7 @@ def _refused(parameters: Parameters, code: int, text: str, opening: bool) -> Con
     at = f"{parameters.host}:{parameters.port}"
     kind = ConnectionFailed
     message = f"{at} refused the connection: {code} {text}"
-    if opening and code in _OF_VHOST:
+    if opening and code in _VHOST_CODES:
         kind = VhostRefused
         message = (f"{at} refused the vhost {parameters.vhost!r} to user {parameters.user!r}: {code} {text};"
                    " expected one that exists and that the user may use (options vhost, user)")

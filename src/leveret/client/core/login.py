@@ -9,8 +9,8 @@ from leveret.client.errors import AuthenticationFailed
 from leveret.client.parameters import SCRAM, Parameters
 
 # More of them would keep the program from doing anything else for seconds.
-MOST_ROUNDS: Final = 1_000_000
-_ROUNDS: Final = re.compile(r",i=([0-9]{1,20})(?:,|$)")
+MAX_ITERATIONS: Final = 1_000_000
+_ITERATIONS: Final = re.compile(r",i=([0-9]{1,20})(?:,|$)")
 
 
 class Login:
@@ -51,9 +51,9 @@ class Login:
         self._answered = True
         try:
             text = challenge.decode("utf-8")
-            rounds = _ROUNDS.search(text)
-            if rounds is not None and int(rounds[1]) > MOST_ROUNDS:
-                raise self._failed(f"it wants {rounds[1]} rounds, at most {MOST_ROUNDS} are computed")
+            rounds = _ITERATIONS.search(text)
+            if rounds is not None and int(rounds[1]) > MAX_ITERATIONS:
+                raise self._failed(f"it wants {rounds[1]} rounds, at most {MAX_ITERATIONS} are computed")
             self._scram.set_server_first(text)
             final: str = self._scram.get_client_final()
         except (ScramException, ValueError) as error:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leveret.client.core.host import Waiter
-from leveret.client.core.unconfirmed import Outgoing
+from leveret.client.core.frontend import Waiter
+from leveret.client.core.pending_confirms import Outgoing
 from leveret.client.core.waiters import Waiters
 from leveret.client.errors import Error, InvalidMessage, Nacked, PublishFailed, Returned
 from leveret.client.properties import Properties
 
 if TYPE_CHECKING:
-    from leveret.client.core.kinds import AnyChannelCore
+    from leveret.client.core.protocols import AnyChannelCore
 
 
 class PublisherCore:
@@ -29,8 +29,8 @@ class PublisherCore:
         # The first failure, and every message that failed since it was last reported.
         self.error: Error | None = None
         self._failed: list[tuple[str, str, Properties | None, bytes]] = []
-        self._room = Waiters(channel.connection.host)
-        self._idle = Waiters(channel.connection.host)
+        self._room = Waiters(channel.connection.frontend)
+        self._idle = Waiters(channel.connection.frontend)
 
     def publish(self, outgoing: Outgoing) -> None:
         """There must be room."""
@@ -54,11 +54,11 @@ class PublisherCore:
         if self._idle.waiting and in_flight == 0:
             self._idle.wake()
 
-    def room(self) -> Waiter:
+    def window_waiter(self) -> Waiter:
         """Until half of the window is free."""
         return self._room.new()
 
-    def idle(self) -> Waiter:
+    def idle_waiter(self) -> Waiter:
         """Until nothing is unconfirmed."""
         return self._idle.new()
 

@@ -6,7 +6,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.client.core.consumer import ConsumerCore
-from leveret.client.core.host import Waiter
+from leveret.client.core.frontend import Waiter
 from leveret.client.errors import Error, InvalidMessage
 from leveret.client.message import Message
 from leveret.wire.amqp0.commands import Deliver
@@ -61,11 +61,11 @@ class Replies(ConsumerCore):
 
     def await_answer(self, correlation_id: str) -> Waiter:
         """What waits for the answer with that correlation id."""
-        waiter: Waiter = self.channel.connection.host.new_waiter()
+        waiter: Waiter = self.channel.connection.frontend.new_waiter()
         self._requests[correlation_id] = waiter
         return waiter
 
-    def give_up(self, correlation_id: str) -> None:
+    def forget_request(self, correlation_id: str) -> None:
         self._requests.pop(correlation_id, None)
 
     def delivered(self, command: Deliver) -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from leveret.client.core.host import Host, Waiter
+from leveret.client.core.frontend import FrontEnd, Waiter
 
 
 class Waiters:
     """`waiting` is empty while nobody waits."""
 
-    __slots__ = ("_host", "_prune_at", "waiting")
+    __slots__ = ("_frontend", "_prune_at", "waiting")
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    def __init__(self, frontend: FrontEnd) -> None:
+        self._frontend = frontend
         self.waiting: list[Waiter] = []
         self._prune_at = 16
 
@@ -20,7 +20,7 @@ class Waiters:
             # Those who gave up, which may be many where somebody asks again and again for a short time.
             self.waiting = [waiter for waiter in self.waiting if not waiter.done()]
             self._prune_at = 16 + 2 * len(self.waiting)
-        waiter: Waiter = self._host.new_waiter()
+        waiter: Waiter = self._frontend.new_waiter()
         self.waiting.append(waiter)
         return waiter
 

@@ -11,15 +11,15 @@ from leveret.client.access import Access
 from leveret.client.core.amqp09.files import FileConsumerCore, IncomingFiles
 from leveret.client.core.amqp09.messages import IncomingMessages, MessageConsumerCore
 from leveret.client.core.amqp09.operations import Operations09
-from leveret.client.core.amqp09.outgoing import Encoder09, OfClass, Outgoing09
-from leveret.client.core.amqp09.streams import StreamConsumerCore, delivered
-from leveret.client.core.calls import NOBODY, Call, OnReply
+from leveret.client.core.amqp09.outgoing import ContentPublish, Encoder09, Outgoing09
+from leveret.client.core.amqp09.streams import StreamConsumerCore, stream_delivered
+from leveret.client.core.calls import NULL_WAITER, Call, OnReply
 from leveret.client.core.channel import ChannelCore
 from leveret.client.core.consumer import ConsumerCore
 from leveret.client.core.encoding import Encoder, encode_address
-from leveret.client.core.host import Procedure, Waiter
+from leveret.client.core.frontend import Procedure, Waiter
 from leveret.client.core.operations import Operations
-from leveret.client.core.unconfirmed import Outgoing
+from leveret.client.core.pending_confirms import Outgoing
 from leveret.client.errors import Error, InvalidMessage, NotSupported, Returned, TransactionLost
 from leveret.client.files import FileContent
 from leveret.client.message import Message
@@ -40,7 +40,7 @@ _WITH_TICKET: Final = frozenset(name for name, spec in V0_9.by_name.items()
 _DECLARES: Final = ("queue.declare", "exchange.declare", "queue.bind")
 
 
-class _Answered(Call):
+class _CallWithReplies(Call):
     """A method whose answer has a name of its own."""
 
     __slots__ = ("answers",)
@@ -114,7 +114,7 @@ class Amqp09Channel(ChannelCore):
 
     def cast(self, name: str, arguments: dict[str, Any] | None = None, on_reply: OnReply | None = None) -> None:
         if name.startswith("message."):
-            self._consuming(name, arguments or {}, on_reply, NOBODY)
+            self._consuming(name, arguments or {}, on_reply, NULL_WAITER)
         else:
             super().cast(name, arguments, on_reply)
 
@@ -201,7 +201,7 @@ class Amqp09Channel(ChannelCore):
             self.connection.engine.send(self.number, name, sent)
         except (ValueError, TypeError, AttributeError, OverflowError, struct.error) as error:
             raise InvalidMessage(f"{name}: {error}") from error
-        self.connection.host.flush_soon()
+        self.connection.frontend.flush_soon()
 
     def ask(self, name: str, arguments: dict[str, Any] | None, answers: tuple[str, ...], on_reply: OnReply | None = None,
             waiter: Waiter | None = None) -> Waiter:
@@ -216,9 +216,9 @@ class Amqp09Channel(ChannelCore):
         if self.transactional and name == "message.transfer" and not self._transaction:
             self._transaction = "begun"
         if waiter is None:
-            waiter = self.connection.host.new_waiter()
-        self._calls.append(_Answered(name, waiter, on_reply, answers))
-        self.connection.listen()
+            waiter = self.connection.frontend.new_waiter()
+        self._calls.append(_CallWithReplies(name, waiter, on_reply, answers))
+        self.connection.ensure_reading()
         return waiter
 
     def ping(self, on_reply: OnReply | None = None) -> Waiter:
@@ -278,25 +278,25 @@ class Amqp09Channel(ChannelCore):
             outgoing.access = self.access
             outgoing.sent = True
         ticket = self._ticket(outgoing.access)
-        if isinstance(outgoing, OfClass):
-            self._publish_of_class(outgoing, ticket)
+        if isinstance(outgoing, ContentPublish):
+            self._publish_content(outgoing, ticket)
         else:
             body = outgoing.body
             engine.send_publish(self.number, outgoing.address, outgoing.flags | ticket << TICKET_SHIFT, outgoing.header,
                                 body, len(body))
-        if self.confirms and not (isinstance(outgoing, OfClass) and not outgoing.awaited):
-            self.unconfirmed.add(outgoing)
+        if self.confirms and not (isinstance(outgoing, ContentPublish) and not outgoing.awaited):
+            self.pending_confirms.add(outgoing)
             if not self._pinged:
                 self._ping_for_confirms()
             elif connection.paused:
-                connection.listen()
+                connection.ensure_reading()
         else:
             if self.transactional and not self._transaction:
                 self._transaction = "begun"
             outgoing.settle(None)
-        connection.host.flush_soon()
+        connection.frontend.flush_soon()
 
-    def _publish_of_class(self, outgoing: OfClass, ticket: int) -> None:
+    def _publish_content(self, outgoing: ContentPublish, ticket: int) -> None:
         engine = self.connection.engine
         arguments = {**outgoing.arguments, "ticket": ticket}
         try:
@@ -308,13 +308,13 @@ class Amqp09Channel(ChannelCore):
             raise InvalidMessage(f"{outgoing.method}: {error}") from error
 
     def _ping_for_confirms(self) -> None:
-        self._pinged = self.unconfirmed.last
-        self.ask("channel.ping", None, ("channel.ok",), self._confirmed, NOBODY)
+        self._pinged = self.pending_confirms.last
+        self.ask("channel.ping", None, ("channel.ok",), self._confirmed, NULL_WAITER)
 
     def _confirmed(self, reply: Method, abandoned: bool) -> None:
         pinged, self._pinged = self._pinged, 0
-        self.unconfirmed.confirm(pinged, True, True)
-        if len(self.unconfirmed) and self.opened and not self._pinged:
+        self.pending_confirms.confirm(pinged, True, True)
+        if len(self.pending_confirms) and self.opened and not self._pinged:
             self._ping_for_confirms()
 
     # Consuming
@@ -337,7 +337,7 @@ class Amqp09Channel(ChannelCore):
         fields of `file.consume`."""
         self._receive_in(directory)
         consumer = FileConsumerCore(self, queue, prefetch, {**options, "arguments": dict(arguments or {})},
-                                    self.connection.host.message_class)
+                                    self.connection.frontend.message_class)
         consumer.tag = tag
         return consumer
 
@@ -352,7 +352,7 @@ class Amqp09Channel(ChannelCore):
         if not options["no_ack"]:
             sent.setdefault("x-resume", True)
         consumer = MessageConsumerCore(self, queue, prefetch, {**options, "arguments": sent},
-                                       self.connection.host.message_class)
+                                       self.connection.frontend.message_class)
         consumer.tag = tag
         return consumer
 
@@ -363,7 +363,7 @@ class Amqp09Channel(ChannelCore):
                             **options: bool) -> StreamConsumerCore:
         """One of class stream that has not begun. `options` are fields of `stream.consume`."""
         consumer = StreamConsumerCore(self, queue, {**options, "arguments": dict(arguments or {})},
-                                      self.connection.host.message_class)
+                                      self.connection.frontend.message_class)
         consumer.tag = tag
         return consumer
 
@@ -381,7 +381,7 @@ class Amqp09Channel(ChannelCore):
         if self.transactional and not no_ack:
             raise NotSupported("messages of class message are answered in their order, which a roll-back breaks; expected a"
                                " channel without transactions to get them on")
-        waiter: Waiter = self.connection.host.new_waiter()
+        waiter: Waiter = self.connection.frontend.new_waiter()
         destination = self.connection.new_name()
 
         def answered(reply: Method, abandoned: bool) -> None:
@@ -394,14 +394,14 @@ class Amqp09Channel(ChannelCore):
                  ("message.ok", "message.empty"), answered, _Failing(waiter))
         return waiter
 
-    def _give_back(self, consumer: ConsumerCore) -> None:
+    def _requeue_untaken(self, consumer: ConsumerCore) -> None:
         if consumer.kind != "message":
-            super()._give_back(consumer)
+            super()._requeue_untaken(consumer)
             return
         consumer.cancelling = True
         # A message cannot be requeued by itself: all that was not answered is, once the consumer has ended.
-        if consumer.ended and [message for message in consumer.forget() if not message.settled] and self.opened:
-            self.ask("message.recover", {"requeue": True}, ("message.ok",), None, NOBODY)
+        if consumer.ended and [message for message in consumer.drop_messages() if not message.settled] and self.opened:
+            self.ask("message.recover", {"requeue": True}, ("message.ok",), None, NULL_WAITER)
             self.messages.recovered()
             self.generation += 1
 
@@ -413,13 +413,13 @@ class Amqp09Channel(ChannelCore):
 
     def consumer_of(self, tag: bytes) -> ConsumerCore | None:
         """Of this channel, also one that was cancelled."""
-        return self.consumers.get(tag) or self._past.get(tag)
+        return self.consumers.get(tag) or self._recently_cancelled.get(tag)
 
     def stage(self, header: bytes, data: bytes) -> None:
         """`file.stage`"""
         self._check_open()
         self.connection.engine.send_content(self.number, "file.stage", {}, header, data)
-        self.connection.host.flush_soon()
+        self.connection.frontend.flush_soon()
 
     def recover(self, requeue: bool) -> Waiter:
         """`basic.recover`, which has no answer in 0-9: that of a ping behind it is one."""
@@ -441,9 +441,9 @@ class Amqp09Channel(ChannelCore):
     def ack(self, message: Message, multiple: bool) -> None:
         if not isinstance(message, FileContent):
             super().ack(message, multiple)
-        elif self._may_settle(message) and message.kind == "message":
-            self.messages.decide(message.delivery_tag, True, multiple)
-        elif self._may_settle(message):
+        elif self._can_settle(message) and message.kind == "message":
+            self.messages.settle(message.delivery_tag, True, multiple)
+        elif self._can_settle(message):
             self.send("file.ack", {"delivery_tag": message.delivery_tag, "multiple": multiple})
 
     def nack(self, message: Message, multiple: bool, requeue: bool) -> None:
@@ -458,9 +458,9 @@ class Amqp09Channel(ChannelCore):
             if requeue:
                 raise NotSupported("a message of class message is taken or rejected; expected requeue=False, or that its"
                                    " channel is closed")
-            if self._may_settle(message):
-                self.messages.decide(message.delivery_tag, False, False)
-        elif self._may_settle(message):
+            if self._can_settle(message):
+                self.messages.settle(message.delivery_tag, False, False)
+        elif self._can_settle(message):
             self.send("file.reject", {"delivery_tag": message.delivery_tag, "requeue": requeue})
 
     def settle_tag(self, name: str, arguments: dict[str, Any]) -> None:
@@ -504,14 +504,14 @@ class Amqp09Channel(ChannelCore):
         else:
             handler(self, command)
 
-    def _pinged_by_server(self, command: Method) -> None:
+    def _ping_received(self, command: Method) -> None:
         self.send("channel.ok")
-        self.ask("channel.pong", None, ("channel.ok",), None, NOBODY)
+        self.ask("channel.pong", None, ("channel.ok",), None, NULL_WAITER)
 
-    def _pong(self, command: Method) -> None:
+    def _pong_received(self, command: Method) -> None:
         self.send("channel.ok")
 
-    def _came_back(self, command: ContentMethod) -> None:
+    def _content_returned(self, command: ContentMethod) -> None:
         """`file.return`, `stream.return`"""
         arguments = command.arguments
         exchange, routing_key = arguments["exchange"], arguments["routing_key"]
@@ -521,7 +521,7 @@ class Amqp09Channel(ChannelCore):
         body = b""
         if command.name == "stream.return":
             body = command.body if isinstance(command.body, bytes) else b"".join(command.body)
-        self.unconfirmed.returned(encode_address(exchange, routing_key), command.header, body, error)
+        self.pending_confirms.returned(encode_address(exchange, routing_key), command.header, body, error)
 
 
 def _no_nack() -> NotSupported:
@@ -538,8 +538,8 @@ def channel_of(core: Any) -> Amqp09Channel:
 
 _HANDLERS: Final[dict[str, Callable[[Amqp09Channel, Method], None]]] = {
     "channel.ok": Amqp09Channel._reply,
-    "channel.ping": Amqp09Channel._pinged_by_server,
-    "channel.pong": Amqp09Channel._pong,
+    "channel.ping": Amqp09Channel._ping_received,
+    "channel.pong": Amqp09Channel._pong_received,
     "file.open": lambda channel, command: channel.incoming.open(command),
     "message.ok": Amqp09Channel._reply,
     "message.reject": Amqp09Channel._reply,
@@ -555,7 +555,7 @@ _HANDLERS: Final[dict[str, Callable[[Amqp09Channel, Method], None]]] = {
 }
 _CONTENT_HANDLERS: Final[dict[str, Callable[[Amqp09Channel, ContentMethod], None]]] = {
     "file.stage": lambda channel, command: channel.incoming.staged(command),
-    "file.return": Amqp09Channel._came_back,
-    "stream.return": Amqp09Channel._came_back,
-    "stream.deliver": delivered,
+    "file.return": Amqp09Channel._content_returned,
+    "stream.return": Amqp09Channel._content_returned,
+    "stream.deliver": stream_delivered,
 }

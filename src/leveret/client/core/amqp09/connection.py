@@ -8,8 +8,8 @@ from leveret.client.core.amqp09.channel import Amqp09Channel
 from leveret.client.core.base import RECOVERING
 from leveret.client.core.channel import ChannelCore
 from leveret.client.core.connection import ConnectionCore
-from leveret.client.core.host import Host, Procedure, Waiter
-from leveret.client.core.recovery import LOCKED_ATTEMPTS
+from leveret.client.core.frontend import FrontEnd, Procedure, Waiter
+from leveret.client.core.recovery import MAX_LOCKED_ATTEMPTS
 from leveret.client.errors import ChannelClosed, ConnectionClosed, InvalidUrl, NotSupported, Redirected
 from leveret.client.parameters import Parameters
 from leveret.client.url import split_host
@@ -29,8 +29,8 @@ class Amqp09Connection(ConnectionCore):
     version: ClassVar[Version] = V0_9
     channel_class: ClassVar[type[ChannelCore]] = Amqp09Channel
 
-    def __init__(self, host: Host, parameters: Parameters) -> None:
-        super().__init__(host, parameters)
+    def __init__(self, frontend: FrontEnd, parameters: Parameters) -> None:
+        super().__init__(frontend, parameters)
         # Channels, as the server calls them, that were lost with their connection.
         self.interrupted: list[str] = []
 
@@ -65,7 +65,7 @@ class Amqp09Connection(ConnectionCore):
         engine.spools_stages = True
         return engine
 
-    def _rare(self, command: Command, channel: ChannelCore | None) -> None:
+    def _dispatch_rare(self, command: Command, channel: ChannelCore | None) -> None:
         kind = command.kind
         if kind == CONTENT_START:
             assert isinstance(command, ContentStart)
@@ -76,13 +76,13 @@ class Amqp09Connection(ConnectionCore):
             if isinstance(channel, Amqp09Channel):
                 channel.incoming.part(command.data)
         else:
-            super()._rare(command, channel)
+            super()._dispatch_rare(command, channel)
 
     def _connection_method(self, command: Method) -> None:
         if command.name != "connection.redirect":
             if self._is_locked(command):
                 # channel-error: a declaration of ours, within the recovery.
-                self.locked += 1
+                self.locked_attempts += 1
                 command.arguments["reply_code"] = CONNECTION_FORCED
             super()._connection_method(command)
             return
@@ -90,24 +90,25 @@ class Amqp09Connection(ConnectionCore):
         host, port = split_host(there, self.parameters.port)
         redirected = Redirected(f"{self.parameters.host}:{self.parameters.port} sends its clients to {there}", host=host,
                                 port=port)
-        redirected.known_hosts = self._places(command.arguments["known_hosts"])
+        redirected.known_hosts = self._endpoints(command.arguments["known_hosts"])
         self._fail_awaited(redirected)
-        self.host.hang_up()
+        self.frontend.close_socket()
 
-    def _places(self, known_hosts: str) -> tuple[tuple[str, int], ...]:
+    def _endpoints(self, known_hosts: str) -> tuple[tuple[str, int], ...]:
         """Hosts and ports of a server's text; what is neither is left out."""
-        places = []
-        for place in known_hosts.replace(",", " ").split():
+        endpoints = []
+        for endpoint in known_hosts.replace(",", " ").split():
             try:
-                places.append(split_host(place, self.parameters.port))
+                endpoints.append(split_host(endpoint, self.parameters.port))
             except InvalidUrl:
                 continue
-        return tuple(places)
+        return tuple(endpoints)
 
     def _is_locked(self, command: Method) -> bool:
         """Whether the server ends the connection since an exclusive queue still belongs to the one that was lost."""
         arguments = command.arguments
-        return (command.name == "connection.close" and self.state == RECOVERING and self.locked < LOCKED_ATTEMPTS
+        return (command.name == "connection.close" and self.state == RECOVERING
+                and self.locked_attempts < MAX_LOCKED_ATTEMPTS
                 and arguments["reply_code"] == CHANNEL_ERROR and arguments["class_id"] == QUEUE_CLASS)
 
     def update_secret(self, secret: str, reason: str) -> Waiter:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from leveret.client.core.amqp09.channel import Amqp09Channel
 
 # Files without a directory are in memory up to so many octets.
-IN_MEMORY: Final = 1 << 20
+MAX_IN_MEMORY: Final = 1 << 20
 # Files that have come in part, without a directory, are kept for when they come again: so many of a channel.
-MOST_PARTS: Final = 64
+MAX_PARTIAL_FILES: Final = 64
 
 
 class FileConsumerCore(ConsumerCore):
@@ -35,7 +35,7 @@ class FileConsumerCore(ConsumerCore):
         super().__init__(channel, queue, prefetch, arguments, message_class)
         self._counted = False
 
-    def again(self) -> ConsumerCore:
+    def clone(self) -> ConsumerCore:
         return FileConsumerCore(cast("Amqp09Channel", self.channel), self.queue, self.prefetch, self.arguments,
                                 self._message_class)
 
@@ -45,7 +45,7 @@ class FileConsumerCore(ConsumerCore):
                 cast("FileContent", message).file.close()
         super().lost()
 
-    def arrived(self, message: FileContent) -> None:
+    def file_received(self, message: FileContent) -> None:
         """A file is here as a whole."""
         message.settled = self._no_ack
         if (self.cancelling or self.channel.recovering) and not self._no_ack:
@@ -89,14 +89,14 @@ class IncomingFiles:
         self._opened: deque[Incoming] = deque()
         self._delivering: deque[tuple[Incoming, bytes]] = deque()
         # In part, without a directory, of a connection that was lost.
-        self._parts: dict[str, Incoming] = {}
+        self._partial: dict[str, Incoming] = {}
 
     def use(self, directory: str | None) -> None:
         """Raises `ValueError` for another directory than before, and `OSError` for one that cannot be used."""
         wanted = None if directory is None else Path(directory)
         if self._used and wanted != self._directory:
-            raise ValueError(f"the channel receives files {_into(self._directory)}, and all of its consumers do so;"
-                             f" expected another channel for those {_into(wanted)}")
+            raise ValueError(f"the channel receives files {_destination(self._directory)}, and all of its consumers do so;"
+                             f" expected another channel for those {_destination(wanted)}")
         if wanted is not None:
             wanted.mkdir(parents=True, exist_ok=True)
         self._directory = wanted
@@ -105,16 +105,16 @@ class IncomingFiles:
     def lost(self) -> None:
         """The channel is gone: what is here waits to be delivered again."""
         for incoming in (*self._opened, *(incoming for incoming, _ in self._delivering)):
-            self.keep(incoming)
+            self.keep_partial(incoming)
         self._opened.clear()
         self._delivering.clear()
 
-    def keep(self, incoming: Incoming) -> None:
+    def keep_partial(self, incoming: Incoming) -> None:
         """It has come in part."""
         if incoming.path is not None:
             incoming.file.close()
-        elif incoming.identifier and incoming.failed is None and len(self._parts) < MOST_PARTS:
-            self._parts[incoming.identifier] = incoming
+        elif incoming.identifier and incoming.failed is None and len(self._partial) < MAX_PARTIAL_FILES:
+            self._partial[incoming.identifier] = incoming
 
     # What the server says
 
@@ -133,7 +133,7 @@ class IncomingFiles:
 
     def temporary(self) -> Incoming:
         """For what cannot be resumed."""
-        return Incoming("", None, cast("IO[bytes]", tempfile.SpooledTemporaryFile(IN_MEMORY)), None)
+        return Incoming("", None, cast("IO[bytes]", tempfile.SpooledTemporaryFile(MAX_IN_MEMORY)), None)
 
     def find(self, identifier: str, size: int | None) -> Incoming:
         """What is here of a content, ready to be written on, or nothing."""
@@ -148,9 +148,9 @@ class IncomingFiles:
         """The file, ready to be written on."""
         directory = self._directory
         if directory is None:
-            incoming = self._parts.pop(identifier, None)
+            incoming = self._partial.pop(identifier, None)
             if incoming is None or incoming.size != size:
-                return Incoming(identifier, size, cast("IO[bytes]", tempfile.SpooledTemporaryFile(IN_MEMORY)), None)
+                return Incoming(identifier, size, cast("IO[bytes]", tempfile.SpooledTemporaryFile(MAX_IN_MEMORY)), None)
             incoming.file.seek(0, 2)
             return incoming
         # An identifier is the server's, and nothing to name a file by.
@@ -185,7 +185,7 @@ class IncomingFiles:
         described = Deliver(
             channel.number, tag, arguments["delivery_tag"], arguments["redelivered"],
             encode_address(arguments["exchange"], arguments["routing_key"]), to_basic(header), incoming.size or 0, b"")
-        message = channel.connection.host.file_class(channel, described)
+        message = channel.connection.frontend.file_class(channel, described)
         message.identifier = incoming.identifier
         message.file, message.path = incoming.file, incoming.path
         consumer = channel.consumer_of(tag)
@@ -199,7 +199,7 @@ class IncomingFiles:
         if failed is not None:
             self._refuse(message, consumer, failed)
         elif isinstance(consumer, FileConsumerCore):
-            consumer.arrived(message)
+            consumer.file_received(message)
         else:
             message.reject(requeue=True)
 
@@ -213,8 +213,8 @@ class IncomingFiles:
         if consumer is not None and not consumer.ended:
             consumer.abandon()
             consumer.end(ChannelClosed(
-                f"a file of queue '{consumer.queue}' cannot be kept {_into(self._directory)}: {failed}"))
+                f"a file of queue '{consumer.queue}' cannot be kept {_destination(self._directory)}: {failed}"))
 
 
-def _into(directory: Path | None) -> str:
+def _destination(directory: Path | None) -> str:
     return "without a directory" if directory is None else f"into directory '{directory}'"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from leveret.client.core.amqp09.files import FileConsumerCore, Incoming
 from leveret.client.core.consumer import ConsumerCore
 from leveret.client.core.encoding import encode_address
-from leveret.client.core.host import Waiter
+from leveret.client.core.frontend import Waiter
 from leveret.client.errors import Error
 from leveret.client.files import FileContent
 from leveret.wire.amqp0.classes import encode_transfer, to_basic
@@ -24,11 +24,11 @@ class MessageConsumerCore(FileConsumerCore):
 
     kind: ClassVar[str] = "message"
 
-    def again(self) -> ConsumerCore:
+    def clone(self) -> ConsumerCore:
         return MessageConsumerCore(cast("Amqp09Channel", self.channel), self.queue, self.prefetch, self.arguments,
                                    self._message_class)
 
-    def arrived(self, message: FileContent) -> None:
+    def file_received(self, message: FileContent) -> None:
         # What comes while it is being cancelled is given back with the rest.
         message.settled = self._no_ack
         self.messages.append(message)
@@ -36,7 +36,7 @@ class MessageConsumerCore(FileConsumerCore):
             self._waiters.wake()
 
 
-class _Unanswered:
+class _PendingReply:
     """A transfer that we have to answer: `ok` or not, None where that is not decided."""
 
     __slots__ = ("ok", "tag")
@@ -46,7 +46,7 @@ class _Unanswered:
         self.ok: bool | None = None
 
 
-class _Arriving:
+class _Reference:
     """A reference of the server's. `transfers`: those that name it, with their numbers."""
 
     __slots__ = ("incoming", "transfers")
@@ -62,17 +62,17 @@ class IncomingMessages:
 
     def __init__(self, channel: Amqp09Channel) -> None:
         self._channel = channel
-        self._references: dict[str, _Arriving] = {}
-        self._unanswered: deque[_Unanswered] = deque()
+        self._references: dict[str, _Reference] = {}
+        self._pending_replies: deque[_PendingReply] = deque()
         self._gets: dict[str, tuple[Waiter, bool]] = {}
         self._count = 0
 
     def lost(self, error: Error) -> None:
         """The channel is gone: what is here in part waits to be resumed."""
-        for arriving in self._references.values():
-            self._channel.incoming.keep(arriving.incoming)
+        for reference in self._references.values():
+            self._channel.incoming.keep_partial(reference.incoming)
         self._references.clear()
-        self._unanswered.clear()
+        self._pending_replies.clear()
         gets, self._gets = self._gets, {}
         for waiter, _ in gets.values():
             if not waiter.done():
@@ -80,8 +80,8 @@ class IncomingMessages:
 
     def recovered(self) -> None:
         """`message.recover` was sent: everything comes again but what is on its way."""
-        under_way = {tag for arriving in self._references.values() for tag, _ in arriving.transfers}
-        self._unanswered = deque(one for one in self._unanswered if one.tag in under_way)
+        under_way = {tag for reference in self._references.values() for tag, _ in reference.transfers}
+        self._pending_replies = deque(one for one in self._pending_replies if one.tag in under_way)
 
     def expect(self, destination: str, waiter: Waiter, no_ack: bool) -> None:
         """The transfer of a `message.get` comes there."""
@@ -89,12 +89,12 @@ class IncomingMessages:
 
     # Answers
 
-    def decide(self, tag: int, ok: bool, multiple: bool) -> None:
-        for one in self._unanswered:
+    def settle(self, tag: int, ok: bool, multiple: bool) -> None:
+        for one in self._pending_replies:
             if one.ok is None and (one.tag == tag or (multiple and one.tag <= tag)):
                 one.ok = ok
-        while self._unanswered and self._unanswered[0].ok is not None:
-            if self._unanswered.popleft().ok:
+        while self._pending_replies and self._pending_replies[0].ok is not None:
+            if self._pending_replies.popleft().ok:
                 self._channel.send("message.ok")
             else:
                 self._channel.send("message.reject", {"code": 0, "text": "rejected by the application"})
@@ -106,44 +106,44 @@ class IncomingMessages:
         arguments = command.arguments
         self._count += 1
         tag = self._count
-        if not self._needs_no_answer(arguments["destination"]):
-            self._unanswered.append(_Unanswered(tag))
-        kind, octets = arguments["body"]
+        if not self._is_no_ack(arguments["destination"]):
+            self._pending_replies.append(_PendingReply(tag))
+        kind, content = arguments["body"]
         if kind == 0:
-            self._arrived(tag, arguments, Incoming("", len(octets), io.BytesIO(octets), None))
+            self._arrived(tag, arguments, Incoming("", len(content), io.BytesIO(content), None))
             return
-        arriving = self._references.get(octets.decode("utf-8", "surrogateescape"))
-        if arriving is not None:
-            arriving.transfers.append((tag, arguments))
+        reference = self._references.get(content.decode("utf-8", "surrogateescape"))
+        if reference is not None:
+            reference.transfers.append((tag, arguments))
 
     def open(self, command: Method) -> None:
         """`message.open`"""
-        self._references[_text(command.arguments["reference"])] = _Arriving(self._channel.incoming.temporary())
+        self._references[_text(command.arguments["reference"])] = _Reference(self._channel.incoming.temporary())
 
     def resume(self, command: Method) -> None:
         """`message.resume`: answered with what is here."""
         incoming = self._channel.incoming.find(command.arguments["identifier"], None)
-        self._references[_text(command.arguments["reference"])] = _Arriving(incoming)
+        self._references[_text(command.arguments["reference"])] = _Reference(incoming)
         self._channel.send("message.offset", {"value": incoming.file.tell()})
 
     def append(self, command: Method) -> None:
         """`message.append`"""
-        arriving = self._references.get(_text(command.arguments["reference"]))
-        if arriving is not None:
+        reference = self._references.get(_text(command.arguments["reference"]))
+        if reference is not None:
             data = command.arguments["bytes"]
-            arriving.incoming.write(data if isinstance(data, bytes) else data.encode("utf-8", "surrogateescape"))
+            reference.incoming.write(data if isinstance(data, bytes) else data.encode("utf-8", "surrogateescape"))
 
     def checkpoint(self, command: Method) -> None:
         """`message.checkpoint`: what is here is kept anyway."""
 
     def close(self, command: Method) -> None:
         """`message.close`: all of it is here."""
-        arriving = self._references.pop(_text(command.arguments["reference"]), None)
-        if arriving is not None:
-            for tag, arguments in arriving.transfers:
-                self._arrived(tag, arguments, arriving.incoming)
+        reference = self._references.pop(_text(command.arguments["reference"]), None)
+        if reference is not None:
+            for tag, arguments in reference.transfers:
+                self._arrived(tag, arguments, reference.incoming)
 
-    def _needs_no_answer(self, destination: str) -> bool:
+    def _is_no_ack(self, destination: str) -> bool:
         if destination in self._gets:
             return self._gets[destination][1]
         consumer = self._channel.consumer_of(destination.encode("utf-8", "surrogateescape"))
@@ -157,7 +157,7 @@ class IncomingMessages:
             channel.number, destination.encode("utf-8", "surrogateescape"), tag, arguments["redelivered"],
             encode_address(arguments["exchange"], arguments["routing_key"]), to_basic(encode_transfer(size, arguments)),
             size, b"")
-        message = channel.connection.host.file_class(channel, described)
+        message = channel.connection.frontend.file_class(channel, described)
         message.kind = "message"
         message.identifier = incoming.identifier
         message.file, message.path = incoming.file, incoming.path
@@ -171,7 +171,7 @@ class IncomingMessages:
         if incoming.failed is not None:
             channel.incoming.fail(consumer, incoming.failed)
         elif isinstance(consumer, FileConsumerCore):
-            consumer.arrived(message)
+            consumer.file_received(message)
 
 
 def _text(reference: str | bytes) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from leveret.client.core.host import Waiter
+from leveret.client.core.frontend import Waiter
 from leveret.client.core.operations import Operations
 from leveret.client.errors import NotSupported
 from leveret.wire.amqp0.commands import Method

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from leveret.client.access import Access
 from leveret.client.core.encoding import Body, Encoder, encode_address
-from leveret.client.core.unconfirmed import Outgoing
+from leveret.client.core.pending_confirms import Outgoing
 from leveret.client.errors import InvalidMessage
 from leveret.client.properties import Properties, decode_properties, from_keywords
 from leveret.wire.amqp0.classes import FILENAME, to_basic
@@ -44,7 +44,7 @@ class Encoder09(Encoder):
         return Outgoing09(made.address, made.flags, made.header, made.body)
 
 
-class OfClass(Outgoing09):
+class ContentPublish(Outgoing09):
     """A publish of another class: `method` with `arguments`, and a content where `header` is not empty.
 
     header   of its own class, as are `describe` and what comes back

@@ -20,8 +20,8 @@ def file_of(source: Source) -> Iterator[IO[bytes]]:
     """The file that a path or octets are, or that it is; what is opened here is closed at the end. `InvalidMessage` for
     what is no file."""
     if isinstance(source, (bytes, bytearray, memoryview)):
-        with io.BytesIO(source) as octets:
-            yield octets
+        with io.BytesIO(source) as buffer:
+            yield buffer
     elif isinstance(source, (str, os.PathLike)):
         with open(source, "rb") as file:
             yield file

@@ -7,8 +7,8 @@ from typing import IO, Any, Final
 
 from leveret.client.core.amqp09.channel import Amqp09Channel
 from leveret.client.core.amqp09.sources import read_exactly
-from leveret.client.core.calls import NOBODY
-from leveret.client.core.host import Waiter
+from leveret.client.core.calls import NULL_WAITER
+from leveret.client.core.frontend import Waiter
 from leveret.client.errors import InvalidMessage, Nacked
 from leveret.client.properties import Properties, from_keywords, in_milliseconds
 from leveret.wire.amqp0.classes import encode_transfer
@@ -16,8 +16,8 @@ from leveret.wire.amqp0.commands import Method
 from leveret.wire.amqp0.errors import EncodeError
 
 # Methods whose answers have not come, and octets between two checkpoints.
-AHEAD: Final = 16
-CHECKPOINT_EVERY: Final = 8 << 20
+MAX_IN_FLIGHT: Final = 16
+CHECKPOINT_INTERVAL: Final = 8 << 20
 # Beside the octets of an append, and those of a transfer's own fields.
 _OVERHEAD: Final = 64
 _OK: Final = ("message.ok",)
@@ -32,13 +32,13 @@ class Transfer:
                  immediate: bool, properties: Properties | None, keywords: dict[str, Any]) -> None:
         self._channel = channel
         self._file = file
-        self._begins = file.tell()
-        self.size = file.seek(0, 2) - self._begins
+        self._start = file.tell()
+        self.size = file.seek(0, 2) - self._start
         self.sent = 0
         self.identifier = identifier
         self._reference = uuid.uuid4().hex
-        self._ahead = 0
-        self._unchecked = 0
+        self._in_flight = 0
+        self._since_checkpoint = 0
         self._arguments = {"destination": exchange, "routing_key": routing_key, "immediate": immediate,
                            **_fields(properties, keywords)}
         try:
@@ -52,7 +52,7 @@ class Transfer:
             raise InvalidMessage(f"the properties take {fields} octets; a frame holds {room} on this connection (option"
                                  " frame_max)")
         self.inline = self.size <= room - fields and not identifier
-        self._piece = room - len(self._reference)
+        self._chunk_size = room - len(self._reference)
 
     def use(self, channel: Amqp09Channel) -> None:
         """Send it there."""
@@ -60,7 +60,7 @@ class Transfer:
 
     def send(self) -> Waiter:
         """The whole message; the result is None, or why it was not taken."""
-        self._file.seek(self._begins)
+        self._file.seek(self._start)
         channel = self._channel
         return channel.ask("message.transfer", {**self._arguments, "body": (0, self._file.read(self.size))}, _OUTCOMES,
                            self._outcome)
@@ -69,10 +69,10 @@ class Transfer:
         """Open the reference; when that is answered, the file stands where it goes on."""
 
         def opened(reply: Method, abandoned: bool) -> None:
-            self.sent = self._unchecked = self._ahead = 0
+            self.sent = self._since_checkpoint = self._in_flight = 0
             if reply.name == "message.offset":
                 self.sent = min(reply.arguments["value"], self.size)
-            self._file.seek(self._begins + self.sent)
+            self._file.seek(self._start + self.sent)
 
         self._reference = uuid.uuid4().hex
         if self.identifier:
@@ -84,36 +84,36 @@ class Transfer:
     def complete(self) -> bool:
         return self.sent >= self.size
 
-    def may_go_on(self) -> bool:
-        """Whether the next octets may be sent; `Amqp09Channel.until_flowing` is until they may be so."""
-        return self._channel.flowing and self._ahead < AHEAD
+    def can_send(self) -> bool:
+        """Whether the next octets may be sent; `Amqp09Channel.flow_waiter` is until they may be so."""
+        return self._channel.flowing and self._in_flight < MAX_IN_FLIGHT
 
     def read(self) -> bytes:
         """The next octets. Raises `InvalidMessage` where the file is shorter by now."""
-        return read_exactly(self._file, min(self._piece, self.size - self.sent), self.size)
+        return read_exactly(self._file, min(self._chunk_size, self.size - self.sent), self.size)
 
     def append(self, data: bytes) -> None:
         self._cast("message.append", {"reference": self._reference, "bytes": data})
         self.sent += len(data)
-        self._unchecked += len(data)
-        if self.identifier and self._unchecked >= CHECKPOINT_EVERY:
-            self._unchecked = 0
+        self._since_checkpoint += len(data)
+        if self.identifier and self._since_checkpoint >= CHECKPOINT_INTERVAL:
+            self._since_checkpoint = 0
             self._cast("message.checkpoint", {"reference": self._reference, "identifier": self.identifier})
 
     def _cast(self, name: str, arguments: dict[str, Any]) -> None:
         def answered(reply: Method, abandoned: bool) -> None:
-            self._ahead -= 1
+            self._in_flight -= 1
             self._channel.update_flow()
 
-        self._channel.ask(name, arguments, _OK, answered, NOBODY)
-        self._ahead += 1
+        self._channel.ask(name, arguments, _OK, answered, NULL_WAITER)
+        self._in_flight += 1
 
     def finish(self) -> Waiter:
         """Transfer what was appended; the result as of `send`. The server answers the transfer behind the close."""
         channel = self._channel
         body = (1, self._reference.encode())
         channel.send("message.transfer", {**self._arguments, "body": body})
-        channel.ask("message.close", {"reference": self._reference}, _OK, None, NOBODY)
+        channel.ask("message.close", {"reference": self._reference}, _OK, None, NULL_WAITER)
         return channel.expect_answer("message.transfer", _OUTCOMES, self._outcome)
 
     def _outcome(self, reply: Method, abandoned: bool) -> Nacked | None:

@@ -11,18 +11,18 @@ import uuid
 from typing import IO, Any, Final
 
 from leveret.client.core.amqp09.channel import Amqp09Channel
-from leveret.client.core.amqp09.outgoing import OfClass, content_header
+from leveret.client.core.amqp09.outgoing import ContentPublish, content_header
 from leveret.client.core.amqp09.sources import read_exactly
 from leveret.client.core.encoding import encode_flags
-from leveret.client.core.host import Waiter
+from leveret.client.core.frontend import Waiter
 from leveret.client.errors import InvalidMessage
 from leveret.client.properties import Properties
 from leveret.wire.amqp0.classes import FILE
 from leveret.wire.amqp0.commands import Method
 
 # Octets that are announced at once, and how many pieces may be on their way.
-PIECE: Final = 1 << 20
-AHEAD: Final = 4
+CHUNK_SIZE: Final = 1 << 20
+MAX_IN_FLIGHT: Final = 4
 
 class Upload:
     """One file on its way.
@@ -34,11 +34,11 @@ class Upload:
     def __init__(self, file: IO[bytes], exchange: str, routing_key: str, identifier: str, mandatory: bool, immediate: bool,
                  filename: str | None, properties: Properties | None, keywords: dict[str, Any]) -> None:
         self._file = file
-        self._begins = file.tell()
-        self.size = file.seek(0, 2) - self._begins
+        self._start = file.tell()
+        self.size = file.seek(0, 2) - self._start
         self.sent = 0
         # Pieces whose `file.open` was not answered.
-        self._ahead = 0
+        self._in_flight = 0
         self.identifier = identifier or uuid.uuid4().hex
         if len(self.identifier.encode("utf-8", "surrogateescape")) > 255:
             raise InvalidMessage("an identifier has at most 255 octets of UTF-8")
@@ -53,11 +53,11 @@ class Upload:
         properties, keywords, filename = self._described
         return content_header(FILE, size, properties, keywords, (("filename", filename),))
 
-    def outgoing(self) -> OfClass:
+    def outgoing(self) -> ContentPublish:
         """What publishes it once it is there. It is not sent again by itself: the upload may be gone."""
-        outgoing = OfClass("file.publish", self._exchange, self._routing_key, self._flags, self._header, b"",
+        outgoing = ContentPublish("file.publish", self._exchange, self._routing_key, self._flags, self._header, b"",
                            {"identifier": self.identifier}, has_content=False)
-        outgoing.once = True
+        outgoing.at_most_once = True
         return outgoing
 
     def find(self, channel: Amqp09Channel) -> Waiter:
@@ -65,18 +65,18 @@ class Upload:
 
         def opened(reply: Method, abandoned: bool) -> None:
             self.sent = reply.arguments["staged_size"]
-            self._file.seek(self._begins + self.sent)
+            self._file.seek(self._start + self.sent)
 
-        self._ahead = 0
+        self._in_flight = 0
         return channel.call("file.open", self._arguments, opened)
 
     @property
     def _arguments(self) -> dict[str, Any]:
         return {"identifier": self.identifier, "content_size": self.size}
 
-    def may_go_on(self, channel: Amqp09Channel) -> bool:
-        """Whether the next piece may be sent; `Amqp09Channel.until_flowing` is until it may be so."""
-        return channel.flowing and self._ahead < AHEAD
+    def can_send(self, channel: Amqp09Channel) -> bool:
+        """Whether the next piece may be sent; `Amqp09Channel.flow_waiter` is until it may be so."""
+        return channel.flowing and self._in_flight < MAX_IN_FLIGHT
 
     @property
     def complete(self) -> bool:
@@ -85,18 +85,18 @@ class Upload:
 
     def read(self) -> bytes:
         """The next piece. Raises `InvalidMessage` where the file is shorter by now."""
-        return read_exactly(self._file, min(PIECE, self.size - self.sent), self.size)
+        return read_exactly(self._file, min(CHUNK_SIZE, self.size - self.sent), self.size)
 
     def stage(self, channel: Amqp09Channel, data: bytes) -> None:
         """Send a piece of what is open, and have the next one opened."""
 
         def opened(reply: Method, abandoned: bool) -> None:
-            self._ahead -= 1
+            self._in_flight -= 1
             channel.update_flow()
 
         channel.stage(self._header_of(len(data)), data)
         self.sent += len(data)
         if not self.complete:
-            self._ahead += 1
+            self._in_flight += 1
             channel.cast("file.open", self._arguments, opened)
-            channel.connection.listen()
+            channel.connection.ensure_reading()

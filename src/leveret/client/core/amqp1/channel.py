@@ -14,9 +14,17 @@ from leveret.client.core.amqp1.replies import Replies
 from leveret.client.core.amqp1.sender import OUTCOMES, SenderCore
 from leveret.client.core.amqp1.session import Session
 from leveret.client.core.amqp1.transactions import ChannelTransactions, TransactionCore
-from leveret.client.core.host import Procedure, Waiter
+from leveret.client.core.frontend import Procedure, Waiter
 from leveret.client.core.waiters import Waiters
-from leveret.client.errors import ChannelClosed, Error, InvalidMessage, LinkClosed, NotSupported, TransactionLost, anew
+from leveret.client.errors import (
+    ChannelClosed,
+    Error,
+    InvalidMessage,
+    LinkClosed,
+    NotSupported,
+    TransactionLost,
+    copy_error,
+)
 from leveret.wire.amqp1 import descriptors
 from leveret.wire.amqp1.composite import Composite
 from leveret.wire.amqp1.messaging import Modified, Rejected, Source, Target
@@ -29,8 +37,8 @@ if TYPE_CHECKING:
     from leveret.client.delivery import Delivery
 
 # How many links for publishes, and for gets, are kept open on a channel.
-MOST_SENDERS: Final = 64
-MOST_GETTERS: Final = 16
+MAX_SENDERS: Final = 64
+MAX_GETTERS: Final = 16
 # How many messages that are not confirmed may wait for credit before `publish` waits, and goes on again.
 QUEUE_HIGH: Final = 1000
 QUEUE_LOW: Final = 250
@@ -42,7 +50,7 @@ class SessionCore(Session):
 
     internal       it goes with its connection
     single         it goes with its link
-    kept_senders   those that the application has opened itself
+    app_senders   those that the application has opened itself
     received       counts deliveries
     """
 
@@ -50,10 +58,10 @@ class SessionCore(Session):
                  internal: bool = False) -> None:
         super().__init__(connection, number)
         self.internal = internal
-        self.single = False
+        self.link_scoped = False
         self.confirms = confirms
         self.transactional = transactional
-        self.face: Any = None
+        self.api_channel: Any = None
         self.flowing = False
         self.error: Error | None = None
         self.generation = 0
@@ -61,10 +69,10 @@ class SessionCore(Session):
         self.consumers: dict[Any, ReceiverCore] = {}
         self.qos: dict[str, Any] | None = None
         self.replies: Replies | None = None
-        self.kept_senders: list[SenderCore] = []
+        self.app_senders: list[SenderCore] = []
         self._senders: dict[str, SenderCore] = {}
         self._getters: dict[tuple[str, bool], Getter] = {}
-        self._flow = Waiters(connection.host)
+        self._flow = Waiters(connection.frontend)
         self._full = False
         self._published = 0
         self._again: list[Transfer] = []
@@ -86,17 +94,17 @@ class SessionCore(Session):
 
     def _check_open(self) -> None:
         if not self.opened:
-            raise anew(self.why_closed())
+            raise copy_error(self.not_open_error())
 
-    def why_closed(self) -> Error:
-        return self.error or self.connection.why_closed()
+    def not_open_error(self) -> Error:
+        return self.error or self.connection.not_open_error()
 
     # Opening and closing
 
     def open(self) -> Procedure:
         """Procedure: begin it on the wire, for the first time or again."""
         if self.connection.is_lost or self.connection.is_closed:
-            raise anew(self.connection.last_error)
+            raise copy_error(self.connection.last_error)
         self.generation += 1
         self._full = False
         yield self.begin()
@@ -126,7 +134,7 @@ class SessionCore(Session):
         if self.error is None:
             self.ended(ChannelClosed("the channel was abandoned by the application"))
 
-    def gone(self, error: Error) -> None:
+    def ended_by_peer(self, error: Error) -> None:
         self.ended(error)
 
     def lost(self, error: Error, recoverable: bool) -> None:
@@ -153,7 +161,7 @@ class SessionCore(Session):
         """It is closed for good."""
         self.opened = self.flowing = False
         if self.error is None:
-            self.error = anew(error)
+            self.error = copy_error(error)
         if self._transactions is not None:
             self._transactions.connection_lost()
         for consumer in list(self.consumers.values()):
@@ -164,11 +172,11 @@ class SessionCore(Session):
         for consumer in consumers:
             # Those of a connection that was lost before are on no handle.
             consumer.finish(error)
-        for sender in [*self._senders.values(), *self.kept_senders]:
+        for sender in [*self._senders.values(), *self.app_senders]:
             sender.finish(error)
         unsettled, self.unsettled = self.unsettled, {}
         for transfer in [*unsettled.values(), *self._again]:
-            transfer.outcome(None, anew(error))
+            transfer.outcome(None, copy_error(error))
         self._again = []
         if self.replies is not None:
             self.replies.fail(error)
@@ -182,12 +190,12 @@ class SessionCore(Session):
         if self.flowing:
             self._flow.wake()
 
-    def until_flowing(self) -> Waiter:
+    def flow_waiter(self) -> Waiter:
         if self.error is not None:
-            raise anew(self.error)
+            raise copy_error(self.error)
         return self._flow.new()
 
-    def why_stopped(self) -> str:
+    def blocked_reason(self) -> str:
         """Why publishes wait, for the message of a timeout."""
         if not self.connection.opened:
             return "there is no connection"
@@ -199,19 +207,19 @@ class SessionCore(Session):
         link: SenderCore | None = outgoing.link
         if link is None:
             link = self._senders.get(outgoing.target) or self._new_sender(outgoing.target)
-        elif link.gone:
-            raise anew(link.error or LinkClosed(f"{link.what} was closed by the application"))
+        elif link.finished:
+            raise copy_error(link.error or LinkClosed(f"{link.description} was closed by the application"))
         limit = link.remote.max_message_size if link.remote is not None else None
         if limit and outgoing.size > limit:
-            raise InvalidMessage(f"the message takes {outgoing.size} octets; {link.what} takes {limit}")
+            raise InvalidMessage(f"the message takes {outgoing.size} octets; {link.description} takes {limit}")
         if outgoing.transaction is not None:
             outgoing.transaction.check()
             outgoing.transaction.posted()
         transactions = self._transactions
         outgoing.settled = link.settled or not (self.confirms or self.transactional or outgoing.transaction is not None)
         if transactions is not None:
-            if transactions.held is not None:
-                transactions.held.append(partial(self._send, link, outgoing))
+            if transactions.deferred is not None:
+                transactions.deferred.append(partial(self._send, link, outgoing))
                 outgoing.settle(None)
                 return
             transactions.used = True
@@ -224,8 +232,8 @@ class SessionCore(Session):
             self._transactions.used = True
         self._published += 1
         outgoing.number = self._published
-        if link.gone:
-            self.has_failed(outgoing, link.error or LinkClosed(f"{link.what} was closed"))
+        if link.finished:
+            self.has_failed(outgoing, link.error or LinkClosed(f"{link.description} was closed"))
             return
         link.publish(outgoing)
         if outgoing.settled and len(link.queue) > QUEUE_HIGH and not self._full:
@@ -233,11 +241,11 @@ class SessionCore(Session):
             self.update_flow()
         connection = self.connection
         if connection.paused:
-            connection.listen()
-        connection.host.flush_soon()
+            connection.ensure_reading()
+        connection.frontend.flush_soon()
 
     def _new_sender(self, target: str) -> SenderCore:
-        if len(self._senders) >= MOST_SENDERS:
+        if len(self._senders) >= MAX_SENDERS:
             for address, sender in list(self._senders.items()):
                 if not sender.queue and not any(transfer.link is sender for transfer in self.unsettled.values()):
                     del self._senders[address]
@@ -257,9 +265,9 @@ class SessionCore(Session):
         for address, other in list(self._senders.items()):
             if other is sender:
                 del self._senders[address]
-        if sender in self.kept_senders:
-            self.kept_senders.remove(sender)
-        if self.single and self.opened:
+        if sender in self.app_senders:
+            self.app_senders.remove(sender)
+        if self.link_scoped and self.opened:
             self.abandon()
 
     def has_outcome(self, transfer: Transfer, state: Composite | None) -> None:
@@ -276,7 +284,7 @@ class SessionCore(Session):
         if transfer.transaction is not None:
             transfer.transaction.answered()
         if self._transactions is not None:
-            self._transactions.go_on()
+            self._transactions.try_discharge()
 
     def has_failed(self, transfer: Transfer, error: Error, state: Composite | None = None) -> None:
         if self._transactions is not None:
@@ -288,7 +296,7 @@ class SessionCore(Session):
         """Something was sent or is to be sent whose outcome is not known."""
         return (any(not isinstance(transfer.link, SenderCore) or not transfer.link.control
                     for transfer in self.unsettled.values())
-                or any(sender.queue for sender in [*self._senders.values(), *self.kept_senders]))
+                or any(sender.queue for sender in [*self._senders.values(), *self.app_senders]))
 
     def pump(self) -> None:
         super().pump()
@@ -296,14 +304,14 @@ class SessionCore(Session):
             self._full = False
             self.update_flow()
         if self._transactions is not None:
-            self._transactions.go_on()
+            self._transactions.try_discharge()
 
     # What was published before the connection was lost
 
     def _keep_unsettled(self, error: Error) -> None:
         """Sort what has no outcome: what is sent again, what its link resumes, and what has failed."""
         transfers = list(self.unsettled.values())
-        for sender in [*self._senders.values(), *self.kept_senders]:
+        for sender in [*self._senders.values(), *self.app_senders]:
             transfers.extend(sender.queue)
             sender.queue.clear()
         self.unsettled = {number: transfer for number, transfer in self.unsettled.items()
@@ -316,13 +324,13 @@ class SessionCore(Session):
                 transfer.outcome(None, TransactionLost("the connection was lost within the transaction"))
                 if transfer.transaction is not None:
                     transfer.transaction.answered()
-            elif transfer.once:
+            elif transfer.at_most_once:
                 transfer.outcome(None, error)
-            elif link is not None and link.kept and link.durable and transfer.tag:
+            elif link is not None and link.app_owned and link.durable and transfer.tag:
                 link.resumed.append(transfer)
             else:
                 transfer.tag = b""
-                if link is not None and not link.kept:
+                if link is not None and not link.app_owned:
                     transfer.link = None
                 self._again.append(transfer)
         for sender in list(self._senders.values()):
@@ -331,11 +339,11 @@ class SessionCore(Session):
 
     def attach_again(self) -> list[SenderCore]:
         """The senders that the application has opened."""
-        for sender in self.kept_senders:
+        for sender in self.app_senders:
             sender.attach()
-        return list(self.kept_senders)
+        return list(self.app_senders)
 
-    def publish_again(self) -> int:
+    def republish(self) -> int:
         """Everything that the connection which was lost had not confirmed, in order; how many these are."""
         again, self._again = sorted(self._again, key=lambda transfer: transfer.number), []
         count = 0
@@ -379,7 +387,7 @@ class SessionCore(Session):
         if not consumer.name:
             # Names of links are the connection's, tags the channel's.
             consumer.name = f"{consumer.tag}.{self.number}"
-        if consumer.source.address is not None and not consumer.kept and consumer.queue:
+        if consumer.source.address is not None and not consumer.durable and consumer.queue:
             consumer.source.address = self.connection.addresses.of_queue(consumer.queue)
         if self.qos is not None and consumer.queue:
             consumer.prefetch = self.qos["prefetch_count"]
@@ -389,7 +397,7 @@ class SessionCore(Session):
         except Error:
             del self.consumers[consumer.key]
             raise
-        return consumer.until_attached()
+        return consumer.attach_waiter()
 
     def cancel(self, consumer: ReceiverCore) -> Waiter:
         """Detach it; messages that nobody has taken go back to the queue, also those that still come."""
@@ -398,12 +406,12 @@ class SessionCore(Session):
             # It stays until what was taken of it is settled.
             self.consumers.pop(consumer.key, None)
             consumer.end(None)
-            waiter: Waiter = self.connection.host.new_waiter()
+            waiter: Waiter = self.connection.frontend.new_waiter()
             waiter.set_result(None)
             return waiter
-        return consumer.until_gone()
+        return consumer.detach_waiter()
 
-    def give_up(self, consumer: ReceiverCore) -> None:
+    def cancel_nowait(self, consumer: ReceiverCore) -> None:
         """As `cancel`, where nobody waits for it; also for one that has not begun, or that is not there now."""
         if self.opened and consumer.handle >= 0:
             consumer.cancel()
@@ -411,15 +419,15 @@ class SessionCore(Session):
                 consumer.detach(True)
         else:
             consumer.cancelling = True
-            consumer.forget()
+            consumer.drop_messages()
             consumer.finish(None)
 
     def forget_receiver(self, receiver: ReceiverCore) -> None:
         if self.consumers.pop(receiver.key, None) is not None and receiver is not self.replies:
-            self.connection.unused(receiver.queue)
+            self.connection.consumer_removed(receiver.queue)
         if receiver is self.replies:
             self.replies = None
-        if self.single and self.opened:
+        if self.link_scoped and self.opened:
             self.abandon()
 
     def set_active(self, active: bool) -> Waiter:
@@ -427,7 +435,7 @@ class SessionCore(Session):
         self._check_open()
         for consumer in self.consumers.values():
             consumer.stop(not active)
-        waiter: Waiter = self.connection.host.new_waiter()
+        waiter: Waiter = self.connection.frontend.new_waiter()
         waiter.set_result(None)
         return waiter
 
@@ -438,7 +446,7 @@ class SessionCore(Session):
         getter = self._getters.get(key)
         if getter is None:
             for other, idle in list(self._getters.items()):
-                if len(self._getters) >= MOST_GETTERS and idle.idle:
+                if len(self._getters) >= MAX_GETTERS and idle.idle:
                     del self._getters[other]
                     idle.detach(True)
             source = Source(self.connection.addresses.of_queue(queue), outcomes=OUTCOMES, default_outcome=Modified(True))
@@ -453,20 +461,20 @@ class SessionCore(Session):
 
     # Requests
 
-    def until_replies(self) -> Waiter | None:
+    def reply_to_waiter(self) -> Waiter | None:
         """Until `reply_to` is known; None when it is."""
         self._check_open()
-        replies = self.listen_for_replies()
-        return None if replies.attached else replies.until_attached()
+        replies = self.ensure_reply_consumer()
+        return None if replies.attached else replies.attach_waiter()
 
     @property
     def reply_to(self) -> str:
-        replies = self.listen_for_replies()
+        replies = self.ensure_reply_consumer()
         return replies.address
 
-    def listen_for_replies(self) -> Replies:
+    def ensure_reply_consumer(self) -> Replies:
         """The link of answers."""
-        if self.replies is None or self.replies.gone:
+        if self.replies is None or self.replies.finished:
             self.replies = Replies(self, self.connection.new_name())
             self.replies.attach()
         return self.replies
@@ -475,10 +483,10 @@ class SessionCore(Session):
 
     def settle(self, delivery: Delivery, state: Composite, transaction: TransactionCore | None) -> None:
         if self.error is not None:
-            raise anew(self.error)
+            raise copy_error(self.error)
         transactions = self._transactions
-        if transactions is not None and transactions.held is not None:
-            transactions.held.append(partial(self.settle, delivery, state, None))
+        if transactions is not None and transactions.deferred is not None:
+            transactions.deferred.append(partial(self.settle, delivery, state, None))
             return
         if not self.opened or delivery.generation != self.generation or delivery.delivery_id not in self.deliveries:
             if transactions is not None:
@@ -492,13 +500,13 @@ class SessionCore(Session):
             transactions.used = True
             transactions.retired(delivery)
             self.send_outcome(delivery.delivery_id, TransactionalState(self.transaction_id, state), False)
-        elif delivery.link.second:
+        elif delivery.link.settle_second:
             self.send_outcome(delivery.delivery_id, state, False)
         else:
             self.send_outcome(delivery.delivery_id, state, True)
             self.settled(delivery)
 
-    def back_to_queue(self) -> Composite:
+    def requeue_outcome(self) -> Composite:
         """The outcome of a failed attempt. RabbitMQ 3 does not know modified."""
         return RELEASED_STATE if self.connection.addresses.form == "v1" else Modified(True)
 
@@ -510,7 +518,7 @@ class SessionCore(Session):
             if link.cancelling:
                 link.leave_if_done()
 
-    def unsettled_until(self, number: int) -> list[Delivery]:
+    def unsettled_up_to(self, number: int) -> list[Delivery]:
         """The deliveries up to this one that are not settled, in order."""
         return [delivery for delivery in self.deliveries.values() if delivery.number <= number and not delivery.settled]
 
@@ -518,24 +526,24 @@ class SessionCore(Session):
         """`basic.ack`, `basic.nack` or `basic.reject` by delivery tag, of this connection's deliveries."""
         self._check_open()
         tag = arguments["delivery_tag"]
-        upto = self.unsettled_until(tag or 1 << 62)
+        upto = self.unsettled_up_to(tag or 1 << 62)
         found = upto if arguments.get("multiple") else [delivery for delivery in upto if delivery.number == tag]
         if not found:
             raise InvalidMessage(f"delivery tag {tag} is unknown; expected each message settled once")
         state: Composite = ACCEPTED_STATE
         if name != "basic.ack":
-            state = self.back_to_queue() if arguments["requeue"] else Rejected()
+            state = self.requeue_outcome() if arguments["requeue"] else Rejected()
         for delivery in found:
             delivery.settle_as(state, None)
 
     def recover(self, requeue: bool) -> Waiter:
         """Everything that is not settled goes back, and comes again."""
         self._check_open()
-        for delivery in self.unsettled_until(1 << 62):
+        for delivery in self.unsettled_up_to(1 << 62):
             delivery.settle_as(RELEASED_STATE, None)
         for consumer in self.consumers.values():
-            consumer.forget()
-        waiter: Waiter = self.connection.host.new_waiter()
+            consumer.drop_messages()
+        waiter: Waiter = self.connection.frontend.new_waiter()
         waiter.set_result(None)
         return waiter
 

@@ -32,7 +32,7 @@ _KINDS: Final[dict[str, type[Error]]] = {
     constants.NOT_IMPLEMENTED: NotSupported,
 }
 # What a server says when it stops or has failed: worth to connect again.
-WORTH_A_RETRY: Final = (constants.CONNECTION_FORCED, constants.INTERNAL_ERROR, "")
+RETRYABLE_CONDITIONS: Final = (constants.CONNECTION_FORCED, constants.INTERNAL_ERROR, "")
 
 
 def _with(error: Any, condition: Condition | None) -> Any:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from leveret.client.core.amqp1.addresses import Addresses, choose
 from leveret.client.core.amqp1.channel import SessionCore
-from leveret.client.core.amqp1.conditions import WORTH_A_RETRY, breach, connection_error
+from leveret.client.core.amqp1.conditions import RETRYABLE_CONDITIONS, breach, connection_error
 from leveret.client.core.amqp1.engine import Engine
 from leveret.client.core.amqp1.handshake import handshake
 from leveret.client.core.amqp1.management import Management
 from leveret.client.core.amqp1.recovery import recover
 from leveret.client.core.base import OPENED, OPENING, RECOVERING, AnyChannel, BaseConnection
-from leveret.client.core.host import Host, Procedure, Waiter
+from leveret.client.core.frontend import FrontEnd, Procedure, Waiter
 from leveret.client.errors import ConnectionClosed, Error, ProtocolMismatch
 from leveret.client.parameters import Parameters
 from leveret.wire.amqp1 import constants, descriptors, frames
@@ -35,8 +35,8 @@ class Amqp1Connection(BaseConnection):
     offered        the server's capabilities
     """
 
-    def __init__(self, host: Host, parameters: Parameters) -> None:
-        super().__init__(host, parameters)
+    def __init__(self, frontend: FrontEnd, parameters: Parameters) -> None:
+        super().__init__(frontend, parameters)
         self.engine = Engine(parameters)
         self.channels: dict[int, SessionCore] = {}
         self.addresses = Addresses("v2")
@@ -47,12 +47,12 @@ class Amqp1Connection(BaseConnection):
         self._remote: dict[int, SessionCore] = {}
         self._headers = 0
         # What came before somebody waited for it: the server may say several things at once.
-        self._early: deque[Any] = deque()
+        self._unclaimed: deque[Any] = deque()
         self._free_from = 0
 
     @property
-    def silence(self) -> float:
-        return self.engine.silence
+    def heartbeat_timeout(self) -> float:
+        return self.engine.heartbeat_timeout
 
     def _all_channels(self) -> list[AnyChannel]:
         return list(self.channels.values())
@@ -69,33 +69,33 @@ class Amqp1Connection(BaseConnection):
         self.unflushed.clear()
         self._remote.clear()
         self._headers = 0
-        self._early.clear()
+        self._unclaimed.clear()
         yield from handshake(self)
-        self._go_on(OPENING, RECOVERING)
+        self._change_state(OPENING, RECOVERING)
 
     def recover(self) -> Procedure:
         return recover(self)
 
     def expect(self) -> Waiter:
         waiter = super().expect()
-        if self._early:
-            self._came(self._early.popleft())
+        if self._unclaimed:
+            self._resolve_next(self._unclaimed.popleft())
         return waiter
 
-    def _came(self, what: Any) -> None:
+    def _resolve_next(self, what: Any) -> None:
         if self._awaited:
-            super()._came(what)
+            super()._resolve_next(what)
         else:
-            self._early.append(what)
+            self._unclaimed.append(what)
 
-    def greet(self, protocol: int) -> None:
+    def send_protocol_header(self, protocol: int) -> None:
         """Send a protocol header."""
         self.engine.send_header(protocol)
-        self.host.flush_soon()
+        self.frontend.flush_soon()
 
     def send(self, frame: Performative) -> None:
         self.engine.send(frame)
-        self.host.flush_soon()
+        self.frontend.flush_soon()
 
     def agree(self, theirs: Open) -> None:
         """The server's open."""
@@ -136,10 +136,10 @@ class Amqp1Connection(BaseConnection):
             elif kind != frames.EMPTY:
                 if kind == frames.HEADER:
                     self._headers += 1
-                self._came(frame)
+                self._resolve_next(frame)
         if self.engine.pending:
             # What waited for credit.
-            self.host.flush_soon()
+            self.frontend.flush_soon()
         self._check_buffer()
 
     def _began(self, frame: Begin) -> None:
@@ -154,13 +154,13 @@ class Amqp1Connection(BaseConnection):
 
     def _closed(self, frame: Close) -> None:
         if self.is_closed:
-            self._came(frame)
+            self._resolve_next(frame)
             return
         error = connection_error(frame.error)
         self.send(Close())
         self.engine.can_close = False
-        self.host.hang_up()
-        self.lost(error, error.condition in WORTH_A_RETRY)
+        self.frontend.close_socket()
+        self.lost(error, error.condition in RETRYABLE_CONDITIONS)
 
     def _failed(self, failure: Failure) -> None:
         if self.state == OPENING and not self._headers:
@@ -173,7 +173,7 @@ class Amqp1Connection(BaseConnection):
     def mismatch(self, error: ProtocolMismatch) -> None:
         """The server speaks something else."""
         self.lost(error)
-        self.host.hang_up()
+        self.frontend.close_socket()
 
     # The end
 
@@ -181,7 +181,7 @@ class Amqp1Connection(BaseConnection):
         """The server broke the protocol: tell it, and give up."""
         if self.engine.can_close:
             self.send(Close(Condition(error.condition or constants.INTERNAL_ERROR, error.reply_text or None)))
-        self.host.hang_up()
+        self.frontend.close_socket()
         self.lost(error, False)
 
     def close(self) -> Procedure:
@@ -194,7 +194,7 @@ class Amqp1Connection(BaseConnection):
         self.end(error, by_application=True)
         if usable:
             yield self._await_next()
-        self.host.hang_up()
+        self.frontend.close_socket()
 
     # Sessions
 

@@ -30,7 +30,7 @@ class Engine:
         self.output = Output()
         self.idle_time_out = parameters.heartbeat * 1000
         self.heartbeat = 0.0
-        self.silence = 0.0
+        self.heartbeat_timeout = 0.0
         # Set while the connection may be closed in order.
         self.can_close = False
 
@@ -61,7 +61,7 @@ class Engine:
         self.channel_max = min(self.channel_max, theirs.channel_max)
         ours = self.idle_time_out / 1000
         their = (theirs.idle_time_out or 0) / 1000
-        self.silence = 2 * ours
+        self.heartbeat_timeout = 2 * ours
         # Ours shows that the server is alive only if it answers nothing: it costs an empty frame now and then.
         self.heartbeat = min([seconds for seconds in (ours, their) if seconds] or [0.0])
 

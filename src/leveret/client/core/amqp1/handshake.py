@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret import __version__
 from leveret.client.core.amqp1.engine import AMQP, SASL
-from leveret.client.core.handshake import HUNG_UP
-from leveret.client.core.host import Procedure
+from leveret.client.core.frontend import Procedure
+from leveret.client.core.handshake import CLOSED_DURING_LOGIN
 from leveret.client.core.login import Login
 from leveret.client.errors import (
     AuthenticationFailed,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from leveret.client.parameters import Parameters
 
 DEFAULT_VHOST: Final = "/"
-_OF_VHOST: Final = (constants.NOT_FOUND, constants.UNAUTHORIZED_ACCESS, constants.NOT_ALLOWED)
+_VHOST_CONDITIONS: Final = (constants.NOT_FOUND, constants.UNAUTHORIZED_ACCESS, constants.NOT_ALLOWED)
 _CODES: Final = {constants.SASL_CODE_AUTH: "wrong name or password", constants.SASL_CODE_SYS: "a system error",
                  constants.SASL_CODE_SYS_PERM: "a permanent system error",
                  constants.SASL_CODE_SYS_TEMP: "a temporary system error"}
@@ -41,7 +41,7 @@ def handshake(connection: Amqp1Connection) -> Procedure:
     vhost opens the connection first and closes it then."""
     parameters = connection.parameters
     yield from _login(connection, parameters)
-    connection.greet(AMQP)
+    connection.send_protocol_header(AMQP)
     connection.send(Open(
         connection.container_id, _hostname(parameters), connection.engine.max_frame_size, connection.engine.channel_max,
         connection.engine.idle_time_out or None, properties=_properties(parameters)))
@@ -64,7 +64,7 @@ def handshake(connection: Amqp1Connection) -> Procedure:
 
 
 def _login(connection: Amqp1Connection, parameters: Parameters) -> Procedure:
-    connection.greet(SASL)
+    connection.send_protocol_header(SASL)
     _check_header(connection, (yield connection.expect()), SASL)
     try:
         offered = yield connection.expect()
@@ -83,7 +83,7 @@ def _login(connection: Amqp1Connection, parameters: Parameters) -> Procedure:
         if not isinstance(outcome, SaslOutcome):
             raise _failed(parameters, f"it asked for more than {mechanism} has")
     except ConnectionLost:
-        raise _failed(parameters, HUNG_UP) from None
+        raise _failed(parameters, CLOSED_DURING_LOGIN) from None
     if outcome.code != constants.SASL_CODE_OK:
         raise _failed(parameters, f"user {parameters.user!r} by {mechanism}: {_CODES.get(outcome.code, outcome.code)};"
                       " expected its name and password (options user, password, mechanism)")
@@ -121,7 +121,7 @@ def _failed(parameters: Parameters, text: str) -> AuthenticationFailed:
 def _refused(parameters: Parameters, error: Error) -> ConnectionFailed:
     kind = ConnectionFailed
     text = f"{_at(parameters)} refused the connection: {error}"
-    if error.condition in _OF_VHOST:
+    if error.condition in _VHOST_CONDITIONS:
         kind = VhostRefused
         text = (f"{_at(parameters)} refused the vhost {parameters.vhost!r} to user {parameters.user!r}: {error};"
                 " expected one that exists and that the user may use (options vhost, user)")

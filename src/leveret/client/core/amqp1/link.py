@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.client.core.amqp1.conditions import link_error
-from leveret.client.core.host import Waiter
+from leveret.client.core.frontend import Waiter
 from leveret.client.core.waiters import Waiters
-from leveret.client.errors import Error, LinkClosed, anew
+from leveret.client.errors import Error, LinkClosed, copy_error
 from leveret.wire.amqp1.transport import Attach, Detach, Disposition, Flow
 
 if TYPE_CHECKING:
@@ -34,17 +34,17 @@ class Link:
         self.handle = NO_HANDLE
         self.attached = False
         self.closing = False
-        self.gone = False
+        self.finished = False
         self.error: Error | None = None
         self.remote: Attach | None = None
-        host = session.connection.host
-        self._opened = Waiters(host)
-        self._closed = Waiters(host)
+        frontend = session.connection.frontend
+        self._opened = Waiters(frontend)
+        self._closed = Waiters(frontend)
 
     # To be said by those below.
 
     @property
-    def what(self) -> str:
+    def description(self) -> str:
         """Such as "the target 'x'"."""
         raise NotImplementedError
 
@@ -52,15 +52,15 @@ class Link:
         """The attach to send; its handle is set by us."""
         raise NotImplementedError
 
-    def accepted(self, attach: Attach) -> None:
+    def on_attached(self, attach: Attach) -> None:
         """The server has attached it."""
         raise NotImplementedError
 
-    def flowed(self, flow: Flow) -> None:
+    def flow_received(self, flow: Flow) -> None:
         """A flow of this link came."""
         raise NotImplementedError
 
-    def finished(self, error: Error | None) -> None:
+    def on_finished(self, error: Error | None) -> None:
         """It is gone."""
         raise NotImplementedError
 
@@ -78,30 +78,30 @@ class Link:
             session.remove_link(self)
             raise
 
-    def until_attached(self) -> Waiter:
+    def attach_waiter(self) -> Waiter:
         """Until the server has attached it. Raises why it has not."""
         waiter: Waiter = self._opened.new()
-        if self.gone:
-            waiter.set_exception(anew(self.error or LinkClosed(f"{self.what} was closed by the application")))
+        if self.finished:
+            waiter.set_exception(copy_error(self.error or LinkClosed(f"{self.description} was closed by the application")))
         elif self.attached:
             waiter.set_result(None)
-        self.session.connection.listen()
+        self.session.connection.ensure_reading()
         return waiter
 
-    def came(self, attach: Attach) -> None:
+    def attach_received(self, attach: Attach) -> None:
         """The server's attach. Without the terminus that was asked for it is a refusal, whose detach follows."""
         self.remote = attach
         if self.closing or (attach.source if self.is_receiver else attach.target) is None:
             return
         self.attached = True
-        self.accepted(attach)
+        self.on_attached(attach)
         self._opened.wake()
 
     # Detaching
 
     def detach(self, closed: bool) -> None:
         """End it, or with `closed` false only leave it, so that it can be attached again."""
-        if self.gone or self.closing:
+        if self.finished or self.closing:
             return
         self.closing = True
         self.attached = False
@@ -110,14 +110,14 @@ class Link:
             return
         self.session.send(Detach(self.handle, closed, channel=self.session.number))
 
-    def until_gone(self) -> Waiter:
+    def detach_waiter(self) -> Waiter:
         waiter: Waiter = self._closed.new()
-        if self.gone:
+        if self.finished:
             waiter.set_result(None)
-        self.session.connection.listen()
+        self.session.connection.ensure_reading()
         return waiter
 
-    def detached(self, detach: Detach) -> None:
+    def detach_received(self, detach: Detach) -> None:
         """The server's detach."""
         if not self.closing:
             self.session.send(Detach(self.handle, detach.closed, channel=self.session.number))
@@ -126,18 +126,18 @@ class Link:
             self.finish(None)
         else:
             verb = "detached" if self.attached else "refused"
-            self.finish(link_error(f"the server {verb} {self.what}", detach.error))
+            self.finish(link_error(f"the server {verb} {self.description}", detach.error))
 
     def finish(self, error: Error | None) -> None:
         """There is no more to come."""
-        if self.gone:
+        if self.finished:
             return
-        self.gone = True
+        self.finished = True
         self.attached = False
         self.handle = NO_HANDLE
         self.error = error
-        self.finished(error)
-        self._opened.wake(error or LinkClosed(f"{self.what} was closed by the application"))
+        self.on_finished(error)
+        self._opened.wake(error or LinkClosed(f"{self.description} was closed by the application"))
         self._closed.wake()
 
     def lost(self) -> None:

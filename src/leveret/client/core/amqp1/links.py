@@ -13,7 +13,7 @@ from leveret.client.core.amqp1.outgoing import Transfer
 from leveret.client.core.amqp1.receiver import ReceiverCore
 from leveret.client.core.amqp1.sender import OUTCOMES, SenderCore
 from leveret.client.core.amqp1.transactions import TransactionCore
-from leveret.client.core.host import Waiter
+from leveret.client.core.frontend import Waiter
 from leveret.client.errors import InvalidMessage, NotSupported
 from leveret.wire.amqp1 import constants
 from leveret.wire.amqp1.message import encode_data_head
@@ -49,9 +49,9 @@ def _check_name(name: str, durable: bool) -> None:
         raise InvalidMessage("what is durable is found again by its name; expected one (name)")
 
 
-def new_sender(core: Any, address: str | None, name: str, settled: bool, second: bool, durable: bool, dynamic: bool,
+def new_sender(core: Any, address: str | None, name: str, settled: bool, settle_second: bool, durable: bool, dynamic: bool,
                properties: Mapping[str, Any] | None, capabilities: tuple[str, ...]) -> SenderCore:
-    """A sender, whose attach is sent; `until_attached` is when it can be used, or why it cannot."""
+    """A sender, whose attach is sent; `attach_waiter` is when it can be used, or why it cannot."""
     session = session_of(core)
     session._check_open()
     _check_name(name, durable)
@@ -59,15 +59,16 @@ def new_sender(core: Any, address: str | None, name: str, settled: bool, second:
     if durable:
         target.durable = constants.TERMINUS_DURABILITY_UNSETTLED_STATE
         target.expiry_policy = _NEVER
-    sender = SenderCore(session, name or session.connection.new_name(), target, settled=settled, second=second or durable,
-                        durable=durable, kept=True, properties=_symbols(properties))
-    session.kept_senders.append(sender)
+    sender = SenderCore(session, name or session.connection.new_name(), target, settled=settled,
+                        settle_second=settle_second or durable, durable=durable, app_owned=True,
+                        properties=_symbols(properties))
+    session.app_senders.append(sender)
     sender.attach()
     return sender
 
 
 def new_receiver(core: Any, address: str | None, name: str, prefetch: int, filters: Filters | None, browse: bool,
-                 durable: bool, settled: bool, second: bool, dynamic: bool, properties: Mapping[str, Any] | None,
+                 durable: bool, settled: bool, settle_second: bool, dynamic: bool, properties: Mapping[str, Any] | None,
                  capabilities: tuple[str, ...]) -> ReceiverCore:
     """A receiver that has not begun; `SessionCore.consume` attaches it."""
     session = session_of(core)
@@ -79,7 +80,7 @@ def new_receiver(core: Any, address: str | None, name: str, prefetch: int, filte
     if durable:
         source.durable = constants.TERMINUS_DURABILITY_CONFIGURATION
         source.expiry_policy = _NEVER
-    return ReceiverCore(session, "", source, prefetch, settled=settled, second=second, kept=durable,
+    return ReceiverCore(session, "", source, prefetch, settled=settled, settle_second=settle_second, durable=durable,
                         properties=_symbols(properties), name=name)
 
 
@@ -92,14 +93,14 @@ def encode(sender: SenderCore, body: Any, fields: dict[str, Any], transaction: T
     `InvalidMessage`."""
     if isinstance(body, bytes) and not fields:
         head = encode_data_head(len(body))
-        transfer = Transfer("", sender.wanted, "", 0, [head, body], len(head) + len(body), body)
+        transfer = Transfer("", sender.requested_address, "", 0, [head, body], len(head) + len(body), body)
     else:
         if isinstance(body, Message):
             message = replace(body, **fields) if fields else body
         else:
             message = Message(body=body, **fields)
-        octets = encode_message(message)
-        transfer = Transfer("", sender.wanted, "", 0, [octets], len(octets),
+        encoded = encode_message(message)
+        transfer = Transfer("", sender.requested_address, "", 0, [encoded], len(encoded),
                             message.body if isinstance(message.body, bytes) else b"")
     transfer.link = sender
     transfer.transaction = transaction
@@ -109,4 +110,4 @@ def encode(sender: SenderCore, body: Any, fields: dict[str, Any], transaction: T
 def leave(sender: SenderCore, closed: bool) -> Waiter:
     """Close it, or only leave it; the result is for the server's answer."""
     sender.detach(closed)
-    return sender.until_gone()
+    return sender.detach_waiter()

@@ -12,7 +12,7 @@ from leveret.client.core.amqp1.outgoing import Transfer
 from leveret.client.core.amqp1.receiver import ReceiverCore
 from leveret.client.core.amqp1.requests import PENDING, OnAnswer, Request
 from leveret.client.core.amqp1.sender import SenderCore
-from leveret.client.core.host import Waiter
+from leveret.client.core.frontend import Waiter
 from leveret.client.errors import (
     AccessRefused,
     ConnectionClosed,
@@ -22,7 +22,7 @@ from leveret.client.errors import (
     NotSupported,
     PreconditionFailed,
     ResourceLocked,
-    anew,
+    copy_error,
 )
 from leveret.wire.amqp1.messaging import Source, Target
 from leveret.wire.amqp1.values import Symbol
@@ -51,8 +51,8 @@ class _Answers(ReceiverCore):
         self._management.answer(delivery)
         self._top_up()
 
-    def finished(self, error: Error | None) -> None:
-        super().finished(error)
+    def on_finished(self, error: Error | None) -> None:
+        super().on_finished(error)
         self._management.failed(error)
 
 
@@ -63,8 +63,8 @@ class _Requests(SenderCore):
         super().__init__(session, _LINK, Target(MANAGEMENT), settled=True, properties=_PAIRED)
         self._management = management
 
-    def finished(self, error: Error | None) -> None:
-        super().finished(error)
+    def on_finished(self, error: Error | None) -> None:
+        super().on_finished(error)
         self._management.failed(error)
 
 
@@ -89,23 +89,23 @@ class Management:
         connection = self._connection
         connection.addresses.check_managed()
         if connection.is_lost or connection.is_closed:
-            raise anew(connection.last_error)
+            raise copy_error(connection.last_error)
         self._numbers += 1
         number = f"{self._numbers}"
-        octets = encode_message(Message(body=Value(body), message_id=number, to=path, subject=method, reply_to="$me"))
-        transfer = Transfer("", MANAGEMENT, MANAGEMENT, 0, [octets], len(octets), b"")
+        encoded = encode_message(Message(body=Value(body), message_id=number, to=path, subject=method, reply_to="$me"))
+        transfer = Transfer("", MANAGEMENT, MANAGEMENT, 0, [encoded], len(encoded), b"")
         transfer.settled = True
         if waiter is None:
-            waiter = connection.host.new_waiter()
+            waiter = connection.frontend.new_waiter()
         self._asked[number] = Request(name, waiter, answered)
         self._link().publish(transfer)
-        connection.listen()
-        connection.host.flush_soon()
+        connection.ensure_reading()
+        connection.frontend.flush_soon()
         return waiter
 
     def _link(self) -> _Requests:
         sender = self._sender
-        if sender is None or sender.gone:
+        if sender is None or sender.finished:
             connection = self._connection
             session = self._session
             if session is None or not session.opened:
@@ -146,9 +146,9 @@ class Management:
 
     def _why(self, error: Error | None) -> Error:
         if error is None:
-            return anew(self._connection.last_error)
+            return copy_error(self._connection.last_error)
         if isinstance(error, (AccessRefused, ConnectionClosed)):
-            return anew(error)
+            return copy_error(error)
         missing = NotSupported(f"this peer has no management node, which declaring and binding over AMQP 1.0 need: {error};"
                                f" expected queues that exist, and a peer with {MANAGEMENT}", reply_text=error.reply_text)
         missing.condition, missing.info = error.condition, error.info

@@ -31,39 +31,39 @@ def _encode(message: Message) -> bytes:
         raise EncodeError(f"priority: {priority}; expected 0 to 255")
     if ttl is not None and not 0 <= ttl < 1 << 32:
         raise EncodeError(f"ttl: {ttl}; expected milliseconds from 0 to 2^32 - 1")
-    octets = sections_of.encode_header(message.durable, -1 if priority is None else priority, -1 if ttl is None else ttl,
+    encoded = sections_of.encode_header(message.durable, -1 if priority is None else priority, -1 if ttl is None else ttl,
                                        message.first_acquirer, message.delivery_count)
     if message.delivery_annotations:
-        octets += sections_of.encode_delivery_annotations(dict(message.delivery_annotations))
+        encoded += sections_of.encode_delivery_annotations(dict(message.delivery_annotations))
     if message.annotations:
-        octets += sections_of.encode_message_annotations(dict(message.annotations))
+        encoded += sections_of.encode_message_annotations(dict(message.annotations))
     fields = {name: getattr(message, name) for name in _FIELDS}
     if any(value is not None for value in fields.values()):
         for name in ("message_id", "correlation_id"):
             if type(fields[name]) is int:
                 fields[name] = ULong(fields[name])
-        octets += sections_of.encode_properties(Properties(**fields))
+        encoded += sections_of.encode_properties(Properties(**fields))
     if message.application_properties:
-        octets += sections_of.encode_application_properties(dict(message.application_properties))
-    octets += encode_body(message.body)
+        encoded += sections_of.encode_application_properties(dict(message.application_properties))
+    encoded += encode_body(message.body)
     if message.footer:
-        octets += sections_of.encode_footer(dict(message.footer))
-    return octets
+        encoded += sections_of.encode_footer(dict(message.footer))
+    return encoded
 
 
 def encode_body(body: Any) -> bytes:
     if isinstance(body, list) and body:
         if all(isinstance(part, Sequence) for part in body):
             return b"".join(sections_of.encode_sequence(list(part.values)) for part in body)
-        return b"".join(sections_of.encode_data(_octets(part)) for part in body)
+        return b"".join(sections_of.encode_data(_to_bytes(part)) for part in body)
     if isinstance(body, Value):
         return sections_of.encode_body_value(body.value)
     if isinstance(body, Sequence):
         return sections_of.encode_sequence(list(body.values))
-    return sections_of.encode_data(_octets(body))
+    return sections_of.encode_data(_to_bytes(body))
 
 
-def _octets(part: Any) -> bytes:
+def _to_bytes(part: Any) -> bytes:
     if isinstance(part, str):
         return part.encode()
     if isinstance(part, (bytes, bytearray, memoryview)):

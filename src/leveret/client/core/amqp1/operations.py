@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.client.core.amqp1.addresses import quoted
 from leveret.client.core.amqp1.requests import PENDING
-from leveret.client.core.host import Waiter
+from leveret.client.core.frontend import Waiter
 from leveret.client.core.topology import DeclaredQueue
 from leveret.client.errors import NotSupported
 
@@ -64,13 +64,13 @@ class Operations:
                                 "passive": passive, "arguments": dict(arguments or {})}
 
         def declared(status: int, body: Any, abandoned: bool) -> tuple[DeclaredQueue, int, int]:
-            told = body if isinstance(body, dict) else {}
-            given = str(told.get("name", wanted))
+            reply = body if isinstance(body, dict) else {}
+            given = str(reply.get("name", wanted))
             if passive:
                 queue = connection.topology.queues.get(given) or DeclaredQueue(given, False, sent)
             else:
                 queue = connection.topology.add_queue(given, False, sent)
-            return queue, int(told.get("message_count") or 0), int(told.get("consumer_count") or 0)
+            return queue, int(reply.get("message_count") or 0), int(reply.get("consumer_count") or 0)
 
         path = queue_path(wanted)
         if passive:
@@ -144,17 +144,17 @@ class Operations:
             return self._request("DELETE", path, None, unbound, name)
         # The server names bindings with arguments: the one that is meant has to be found.
         management = self._session.connection.management
-        waiter: Waiter = self._session.connection.host.new_waiter()
+        waiter: Waiter = self._session.connection.frontend.new_waiter()
 
-        def gone(status: int, body: Any, abandoned: bool) -> None:
+        def binding_deleted(status: int, body: Any, abandoned: bool) -> None:
             topology.unbind(to_queue, sent)
 
         def found(status: int, body: Any, abandoned: bool) -> Any:
             for binding in body or []:
                 if binding.get("arguments") == sent["arguments"]:
-                    management.request("DELETE", binding["location"], None, gone, name, waiter)
+                    management.request("DELETE", binding["location"], None, binding_deleted, name, waiter)
                     return PENDING
-            return gone(status, None, abandoned)
+            return binding_deleted(status, None, abandoned)
 
         path = f"{BINDINGS}?src={quoted(source)}&{kind}={quoted(destination)}&key={quoted(routing_key)}"
         self._session._check_open()
@@ -167,7 +167,7 @@ class Operations:
         if prefetch_size:
             raise NotSupported("credit counts messages, not octets; expected prefetch_size left out")
         session.qos = {"prefetch_count": prefetch_count, "prefetch_size": 0, "global": True}
-        waiter: Waiter = session.connection.host.new_waiter()
+        waiter: Waiter = session.connection.frontend.new_waiter()
         waiter.set_result(None)
         return waiter
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.client.core.amqp1.properties import decode_sections, encode_sections
 from leveret.client.core.encoding import Body, encode_body
-from leveret.client.core.unconfirmed import Outgoing
+from leveret.client.core.pending_confirms import Outgoing
 from leveret.client.errors import Error, InvalidMessage, NotSupported
 from leveret.client.properties import Properties, from_keywords
 from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY
@@ -99,11 +99,11 @@ class Encoder:
         """Raises `InvalidMessage`, and `NotSupported` for `immediate`."""
         if flags & IMMEDIATE:
             raise NotSupported("AMQP 1.0 has no immediate publishes; expected mandatory, or neither")
-        octets = encode_body(body)
+        data = encode_body(body)
         last_exchange, last_key, target = self._last
         if (routing_key != last_key or exchange != last_exchange or not target
                 or type(routing_key) is not type(last_key)):
             target = self._addresses.of_exchange(exchange, routing_key)
             self._last = (exchange, routing_key, target)
-        head = properties + encode_data_head(len(octets))
-        return Transfer(exchange, routing_key, target, flags, [head, octets], len(head) + len(octets), octets)
+        head = properties + encode_data_head(len(data))
+        return Transfer(exchange, routing_key, target, flags, [head, data], len(head) + len(data), data)

@@ -40,7 +40,7 @@ def _encode(properties: Properties, addresses: Addresses) -> bytes:
     priority = properties.priority
     if priority is not None and not (isinstance(priority, int) and 0 <= priority <= 255):
         raise EncodeError(f"priority: {priority!r}; expected an integer from 0 to 255")
-    octets = message.encode_header(properties.delivery_mode == 2, -1 if priority is None else priority,
+    encoded = message.encode_header(properties.delivery_mode == 2, -1 if priority is None else priority,
                                    _ttl(properties.expiration), False, 0)
     annotations: dict[Any, Any] = {}
     application: dict[str, Any] = {}
@@ -57,13 +57,13 @@ def _encode(properties: Properties, addresses: Addresses) -> bytes:
         else:
             application[name] = typed(value)
     if annotations:
-        octets += message.encode_message_annotations(annotations)
+        encoded += message.encode_message_annotations(annotations)
     fields = _fields(properties, addresses)
     if fields:
-        octets += message.encode_properties(Fields(**fields))
+        encoded += message.encode_properties(Fields(**fields))
     if application:
-        octets += message.encode_application_properties(application)
-    return octets
+        encoded += message.encode_application_properties(application)
+    return encoded
 
 
 def _fields(properties: Properties, addresses: Addresses) -> dict[str, Any]:

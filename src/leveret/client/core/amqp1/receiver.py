@@ -7,10 +7,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.client.core.amqp1.link import Link
-from leveret.client.core.host import Waiter
+from leveret.client.core.frontend import Waiter
 from leveret.client.core.waiters import Waiters
 from leveret.client.delivery import Delivery
-from leveret.client.errors import ChannelClosed, ConsumerCancelled, Error, anew
+from leveret.client.errors import ChannelClosed, ConsumerCancelled, Error, copy_error
 from leveret.wire.amqp1 import constants
 from leveret.wire.amqp1.messaging import Source, Target
 from leveret.wire.amqp1.transport import Attach, Disposition, Flow
@@ -30,8 +30,8 @@ class ReceiverCore(Link):
     prefetch  how many it may hold that are not settled, 0 for no limit
     tag       the consumer tag
     settled   the server sends everything settled
-    second    the server settles after we have (receiver settle mode second)
-    kept      its unsettled deliveries survive that it is detached: it is left at the end, not closed
+    settle_second    the server settles after we have (receiver settle mode second)
+    durable      its unsettled deliveries survive that it is detached: it is left at the end, not closed
     active, cancelling, ended, messages     as of the consumer for 0-9-1
     """
 
@@ -39,7 +39,7 @@ class ReceiverCore(Link):
     session: SessionCore
 
     def __init__(self, session: SessionCore, queue: str, source: Source, prefetch: int, *, settled: bool = False,
-                 second: bool = False, kept: bool = False, properties: dict[Any, Any] | None = None,
+                 settle_second: bool = False, durable: bool = False, properties: dict[Any, Any] | None = None,
                  capabilities: tuple[str, ...] = (), name: str = "", tag: str = "") -> None:
         super().__init__(session, name)
         self.channel = session
@@ -47,8 +47,8 @@ class ReceiverCore(Link):
         self.source = source
         self.prefetch = prefetch
         self.settled = settled
-        self.second = second
-        self.kept = kept
+        self.settle_second = settle_second
+        self.durable = durable
         self.tag = tag
         self.messages: deque[Delivery] = deque()
         self.active = False
@@ -62,12 +62,12 @@ class ReceiverCore(Link):
         self._fixed_name = name
         self._credit = 0
         self._delivery_count = 0
-        self._coming: Performative | None = None
-        self._pieces: list[bytes] = []
-        self._waiters = Waiters(session.connection.host)
+        self._partial: Performative | None = None
+        self._partial_payloads: list[bytes] = []
+        self._waiters = Waiters(session.connection.frontend)
         self._counted = prefetch == 0 or settled
         self._limit = prefetch or UNLIMITED
-        self._delivery_class = session.connection.host.delivery_class
+        self._delivery_class = session.connection.frontend.delivery_class
 
     @property
     def key(self) -> ReceiverCore:
@@ -75,7 +75,7 @@ class ReceiverCore(Link):
         return self
 
     @property
-    def what(self) -> str:
+    def description(self) -> str:
         return f"the source {self.source.address!r}" if self.source.address is not None else "the dynamic source"
 
     @property
@@ -92,19 +92,19 @@ class ReceiverCore(Link):
         found = getattr(source, "filter", None)
         return {str(key): value for key, value in found.items()} if isinstance(found, dict) else {}
 
-    def again(self) -> ReceiverCore:
+    def clone(self) -> ReceiverCore:
         """One that is the same and has not begun."""
-        return ReceiverCore(self.session, self.queue, self.source, self.prefetch, settled=self.settled, second=self.second,
-                            kept=self.kept, properties=self._properties, capabilities=self._capabilities,
-                            name=self._fixed_name)
+        return ReceiverCore(self.session, self.queue, self.source, self.prefetch, settled=self.settled,
+                            settle_second=self.settle_second, durable=self.durable, properties=self._properties,
+                            capabilities=self._capabilities, name=self._fixed_name)
 
     def performative(self) -> Attach:
         mode = constants.SENDER_SETTLE_MODE_SETTLED if self.settled else constants.SENDER_SETTLE_MODE_UNSETTLED
-        return Attach(self.name, 0, constants.ROLE_RECEIVER, mode, int(self.second), self.source,
+        return Attach(self.name, 0, constants.ROLE_RECEIVER, mode, int(self.settle_second), self.source,
                       Target(self.session.connection.container_id), properties=self._properties,
                       desired_capabilities=self._capabilities)
 
-    def accepted(self, attach: Attach) -> None:
+    def on_attached(self, attach: Attach) -> None:
         self._delivery_count = attach.initial_delivery_count or 0
         self._credit = 0
         self.unsettled = 0
@@ -121,13 +121,13 @@ class ReceiverCore(Link):
         return self.channel.cancel(self)
 
     def abandon(self) -> None:
-        """`SessionCore.give_up`."""
-        self.channel.give_up(self)
+        """`SessionCore.cancel_nowait`."""
+        self.channel.cancel_nowait(self)
 
     # What comes
 
     def transfer(self, frame: Performative) -> None:
-        coming = self._coming
+        coming = self._partial
         if coming is None:
             coming = frame
             if not frame.resume:
@@ -136,20 +136,20 @@ class ReceiverCore(Link):
         elif frame.settled:
             coming.settled = True
         if frame.aborted:
-            self._coming = None
-            self._pieces = []
+            self._partial = None
+            self._partial_payloads = []
             return
         if frame.more:
-            self._coming = coming
-            self._pieces.append(frame.payload)
+            self._partial = coming
+            self._partial_payloads.append(frame.payload)
             return
-        if self._pieces:
-            self._pieces.append(frame.payload)
-            payload = b"".join(self._pieces)
-            self._pieces = []
+        if self._partial_payloads:
+            self._partial_payloads.append(frame.payload)
+            payload = b"".join(self._partial_payloads)
+            self._partial_payloads = []
         else:
             payload = frame.payload
-        self._coming = None
+        self._partial = None
         session = self.session
         settled = bool(coming.settled) or self.settled
         delivery = self._delivery_class(session, self, coming.delivery_id or 0, coming.delivery_tag or b"", payload,
@@ -166,25 +166,25 @@ class ReceiverCore(Link):
             return
         self.messages.append(delivery)
         if self._counted:
-            self.session.connection.buffered(delivery.octets)
+            self.session.connection.buffered(delivery.payload_size)
         elif not self._credit:
             self._top_up()
         if self._waiters.waiting:
             self._waiters.wake()
 
-    def flowed(self, flow: Flow) -> None:
+    def flow_received(self, flow: Flow) -> None:
         self.available = flow.available
-        if flow.delivery_count is not None and self._coming is None:
+        if flow.delivery_count is not None and self._partial is None:
             passed = (flow.delivery_count - self._delivery_count) & _MASK
             if 0 < passed <= self._credit:
                 # It was drained.
                 self._credit -= passed
                 self._delivery_count = flow.delivery_count
-                self.drained()
+                self.on_drained()
         if flow.echo and self.attached:
             self._send_credit()
 
-    def drained(self) -> None:
+    def on_drained(self) -> None:
         """There was nothing for the credit that was given to be used up."""
 
     # Credit
@@ -198,8 +198,8 @@ class ReceiverCore(Link):
         """Give credit again, once half of it is free: each flow is paid for by many messages."""
         if not self.attached or self.cancelling or self.stopped:
             return
-        held = len(self.messages) if self._counted else self.unsettled
-        missing = self._limit - held - self._credit
+        outstanding = len(self.messages) if self._counted else self.unsettled
+        missing = self._limit - outstanding - self._credit
         if missing > 0 and (missing >= self._limit >> 1 or self._credit <= 0):
             self._credit += missing
             self._send_credit()
@@ -224,21 +224,21 @@ class ReceiverCore(Link):
         """The next message; IndexError when there is none."""
         delivery = self.messages.popleft()
         if self._counted:
-            self.session.connection.taken(delivery.octets)
+            self.session.connection.taken(delivery.payload_size)
             self._top_up()
         return delivery
 
-    def more(self) -> Waiter:
+    def message_waiter(self) -> Waiter:
         """Until a message has come or there will be no more."""
         return self._waiters.new()
 
-    def forget(self) -> list[Delivery]:
+    def drop_messages(self) -> list[Delivery]:
         """Let go of the messages that nobody has taken."""
         forgotten = list(self.messages)
         self.messages.clear()
         if self._counted:
             for delivery in forgotten:
-                self.session.connection.taken(delivery.octets)
+                self.session.connection.taken(delivery.payload_size)
         return forgotten
 
     # The end
@@ -250,30 +250,30 @@ class ReceiverCore(Link):
         if self.attached and self._credit > 0:
             self._credit = 0
             self._send_credit()
-        for delivery in self.forget():
+        for delivery in self.drop_messages():
             if not delivery.settled:
                 delivery.release()
         self.leave_if_done()
 
     def leave_if_done(self) -> None:
-        if self.cancelling and not self.closing and (self.unsettled <= 0 or self.kept):
+        if self.cancelling and not self.closing and (self.unsettled <= 0 or self.durable):
             self.session.flush_settled()
-            self.detach(not self.kept)
+            self.detach(not self.durable)
 
     def lost(self) -> None:
-        self._coming = None
-        self._pieces = []
+        self._partial = None
+        self._partial_payloads = []
         self._credit = 0
         self.unsettled = 0
         if not self.settled:
-            self.forget()
+            self.drop_messages()
         if self.cancelling:
             self.closing = True
         super().lost()
 
-    def finished(self, error: Error | None) -> None:
+    def on_finished(self, error: Error | None) -> None:
         if error is not None and not self.settled:
-            self.forget()
+            self.drop_messages()
         if error is not None and error.condition == constants.RESOURCE_DELETED:
             cancelled = ConsumerCancelled(f"the server cancelled the consumer '{self.tag}': {error}", consumer_tag=self.tag,
                                           reply_text=error.reply_text)
@@ -303,54 +303,54 @@ class Getter(ReceiverCore):
 
     def __init__(self, session: SessionCore, queue: str, source: Source, settled: bool, name: str) -> None:
         super().__init__(session, queue, source, 1, settled=settled, name=name)
-        self._asking: deque[Any] = deque()
+        self._pending_gets: deque[Any] = deque()
         self.stopped = True
         # RabbitMQ 3 fails at a drain: there the answer to an echo says whether there is a message.
         self._no_drain = session.connection.addresses.form == "v1"
 
     def get(self) -> Waiter:
-        waiter: Waiter = self.session.connection.host.new_waiter()
-        self._asking.append(waiter)
-        self.session.connection.listen()
-        if self.gone:
-            waiter.set_exception(anew(self.error or ChannelClosed("the channel was closed by the application")))
-        elif len(self._asking) == 1 and self.attached:
+        waiter: Waiter = self.session.connection.frontend.new_waiter()
+        self._pending_gets.append(waiter)
+        self.session.connection.ensure_reading()
+        if self.finished:
+            waiter.set_exception(copy_error(self.error or ChannelClosed("the channel was closed by the application")))
+        elif len(self._pending_gets) == 1 and self.attached:
             self._ask()
         return waiter
 
     @property
     def idle(self) -> bool:
-        return not self._asking and self.unsettled <= 0
+        return not self._pending_gets and self.unsettled <= 0
 
     @property
     def expecting(self) -> bool:
-        return bool(self._asking)
+        return bool(self._pending_gets)
 
     def _ask(self) -> None:
         self._credit = 1
         self._send_credit(drain=not self._no_drain, echo=self._no_drain)
 
-    def flowed(self, flow: Flow) -> None:
-        super().flowed(flow)
-        if self._no_drain and flow.available == 0 and self._credit > 0 and self._coming is None:
+    def flow_received(self, flow: Flow) -> None:
+        super().flow_received(flow)
+        if self._no_drain and flow.available == 0 and self._credit > 0 and self._partial is None:
             self._credit = 0
             self._send_credit()
-            self.drained()
+            self.on_drained()
 
-    def accepted(self, attach: Attach) -> None:
-        super().accepted(attach)
-        if self._asking:
+    def on_attached(self, attach: Attach) -> None:
+        super().on_attached(attach)
+        if self._pending_gets:
             self._ask()
 
     def delivered(self, delivery: Delivery) -> None:
         self._answer(delivery)
 
-    def drained(self) -> None:
+    def on_drained(self) -> None:
         self._answer(None)
 
     def _answer(self, delivery: Delivery | None) -> None:
-        if self._asking:
-            waiter = self._asking.popleft()
+        if self._pending_gets:
+            waiter = self._pending_gets.popleft()
             if not waiter.done():
                 if delivery is not None:
                     delivery.message_count = self.available
@@ -359,11 +359,11 @@ class Getter(ReceiverCore):
         if delivery is not None and not delivery.settled:
             # Who has asked for it does not want it any more.
             delivery.release()
-        if self._asking:
+        if self._pending_gets:
             self._ask()
 
     def _fail(self, error: Error) -> None:
-        asking, self._asking = self._asking, deque()
+        asking, self._pending_gets = self._pending_gets, deque()
         for waiter in asking:
             if not waiter.done():
                 waiter.set_exception(error)
@@ -373,6 +373,6 @@ class Getter(ReceiverCore):
         super().lost()
         self.finish(None)
 
-    def finished(self, error: Error | None) -> None:
+    def on_finished(self, error: Error | None) -> None:
         self.session.forget_getter(self)
         self._fail(error or ChannelClosed("the channel was closed by the application"))

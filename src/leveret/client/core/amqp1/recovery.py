@@ -13,9 +13,9 @@ from leveret.client.core.amqp1.operations import (
     queue_body,
     queue_path,
 )
-from leveret.client.core.host import Procedure
-from leveret.client.core.recovery import LOCKED_ATTEMPTS
-from leveret.client.errors import ChannelClosed, ConnectionClosed, Error, anew
+from leveret.client.core.frontend import Procedure
+from leveret.client.core.recovery import MAX_LOCKED_ATTEMPTS
+from leveret.client.errors import ChannelClosed, ConnectionClosed, Error, copy_error
 from leveret.client.events import Recovered, RecoveryFailed
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ def recover(connection: Amqp1Connection) -> Procedure:
         consumers += started
         resumed += again
     connection.ready()
-    republished = resumed + sum(session.publish_again() for session in sessions if session.opened)
-    connection.host.emit(Recovered(len(sessions), consumers, republished))
+    republished = resumed + sum(session.republish() for session in sessions if session.opened)
+    connection.frontend.emit(Recovered(len(sessions), consumers, republished))
 
 
 def _open(session: SessionCore) -> Procedure:
@@ -53,7 +53,7 @@ def _open(session: SessionCore) -> Procedure:
         if session.error is None:
             session.ended(error)
         session.connection.forget_session(session)
-        session.connection.host.emit(RecoveryFailed(f"channel {session.number}", error))
+        session.connection.frontend.emit(RecoveryFailed(f"channel {session.number}", error))
 
 
 def _attach(session: SessionCore) -> Generator[Any, Any, tuple[int, int]]:
@@ -65,12 +65,12 @@ def _attach(session: SessionCore) -> Generator[Any, Any, tuple[int, int]]:
         what = f"consumer '{consumer.tag}' of queue '{consumer.queue}'"
         if (yield from _awaited(session, what, session.consume(consumer))):
             started += 1
-    for sender in list(session.kept_senders):
+    for sender in list(session.app_senders):
         if not session.opened:
             break
         resumed += len(sender.resumed)
         sender.attach()
-        yield from _awaited(session, f"sender to {sender.what}", sender.until_attached())
+        yield from _awaited(session, f"sender to {sender.description}", sender.attach_waiter())
     return started, resumed
 
 
@@ -80,7 +80,7 @@ def _awaited(session: SessionCore, what: str, waiter: Any) -> Generator[Any, Any
     except ConnectionClosed:
         raise
     except Error as error:
-        session.connection.host.emit(RecoveryFailed(what, error))
+        session.connection.frontend.emit(RecoveryFailed(what, error))
         return False
     return True
 
@@ -102,11 +102,11 @@ def _declare(connection: Amqp1Connection, what: str, method: str, path: str, bod
     except ConnectionClosed:
         raise
     except Error as error:
-        if body.get("exclusive") and connection.locked < LOCKED_ATTEMPTS:
+        if body.get("exclusive") and connection.locked_attempts < MAX_LOCKED_ATTEMPTS:
             # The one that was lost may have it still.
-            connection.locked += 1
+            connection.locked_attempts += 1
             raise
         if isinstance(error, ChannelClosed) or error.reply_code:
-            connection.host.emit(RecoveryFailed(what, error))
+            connection.frontend.emit(RecoveryFailed(what, error))
             return
-        connection.host.emit(RecoveryFailed(what, anew(error)))
+        connection.frontend.emit(RecoveryFailed(what, copy_error(error)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.client.core.amqp1.receiver import ReceiverCore
-from leveret.client.core.host import Waiter
+from leveret.client.core.frontend import Waiter
 from leveret.client.errors import ChannelClosed, Error, InvalidMessage
 from leveret.wire.amqp1.messaging import Source
 
@@ -40,12 +40,12 @@ class Replies(ReceiverCore):
 
     def await_answer(self, correlation_id: str) -> Waiter:
         """What waits for the answer with that correlation id."""
-        waiter: Waiter = self.session.connection.host.new_waiter()
+        waiter: Waiter = self.session.connection.frontend.new_waiter()
         self._requests[correlation_id] = waiter
-        self.session.connection.listen()
+        self.session.connection.ensure_reading()
         return waiter
 
-    def give_up(self, correlation_id: str) -> None:
+    def forget_request(self, correlation_id: str) -> None:
         self._requests.pop(correlation_id, None)
 
     def delivered(self, delivery: Delivery) -> None:
@@ -69,6 +69,6 @@ class Replies(ReceiverCore):
         super().lost()
         self.finish(None)
 
-    def finished(self, error: Error | None) -> None:
-        super().finished(error)
+    def on_finished(self, error: Error | None) -> None:
+        super().on_finished(error)
         self.fail(error or ChannelClosed("the channel was closed by the application"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from leveret.client.core.host import Waiter
+from leveret.client.core.frontend import Waiter
 
 # What an answer becomes: its status, its body, and whether the caller has given up.
 OnAnswer = Callable[[int, Any, bool], Any]

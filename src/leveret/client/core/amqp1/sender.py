@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.client.core.amqp1.link import Link
 from leveret.client.core.amqp1.outgoing import Transfer
-from leveret.client.core.amqp1.resuming import resume
-from leveret.client.errors import Error, LinkClosed, NotFound, Returned, anew
+from leveret.client.core.amqp1.resumption import resume
+from leveret.client.errors import Error, LinkClosed, NotFound, Returned, copy_error
 from leveret.wire.amqp1 import constants
 from leveret.wire.amqp1.messaging import Source
 from leveret.wire.amqp1.transactions import TransactionalState
@@ -30,10 +30,10 @@ class SenderCore(Link):
     """
     address    as it was asked for, None for the anonymous terminus
     queue      what waits for credit or for the session's window
-    second     the server settles after we have (receiver settle mode second)
+    settle_second     the server settles after we have (receiver settle mode second)
     settled    all is sent settled
     durable    its unsettled deliveries are resumed after the connection was lost
-    kept       it was opened by the application, and is opened again after the connection was lost
+    app_owned       it was opened by the application, and is opened again after the connection was lost
     resumed    what is to be sent again of the last connection before anything else
     """
 
@@ -42,15 +42,15 @@ class SenderCore(Link):
 
     session: SessionCore
 
-    def __init__(self, session: SessionCore, name: str, target: Any, *, settled: bool = False, second: bool = False,
-                 durable: bool = False, kept: bool = False, properties: dict[Any, Any] | None = None,
+    def __init__(self, session: SessionCore, name: str, target: Any, *, settled: bool = False, settle_second: bool = False,
+                 durable: bool = False, app_owned: bool = False, properties: dict[Any, Any] | None = None,
                  capabilities: tuple[str, ...] = ()) -> None:
         super().__init__(session, name)
         self.target = target
         self.settled = settled
-        self.second = second
+        self.settle_second = settle_second
         self.durable = durable
-        self.kept = kept
+        self.app_owned = app_owned
         self.queue: deque[Transfer] = deque()
         self.resumed: deque[Transfer] = deque()
         self.credit = 0
@@ -71,15 +71,15 @@ class SenderCore(Link):
         return found
 
     @property
-    def wanted(self) -> str:
+    def requested_address(self) -> str:
         """The address that was asked for, "" for the anonymous terminus and a dynamic one."""
         return getattr(self.target, "address", None) or ""
 
     @property
-    def what(self) -> str:
+    def description(self) -> str:
         if self.control:
             return "the coordinator of transactions"
-        return f"the target {self.wanted!r}" if self.wanted else "the anonymous or dynamic target"
+        return f"the target {self.requested_address!r}" if self.requested_address else "the anonymous or dynamic target"
 
     def performative(self) -> Attach:
         unsettled: dict[Any, Any] | None = None
@@ -89,8 +89,8 @@ class SenderCore(Link):
         if self.durable:
             # What has its outcome already is resumed settled.
             mode = constants.SENDER_SETTLE_MODE_MIXED
-        return Attach(self.name, 0, constants.ROLE_SENDER, mode, int(self.second), self._source(), self.target, unsettled,
-                      initial_delivery_count=self._delivery_count, properties=self._properties,
+        return Attach(self.name, 0, constants.ROLE_SENDER, mode, int(self.settle_second), self._source(), self.target,
+                      unsettled, initial_delivery_count=self._delivery_count, properties=self._properties,
                       desired_capabilities=self._capabilities)
 
     def _source(self) -> Source:
@@ -100,7 +100,7 @@ class SenderCore(Link):
             source.expiry_policy = constants.TERMINUS_EXPIRY_POLICY_NEVER
         return source
 
-    def accepted(self, attach: Attach) -> None:
+    def on_attached(self, attach: Attach) -> None:
         if self.resumed:
             resume(self, attach.unsettled)
 
@@ -185,7 +185,7 @@ class SenderCore(Link):
             if session.remote_window <= 0:
                 return False
 
-    def flowed(self, flow: Flow) -> None:
+    def flow_received(self, flow: Flow) -> None:
         if flow.link_credit is None:
             return
         theirs = self._delivery_count if flow.delivery_count is None else flow.delivery_count
@@ -203,7 +203,7 @@ class SenderCore(Link):
 
     # The end
 
-    def finished(self, error: Error | None) -> None:
+    def on_finished(self, error: Error | None) -> None:
         """What it holds has failed: nobody will hear of it."""
         session = self.session
         session.forget_sender(self)
@@ -217,14 +217,14 @@ class SenderCore(Link):
 
     def _failure(self, transfer: Transfer, error: Error | None) -> Error:
         if error is None:
-            return LinkClosed(f"{self.what} was closed by the application")
-        if isinstance(error, NotFound) and not transfer.exchange and not self.kept:
+            return LinkClosed(f"{self.description} was closed by the application")
+        if isinstance(error, NotFound) and not transfer.exchange and not self.app_owned:
             # The queue that it names is not there.
             returned = Returned(f"the message has no queue: {error}", messages=[transfer.describe()],
                                 reply_text=error.reply_text)
             returned.condition, returned.info = error.condition, error.info
             return returned
-        return anew(error)
+        return copy_error(error)
 
     def lost(self) -> None:
         self.credit = 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from leveret.client.core.amqp1.conditions import publish_error, session_error
 from leveret.client.core.amqp1.link import NO_HANDLE, Link
 from leveret.client.core.amqp1.outgoing import Transfer
-from leveret.client.core.host import Waiter
+from leveret.client.core.frontend import Waiter
 from leveret.client.core.waiters import Waiters
 from leveret.client.errors import Error, InvalidMessage
 from leveret.wire.amqp1 import constants, descriptors
@@ -52,8 +52,8 @@ class Session:
         self._next_incoming_id: int | None = None
         self._links: dict[int, Link] = {}
         self._remote_links: dict[int, Link] = {}
-        self._begun = Waiters(connection.host)
-        self._ended = Waiters(connection.host)
+        self._begun = Waiters(connection.frontend)
+        self._ended = Waiters(connection.frontend)
         # Outcomes that are to be sent: of a range of deliveries, by the descriptor of the state.
         self._first = 0
         self._last = -1
@@ -67,7 +67,7 @@ class Session:
         transfer.outcome(state, publish_error(state, transfer.describe()) if state is not None
                          and state.kind != descriptors.ACCEPTED else None)
 
-    def gone(self, error: Error) -> None:
+    def ended_by_peer(self, error: Error) -> None:
         """The server has ended it."""
 
     # Beginning and ending
@@ -76,7 +76,7 @@ class Session:
         """Send the begin; the result is for the server's."""
         self.begin_unawaited()
         waiter: Waiter = self._begun.new()
-        self.connection.listen()
+        self.connection.ensure_reading()
         return waiter
 
     def begin_unawaited(self) -> None:
@@ -105,10 +105,10 @@ class Session:
         self.opened = False
         self.send(End(channel=self.number))
         waiter: Waiter = self._ended.new()
-        self.connection.listen()
+        self.connection.ensure_reading()
         return waiter
 
-    def _end_came(self, frame: End) -> None:
+    def _end_received(self, frame: End) -> None:
         self.connection.forget_session(self)
         if self.ending:
             self._ended.wake()
@@ -116,7 +116,7 @@ class Session:
         self.send(End(channel=self.number))
         self.ending = True
         self.opened = False
-        self.gone(session_error(frame.error))
+        self.ended_by_peer(session_error(frame.error))
 
     def finish(self, error: Error | None) -> None:
         """Every link of it is gone, and whoever waits for it learns of it."""
@@ -171,25 +171,25 @@ class Session:
         elif isinstance(frame, Disposition):
             self._disposition(frame)
         elif isinstance(frame, Flow):
-            self._flow_came(frame)
+            self._flow_received(frame)
         elif isinstance(frame, Attach):
             self._attach(frame)
         elif isinstance(frame, Detach):
             detached = self._remote_links.get(frame.handle)
             if detached is not None:
-                detached.detached(frame)
+                detached.detach_received(frame)
         elif isinstance(frame, End):
-            self._end_came(frame)
+            self._end_received(frame)
 
     def _attach(self, frame: Attach) -> None:
         is_receiver = frame.role == constants.ROLE_SENDER
         for link in self._links.values():
             if link.name == frame.name and link.is_receiver == is_receiver:
                 self._remote_links[frame.handle] = link
-                link.came(frame)
+                link.attach_received(frame)
                 return
 
-    def _flow_came(self, frame: Flow) -> None:
+    def _flow_received(self, frame: Flow) -> None:
         seen = 0 if frame.next_incoming_id is None else frame.next_incoming_id
         window = (seen + frame.incoming_window - self._next_outgoing_id) & _MASK
         self.remote_window = window if window < 1 << 31 else 0
@@ -200,7 +200,7 @@ class Session:
             return
         link = self._remote_links.get(frame.handle)
         if link is not None:
-            link.flowed(frame)
+            link.flow_received(frame)
         self.pump()
 
     def pump(self) -> None:
@@ -259,7 +259,7 @@ class Session:
             self.connection.engine.send(frame)
         except EncodeError as error:
             raise InvalidMessage(str(error)) from error
-        self.connection.host.flush_soon()
+        self.connection.frontend.flush_soon()
 
     def transferred(self) -> None:
         """A frame with a transfer is about to go."""
@@ -287,7 +287,7 @@ class Session:
             self._first = self._last = delivery_id
             self._kind = kind
             self.connection.unflushed.append(self)
-        self.connection.host.flush_soon()
+        self.connection.frontend.flush_soon()
 
     def flush_settled(self) -> None:
         """Send the outcomes that were gathered."""

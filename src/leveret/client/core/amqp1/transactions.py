@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from leveret.client.core.amqp1.conditions import text_of
 from leveret.client.core.amqp1.outgoing import Transfer
 from leveret.client.core.amqp1.sender import SenderCore
-from leveret.client.core.host import Procedure
+from leveret.client.core.frontend import Procedure
 from leveret.client.core.waiters import Waiters
-from leveret.client.errors import ConnectionClosed, Error, TransactionLost, anew
+from leveret.client.errors import ConnectionClosed, Error, TransactionLost, copy_error
 from leveret.wire.amqp1.composite import Composite
 from leveret.wire.amqp1.message import encode_body_value
 from leveret.wire.amqp1.messaging import Rejected
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
     from leveret.client.core.amqp1.channel import SessionCore
     from leveret.client.delivery import Delivery
 
-Told = Callable[[Composite | None, Error | None], None]
+OnOutcome = Callable[[Composite | None, Error | None], None]
 _LOST = "the connection was lost within the transaction: nothing of it has happened"
 
 
 class Control(Transfer):
-    """A declare or a discharge; `told` gets its outcome."""
+    """A declare or a discharge; `on_outcome` gets its outcome."""
 
-    __slots__ = ("_told",)
+    __slots__ = ("_on_outcome",)
 
-    def __init__(self, body: Composite, told: Told) -> None:
-        octets = encode_body_value(body)
-        super().__init__("", "", "", 0, [octets], len(octets), b"")
-        self._told = told
+    def __init__(self, body: Composite, on_outcome: OnOutcome) -> None:
+        encoded = encode_body_value(body)
+        super().__init__("", "", "", 0, [encoded], len(encoded), b"")
+        self._on_outcome = on_outcome
 
     def outcome(self, state: Composite | None, error: Error | None) -> None:
-        self._told(state, error)
+        self._on_outcome(state, error)
 
     def settle(self, error: Error | None) -> None:
-        self._told(None, error)
+        self._on_outcome(None, error)
 
 
 class CoordinatorLink(SenderCore):
@@ -52,22 +52,22 @@ class CoordinatorLink(SenderCore):
 
     def publish(self, transfer: Transfer) -> None:
         super().publish(transfer)
-        self.session.connection.listen()
-        self.session.connection.host.flush_soon()
+        self.session.connection.ensure_reading()
+        self.session.connection.frontend.flush_soon()
 
-    def declare(self, told: Callable[[bytes | None, Error | None], None]) -> None:
-        """`told` gets the transaction's id, or why there is none."""
+    def declare(self, on_outcome: Callable[[bytes | None, Error | None], None]) -> None:
+        """`on_outcome` gets the transaction's id, or why there is none."""
 
         def answered(state: Composite | None, error: Error | None) -> None:
             if isinstance(state, Declared):
-                told(state.txn_id, None)
+                on_outcome(state.txn_id, None)
             else:
-                told(None, error or TransactionLost(f"the server has not declared a transaction: {_reason(state)}"))
+                on_outcome(None, error or TransactionLost(f"the server has not declared a transaction: {_reason(state)}"))
 
         self.publish(Control(Declare(), answered))
 
-    def discharge(self, txn_id: bytes, fail: bool, told: Callable[[Error | None], None]) -> None:
-        """Commit it, or with `fail` roll it back; `told` gets None, or why that was not done."""
+    def discharge(self, txn_id: bytes, fail: bool, on_outcome: Callable[[Error | None], None]) -> None:
+        """Commit it, or with `fail` roll it back; `on_outcome` gets None, or why that was not done."""
 
         def answered(state: Composite | None, error: Error | None) -> None:
             if isinstance(state, Rejected):
@@ -75,7 +75,7 @@ class CoordinatorLink(SenderCore):
                 if state.error is not None:
                     error.condition, error.reply_text = state.error.condition, state.error.description or ""
                     error.info = state.error.info
-            told(error)
+            on_outcome(error)
 
         self.publish(Control(Discharge(txn_id, fail), answered))
 
@@ -87,7 +87,7 @@ class CoordinatorLink(SenderCore):
         self.queue.clear()
         super().lost()
         for control in waiting:
-            control.outcome(None, anew(error))
+            control.outcome(None, copy_error(error))
         self.finish(error)
 
 
@@ -108,24 +108,24 @@ class TransactionCore:
         self.error: Error | None = None
         self._coordinator = CoordinatorLink(session, session.connection.new_name())
         self._posted = 0
-        self._idle = Waiters(session.connection.host)
+        self._idle = Waiters(session.connection.frontend)
         self._retired: list[Delivery] = []
 
     @property
     def lost(self) -> bool:
         """It went with its connection."""
-        return self.txn_id is not None and self._coordinator.gone
+        return self.txn_id is not None and self._coordinator.finished
 
     def begin(self) -> Procedure:
         """Procedure: attach to the coordinator and declare."""
         yield from self.session.open()
         self._coordinator.attach()
-        yield self._coordinator.until_attached()
-        waiter: Any = self.session.connection.host.new_waiter()
+        yield self._coordinator.attach_waiter()
+        waiter: Any = self.session.connection.frontend.new_waiter()
 
         def declared(txn_id: bytes | None, error: Error | None) -> None:
             self.txn_id = txn_id
-            _tell(waiter, error)
+            _resolve(waiter, error)
 
         self._coordinator.declare(declared)
         yield waiter
@@ -133,10 +133,10 @@ class TransactionCore:
     def check(self) -> None:
         """Raises what is wrong with it, where nothing can take part in it any more."""
         if self.txn_id is None:
-            raise anew(self.error) if self.error is not None else RuntimeError("the transaction is over")
-        if self._coordinator.gone:
+            raise copy_error(self.error) if self.error is not None else RuntimeError("the transaction is over")
+        if self._coordinator.finished:
             error = self._coordinator.error
-            raise TransactionLost(_LOST) if error is None or isinstance(error, ConnectionClosed) else anew(error)
+            raise TransactionLost(_LOST) if error is None or isinstance(error, ConnectionClosed) else copy_error(error)
 
     def posted(self) -> None:
         """Something is sent in it."""
@@ -163,14 +163,14 @@ class TransactionCore:
             if not fail:
                 raise
             return
-        waiter: Any = self.session.connection.host.new_waiter()
+        waiter: Any = self.session.connection.frontend.new_waiter()
         txn_id, self.txn_id = self.txn_id, None
         assert txn_id is not None
 
         def discharged(error: Error | None) -> None:
             self.error = error
             finish_retired(self._retired, error is None and not fail)
-            _tell(waiter, None if fail else error)
+            _resolve(waiter, None if fail else error)
 
         self._coordinator.discharge(txn_id, fail, discharged)
         yield waiter
@@ -192,7 +192,7 @@ def finish_retired(retired: list[Delivery], committed: bool) -> None:
     retired.clear()
 
 
-def _tell(waiter: Any, error: Error | None) -> None:
+def _resolve(waiter: Any, error: Error | None) -> None:
     if not waiter.done():
         if error is None:
             waiter.set_result(None)
@@ -209,7 +209,7 @@ class ChannelTransactions:
 
     def __init__(self, session: SessionCore) -> None:
         self.session = session
-        self.held: list[Callable[[], None]] | None = None
+        self.deferred: list[Callable[[], None]] | None = None
         self.error: Error | None = None
         self.used = False
         self.lost = False
@@ -220,16 +220,16 @@ class ChannelTransactions:
 
     def begin(self) -> Procedure:
         session = self.session
-        self.held = None
+        self.deferred = None
         self.error = None
         coordinator = self._coordinator = CoordinatorLink(session, session.connection.new_name())
         coordinator.attach()
-        yield coordinator.until_attached()
-        waiter: Any = session.connection.host.new_waiter()
+        yield coordinator.attach_waiter()
+        waiter: Any = session.connection.frontend.new_waiter()
 
         def declared(txn_id: bytes | None, error: Error | None) -> None:
             session.transaction_id = txn_id
-            _tell(waiter, error)
+            _resolve(waiter, error)
 
         coordinator.declare(declared)
         yield waiter
@@ -244,10 +244,10 @@ class ChannelTransactions:
 
     def discharge(self, fail: bool) -> Any:
         """Begin to commit or roll back; the result is a waiter."""
-        waiter: Any = self.session.connection.host.new_waiter()
-        if self.held is not None:
+        waiter: Any = self.session.connection.frontend.new_waiter()
+        if self.deferred is not None:
             # The one before is not over yet.
-            self.held.append(partial(self._discharge, fail, waiter))
+            self.deferred.append(partial(self._discharge, fail, waiter))
         else:
             self._discharge(fail, waiter)
         return waiter
@@ -256,10 +256,10 @@ class ChannelTransactions:
         self.used = False
         self._fail = fail
         self._waiter = waiter
-        self.held = []
-        self.go_on()
+        self.deferred = []
+        self.try_discharge()
 
-    def go_on(self) -> None:
+    def try_discharge(self) -> None:
         """Discharge it, once everything of it was sent and answered."""
         session = self.session
         coordinator = self._coordinator
@@ -271,35 +271,35 @@ class ChannelTransactions:
 
         def discharged(error: Error | None) -> None:
             finish_retired(self._retired, error is None and not fail)
-            _tell(waiter, None if self._fail else failed or error)
+            _resolve(waiter, None if self._fail else failed or error)
 
         txn_id = session.transaction_id
         if txn_id is None:
-            _tell(waiter, TransactionLost(_LOST))
+            _resolve(waiter, TransactionLost(_LOST))
             return
         coordinator.discharge(txn_id, fail, discharged)
         coordinator.declare(self._declared)
 
     def _declared(self, txn_id: bytes | None, error: Error | None) -> None:
         self.session.transaction_id = txn_id
-        held, self.held = self.held or [], None
+        deferred, self.deferred = self.deferred or [], None
         if error is not None and not isinstance(error, TransactionLost):
             self.session.ended(error)
             return
-        for number, act in enumerate(held, 1):
+        for number, act in enumerate(deferred, 1):
             act()
-            if self.held is not None:
+            if self.deferred is not None:
                 # That was another commit.
-                self.held.extend(held[number:])
+                self.deferred.extend(deferred[number:])
                 return
 
     def connection_lost(self) -> None:
         """What waits for a discharge learns of it, and what took part is gone."""
         waiter, self._waiter = self._waiter, None
         if waiter is not None:
-            _tell(waiter, TransactionLost(_LOST))
+            _resolve(waiter, TransactionLost(_LOST))
         self._retired.clear()
-        self.held = None
+        self.deferred = None
         self.session.transaction_id = None
         self.lost = self.lost or self.used
         self.used = False

@@ -16,24 +16,24 @@ DEFAULT: Final = Default()
 Limit = float | Default | None
 
 
-def while_blocked(blocked_timeout: float | None, limit: Limit) -> float | None:
+def blocked_limit(blocked_timeout: float | None, limit: Limit) -> float | None:
     """How long a publish waits for a server that takes no messages: as the option says, or less where the call says so."""
     if limit is None or isinstance(limit, Default):
         return blocked_timeout
     return limit if blocked_timeout is None else min(limit, blocked_timeout)
 
 
-class Patience:
+class Deadlines:
     """How long a publish waits until it can be sent: for a connection, and for a server that takes no messages. Each of
     the two has a time of its own, which goes on while the connection comes and goes again."""
 
     __slots__ = ("_ends", "_limits")
 
     def __init__(self, timeout: float | None, blocked_timeout: float | None, limit: Limit) -> None:
-        self._limits = (timeout if isinstance(limit, Default) else limit, while_blocked(blocked_timeout, limit))
+        self._limits = (timeout if isinstance(limit, Default) else limit, blocked_limit(blocked_timeout, limit))
         self._ends: list[float | None] = [None, None]
 
-    def begin(self, opened: bool, now: float) -> tuple[float | None, float]:
+    def remaining(self, opened: bool, now: float) -> tuple[float | None, float]:
         """Seconds, of which so many are left; None and 0 without a limit. `opened`: there is a connection."""
         seconds = self._limits[opened]
         if seconds is None:

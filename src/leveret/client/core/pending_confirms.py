@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leveret.client.core.host import Waiter
+from leveret.client.core.frontend import Waiter
 from leveret.client.errors import Error, Nacked, Returned
 from leveret.client.properties import Properties, decode_properties
 
@@ -22,7 +22,7 @@ class Outgoing:
     returned     what it came back for, before its confirm
     """
 
-    __slots__ = ("address", "body", "flags", "header", "once", "publisher", "returned", "waiter")
+    __slots__ = ("address", "at_most_once", "body", "flags", "header", "publisher", "returned", "waiter")
 
     def __init__(self, address: bytes, flags: int, header: bytes, body: bytes) -> None:
         self.address = address
@@ -31,7 +31,7 @@ class Outgoing:
         self.body = body
         self.waiter: Waiter | None = None
         self.publisher: PublisherCore | None = None
-        self.once = False
+        self.at_most_once = False
         self.returned: Returned | None = None
 
     def settle(self, error: Error | None) -> None:
@@ -55,7 +55,7 @@ class Outgoing:
         return exchange, routing_key, decode_properties(self.header), self.body
 
 
-class Unconfirmed:
+class PendingConfirms:
     """Those of one channel. Delivery tags count from 1 and grow by one with each publish (0-9-1 `confirm.select`,
     RabbitMQ)."""
 
@@ -120,9 +120,9 @@ class Unconfirmed:
                         return True
         return False
 
-    def fail_once(self, error: Error) -> None:
+    def fail_at_most_once(self, error: Error) -> None:
         """Settle those that are not to be published again, as the connection is lost."""
-        for tag in [tag for tag, outgoing in self._by_tag.items() if outgoing.once]:
+        for tag in [tag for tag, outgoing in self._by_tag.items() if outgoing.at_most_once]:
             self._by_tag.pop(tag).settle(error)
 
     def take(self) -> list[Outgoing]:

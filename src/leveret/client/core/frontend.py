@@ -29,7 +29,7 @@ class Waiter(Protocol):
 Procedure = Generator[Any, Any, None]
 
 
-class Host(ABC):
+class FrontEnd(ABC):
     """The face. All calls come from within a call that it has made into the engine.
 
     message_class, delivery_class   what messages of AMQP 0-9-1 and of 1.0 are made of
@@ -61,7 +61,7 @@ class Host(ABC):
         """Read again."""
 
     @abstractmethod
-    def hang_up(self) -> None:
+    def close_socket(self) -> None:
         """Close the socket once everything is written. The engine is done with it."""
 
     @abstractmethod

@@ -10,14 +10,14 @@ import pytest
 
 import leveret
 from leveret import aio, blocking
-from leveret.client.limit import DEFAULT, while_blocked
+from leveret.client.timeouts import DEFAULT, blocked_limit
 
 # What a face has by its nature.
 DIFFERENT = {
-    "Connection": {"open", "run", "wait", "until_open", "new_waiter", "flush_soon", "emit", "pause_reading",
-                   "resume_reading", "hang_up", "reconnect", "received", "socket_lost", "stream", "core", "driver",
+    "Connection": {"open", "run", "wait", "wait_open", "new_waiter", "flush_soon", "emit", "pause_reading",
+                   "resume_reading", "close_socket", "reconnect", "received", "socket_lost", "stream", "core", "driver",
                    "message_class", "delivery_class", "file_class"},
-    "Channel": {"send", "until_flowing", "lock", "call"},
+    "Channel": {"send", "wait_flowing", "lock", "call"},
     "Consumer": set(),
     "FileConsumer": set(),
     "Publisher": set(),
@@ -55,12 +55,12 @@ def test_both_connect_with_the_same_options() -> None:
 
 
 def test_how_long_a_publish_waits_while_it_is_blocked() -> None:
-    assert while_blocked(None, DEFAULT) is None
-    assert while_blocked(7, DEFAULT) == 7
-    assert while_blocked(7, None) == 7
-    assert while_blocked(None, 5) == 5
-    assert while_blocked(7, 5) == 5
-    assert while_blocked(3, 5) == 3
+    assert blocked_limit(None, DEFAULT) is None
+    assert blocked_limit(7, DEFAULT) == 7
+    assert blocked_limit(7, None) == 7
+    assert blocked_limit(None, 5) == 5
+    assert blocked_limit(7, 5) == 5
+    assert blocked_limit(3, 5) == 3
 
 
 def test_docstrings_speak_of_their_own_face() -> None:

@@ -11,7 +11,7 @@ from leveret.client.core.channel import ChannelCore
 from leveret.client.core.connection import ConnectionCore
 from leveret.client.core.consumer import ConsumerCore
 from leveret.client.core.encoding import Encoder
-from leveret.client.core.host import Host
+from leveret.client.core.frontend import FrontEnd
 from leveret.client.errors import ProtocolMismatch
 from leveret.client.parameters import Parameters
 
@@ -21,15 +21,15 @@ AnyConsumer = ConsumerCore | ReceiverCore
 AnyEncoder = Encoder | Amqp1Encoder
 
 
-def new_core(host: Host, parameters: Parameters) -> AnyCore:
+def new_core(frontend: FrontEnd, parameters: Parameters) -> AnyCore:
     """What the option `protocol` asks for."""
     if parameters.protocol == "1.0":
-        return Amqp1Connection(host, parameters)
-    return (Amqp09Connection if parameters.protocol == "0-9" else ConnectionCore)(host, parameters)
+        return Amqp1Connection(frontend, parameters)
+    return (Amqp09Connection if parameters.protocol == "0-9" else ConnectionCore)(frontend, parameters)
 
 
-def other_protocol(host: Host, parameters: Parameters, error: ProtocolMismatch) -> AnyCore:
+def fallback_core(frontend: FrontEnd, parameters: Parameters, error: ProtocolMismatch) -> AnyCore:
     """For a server that speaks AMQP 1.0 alone, where that is left to us; otherwise raises the error."""
     if parameters.protocol == "auto" and error.speaks == "1.0":
-        return Amqp1Connection(host, parameters)
+        return Amqp1Connection(frontend, parameters)
     raise error
