@@ -48,7 +48,7 @@ def test_the_server_has_to_prove_that_it_knows_the_password(mechanism: str) -> N
     assert login.respond(final.encode()) == b""
     login.done()
     login, _ = exchange(mechanism)
-    with pytest.raises(AuthenticationFailed, match="not proved"):
+    with pytest.raises(AuthenticationFailed, match="did not prove"):
         login.done()
     _, other = exchange(mechanism)
     login, _ = exchange(mechanism)

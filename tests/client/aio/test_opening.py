@@ -221,7 +221,7 @@ async def _starts_twice(peer: Peer) -> None:
 @pytest.mark.parametrize(("script", "kind", "says"), [
     (_hangs_up, ConnectionFailed, "before it was open"),
     (_garbage, ConnectionFailed, "broke the protocol"),
-    (_stops_while_logging_in, AuthenticationFailed, "hung up"),
+    (_stops_while_logging_in, AuthenticationFailed, "without giving a reason"),
     (_is_full, ConnectionFailed, "506"),
     (_starts_twice, ConnectionFailed, "protocol"),
 ])

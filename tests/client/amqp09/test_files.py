@@ -82,7 +82,7 @@ async def test_what_cannot_be_sent(connect: Connect09, name: str) -> None:
     channel = await (await connect()).channel()
     with pytest.raises(InvalidMessage, match="class file has no such property"):
         await channel.send_file(b"x", name, correlation_id="x")
-    with pytest.raises(InvalidMessage, match="a path, octets"):
+    with pytest.raises(InvalidMessage, match="a path, bytes"):
         await channel.send_file(5, name)  # type: ignore[arg-type]
     with pytest.raises(InvalidMessage, match="identifier"):
         await channel.send_file(b"x", name, identifier="x" * 256)
@@ -218,7 +218,7 @@ async def test_a_directory_that_cannot_be_used(connect: Connect09, name: str, tm
     directory.rmdir()
     directory.write_bytes(b"")
     await other.send_file(b"x" * 100_000, name)
-    with pytest.raises(ChannelClosed, match="cannot be kept"):
+    with pytest.raises(ChannelClosed, match="cannot be stored"):
         await files.next(30)
     async with other.consume_files(name) as found:
         again = await found.next(30)

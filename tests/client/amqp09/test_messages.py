@@ -86,7 +86,7 @@ async def test_mistakes_and_refusals(connect: Connect09, name: str) -> None:
     with pytest.raises(NotFound):
         await channel.transfer(b"x", "", name)
     transactional = await connection.channel(transactional=True)
-    with pytest.raises(NotSupported, match="roll-back"):
+    with pytest.raises(NotSupported, match="rollback"):
         transactional.consume_messages(name)
 
 

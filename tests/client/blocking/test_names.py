@@ -32,7 +32,7 @@ def test_what_is_no_name(connect: Open, name: str) -> None:
             with pytest.raises(InvalidMessage):
                 call(nothing)
     properties: Any = {"priority": 1}
-    with pytest.raises(InvalidMessage, match=r"leveret\.Properties expected, not dict"):
+    with pytest.raises(InvalidMessage, match=r"expected leveret\.Properties, not dict"):
         channel.publish("x", name, properties=properties)
     with pytest.raises(InvalidMessage, match="not dict"):
         channel.publisher(properties=properties)

@@ -22,8 +22,8 @@ from leveret.client.core.frontend import Waiter
 from leveret.client.core.pending_confirms import Outgoing
 from leveret.client.core.protocols import AnyChannelCore
 from leveret.client.core.publisher import PublisherCore
-from leveret.client.core.requests import Asked
 from leveret.client.core.topology import DeclaredQueue
+from leveret.client.core.waiters import ErrorOnlyWaiter
 from leveret.client.errors import ChannelClosed, ConnectionClosed, Error, copy_error
 from leveret.client.message import Message
 from leveret.client.properties import Properties
@@ -225,7 +225,7 @@ class Channel(Amqp09Calls):
             await self.wait_flowing(timeout)
         replies = core.ensure_reply_consumer()
         waiter = replies.await_answer(correlation_id)
-        outgoing.waiter = Asked(waiter)
+        outgoing.waiter = ErrorOnlyWaiter(waiter)
         try:
             core.publish(outgoing)
             answer: Message = await self.connection.wait(waiter, timeout, "an answer")

@@ -1,5 +1,5 @@
-"""The client's engine: what the asyncio and the blocking face share. No sockets, no clocks, no threads.
+"""The protocol engine of the client, shared by the async and sync API. It has no sockets, clocks or threads.
 
-A face feeds it octets (`ConnectionCore.receive`) and writes what `ConnectionCore.to_send` holds; everything that takes
-time comes back as a waiter, which the face awaits in its own way.
+A front end feeds received bytes to `ConnectionCore.receive` and writes what `ConnectionCore.to_send` returns. Operations
+that take time return a waiter, which the front end awaits in its own way.
 """

@@ -1,4 +1,4 @@
-"""When and where to try next, after a connection was lost."""
+"""When and where to retry after a connection was lost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from leveret.client.parameters import Parameters
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """number from 1; delay in seconds before it."""
+    """One attempt to connect.
+
+    Attributes:
+        number: Number of the attempt, from 1.
+        parameters: Host to connect to.
+        delay: Seconds to wait before the attempt.
+    """
 
     number: int
     parameters: Parameters
@@ -18,10 +24,15 @@ class Attempt:
 
 
 class Backoff:
-    """The attempts: the host that was lost first, then the others in turn. The delay doubles with every attempt, and half
-    of it is left to chance, so that the clients of a server that comes back do not come all at once.
+    """The attempts to reconnect: first to the host that was lost, then to the others in turn.
 
-    chance   a number from 0 to 1, anew with every call
+    The delay doubles with every attempt. Half of it is random, so that the clients of a restarted server do not all
+    return at once.
+
+    Args:
+        hosts: Hosts to try.
+        last: Host of the lost connection.
+        chance: Returns a random number from 0 to 1.
     """
 
     def __init__(self, hosts: Sequence[Parameters], last: Parameters, chance: Callable[[], float]) -> None:
@@ -36,6 +47,6 @@ class Backoff:
                 number += 1
                 if 0 < parameters.reconnect_attempts < number:
                     return
-                # From 2^40 on the greatest delay is reached anyway.
+                # 2^40 exceeds every maximum delay; a larger exponent would overflow.
                 delay = min(parameters.reconnect_max_delay, parameters.reconnect_delay * 2.0 ** min(number - 1, 40))
                 yield Attempt(number, parameters, delay * (0.5 + self._chance() / 2))

@@ -1,4 +1,4 @@
-"""What connections of all protocols have in common: their states, who waits for them, and what happens at the end."""
+"""Connection state and behaviour common to all protocols: states, waiters, closing, backpressure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from leveret.client.errors import ConnectionLost, Error, copy_error
 from leveret.client.events import Closed, Disconnected
 from leveret.client.parameters import Parameters
 
-# The states of a connection. It is LOST while it is to be connected again.
+# States of a connection. In LOST it waits to be reconnected.
 NEW: Final = 0
 OPENING: Final = 1
 RECOVERING: Final = 2
@@ -23,15 +23,15 @@ OPENED: Final = 3
 LOST: Final = 4
 CLOSED: Final = 5
 
-# The octets of messages that no prefetch limits and nobody takes: reading stops above, and goes on below.
+# Bytes of buffered messages without a prefetch limit at which reading pauses, and below which it resumes.
 BUFFER_HIGH: Final = 32 << 20
 BUFFER_LOW: Final = 8 << 20
-# What a message that waits costs beside its body.
+# Memory that a buffered message takes besides its body.
 MESSAGE_OVERHEAD: Final = 512
 
 
 class AnyChannel(Protocol):
-    """What a connection asks of its channels."""
+    """The interface of a channel to its connection."""
 
     @property
     def number(self) -> int: ...
@@ -48,15 +48,16 @@ class AnyChannel(Protocol):
 
 
 class BaseConnection(ABC):
-    """One connection of the application's, over one socket after the other.
+    """One connection of the application, over a succession of sockets.
 
-    generation   counts the sockets
-    flowing      channels may publish, as far as the connection is concerned
-    blocked      the server's reason not to take publishes, "" while it takes them
-    last_error   why the socket was lost, or the connection closed
-    close_error     why it is closed for good, None while it is not and when the application closed it
-    paused       nothing is read, as too much waits to be taken
-    locked       how often in a row it was not recovered as the server still had its exclusive queues locked
+    Attributes:
+        generation: Number of sockets so far.
+        flowing: Whether the connection allows its channels to publish.
+        blocked: The server's reason for blocking publishers; "" if it does not.
+        last_error: Why the last socket was lost or the connection was closed.
+        close_error: Why the connection is closed for good; None if it is open or the application closed it.
+        paused: Reading is paused because too many messages are buffered.
+        locked_attempts: Consecutive recoveries that failed because the server still locked an exclusive queue.
     """
 
     def __init__(self, frontend: FrontEnd, parameters: Parameters) -> None:
@@ -75,9 +76,9 @@ class BaseConnection(ABC):
         self._full = False
         self._buffered = 0
         self.paused = False
-        # Those who wait for the next thing that the server says of the connection itself, in order.
+        # Waiters for the next methods of the connection itself, in order.
         self._awaited: deque[Waiter] = deque()
-        # No channel number below it is free.
+        # All channel numbers below this one are in use.
         self._free_from = 1
         self._prefix = f"leveret.{uuid.uuid4().hex[:12]}"
         self._names = 0
@@ -85,19 +86,19 @@ class BaseConnection(ABC):
     @property
     @abstractmethod
     def heartbeat_timeout(self) -> float:
-        """After how many seconds without a word the server is given up, 0 for never."""
+        """Seconds without data after which the server is considered dead; 0 for never."""
 
     @abstractmethod
     def connected(self, parameters: Parameters) -> Procedure:
-        """Procedure: a socket is there; the handshake with this server. Raises what the server refuses."""
+        """Run the handshake on a new socket (a procedure). Raises the server's refusal."""
 
     @abstractmethod
     def recover(self) -> Procedure:
-        """Procedure, after the handshake: make everything as it was."""
+        """Restore the state of the previous connection after the handshake (a procedure)."""
 
     @abstractmethod
     def close(self) -> Procedure:
-        """Procedure: close it in order; nothing is awaited where there is no connection."""
+        """Close the connection in order (a procedure). Returns at once if there is no connection."""
 
     @abstractmethod
     def _all_channels(self) -> list[AnyChannel]: ...
@@ -111,18 +112,18 @@ class BaseConnection(ABC):
 
     @property
     def is_lost(self) -> bool:
-        """It is to be connected again."""
+        """Whether the connection is lost and will be reconnected."""
         return self.state == LOST
 
     @property
     def is_closed(self) -> bool:
-        """For good."""
+        """Whether the connection is closed for good."""
         return self.state == CLOSED
 
     # Opening
 
     def _begin(self, parameters: Parameters) -> None:
-        """Another socket."""
+        """Reset the state for a new socket."""
         self.parameters = parameters
         self.generation += 1
         self.state = OPENING
@@ -130,20 +131,20 @@ class BaseConnection(ABC):
         self.paused = self._full = False
 
     def ready(self) -> None:
-        """Everything is as it was: publishes and calls go on. Raises the error of a socket that was lost before."""
+        """Complete the recovery: publishes and calls resume. Raises the error of a socket that was lost meanwhile."""
         self._change_state(RECOVERING, OPENED)
         self.locked_attempts = 0
         self._update_flow()
         self._ready.wake()
 
     def _change_state(self, before: int, after: int) -> None:
-        """The socket may be lost when the last answer has come and before who waited for it goes on."""
+        """Change the state. Raises the last error if the socket was lost before the procedure resumed."""
         if self.state != before:
             raise self.last_error.with_traceback(None)
         self.state = after
 
     def ready_waiter(self) -> Waiter:
-        """Until the connection is open. Raises the error of one that is closed for good."""
+        """Return a waiter for an open connection. Raises the error of a connection that is closed for good."""
         if self.is_closed:
             raise copy_error(self.last_error)
         return self._ready.new()
@@ -152,7 +153,7 @@ class BaseConnection(ABC):
         return self.last_error
 
     def expect(self) -> Waiter:
-        """The next that the server says of the connection itself. Raises the error of a connection that has ended."""
+        """Return a waiter for the next method of the connection. Raises the error of a connection that has ended."""
         if self.state in (LOST, CLOSED):
             raise copy_error(self.last_error)
         return self._await_next()
@@ -164,16 +165,16 @@ class BaseConnection(ABC):
         return waiter
 
     def _resolve_next(self, what: Any) -> None:
-        """Tell the first of those who wait."""
+        """Set the result of the first waiter."""
         if self._awaited:
             awaited = self._awaited.popleft()
             if not awaited.done():
                 awaited.set_result(what)
 
-    # The end
+    # Closing
 
     def lost(self, error: Error, recoverable: bool = True) -> None:
-        """The socket is gone, or about to be. Everything that waits learns of it now."""
+        """Handle the loss of the socket: fail all waiters now."""
         self._fail_awaited(error)
         before = self.state
         if before in (CLOSED, LOST, NEW):
@@ -192,7 +193,7 @@ class BaseConnection(ABC):
             self.frontend.reconnect()
 
     def end(self, error: Error, by_application: bool = False) -> None:
-        """Closed for good: by the application, by the server, or because it cannot be connected again."""
+        """Close for good: by the application, by the server, or because no attempt to reconnect succeeded."""
         if self.state == CLOSED:
             return
         self._fail_awaited(error)
@@ -216,22 +217,21 @@ class BaseConnection(ABC):
     # Channels
 
     def new_name(self) -> str:
-        """A consumer tag or a correlation id: ours, so that it is known before the server has answered."""
+        """Return a consumer tag or a correlation id. The client assigns them, so it knows them before the reply."""
         self._names += 1
         return f"{self._prefix}.{self._names}"
 
     def consumer_removed(self, queue: str) -> None:
-        """A consumer of the queue has ended. The server deletes an auto-delete queue with its last one: it is not to be
-        there again, nor to be remembered."""
+        """Handle the end of a consumer. The server deletes an auto-delete queue with its last consumer, so forget it."""
         declared = self.topology.queues.get(queue)
         if declared is not None and declared.arguments["auto_delete"] and not any(
                 consumer.queue == queue for channel in self._all_channels() for consumer in channel.consumers.values()):
             self.topology.remove_queue(queue)
 
-    # Flow
+    # Flow control
 
     def socket_full(self, full: bool) -> None:
-        """The socket takes nothing more for now."""
+        """Set whether the write buffer of the socket is full."""
         self._full = full
         self._update_flow()
 
@@ -245,28 +245,27 @@ class BaseConnection(ABC):
             channel.update_flow()
 
     def buffered(self, size: int) -> None:
-        """A message waits that no prefetch limits."""
+        """Count a buffered message without a prefetch limit."""
         self._buffered += size + MESSAGE_OVERHEAD
 
     def taken(self, size: int) -> None:
-        """The application has taken it."""
+        """Uncount a message that the application has taken."""
         self._buffered -= size + MESSAGE_OVERHEAD
         if self.paused and self._buffered < BUFFER_LOW:
             self._resume()
 
     def _check_buffer(self) -> None:
-        """Something was read: whether reading goes on."""
+        """Pause reading if too much is buffered."""
         if self._buffered > BUFFER_HIGH and not self.paused and not self._expecting():
             self.paused = True
             self.frontend.pause_reading()
 
     def _expecting(self) -> bool:
-        """Somebody waits for the server: what is awaited comes behind the messages, so that they are read, however many
-        there are."""
+        """Whether a caller waits for the server. What it waits for comes after the messages, so they have to be read."""
         return bool(self._awaited) or any(channel.expecting for channel in self._all_channels())
 
     def ensure_reading(self) -> None:
-        """Somebody begins to wait for the server."""
+        """Resume reading: a caller waits for the server."""
         if self.paused:
             self._resume()
 
@@ -276,12 +275,12 @@ class BaseConnection(ABC):
 
     @property
     def reading_paused(self) -> bool:
-        """It is not the server's silence when we do not listen."""
+        """Whether reading is paused; heartbeats that are not read do not mean that the server is dead."""
         return self.paused
 
 
 def describe(connection: BaseConnection) -> str:
-    """Its repr, without the password."""
+    """Return the repr of a connection, without the password."""
     parameters = connection.parameters
     state = "open" if connection.opened else "closed" if connection.is_closed else "not connected"
     return f"<Connection to {parameters.host}:{parameters.port}, vhost {parameters.vhost!r}: {state}>"

@@ -16,30 +16,30 @@ from leveret.wire.amqp0.methods import encode_arguments
 if TYPE_CHECKING:
     from leveret.client.core.connection import ConnectionCore
 
-# What a reply becomes: the method, and whether the caller has given up.
+# Converts a reply to a result. Arguments: the reply, and whether the caller has stopped waiting.
 OnReply = Callable[[Method, bool], Any]
 
 GET_EMPTY: Final = "basic.get-empty"
 
 
 class _NullWaiter:
-    """The waiter of a reply that nobody waits for."""
+    """The waiter of a reply that no caller waits for."""
 
     def done(self) -> bool:
         return True
 
     def set_result(self, result: Any, /) -> None:
-        raise AssertionError("nobody waits")
+        raise AssertionError("no caller waits for this reply")
 
     def set_exception(self, exception: BaseException, /) -> None:
-        raise AssertionError("nobody waits")
+        raise AssertionError("no caller waits for this reply")
 
 
 NULL_WAITER: Final = _NullWaiter()
 
 
 class Call:
-    """A method that was sent and whose reply has not come. `tag` is the consumer tag that the reply will name, if any."""
+    """A method without a reply so far. `tag` is the consumer tag that the reply will carry, if any."""
 
     __slots__ = ("name", "on_reply", "tag", "waiter")
 
@@ -54,10 +54,11 @@ class Call:
 
 
 class CallingChannel:
-    """What a channel calls, and what is answered.
+    """Sends the methods of a channel and matches their replies.
 
-    opened       it is open on the wire now
-    error        why it is closed for good
+    Attributes:
+        opened: The channel is open on the wire.
+        error: Why the channel is closed for good.
     """
 
     __slots__ = ("_calls", "_deferred", "connection", "error", "number", "opened")
@@ -68,13 +69,17 @@ class CallingChannel:
         self.opened = False
         self.error: Error | None = None
         self._calls: deque[Call] = deque()
-        # What is to be sent once the transaction is committed; None while none is being.
+        # Sends deferred until the pending tx.commit is answered; None if no commit is pending.
         self._deferred: list[Callable[[], None]] | None = None
 
     def call(self, name: str, arguments: dict[str, Any] | None = None, on_reply: OnReply | None = None) -> Waiter:
-        """Send a method and wait for its reply, whose `arguments`, or what `on_reply` makes of it, are the result.
+        """Send a method and return a waiter for its reply.
 
-        Raises the error of a channel that is not open, and `InvalidMessage` for arguments that cannot be encoded.
+        The result is the reply's `arguments`, or what `on_reply` returns.
+
+        Raises:
+            Error: The channel is not open.
+            InvalidMessage: The arguments cannot be encoded.
         """
         self._check_open()
         self.send(name, arguments)
@@ -84,13 +89,13 @@ class CallingChannel:
         return waiter
 
     def cast(self, name: str, arguments: dict[str, Any] | None = None, on_reply: OnReply | None = None) -> None:
-        """As `call`, where nobody waits for the reply."""
+        """Send a method whose reply no caller waits for."""
         self._check_open()
         self.send(name, arguments)
         self._calls.append(Call(name, NULL_WAITER, on_reply, (arguments or {}).get("consumer_tag", "")))
 
     def send(self, name: str, arguments: dict[str, Any] | None = None) -> None:
-        """A method without a reply."""
+        """Send a method that has no reply."""
         engine = self.connection.engine
         try:
             if self._deferred is not None and not name.startswith("channel.close"):
@@ -99,7 +104,7 @@ class CallingChannel:
                 return
             engine.send(self.number, name, arguments)
             if name == "tx.commit":
-                # RabbitMQ closes the connection over whatever comes before it has answered.
+                # RabbitMQ closes the connection if anything arrives before it has answered.
                 self._deferred = []
         except (ValueError, TypeError, AttributeError, OverflowError, struct.error) as error:
             raise InvalidMessage(f"{name}: {error}") from error
@@ -110,18 +115,18 @@ class CallingChannel:
             raise copy_error(self.not_open_error())
 
     def not_open_error(self) -> Error:
-        """What a call on a channel that is not open gets."""
+        """Return the error for a call on a channel that is not open."""
         return self.error or self.connection.not_open_error()
 
     def _reply(self, command: Method) -> None:
         calls = self._calls
-        # In the order of the calls, but that RabbitMQ's basic.consume-ok may be overtaken by what came later.
+        # Replies come in the order of the calls, except that RabbitMQ's basic.consume-ok may be overtaken.
         for index, call in enumerate(calls):
             if call.is_answered_by(command):
                 del calls[index]
                 break
         else:
-            self.connection.fail(breach_error(503, f"{command.name} came, for which nobody has asked"))
+            self.connection.fail(breach_error(503, f"unexpected {command.name}: no such reply is pending"))
             return
         abandoned = call.waiter.done()
         result = command.arguments if call.on_reply is None else call.on_reply(command, abandoned)

@@ -1,4 +1,4 @@
-"""A channel of the client: opening and closing, confirms, consumers, transactions (0-9-1 classes channel, basic, tx)."""
+"""A channel of AMQP 0-9-1: lifecycle, confirms, consumers and transactions (classes channel, basic, confirm, tx)."""
 
 from __future__ import annotations
 
@@ -30,17 +30,18 @@ from leveret.wire.amqp0.commands import ContentMethod, Deliver, Method
 if TYPE_CHECKING:
     from leveret.client.core.connection import ConnectionCore
 
-# How many consumers that were cancelled are remembered.
+# Maximum number of cancelled consumers that are remembered.
 MAX_CANCELLED_CONSUMERS: Final = 64
 
 
 class ChannelCore(CallingChannel):
-    """One channel; it survives the loss of its connection, under the same number.
+    """One channel. It survives the loss of its connection under the same number.
 
-    api_channel  the application's channel
-    flowing      publishes may be sent now
-    generation   counts what ends the life of delivery tags: a lost connection, and `basic.recover`
-    recovering   how many `basic.recover` were sent and not answered: what comes to be acknowledged comes once more
+    Attributes:
+        api_channel: The application's channel object.
+        flowing: Publishes may be sent now.
+        generation: Counts the events that invalidate delivery tags: a lost connection, and `basic.recover`.
+        recovering: Number of pending `basic.recover`; unacked messages that arrive meanwhile will be delivered again.
     """
 
     __slots__ = (
@@ -69,37 +70,39 @@ class ChannelCore(CallingChannel):
         self.flowing = False
         self.generation = 0
         self.consumers: dict[bytes, ConsumerCore] = {}
-        # Those that were cancelled: RabbitMQ delivers behind cancel-ok what was on its way.
+        # RabbitMQ delivers messages that were on their way even after cancel-ok.
         self._recently_cancelled: dict[bytes, ConsumerCore] = {}
-        # Those that are to be cancelled once they have begun.
+        # Consumers to cancel as soon as they have started.
         self._cancel_when_started: list[ConsumerCore] = []
         self.pending_confirms = PendingConfirms()
         self.replies: Replies | None = None
-        # The `basic.qos` that hold for the whole channel (`global` is true), by name of the field.
+        # The arguments of the last `basic.qos` that applies to the whole channel (`global` is true).
         self.qos: dict[str, Any] | None = None
         self._flow = Waiters(connection.frontend)
         self._stopped = False
         self.recovering = 0
-        # "": nothing was published or settled since the last commit; "begun"; or "lost" with its connection.
+        # "": nothing published or settled since the last commit; "begun"; or "lost" with the connection.
         self._transaction = ""
 
     def new_encoder(self) -> Encoder:
-        """What encodes publishes."""
+        """Return a new encoder of publishes."""
         return Encoder()
 
     @property
     def operations(self) -> Operations:
-        """Declaring, binding, deleting."""
+        """Operations that declare, bind and delete."""
         return Operations(self)
 
     @property
     def expecting(self) -> bool:
-        """Somebody waits for what the server has to say."""
+        """Whether a caller waits for the server."""
         return bool(self._calls) or len(self.pending_confirms) > 0 or (self.replies is not None and self.replies.expecting)
 
     def open(self) -> Procedure:
-        """Procedure: open it on the wire, for the first time or again. Raises the error of a connection that is lost, as it
-        may be between two steps of a procedure."""
+        """Open the channel on the wire, for the first time or again (a procedure).
+
+        Raises the error of a connection that was lost, which can happen between two steps of a procedure.
+        """
         if self.connection.is_lost or self.connection.is_closed:
             raise copy_error(self.connection.last_error)
         self.opened = True
@@ -112,7 +115,7 @@ class ChannelCore(CallingChannel):
         self.update_flow()
 
     def _set_up(self) -> Procedure:
-        """Procedure: what makes it the channel that was asked for, or that it was before."""
+        """Set the modes of the channel: those requested, or those it had before (a procedure)."""
         if self.transactional:
             yield self.call("tx.select")
         elif self.confirms:
@@ -121,11 +124,11 @@ class ChannelCore(CallingChannel):
             yield self.call("basic.qos", self.qos)
 
     def prepare(self, arguments: dict[str, Any]) -> Procedure:
-        """Procedure: what must be asked for before something is declared again with these arguments."""
+        """Request what is needed before a declaration with these arguments is repeated (a procedure)."""
         yield from ()
 
     def close(self) -> Procedure:
-        """Procedure: close it; what waits on it fails."""
+        """Close the channel; pending calls fail (a procedure)."""
         if not self.opened:
             if self.error is None:
                 self.ended(ChannelClosed("the channel was closed by the application"), consumers_error=False)
@@ -140,7 +143,7 @@ class ChannelCore(CallingChannel):
         yield waiter
 
     def abandon(self) -> None:
-        """Who opened it does not want it any more."""
+        """Close the channel without waiting: the caller that opened it has gone."""
         if not self.opened:
             if not self.connection.engine.is_closing(self.number):
                 self.connection.forget_channel(self)
@@ -149,10 +152,10 @@ class ChannelCore(CallingChannel):
         self.ended(ChannelClosed("the channel was abandoned by the application"))
         self._calls.append(Call("channel.close", NULL_WAITER, None))
 
-    # What comes
+    # Received methods
 
     def method(self, command: Method) -> None:
-        """Any method that is not of the hot path."""
+        """Handle a method outside the hot path."""
         name = command.name
         if name == "channel.close-ok":
             self.connection.forget_channel(self)
@@ -165,7 +168,7 @@ class ChannelCore(CallingChannel):
         elif name == "channel.close":
             arguments = command.arguments
             if self.connection.engine.is_closing(self.number):
-                # Both have closed it at once: the engine has answered, and it is over when the server has answered ours.
+                # Both sides have closed it. The engine has sent close-ok; wait for the server's.
                 self.connection.frontend.flush_soon()
                 return
             self.send("channel.close-ok")
@@ -180,7 +183,7 @@ class ChannelCore(CallingChannel):
             self._cancelled(command.arguments)
 
     def content(self, command: ContentMethod) -> None:
-        """`basic.return` and `basic.get-ok`."""
+        """Handle `basic.return` and `basic.get-ok`."""
         if command.name != "basic.return":
             self._reply(command)
             return
@@ -188,7 +191,7 @@ class ChannelCore(CallingChannel):
         exchange, routing_key = arguments["exchange"], arguments["routing_key"]
         body = command.body if isinstance(command.body, bytes) else b"".join(command.body)
         error = Returned(
-            f"{arguments['reply_text']}: no queue of exchange '{exchange}' takes routing key '{routing_key}'"
+            f"{arguments['reply_text']}: no queue is bound to exchange '{exchange}' for routing key '{routing_key}'"
             if arguments["reply_code"] == 312 else
             f"{arguments['reply_text']}: exchange '{exchange}', routing key '{routing_key}'",
             messages=[(exchange, routing_key, _properties(command.header), body)],
@@ -205,21 +208,21 @@ class ChannelCore(CallingChannel):
         consumer = self.consumers.pop(tag.encode("utf-8", "surrogateescape"), None)
         if consumer is not None:
             consumer.end(ConsumerCancelled(
-                f"the server cancelled the consumer '{tag}' of queue '{consumer.queue}': the queue was deleted, or is not"
-                " available", consumer_tag=tag))
+                f"the server cancelled consumer '{tag}' of queue '{consumer.queue}': the queue was deleted or is"
+                " unavailable", consumer_tag=tag))
             self.connection.consumer_removed(consumer.queue)
 
-    # The end
+    # Closing
 
     def lost(self, error: Error, recoverable: bool) -> None:
-        """The connection is lost. Calls fail at once; publishes and consumers wait for the next one, if there is one."""
+        """Handle the loss of the connection. Calls fail at once; publishes and consumers wait for the next one, if any."""
         self.opened = self.flowing = False
         self._fail_calls(error)
         if not recoverable:
             self.ended(error)
             return
         if self.error is not None:
-            # It was about to be closed.
+            # It was being closed.
             self.connection.forget_channel(self)
             return
         self.pending_confirms.fail_at_most_once(error)
@@ -234,12 +237,14 @@ class ChannelCore(CallingChannel):
                 del self.consumers[tag]
                 consumer.end(None)
                 self.connection.consumer_removed(consumer.queue)
-        # What stopped them is another thing now.
+        # Waiting callers check again why publishes are blocked.
         self._flow.wake()
 
     def ended(self, error: Error, consumers_error: bool = True) -> None:
-        """It is closed for good. Messages that consumers hold go back to their queues; those that need no acknowledgement
-        can still be taken."""
+        """Close the channel for good.
+
+        Unacked messages go back to their queues. Messages that need no acknowledgement can still be taken.
+        """
         self.opened = self.flowing = False
         if self.error is None:
             self.error = copy_error(error)
@@ -265,35 +270,36 @@ class ChannelCore(CallingChannel):
     # Publishing
 
     def update_flow(self) -> None:
-        """Find out whether publishes may be sent now, and wake who waits for it."""
+        """Update `flowing`, and wake the callers that wait for it."""
         self.flowing = self.opened and self.connection.flowing and not self._stopped
         if self.flowing:
             self._flow.wake()
 
     def flow_waiter(self) -> Waiter:
-        """Until publishes may be sent. Raises the error of a channel that is closed for good."""
+        """Return a waiter for permission to publish. Raises the error of a channel that is closed for good."""
         if self.error is not None:
             raise copy_error(self.error)
         return self._flow.new()
 
     def blocked_reason(self) -> str:
-        """Why publishes wait, for the message of a timeout."""
+        """Return why publishes wait, for the message of a timeout."""
         if not self.connection.opened:
             return "there is no connection"
         if self.connection.blocked:
             return f"the server blocks publishers: {self.connection.blocked}"
-        return "the server has stopped the channel (channel.flow)" if self._stopped else "the socket is full"
+        return "the server paused the channel (channel.flow)" if self._stopped else "the socket's write buffer is full"
 
     def publish(self, outgoing: Outgoing) -> None:
-        """Send a publish; `flowing` must be true. Where the channel confirms it is settled by that, otherwise now.
+        """Send a publish; `flowing` must be true. It is settled by its confirm, or now on a channel without confirms.
 
-        Raises `InvalidMessage` for properties that are larger than the frames that were agreed.
+        Raises:
+            InvalidMessage: The properties exceed the negotiated frame size.
         """
         body = outgoing.body
         connection = self.connection
         engine = connection.engine
         if len(outgoing.header) > engine.payload_max:
-            raise InvalidMessage(f"the properties take {len(outgoing.header)} octets; a header frame holds"
+            raise InvalidMessage(f"the properties take {len(outgoing.header)} bytes; a header frame has room for"
                                  f" {engine.payload_max} on this connection (option frame_max)")
         if self._deferred is None:
             engine.send_publish(self.number, outgoing.address, outgoing.flags, outgoing.header, body, len(body))
@@ -311,35 +317,37 @@ class ChannelCore(CallingChannel):
         connection.frontend.flush_soon()
 
     def republish(self) -> int:
-        """Everything that the connection which was lost had not confirmed, in order; how many these are."""
+        """Publish again what the lost connection had not confirmed, in order, and return the number of messages."""
         waiting = self.pending_confirms.take()
         again = 0
         for outgoing in waiting:
             if outgoing.waiter is not None and outgoing.waiter.done():
-                # Whoever published it was told that it may have failed.
+                # The caller has already seen it fail.
                 continue
             outgoing.returned = None
             try:
                 self.publish(outgoing)
                 again += 1
             except InvalidMessage as error:
-                # This server takes smaller frames than the one before.
+                # This server accepts only smaller frames than the last one.
                 outgoing.settle(error)
         return again
 
     # Consuming
 
     def new_consumer(self, queue: str, prefetch: int, arguments: dict[str, Any]) -> ConsumerCore:
-        """One that has not begun. `arguments` are those of `basic.consume`."""
+        """Return a consumer that has not started. `arguments` are those of `basic.consume`."""
         return ConsumerCore(self, queue, prefetch, arguments, self.connection.frontend.message_class)
 
     def set_active(self, active: bool) -> Waiter:
-        """Stop or start deliveries (`channel.flow`)."""
+        """Pause or resume deliveries (`channel.flow`)."""
         return self.call("channel.flow", {"active": active})
 
     def consume(self, consumer: ConsumerCore) -> Waiter:
-        """Send the `basic.qos` and `basic.consume` of a consumer; the result is None. A tag that it has is used again,
-        otherwise it is given one."""
+        """Send the `basic.qos` and `basic.consume` of a consumer; the result is None.
+
+        A consumer without a tag is assigned one.
+        """
         self._check_open()
         if not consumer.tag:
             consumer.tag = self.connection.new_name()
@@ -357,22 +365,22 @@ class ChannelCore(CallingChannel):
         return self.call(f"{consumer.kind}.consume", arguments, started)
 
     def _limit(self, consumer: ConsumerCore) -> None:
-        """Have its prefetch hold for a consumer that is about to begin."""
+        """Set the prefetch of a consumer that is about to start."""
         if self.qos is None and consumer.queue != "":
-            # Without global it holds for the consumers that follow (RabbitMQ), so that each sets its own.
+            # Without global it applies to later consumers (RabbitMQ), so each consumer sets its own.
             self.cast("basic.qos", {"prefetch_count": consumer.prefetch})
 
     def reply_to_waiter(self) -> Waiter | None:
-        """Until `reply_to` is known; None when it is."""
+        """Return a waiter for `reply_to` to be known; None if it is."""
         return None
 
     @property
     def reply_to(self) -> str:
-        """Where answers are to be sent."""
+        """The address for replies."""
         return REPLY_TO
 
     def ensure_reply_consumer(self) -> Replies:
-        """The consumer of answers. Nobody has to wait for it: it is there before what is published next."""
+        """Return the consumer of replies. It starts before whatever is published next, so no caller waits for it."""
         replies = self.replies
         if replies is None or replies.ended or not (replies.active or replies.generation == self.generation):
             replies = Replies(self, self.connection.frontend.message_class)
@@ -387,7 +395,7 @@ class ChannelCore(CallingChannel):
         replies.active = True
 
     def cancel(self, consumer: ConsumerCore) -> Waiter:
-        """Send `basic.cancel`; messages that nobody has taken go back to the queue, also those that still come."""
+        """Send `basic.cancel`. Messages that the application has not taken are requeued, including those still to come."""
         waiter = self.call(f"{consumer.kind}.cancel", {"consumer_tag": consumer.tag},
                            partial(self._stopped_consuming, consumer))
         self._requeue_untaken(consumer)
@@ -397,7 +405,7 @@ class ChannelCore(CallingChannel):
         self.cast(f"{consumer.kind}.cancel", {"consumer_tag": consumer.tag}, partial(self._stopped_consuming, consumer))
 
     def cancel_nowait(self, consumer: ConsumerCore) -> None:
-        """As `cancel`, where nobody waits for it; also for one that has not begun, or that is not there now."""
+        """Cancel a consumer without waiting, even if it has not started or its connection is lost."""
         if not self.opened:
             if self.consumers.get(consumer.key) is consumer:
                 del self.consumers[consumer.key]
@@ -408,7 +416,7 @@ class ChannelCore(CallingChannel):
             self._cast_cancel(consumer)
             self._requeue_untaken(consumer)
         elif not consumer.cancelling:
-            # It is cancelled once it has begun: a cancel that comes before makes RabbitMQ close the connection.
+            # Cancel it once it has started: RabbitMQ closes the connection over an earlier cancel.
             consumer.cancelling = True
             self._cancel_when_started.append(consumer)
 
@@ -437,7 +445,7 @@ class ChannelCore(CallingChannel):
             consumer.delivered(command)
 
     def get(self, queue: str, no_ack: bool) -> Waiter:
-        """`basic.get`: the result is a message or None."""
+        """Send `basic.get`; the result is a message or None."""
         generation = self.generation
         message_class = self.connection.frontend.message_class
 
@@ -458,8 +466,10 @@ class ChannelCore(CallingChannel):
         return self.call("basic.get", {"queue": queue, "no_ack": no_ack}, answered)
 
     def recover(self, requeue: bool) -> Waiter:
-        """`basic.recover`: every message that is not settled is delivered again, under another tag. What was delivered
-        before can not be settled any more."""
+        """Send `basic.recover`: the server redelivers all unacked messages under new tags.
+
+        Messages delivered before cannot be settled any more.
+        """
 
         def recovered(reply: Method, abandoned: bool) -> None:
             self.recovering -= 1
@@ -471,7 +481,7 @@ class ChannelCore(CallingChannel):
             consumer.lost()
         return waiter
 
-    # Settling. A message of a connection that was lost is delivered again: there is nothing to settle.
+    # Settling. Messages of a lost connection are delivered again, so settling them does nothing.
 
     def ack(self, message: Message, multiple: bool) -> None:
         if self._can_settle(message):
@@ -498,7 +508,7 @@ class ChannelCore(CallingChannel):
             self.connection.frontend.flush_soon()
 
     def settle_tag(self, name: str, arguments: dict[str, Any]) -> None:
-        """`basic.ack`, `basic.nack` or `basic.reject` by delivery tag, of this connection's deliveries."""
+        """Send `basic.ack`, `basic.nack` or `basic.reject` for a delivery tag of this connection."""
         self._check_open()
         if self.transactional and not self._transaction:
             self._transaction = "begun"
@@ -514,14 +524,18 @@ class ChannelCore(CallingChannel):
     # Transactions
 
     def transaction(self, name: str) -> Waiter:
-        """`tx.commit` or `tx.rollback`. Raises `TransactionLost` at the commit of what a lost connection took along."""
+        """Send `tx.commit` or `tx.rollback`.
+
+        Raises:
+            TransactionLost: A commit of work that was lost with its connection.
+        """
         self._check_open()
         lost = self._transaction == "lost"
         self._transaction = ""
         if lost and name == "tx.commit":
-            # What was published since then, on the new connection, is a part of it, too.
+            # What was published since then, on the new connection, belongs to the transaction, too.
             self.cast("tx.rollback")
-            raise TransactionLost("the connection was lost within the transaction: nothing of it has happened")
+            raise TransactionLost("the connection was lost during the transaction: none of it took effect")
         if name != "tx.commit":
             return self.call(name)
         return self.call(name, None, self._committed)
@@ -531,12 +545,12 @@ class ChannelCore(CallingChannel):
         for number, send in enumerate(deferred, 1):
             send()
             if self._deferred is not None:
-                # That was another commit.
+                # This was another commit.
                 self._deferred.extend(deferred[number:])
                 return
 
     def forget_transaction(self) -> None:
-        """It was rolled back with its connection, and that is what was asked for."""
+        """Accept that the transaction was rolled back with its connection."""
         self._transaction = ""
 
 

@@ -1,4 +1,4 @@
-"""A connection of the client: its handshake, its channels, and what remains of it when the socket is lost."""
+"""A connection of AMQP 0-9-1: handshake, channels, and recovery after the socket was lost."""
 
 from __future__ import annotations
 
@@ -32,17 +32,18 @@ from leveret.wire.amqp0.engine import Engine
 from leveret.wire.amqp0.model import Version
 from leveret.wire.amqp0.table_0_9_1 import V0_9_1
 
-# What a server says when it stops or has failed: worth to connect again. Every other code is a mistake of ours, which
-# would be made again.
+# Reply codes of a server that stops or has failed: worth a reconnect. Any other code is an error of the client that a
+# reconnect would repeat.
 _RETRYABLE_CODES: Final = (CONNECTION_FORCED, INTERNAL_ERROR)
 
 
 class ConnectionCore(BaseConnection):
-    """A connection of AMQP 0-9-1, and what others of its family have in common with it.
+    """A connection of AMQP 0-9-1, and the base of the one for AMQP 0-9.
 
-    header         what the client begins with
-    version        of the protocol, and its table of methods
-    channel_class  what channels are
+    Attributes:
+        header: The protocol header that the client sends.
+        version: The protocol version and its table of methods.
+        channel_class: Class of the channels.
     """
 
     header: ClassVar[bytes] = b"AMQP\x00\x00\x09\x01"
@@ -86,11 +87,11 @@ class ConnectionCore(BaseConnection):
         return recover(self)
 
     def send(self, name: str, arguments: dict[str, Any] | None = None) -> None:
-        """A method of class connection."""
+        """Send a method of class connection."""
         self.engine.send(0, name, arguments)
         self.frontend.flush_soon()
 
-    # Octets
+    # Input and output
 
     def to_send(self) -> bytes:
         data = self.engine.to_send()
@@ -99,7 +100,7 @@ class ConnectionCore(BaseConnection):
         return data
 
     def receive(self, data: bytes) -> None:
-        """Take what the socket gave."""
+        """Process data from the socket."""
         if len(self._first_bytes) < 8 and self.state == OPENING:
             self._first_bytes += data[: 8 - len(self._first_bytes)]
             if self._first_bytes[0] not in (1, 8):
@@ -149,7 +150,8 @@ class ConnectionCore(BaseConnection):
             text = (f"the server speaks AMQP {first[5]}-{first[6]}-{first[7]} instead of {self.version.name}"
                     f" (it answered {first!r})")
         else:
-            text = f"the server does not speak AMQP: it answered {first!r}; is it another port's, or one for TLS (amqps://)?"
+            text = (f"the server does not speak AMQP: it answered {first!r}; expected an AMQP server, or amqps:// if the"
+                    " port uses TLS")
         error = ProtocolMismatch(text, host=self.parameters.host, port=self.parameters.port)
         if first.startswith(b"AMQP") and first[5:8] == b"\1\0\0":
             error.speaks = "1.0"
@@ -176,10 +178,10 @@ class ConnectionCore(BaseConnection):
         else:
             self._resolve_next(command)
 
-    # The end
+    # Closing
 
     def fail(self, error: Error) -> None:
-        """The server broke the protocol: tell it, and give up."""
+        """Close the connection because the server broke the protocol."""
         if self.engine.can_close:
             self.send("connection.close", {"reply_code": error.reply_code, "reply_text": error.reply_text})
         self.frontend.close_socket()
@@ -198,29 +200,29 @@ class ConnectionCore(BaseConnection):
     # Channels
 
     def new_channel(self, confirms: bool, transactional: bool) -> ChannelCore:
-        """A channel with the lowest number that is free; `ChannelCore.open` opens it."""
+        """Return a channel with the lowest free number; `ChannelCore.open` opens it."""
         number = self._free_from
         while number in self.channels:
             number += 1
         self._free_from = number
         if number > self.engine.channel_max:
-            raise ConnectionClosed(f"the connection has {self.engine.channel_max} channels open, as many as were agreed"
-                                   " (channel_max)")
+            raise ConnectionClosed(f"all {self.engine.channel_max} channels of the connection are open; expected fewer, or"
+                                   " a larger channel_max")
         channel = self.channels[number] = self.channel_class(self, number, confirms, transactional)
         return channel
 
     @property
     def is_full(self) -> bool:
-        """There are as many channels as were agreed."""
+        """Whether all channel numbers are in use."""
         return len(self.channels) >= self.engine.channel_max
 
     def forget_channel(self, channel: ChannelCore) -> None:
-        """Its number may be used again."""
+        """Free the number of a channel."""
         if self.channels.get(channel.number) is channel:
             del self.channels[channel.number]
             self._free_from = min(self._free_from, channel.number)
 
     def update_secret(self, secret: str, reason: str) -> Waiter:
-        """Give the server a new secret (RabbitMQ's `connection.update-secret`)."""
+        """Send the server a new secret (RabbitMQ's `connection.update-secret`)."""
         self.send("connection.update-secret", {"new_secret": secret, "reason": reason})
         return self.expect()

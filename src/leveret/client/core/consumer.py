@@ -1,4 +1,4 @@
-"""A consumer: the messages that have come and were not taken, and who waits for the next one."""
+"""A consumer: messages that the application has not taken yet, and waiters for the next one."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ if TYPE_CHECKING:
 
 
 class ConsumerCore:
-    """One `basic.consume`. `queue` follows the new name of a server-named queue; `arguments` are the other ones of
-    `basic.consume`. `prefetch` is set by `basic.qos` before it, 0 is no limit.
+    """One `basic.consume`.
 
-    kind        its content class: the methods are those of it
-    active      the server has begun, and it has not ended; also while the connection is lost
-    cancelling  it is being cancelled: what comes goes back
-    ended       no more messages will come; `error` says why, None where it was cancelled by us
+    Attributes:
+        kind: Content class whose methods are used.
+        queue: Queue; follows the name of a server-named queue after a reconnect.
+        prefetch: Limit that `basic.qos` sets before the consumer starts; 0 is no limit.
+        arguments: Other arguments of `basic.consume`.
+        active: The server has started the consumer and it has not ended, even if the connection is lost.
+        cancelling: A cancel is pending; messages that still arrive are requeued.
+        ended: No more messages will arrive. `error` says why; None if the client cancelled it.
     """
 
     __slots__ = ("_counted", "_message_class", "_no_ack", "_waiters", "active", "arguments", "cancelling", "channel",
@@ -44,29 +47,29 @@ class ConsumerCore:
         self.error: Error | None = None
         self._waiters = Waiters(channel.connection.frontend)
         self._no_ack = bool(arguments.get("no_ack"))
-        # Where no prefetch limits what comes, the octets that wait count for the connection.
+        # Without a prefetch limit, buffered bytes count for the connection's backpressure.
         self._counted = prefetch == 0 or self._no_ack
         self._message_class = message_class
 
     @property
     def key(self) -> bytes:
-        """The tag, as it comes with deliveries."""
+        """The consumer tag as deliveries carry it."""
         return self.tag.encode("utf-8", "surrogateescape")
 
     def clone(self) -> ConsumerCore:
-        """One that is the same and has not begun, without a tag."""
+        """Return an equal consumer that has not started and has no tag."""
         return ConsumerCore(self.channel, self.queue, self.prefetch, self.arguments, self._message_class)
 
     def begin(self) -> Waiter:
-        """`ChannelCore.consume`."""
+        """Start the consumer; see `ChannelCore.consume`."""
         return self.channel.consume(self)
 
     def withdraw(self) -> Waiter:
-        """`ChannelCore.cancel`."""
+        """Cancel the consumer; see `ChannelCore.cancel`."""
         return self.channel.cancel(self)
 
     def abandon(self) -> None:
-        """`ChannelCore.cancel_nowait`."""
+        """Cancel the consumer without waiting; see `ChannelCore.cancel_nowait`."""
         self.channel.cancel_nowait(self)
 
     def delivered(self, command: Deliver) -> None:
@@ -79,7 +82,10 @@ class ConsumerCore:
             self._waiters.wake()
 
     def _unwanted(self, command: Deliver) -> bool:
-        """Nobody will take it any more, or it comes once more: it goes back, where it is not lost anyway."""
+        """Whether a delivery is not for the application; requeue it if it would be lost otherwise.
+
+        While a `basic.recover` is pending, the server delivers it again.
+        """
         if not self.channel.recovering:
             if not self._no_ack:
                 self._message_class(self.channel, command).nack(requeue=True)
@@ -87,18 +93,18 @@ class ConsumerCore:
         return self.cancelling or not self._no_ack
 
     def take(self) -> Message:
-        """The next message; IndexError when there is none."""
+        """Return the next message. Raises IndexError if there is none."""
         message = self.messages.popleft()
         if self._counted:
             self.channel.connection.taken(message.size)
         return message
 
     def message_waiter(self) -> Waiter:
-        """Until a message has come or there will be no more."""
+        """Return a waiter for a message or the end of the consumer."""
         return self._waiters.new()
 
     def drop_messages(self) -> list[Message]:
-        """Let go of the messages that nobody has taken."""
+        """Drop and return the messages that the application has not taken."""
         forgotten = list(self.messages)
         self.messages.clear()
         if self._counted:
@@ -107,12 +113,12 @@ class ConsumerCore:
         return forgotten
 
     def lost(self) -> None:
-        """The connection is lost: what was to be acknowledged is delivered copy_error, the rest is ours."""
+        """Handle the loss of the connection: the server delivers unacked messages again, so drop them."""
         if not self._no_ack:
             self.drop_messages()
 
     def end(self, error: Error | None) -> None:
-        """No more messages will come. Those that are here can be taken before `error` is raised."""
+        """End the consumer. Messages that have arrived can still be taken before `error` is raised."""
         if self.ended:
             return
         self.active = False

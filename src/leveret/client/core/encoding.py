@@ -1,4 +1,4 @@
-"""From what an application publishes to what the wire's engine takes."""
+"""Encoding of publishes for the wire engine."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Body = bytes | bytearray | memoryview | str
 
 _FIXED: Final = struct.Struct(">HHQ").pack
 _BASIC: Final = 60
-# What most publishes have: nothing, or delivery-mode 2 alone.
+# Most publishes have no properties, or delivery-mode 2 alone.
 NO_PROPERTIES: Final = b"\0\0"
 _PERSISTENT: Final = b"\x10\0\2"
 _PERSISTENT_KEYWORD: Final = {"persistent": True}
 
 
 def encode_body(body: Body) -> bytes:
-    """Octets as they are, text as UTF-8. Raises `InvalidMessage` for anything else."""
+    """Return a body as bytes; text is encoded as UTF-8. Raises `InvalidMessage` for other types."""
     if isinstance(body, bytes):
         return body
     if isinstance(body, str):
@@ -31,21 +31,21 @@ def encode_body(body: Body) -> bytes:
             raise InvalidMessage(f"body: {error}") from None
     if isinstance(body, (bytearray, memoryview)):
         return bytes(body)
-    raise InvalidMessage(f"body: bytes or text expected, not {type(body).__name__}")
+    raise InvalidMessage(f"body: expected bytes or text, not {type(body).__name__}")
 
 
 class Named(Protocol):
-    """A queue or an exchange."""
+    """An object with a name: a queue or an exchange."""
 
     @property
     def name(self) -> str: ...
 
 
 def name_of(named: str | Named) -> str:
-    """The name of a queue or an exchange, or the name itself. Raises `InvalidMessage` for anything else."""
+    """Return the name of a queue or an exchange. Raises `InvalidMessage` for other types."""
     name = named if isinstance(named, str) else getattr(named, "name", None)
     if not isinstance(name, str):
-        raise InvalidMessage(f"a name, a queue or an exchange expected, not {type(named).__name__}")
+        raise InvalidMessage(f"expected a name, a queue or an exchange, not {type(named).__name__}")
     return name
 
 
@@ -54,9 +54,9 @@ def encode_flags(mandatory: bool, immediate: bool) -> int:
 
 
 def merge(properties: Properties | None, keywords: dict[str, Any]) -> bytes:
-    """The encoded properties of a publish."""
+    """Return the encoded properties of a publish."""
     if properties is not None and not isinstance(properties, Properties):
-        raise InvalidMessage(f"properties: leveret.Properties expected, not {type(properties).__name__}")
+        raise InvalidMessage(f"properties: expected leveret.Properties, not {type(properties).__name__}")
     if keywords:
         if properties is None and keywords == _PERSISTENT_KEYWORD:
             return _PERSISTENT
@@ -65,7 +65,7 @@ def merge(properties: Properties | None, keywords: dict[str, Any]) -> bytes:
 
 
 def encode_address(exchange: str, routing_key: str) -> bytes:
-    """The two short strings of `basic.publish`. Raises `InvalidMessage`."""
+    """Return the two short strings of `basic.publish`. Raises `InvalidMessage`."""
     try:
         first = exchange.encode("utf-8", "surrogateescape")
         second = routing_key.encode("utf-8", "surrogateescape")
@@ -74,12 +74,12 @@ def encode_address(exchange: str, routing_key: str) -> bytes:
             f"exchange {exchange!r:.100}, routing key {routing_key!r:.100}: {error}; expected text") from None
     if len(first) > 255 or len(second) > 255:
         what, size = ("exchange name", len(first)) if len(first) > 255 else ("routing key", len(second))
-        raise InvalidMessage(f"a {what} has at most 255 octets of UTF-8, not {size}")
+        raise InvalidMessage(f"{what} too long: {size} bytes in UTF-8; expected at most 255")
     return bytes((len(first),)) + first + bytes((len(second),)) + second
 
 
 class Encoder:
-    """Encodes publishes; remembers the last address, which is the next one's as often as not. Threads may share it."""
+    """Encodes publishes. It caches the last address, which is often the next one's. Threads may share it."""
 
     __slots__ = ("_last",)
 
@@ -96,6 +96,6 @@ class Encoder:
         return address
 
     def encode(self, body: Body, exchange: str, routing_key: str, flags: int, properties: bytes) -> Outgoing:
-        """Raises `InvalidMessage`."""
+        """Return an encoded publish. Raises `InvalidMessage`."""
         data = encode_body(body)
         return Outgoing(self.address(exchange, routing_key), flags, _FIXED(_BASIC, 0, len(data)) + properties, data)

@@ -1,4 +1,5 @@
-"""Where a connection is opened: at a server, or at those that it sends us to (AMQP 0-9 `connection.redirect`)."""
+"""The servers that one attempt to connect may reach: the configured one, or those that it redirects to
+(AMQP 0-9 `connection.redirect`)."""
 
 from __future__ import annotations
 
@@ -10,12 +11,16 @@ from leveret.client.errors import ConnectionFailed, Redirected
 if TYPE_CHECKING:
     from leveret.client.parameters import Parameters
 
-# Servers in a row that may send us on.
+# Maximum number of consecutive redirects.
 MAX_REDIRECTS: Final = 5
 
 
 class Endpoints:
-    """The servers to try, one after the other. `current` is the next."""
+    """The servers to try, one after the other.
+
+    Attributes:
+        current: Parameters of the server to try next.
+    """
 
     def __init__(self, parameters: Parameters) -> None:
         self.current = parameters
@@ -23,15 +28,18 @@ class Endpoints:
         self._redirects = 0
 
     def advance(self, error: ConnectionFailed) -> None:
-        """Go on after a server that sends us elsewhere, or to one of the hosts that it knows where there is none. Raises
-        the error where nothing is left to try, and ConnectionFailed where servers send us to one another."""
+        """Move on to the server that `error` redirects to, or to the next host that the redirecting server knows.
+
+        Raises:
+            ConnectionFailed: The given error if there is no other server, or too many servers redirect to each other.
+        """
         current = self.current
         if isinstance(error, Redirected):
             self._redirects += 1
             if self._redirects == MAX_REDIRECTS:
                 raise ConnectionFailed(
-                    f"{error.host}:{error.port} would be the {MAX_REDIRECTS + 1}th server in a row: they send us to one"
-                    " another; expected one that takes us", host=error.host, port=error.port)
+                    f"{error.host}:{error.port} is the target of {MAX_REDIRECTS} redirects in a row; expected a server"
+                    " that accepts the connection", host=error.host, port=error.port)
             self._known = [endpoint for endpoint in error.known_hosts if endpoint != (error.host, error.port)]
             self.current = replace(current, host=error.host, port=error.port)
         elif self._known and type(error) is ConnectionFailed and not error.reply_code:

@@ -1,4 +1,4 @@
-"""What the engine asks of the face that drives it."""
+"""The interface between the engine and the front end that drives it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
 
 class Waiter(Protocol):
-    """The result of something that takes time, like `asyncio.Future`: set once. One that nobody waits for any more is
-    done, without a result."""
+    """The result of an operation that takes time, set once, like `asyncio.Future`.
+
+    A waiter whose caller has stopped waiting is done and has no result.
+    """
 
     def done(self) -> bool: ...
 
@@ -25,15 +27,17 @@ class Waiter(Protocol):
     def set_exception(self, exception: BaseException, /) -> None: ...
 
 
-# Steps that the face performs in turn: each yields a waiter and is sent its result, or thrown its exception.
+# Steps that the front end runs in turn: each yields a waiter, and receives its result or its exception.
 Procedure = Generator[Any, Any, None]
 
 
 class FrontEnd(ABC):
-    """The face. All calls come from within a call that it has made into the engine.
+    """What a front end provides to the engine. The engine calls it only from within a call of the front end.
 
-    message_class, delivery_class   what messages of AMQP 0-9-1 and of 1.0 are made of
-    file_class                      what files of AMQP 0-9 are made of
+    Attributes:
+        message_class: Class of messages received over AMQP 0-9-1.
+        delivery_class: Class of messages received over AMQP 1.0.
+        file_class: Class of files received over AMQP 0-9.
     """
 
     message_class: type[Message]
@@ -42,28 +46,28 @@ class FrontEnd(ABC):
 
     @abstractmethod
     def new_waiter(self) -> Any:
-        """A waiter that the face knows how to await."""
+        """Return a waiter that the front end can await."""
 
     @abstractmethod
     def flush_soon(self) -> None:
-        """There is something to send; it may gather more before it is written."""
+        """Schedule a write of `to_send`; more output may accumulate until then."""
 
     @abstractmethod
     def emit(self, event: Event) -> None:
-        """Show an event to the application."""
+        """Report an event to the application."""
 
     @abstractmethod
     def pause_reading(self) -> None:
-        """The application is slower than the server."""
+        """Stop reading from the socket: the application is slower than the server."""
 
     @abstractmethod
     def resume_reading(self) -> None:
-        """Read again."""
+        """Continue reading from the socket."""
 
     @abstractmethod
     def close_socket(self) -> None:
-        """Close the socket once everything is written. The engine is done with it."""
+        """Close the socket once all output is written. The engine does not use it any more."""
 
     @abstractmethod
     def reconnect(self) -> None:
-        """The connection is lost: begin to connect anew, in the background."""
+        """Start to reconnect in the background, after the connection was lost."""

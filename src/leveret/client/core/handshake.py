@@ -1,4 +1,4 @@
-"""The opening of a connection (0-9-1 sections 2.2.4 and 1.4)."""
+"""The handshake of a connection (0-9-1 sections 2.2.4 and 1.4)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from leveret.client.core.connection import ConnectionCore
     from leveret.client.parameters import Parameters
 
-# Of connection.open these are about the vhost; a server that stops or has too many connections answers otherwise.
+# Reply codes to connection.open that concern the vhost. A server that stops or has too many connections sends others.
 _VHOST_CODES: Final = (INVALID_PATH, ACCESS_REFUSED, NOT_FOUND, NOT_ALLOWED)
-# What is said of a server that ends the connection during the login.
-CLOSED_DURING_LOGIN: Final = "it hung up without a word"
-# What connection.start says of itself, in 0-9 as in 0-9-1.
+# Reply text for a server that closes the connection during the login.
+CLOSED_DURING_LOGIN: Final = "the server closed the connection without giving a reason"
+# The version in connection.start, in 0-9 as in 0-9-1.
 VERSION: Final = (0, 9)
 CAPABILITIES: Final = {
     "publisher_confirms": True,
@@ -31,7 +31,7 @@ CAPABILITIES: Final = {
 }
 
 def handshake(connection: ConnectionCore) -> Procedure:
-    """Procedure: from the protocol header to `connection.open-ok`."""
+    """Run the handshake, from the protocol header to `connection.open-ok` (a procedure)."""
     parameters = connection.parameters
     start: Method = yield connection.expect()
     spoken = start.arguments["version_major"], start.arguments["version_minor"]
@@ -43,8 +43,8 @@ def handshake(connection: ConnectionCore) -> Procedure:
     login = Login(parameters)
     mechanism = login.mechanism
     if mechanism not in offered:
-        raise AuthenticationFailed(f"the server offers the mechanisms {', '.join(offered)}, not {mechanism}; choose one by"
-                                   " the option mechanism", host=parameters.host, port=parameters.port)
+        raise AuthenticationFailed(f"the server offers the mechanisms {', '.join(offered)}, not {mechanism}; set the option"
+                                   " mechanism to one of them", host=parameters.host, port=parameters.port)
     connection.send("connection.start-ok", {
         "client_properties": _client_properties(parameters), "mechanism": mechanism, "response": login.first(),
         "locale": parameters.locale,
@@ -57,7 +57,7 @@ def handshake(connection: ConnectionCore) -> Procedure:
             tune = yield connection.expect()
         login.done()
     except ConnectionLost:
-        # Servers without authentication_failure_close hang up.
+        # Servers without authentication_failure_close close the socket.
         raise _refused(parameters, ACCESS_REFUSED, CLOSED_DURING_LOGIN, False) from None
     except ConnectionClosed as error:
         raise _refused(parameters, error.reply_code, error.reply_text, False) from None
@@ -72,18 +72,18 @@ def handshake(connection: ConnectionCore) -> Procedure:
 
 
 def _refused(parameters: Parameters, code: int, text: str, opening: bool) -> ConnectionFailed:
-    """What it means that the server closed the connection, `opening` the vhost or before."""
+    """Return the exception for a close by the server; `opening` says whether the vhost had been requested."""
     at = f"{parameters.host}:{parameters.port}"
     kind = ConnectionFailed
     message = f"{at} refused the connection: {code} {text}"
     if opening and code in _VHOST_CODES:
         kind = VhostRefused
         message = (f"{at} refused the vhost {parameters.vhost!r} to user {parameters.user!r}: {code} {text};"
-                   " expected one that exists and that the user may use (options vhost, user)")
+                   " expected an existing vhost that the user may access (options vhost, user)")
     elif code == ACCESS_REFUSED:
         kind = AuthenticationFailed
         message = (f"{at} refused user {parameters.user!r} by {parameters.mechanism}: {text};"
-                   " expected its name and password (options user, password, mechanism)")
+                   " expected a valid user and password (options user, password, mechanism)")
     return kind(message, host=parameters.host, port=parameters.port, reply_code=code, reply_text=text)
 
 
@@ -99,11 +99,11 @@ def _client_properties(parameters: Parameters) -> dict[str, Any]:
 
 
 def _tuned(parameters: Parameters, proposed: dict[str, Any]) -> dict[str, int]:
-    """The lesser of what both sides want, where 0 is no limit (0-9-1 `connection.tune-ok`)."""
+    """Return the smaller of both sides' limits, where 0 is no limit (0-9-1 `connection.tune-ok`)."""
     return {
         "channel_max": _lesser(parameters.channel_max, proposed["channel_max"]),
         "frame_max": _lesser(parameters.frame_max, proposed["frame_max"]),
-        # The heartbeat that was asked for holds where the server has none in mind, and 0 turns it off.
+        # The requested heartbeat applies if the server proposes none; 0 disables heartbeats.
         "heartbeat": 0 if parameters.heartbeat == 0 else _lesser(parameters.heartbeat, proposed["heartbeat"]),
     }
 

@@ -1,4 +1,4 @@
-"""The client's side of SASL, for both protocols."""
+"""The client side of SASL, for all protocols."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from typing import Any, Final
 from leveret.client.errors import AuthenticationFailed
 from leveret.client.parameters import SCRAM, Parameters
 
-# More of them would keep the program from doing anything else for seconds.
+# More iterations would block the process for seconds.
 MAX_ITERATIONS: Final = 1_000_000
 _ITERATIONS: Final = re.compile(r",i=([0-9]{1,20})(?:,|$)")
 
 
 class Login:
-    """One login. SCRAM (RFC 5802, RFC 7677) proves on both sides that the password is known, without sending it; the
-    library `scramp` does the arithmetic, which takes some 50 ms."""
+    """One SASL exchange.
+
+    SCRAM (RFC 5802, RFC 7677) proves to both sides that the other knows the password without sending it. The library
+    `scramp` does the arithmetic, which takes about 50 ms.
+    """
 
     def __init__(self, parameters: Parameters) -> None:
         self.mechanism = parameters.mechanism
@@ -26,7 +29,7 @@ class Login:
         self._answered = False
 
     def first(self) -> bytes:
-        """The initial response."""
+        """Return the initial response."""
         if self.mechanism not in SCRAM:
             self._response = self._parameters.sasl()[1]
             return self._response
@@ -36,11 +39,15 @@ class Login:
             self._scram = ScramClient([self.mechanism], self._parameters.user, self._parameters.password)
             first: str = self._scram.get_client_first()
         except (ScramException, ValueError) as error:
-            raise self._failed(f"{error}; expected a name and a password that SCRAM can take") from error
+            raise self._failed(f"{error}; expected a user name and a password that SCRAM allows") from error
         return first.encode()
 
     def respond(self, challenge: bytes) -> bytes:
-        """The answer to a challenge. Raises `AuthenticationFailed` for a server that does not know the password."""
+        """Return the response to a challenge.
+
+        Raises:
+            AuthenticationFailed: The challenge is invalid, or the server does not know the password.
+        """
         if self._scram is None:
             return self._response
         from scramp import ScramException
@@ -53,19 +60,19 @@ class Login:
             text = challenge.decode("utf-8")
             rounds = _ITERATIONS.search(text)
             if rounds is not None and int(rounds[1]) > MAX_ITERATIONS:
-                raise self._failed(f"it wants {rounds[1]} rounds, at most {MAX_ITERATIONS} are computed")
+                raise self._failed(f"the server asks for {rounds[1]} iterations; expected at most {MAX_ITERATIONS}")
             self._scram.set_server_first(text)
             final: str = self._scram.get_client_final()
         except (ScramException, ValueError) as error:
-            raise self._failed(f"a challenge that cannot be answered: {error}") from error
+            raise self._failed(f"invalid challenge from the server: {error}") from error
         return final.encode()
 
     def done(self, additional: bytes = b"") -> None:
-        """The server lets us in; `additional` is what it says with that."""
+        """Complete the exchange after the server accepted the login; `additional` is the data of its outcome."""
         if additional and not self._checked:
             self._check(additional)
         if not self._checked:
-            raise self._failed("it has not proved that it knows the password")
+            raise self._failed("the server did not prove that it knows the password")
 
     def _check(self, proof: bytes) -> None:
         from scramp import ScramException
@@ -73,7 +80,7 @@ class Login:
         try:
             self._scram.set_server_final(proof.decode("utf-8"))
         except (ScramException, ValueError) as error:
-            raise self._failed(f"its proof that it knows the password is wrong: {error}") from error
+            raise self._failed(f"the server's proof of the password is wrong: {error}") from error
         self._checked = True
 
     def _failed(self, text: str) -> AuthenticationFailed:

@@ -1,7 +1,7 @@
-"""Declaring, binding and deleting, and what the connection remembers of it for the next socket.
+"""Declaring, binding and deleting, and recording the topology for recovery.
 
-Each sends one method; the result is a waiter for its reply. What is remembered is so as the reply comes, whether or not
-somebody still waits for it.
+Each call sends one method and returns a waiter for its reply. The topology is updated when the reply arrives, even if
+the caller has stopped waiting.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Operations:
-    """Those of one channel."""
+    """The operations of one channel."""
 
     __slots__ = ("_channel",)
 
@@ -26,7 +26,7 @@ class Operations:
 
     def declare_queue(self, name: str, durable: bool, exclusive: bool, auto_delete: bool, passive: bool,
                       arguments: dict[str, Any] | None) -> Waiter:
-        """The result is the `DeclaredQueue`, its message count and its consumer count."""
+        """Declare a queue; the result is the `DeclaredQueue`, its message count and its consumer count."""
         sent = {"queue": name, "durable": durable, "exclusive": exclusive, "auto_delete": auto_delete, "passive": passive,
                 "arguments": dict(arguments or {})}
         topology = self._channel.connection.topology
@@ -42,7 +42,7 @@ class Operations:
         return self._channel.call("queue.declare", sent, declared)
 
     def delete_queue(self, name: str, if_unused: bool, if_empty: bool) -> Waiter:
-        """The result is the number of messages that it held."""
+        """Delete a queue; the result is the number of messages that it contained."""
 
         def deleted(reply: Method, abandoned: bool) -> int:
             self._channel.connection.topology.remove_queue(name)
@@ -52,7 +52,7 @@ class Operations:
         return self._channel.call("queue.delete", {"queue": name, "if_unused": if_unused, "if_empty": if_empty}, deleted)
 
     def purge_queue(self, name: str) -> Waiter:
-        """The result is the number of messages that were removed."""
+        """Purge a queue; the result is the number of messages removed."""
         return self._channel.call("queue.purge", {"queue": name}, lambda reply, abandoned: reply.arguments["message_count"])
 
     def declare_exchange(self, name: str, type: str, durable: bool, auto_delete: bool, internal: bool,
@@ -91,7 +91,7 @@ class Operations:
         return self._channel.call("queue.unbind" if to_queue else "exchange.unbind", sent, unbound)
 
     def qos(self, prefetch_count: int, prefetch_size: int, global_: bool) -> Waiter:
-        """With `global_` it holds for the whole channel and consumers set none of their own any more."""
+        """Set the prefetch limits. With `global_` they apply to the whole channel, and consumers set none of their own."""
         sent = {"prefetch_count": prefetch_count, "prefetch_size": prefetch_size, "global": global_}
 
         def set_(reply: Method, abandoned: bool) -> None:

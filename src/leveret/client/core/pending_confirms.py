@@ -1,4 +1,4 @@
-"""Publishes that the server has not confirmed, in the order of their delivery tags."""
+"""Pending confirms: publishes that the server has not confirmed, by delivery tag."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ if TYPE_CHECKING:
 
 
 class Outgoing:
-    """A publish, encoded.
+    """An encoded publish.
 
-    address, flags, header, body   as the wire's engine takes them
-    waiter       is told when it is confirmed; None where nobody waits
-    publisher    counts it in its window
-    once         it is not sent again after a lost connection
-    returned     what it came back for, before its confirm
+    Attributes:
+        address: Exchange and routing key, as the wire engine takes them.
+        flags: Mandatory and immediate, as the wire engine takes them.
+        header: Payload of the header frame.
+        body: Body of the message.
+        waiter: Waiter for the confirm; None if no caller waits.
+        publisher: Publisher whose window counts the publish.
+        at_most_once: It is not published again after a lost connection.
+        returned: The error of a `basic.return`, which precedes the confirm.
     """
 
     __slots__ = ("address", "at_most_once", "body", "flags", "header", "publisher", "returned", "waiter")
@@ -35,7 +39,7 @@ class Outgoing:
         self.returned: Returned | None = None
 
     def settle(self, error: Error | None) -> None:
-        """It is confirmed (None) or has failed."""
+        """Report a confirm (None) or a failure."""
         waiter = self.waiter
         if waiter is not None:
             if not waiter.done():
@@ -48,7 +52,7 @@ class Outgoing:
             publisher.settled(self, error)
 
     def describe(self) -> tuple[str, str, Properties | None, bytes]:
-        """Exchange, routing key, properties and body."""
+        """Return exchange, routing key, properties and body."""
         at = 1 + self.address[0]
         exchange = self.address[1:at].decode("utf-8", "surrogateescape")
         routing_key = self.address[at + 1 :].decode("utf-8", "surrogateescape")
@@ -56,17 +60,19 @@ class Outgoing:
 
 
 class PendingConfirms:
-    """Those of one channel. Delivery tags count from 1 and grow by one with each publish (0-9-1 `confirm.select`,
-    RabbitMQ)."""
+    """The pending confirms of one channel.
+
+    Delivery tags count the publishes from 1 (0-9-1 `confirm.select`, RabbitMQ).
+    """
 
     __slots__ = ("_by_tag", "_first", "_next", "_returned")
 
     def __init__(self) -> None:
         self._by_tag: dict[int, Outgoing] = {}
-        # No tag before this one is there.
+        # All tags below this one are settled.
         self._first = 1
         self._next = 1
-        # The one that came back last: they come back in order.
+        # Tag of the last returned message: messages are returned in order.
         self._returned = 0
 
     def __len__(self) -> int:
@@ -74,7 +80,7 @@ class PendingConfirms:
 
     @property
     def last(self) -> int:
-        """The tag of the one that was published last, 0 before the first."""
+        """Tag of the last publish, 0 if there was none."""
         return self._next - 1
 
     def add(self, outgoing: Outgoing) -> None:
@@ -82,12 +88,12 @@ class PendingConfirms:
         self._next += 1
 
     def confirm(self, tag: int, multiple: bool, ack: bool) -> None:
-        """Settle what the server's `basic.ack` or `basic.nack` names; what it names twice is settled once."""
+        """Settle the publishes that a `basic.ack` or `basic.nack` names. A repeated confirm has no effect."""
         by_tag = self._by_tag
         if not multiple:
             outgoing = by_tag.get(tag)
             if outgoing is not None:
-                # In this order an interrupt forgets nobody.
+                # Settle first, delete second: an interrupt in between loses no publish.
                 outgoing.settle(_outcome(outgoing, ack))
                 del by_tag[tag]
             if tag == self._first:
@@ -103,10 +109,11 @@ class PendingConfirms:
         self._first = max(first, stop)
 
     def returned(self, address: bytes, header: bytes, body: bytes, error: Returned) -> bool:
-        """A message came back: the first that could be it is to blame, and False is the result where there is none.
+        """Match a returned message with a publish, and return whether one was found.
 
-        `basic.return` names no delivery tag, but comes before the confirm, and in the order of the publishes; equal
-        messages are as good as each other. Its header may lack what is not for consumers (RabbitMQ's BCC).
+        `basic.return` has no delivery tag, but it precedes the confirm and keeps the order of the publishes. Equal
+        messages are interchangeable. The returned header may lack properties that are hidden from consumers
+        (RabbitMQ's BCC).
         """
         for start in (max(self._first, self._returned + 1), self._first):
             for same_header in (True, False):
@@ -121,12 +128,12 @@ class PendingConfirms:
         return False
 
     def fail_at_most_once(self, error: Error) -> None:
-        """Settle those that are not to be published again, as the connection is lost."""
+        """Fail the publishes that must not be sent again after a lost connection."""
         for tag in [tag for tag, outgoing in self._by_tag.items() if outgoing.at_most_once]:
             self._by_tag.pop(tag).settle(error)
 
     def take(self) -> list[Outgoing]:
-        """All that wait, in order, and begin anew with tag 1."""
+        """Return all pending publishes in order, and restart with tag 1."""
         waiting = list(self._by_tag.values())
         self._by_tag = {}
         self._first = self._next = 1
@@ -139,5 +146,5 @@ def _outcome(outgoing: Outgoing, ack: bool) -> Error | None:
         return outgoing.returned
     if ack:
         return None
-    return Nacked("the server refused the message (basic.nack): a queue is full, or it could not be kept",
+    return Nacked("the server refused the message (basic.nack): a queue is full, or the message could not be stored",
                   messages=[outgoing.describe()])

@@ -1,4 +1,4 @@
-"""The engines of all protocols, which have the same calls."""
+"""Selection of the engine for a protocol, and unions of the engines' classes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,18 @@ AnyEncoder = Encoder | Amqp1Encoder
 
 
 def new_core(frontend: FrontEnd, parameters: Parameters) -> AnyCore:
-    """What the option `protocol` asks for."""
+    """Return a new engine for the option `protocol`."""
     if parameters.protocol == "1.0":
         return Amqp1Connection(frontend, parameters)
     return (Amqp09Connection if parameters.protocol == "0-9" else ConnectionCore)(frontend, parameters)
 
 
 def fallback_core(frontend: FrontEnd, parameters: Parameters, error: ProtocolMismatch) -> AnyCore:
-    """For a server that speaks AMQP 1.0 alone, where that is left to us; otherwise raises the error."""
+    """Return an engine for AMQP 1.0 if the server speaks only that and the option `protocol` is "auto".
+
+    Raises:
+        ProtocolMismatch: The given error, if no other protocol can be used.
+    """
     if parameters.protocol == "auto" and error.speaks == "1.0":
         return Amqp1Connection(frontend, parameters)
     raise error

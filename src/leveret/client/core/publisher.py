@@ -1,4 +1,4 @@
-"""A window of publishes that need not be awaited one by one."""
+"""A window of publishes whose confirms are not awaited one by one."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
 
 class PublisherCore:
-    """At most `window` publishes are unconfirmed at a time. Who finds it full waits until half of it is free, so that
-    waking up is paid for by many."""
+    """Limits the pending confirms of a publisher to `window`.
+
+    A caller that finds the window full waits until half of it is free, so that one wake-up serves many publishes.
+    """
 
     __slots__ = ("_failed", "_idle", "_room", "channel", "error", "in_flight", "window")
 
@@ -26,14 +28,14 @@ class PublisherCore:
         self.channel = channel
         self.window = window
         self.in_flight = 0
-        # The first failure, and every message that failed since it was last reported.
+        # The first failure, and all messages that failed since the last report.
         self.error: Error | None = None
         self._failed: list[tuple[str, str, Properties | None, bytes]] = []
         self._room = Waiters(channel.connection.frontend)
         self._idle = Waiters(channel.connection.frontend)
 
     def publish(self, outgoing: Outgoing) -> None:
-        """There must be room."""
+        """Send a publish. The window must have room."""
         outgoing.publisher = self
         self.in_flight += 1
         try:
@@ -43,7 +45,7 @@ class PublisherCore:
             raise
 
     def settled(self, outgoing: Outgoing, error: Error | None) -> None:
-        """A publish is confirmed or has failed."""
+        """Handle a confirm or a failure."""
         in_flight = self.in_flight = self.in_flight - 1
         if error is not None:
             if self.error is None:
@@ -55,20 +57,20 @@ class PublisherCore:
             self._idle.wake()
 
     def window_waiter(self) -> Waiter:
-        """Until half of the window is free."""
+        """Return a waiter for half of the window to be free."""
         return self._room.new()
 
     def idle_waiter(self) -> Waiter:
-        """Until nothing is unconfirmed."""
+        """Return a waiter for all confirms."""
         return self._idle.new()
 
     def take_error(self) -> Error:
-        """What to raise, once, when `error` is set: with all messages that failed."""
+        """Return and clear the error to raise, with all messages that failed. `error` must be set."""
         error, messages = self.error, self._failed
         assert error is not None
         self.error, self._failed = None, []
         if isinstance(error, (Nacked, Returned)):
-            text = str(error) if len(messages) == 1 else f"{len(messages)} messages failed, the first because: {error}"
+            text = str(error) if len(messages) == 1 else f"{len(messages)} messages failed, the first one: {error}"
             kind: type[PublishFailed] = type(error)
             return kind(text, messages=messages, reply_code=error.reply_code, reply_text=error.reply_text)
         return error

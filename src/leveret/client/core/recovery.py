@@ -1,4 +1,4 @@
-"""Making everything as it was before the connection was lost."""
+"""Recovery of a lost connection: restores topology, channels, consumers and pending confirms."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from leveret.client.events import Recovered, RecoveryFailed
 if TYPE_CHECKING:
     from leveret.client.core.connection import ConnectionCore
 
-# How often in a row the connection is tried again because an exclusive queue still belongs to the one that was lost:
-# a server that does not know of the loss yet learns of it by its heartbeats.
+# Maximum number of consecutive reconnects while an exclusive queue still belongs to the lost connection. A server that
+# has not noticed the loss notices it by missing heartbeats.
 MAX_LOCKED_ATTEMPTS: Final = 10
 
 
 def recover(connection: ConnectionCore) -> Procedure:
-    """Procedure, after the handshake: exchanges, queues, bindings, channels, consumers, unconfirmed publishes.
+    """Restore exchanges, queues, bindings, channels, consumers and pending confirms (a procedure after the handshake).
 
-    What the server refuses is shown as an event, and ends what depends on it (a consumer whose queue is gone); the rest
-    goes on.
+    What the server refuses is reported as an event and ends what depends on it, such as the consumer of a missing queue.
+    Everything else is restored.
     """
     yield from _TopologyRecovery(connection).run()
     channels = list(connection.channels.values())
@@ -38,23 +38,23 @@ def recover(connection: ConnectionCore) -> Procedure:
 
 
 def _open(channel: ChannelCore) -> Procedure:
-    """Open a channel again, unless the application has closed it."""
+    """Reopen a channel, unless the application has closed it."""
     if channel.error is not None:
         return
     try:
         yield from channel.open()
     except (ChannelClosed, InvalidMessage) as error:
         if channel.connection.engine.is_closing(channel.number):
-            # The application has closed it meanwhile; its number is free when the server has answered.
+            # The application has closed it meanwhile; its number is free when the server has replied.
             return
-        # The latter where its number is above what this server allows.
+        # InvalidMessage if its number exceeds what this server allows.
         channel.ended(error if isinstance(error, ChannelClosed) else ChannelClosed(str(error)))
         channel.connection.forget_channel(channel)
         channel.connection.frontend.emit(RecoveryFailed(f"channel {channel.number}", error))
 
 
 def _consume(channel: ChannelCore) -> Generator[Any, Any, int]:
-    """Start the consumers of a channel again; how many there are."""
+    """Restart the consumers of a channel and return their number."""
     started = 0
     for consumer in list(channel.consumers.values()):
         if consumer.ended or not channel.opened:
@@ -62,7 +62,7 @@ def _consume(channel: ChannelCore) -> Generator[Any, Any, int]:
         try:
             yield channel.consume(consumer)
         except ChannelClosed as error:
-            # The channel is closed with all that is on it: by its own error, which its users get.
+            # The channel was closed with everything on it; its users get that error.
             if error.reply_code:
                 what = f"consumer '{consumer.tag}' of queue '{consumer.queue}'"
                 channel.connection.frontend.emit(RecoveryFailed(what, error))
@@ -73,7 +73,7 @@ def _consume(channel: ChannelCore) -> Generator[Any, Any, int]:
 
 
 class _TopologyRecovery:
-    """Declares on a channel of its own, so that a refusal costs the application none of its channels."""
+    """Declares the topology on a temporary channel, so that a refusal closes none of the application's channels."""
 
     def __init__(self, connection: ConnectionCore) -> None:
         self._connection = connection
@@ -83,7 +83,7 @@ class _TopologyRecovery:
     def run(self) -> Procedure:
         connection = self._connection
         if connection.is_full:
-            # The application has all numbers. None of its channels is open yet, so that one's can be used.
+            # The application uses all numbers. None of its channels is open yet, so borrow the number of one.
             self._borrowed = next(iter(connection.channels.values()))
             connection.forget_channel(self._borrowed)
         try:
@@ -128,7 +128,7 @@ class _TopologyRecovery:
             return None
 
     def _queue_renamed(self, before: str, after: str) -> None:
-        """Consumers of a server-named queue consume from the one that stands in for it."""
+        """Point the consumers of a server-named queue to the queue that replaces it."""
         channels = list(self._connection.channels.values())
         if self._borrowed is not None:
             channels.append(self._borrowed)

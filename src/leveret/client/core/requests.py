@@ -1,9 +1,9 @@
-"""Requests over direct reply-to: the pseudo-queue whose messages come straight back to the channel that asked."""
+"""Requests over direct reply-to, the pseudo-queue that returns replies to the requesting channel."""
 
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.client.core.consumer import ConsumerCore
 from leveret.client.core.frontend import Waiter
@@ -17,33 +17,15 @@ if TYPE_CHECKING:
 REPLY_TO: Final = "amq.rabbitmq.reply-to"
 
 
-class Asked:
-    """The waiter of a request's publish: that it was refused is the answer, that it was confirmed is not."""
-
-    __slots__ = ("_answer",)
-
-    def __init__(self, answer: Waiter) -> None:
-        self._answer = answer
-
-    def done(self) -> bool:
-        return self._answer.done()
-
-    def set_result(self, result: Any, /) -> None:
-        pass
-
-    def set_exception(self, exception: BaseException, /) -> None:
-        self._answer.set_exception(exception)
-
 
 class Replies(ConsumerCore):
-    """The consumer of a channel's answers; each goes to the request with its correlation id, and what nobody waits for any
-    more is dropped."""
+    """The consumer of a channel's replies. Each reply goes to the request with its correlation id; others are dropped."""
 
     __slots__ = ("_prefix", "_requests", "_sent", "generation")
 
     def __init__(self, channel: ChannelCore, message_class: type[Message]) -> None:
         super().__init__(channel, REPLY_TO, 0, {"no_ack": True}, message_class)
-        # Of the channel, as it began.
+        # Generation of the channel at the start of the consumer.
         self.generation = channel.generation
         self._requests: dict[str, Waiter] = {}
         self._prefix = uuid.uuid4().hex[:12]
@@ -54,13 +36,13 @@ class Replies(ConsumerCore):
         return bool(self._requests)
 
     def expect(self) -> tuple[str, Waiter]:
-        """A new correlation id and what waits for its answer."""
+        """Return a new correlation id and a waiter for its reply."""
         self._sent += 1
         correlation_id = f"{self._prefix}.{self._sent}"
         return correlation_id, self.await_answer(correlation_id)
 
     def await_answer(self, correlation_id: str) -> Waiter:
-        """What waits for the answer with that correlation id."""
+        """Return a waiter for the reply with that correlation id."""
         waiter: Waiter = self.channel.connection.frontend.new_waiter()
         self._requests[correlation_id] = waiter
         return waiter
@@ -79,13 +61,13 @@ class Replies(ConsumerCore):
             waiter.set_result(message)
 
     def refused(self, correlation_id: str, error: Error) -> None:
-        """A request came back."""
+        """Fail a request whose message was returned."""
         waiter = self._requests.pop(correlation_id, None)
         if waiter is not None and not waiter.done():
             waiter.set_exception(error)
 
     def fail(self, error: Error) -> None:
-        """No answer can come: the address that it would be sent to is gone."""
+        """Fail all requests: their reply address no longer exists."""
         requests, self._requests = self._requests, {}
         for waiter in requests.values():
             if not waiter.done():

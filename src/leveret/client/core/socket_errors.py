@@ -1,4 +1,4 @@
-"""What it means when a socket cannot be opened, or breaks."""
+"""Client exceptions for socket errors."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from leveret.client.parameters import Parameters
 
 
 def socket_error(parameters: Parameters, error: OSError) -> Error:
-    """What a socket that could not be opened means."""
+    """Return the exception for a socket that could not be opened."""
     at = f"{parameters.host}:{parameters.port}"
     if isinstance(error, ssl.SSLCertVerificationError):
-        return TlsFailed(f"{at}: the certificate is not accepted: {error.verify_message} (options cafile, server_name,"
-                         " verify)", host=parameters.host, port=parameters.port)
+        return TlsFailed(f"{at}: the server's certificate was rejected: {error.verify_message} (options cafile,"
+                         " server_name, verify)", host=parameters.host, port=parameters.port)
     if isinstance(error, ssl.SSLError) or (parameters.uses_tls and isinstance(error, ConnectionResetError)):
         reason = getattr(error, "reason", "") or error
         return TlsFailed(f"{at}: TLS failed: {reason}; does the port speak TLS?", host=parameters.host,
@@ -23,7 +23,7 @@ def socket_error(parameters: Parameters, error: OSError) -> Error:
 
 
 def lost_error(error: BaseException | None) -> ConnectionLost:
-    """What the end of a socket means."""
+    """Return the exception for a socket that was closed or broke."""
     if error is None:
         reason = "the server closed the socket"
     else:

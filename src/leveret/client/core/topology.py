@@ -1,15 +1,15 @@
-"""What was declared over a connection and is to be there again after it was lost."""
+"""The topology declared over a connection, to be restored after the connection was lost."""
 
 from __future__ import annotations
 
 from typing import Any
 
-# A binding: of a queue (True) or an exchange, destination, source, routing key, and its arguments by their text.
+# Key of a binding: whether it binds a queue, destination, source, routing key, and the repr of the arguments.
 BindingKey = tuple[bool, str, str, str, str]
 
 
 class DeclaredQueue:
-    """A queue as it was declared. `name` changes when a server-named queue is declared anew."""
+    """A declared queue. The `name` of a server-named queue changes when it is declared again."""
 
     __slots__ = ("arguments", "name", "server_named")
 
@@ -20,7 +20,7 @@ class DeclaredQueue:
 
 
 class Binding:
-    """`arguments` are those of `queue.bind` or `exchange.bind`."""
+    """A binding. `arguments` are those of `queue.bind` or `exchange.bind`."""
 
     __slots__ = ("arguments", "to_queue")
 
@@ -44,7 +44,13 @@ class Binding:
 
 
 class Topology:
-    """Exchanges (by name, the arguments of their `exchange.declare`), queues and bindings, in the order of declaration."""
+    """Declared exchanges, queues and bindings, in the order of declaration.
+
+    Attributes:
+        exchanges: Arguments of `exchange.declare`, by name.
+        queues: Declared queues, by name.
+        bindings: Bindings, by their key.
+    """
 
     def __init__(self) -> None:
         self.exchanges: dict[str, dict[str, Any]] = {}
@@ -55,7 +61,7 @@ class Topology:
         self.exchanges[arguments["exchange"]] = arguments
 
     def add_queue(self, name: str, server_named: bool, arguments: dict[str, Any]) -> DeclaredQueue:
-        """The queue as it is known from now on; declared again it stays the same object."""
+        """Record a queue and return it. A queue that is declared again stays the same object."""
         known = self.queues.get(name)
         if known is None:
             known = self.queues[name] = DeclaredQueue(name, server_named, arguments)
@@ -80,7 +86,7 @@ class Topology:
                          if not (binding.to_queue and binding.destination == name)}
 
     def rename_queue(self, queue: DeclaredQueue, name: str) -> None:
-        """A server-named queue has a new name: its bindings follow."""
+        """Rename a server-named queue, and its bindings with it."""
         before = queue.name
         self.queues = {(name if key == before else key): value for key, value in self.queues.items()}
         queue.name = name

@@ -1,12 +1,36 @@
-"""Everybody who waits for the same thing. Each has a waiter of its own: one that gives up must not end the others'."""
+"""A set of waiters for the same condition."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from leveret.client.core.frontend import FrontEnd, Waiter
 
 
+class ErrorOnlyWaiter:
+    """Passes on the failure of an operation, not its result, which another message will carry."""
+
+    __slots__ = ("_waiter",)
+
+    def __init__(self, waiter: Waiter) -> None:
+        self._waiter = waiter
+
+    def done(self) -> bool:
+        return self._waiter.done()
+
+    def set_result(self, result: Any, /) -> None:
+        pass
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        self._waiter.set_exception(exception)
+
+
 class Waiters:
-    """`waiting` is empty while nobody waits."""
+    """Waiters for one condition. Each caller has its own, so that cancelling one does not affect the others.
+
+    Attributes:
+        waiting: Waiters that have not been woken.
+    """
 
     __slots__ = ("_frontend", "_prune_at", "waiting")
 
@@ -17,7 +41,7 @@ class Waiters:
 
     def new(self) -> Waiter:
         if len(self.waiting) >= self._prune_at:
-            # Those who gave up, which may be many where somebody asks again and again for a short time.
+            # Drop cancelled waiters; a caller that polls with a short timeout leaves many of them.
             self.waiting = [waiter for waiter in self.waiting if not waiter.done()]
             self._prune_at = 16 + 2 * len(self.waiting)
         waiter: Waiter = self._frontend.new_waiter()
@@ -25,8 +49,8 @@ class Waiters:
         return waiter
 
     def wake(self, error: BaseException | None = None) -> None:
-        """All of them, with None or an error."""
-        # Nobody is forgotten whatever interrupts it, and who is woken may wait anew.
+        """Wake all waiters, with None or with an error."""
+        # The list is replaced last, so that an interrupt forgets no waiter and a woken caller may wait again.
         waiting = self.waiting
         for waiter in waiting:
             if not waiter.done():

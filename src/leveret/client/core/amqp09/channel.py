@@ -1,4 +1,4 @@
-"""A channel of AMQP 0-9: tickets, pings in place of confirms, and the content classes beside basic."""
+"""A channel of AMQP 0-9: tickets, confirms by ping, and the content classes file, stream, message and tunnel."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from leveret.client.core.encoding import Encoder, encode_address
 from leveret.client.core.frontend import Procedure, Waiter
 from leveret.client.core.operations import Operations
 from leveret.client.core.pending_confirms import Outgoing
+from leveret.client.core.waiters import ErrorOnlyWaiter
 from leveret.client.errors import Error, InvalidMessage, NotSupported, Returned, TransactionLost
 from leveret.client.files import FileContent
 from leveret.client.message import Message
@@ -30,18 +31,18 @@ if TYPE_CHECKING:
     from leveret.client.core.amqp09.connection import Amqp09Connection
     from leveret.client.core.connection import ConnectionCore
 
-# Where what is received goes; None is temporary files.
+# Directory for received files; None means temporary files.
 Directory = str | os.PathLike[str] | None
 
 _FLAGS: Final = MANDATORY | IMMEDIATE
 _WITH_TICKET: Final = frozenset(name for name, spec in V0_9.by_name.items()
                                 if any(field.name == "ticket" for field in spec.fields))
-# What is declared again after a lost connection, with the ticket that it was declared with.
+# Methods that recovery repeats with the ticket of the original call.
 _DECLARES: Final = ("queue.declare", "exchange.declare", "queue.bind")
 
 
 class _CallWithReplies(Call):
-    """A method whose answer has a name of its own."""
+    """A call whose replies do not share its name."""
 
     __slots__ = ("answers",)
 
@@ -53,33 +54,19 @@ class _CallWithReplies(Call):
         return reply.name in self.answers
 
 
-class _Failing:
-    """The waiter of an answer that is not yet the result: it hands on only that there is none."""
-
-    __slots__ = ("_waiter",)
-
-    def __init__(self, waiter: Waiter) -> None:
-        self._waiter = waiter
-
-    def done(self) -> bool:
-        return self._waiter.done()
-
-    def set_result(self, result: Any, /) -> None:
-        """The result comes behind it."""
-
-    def set_exception(self, exception: BaseException, /) -> None:
-        self._waiter.set_exception(exception)
-
-
 class Amqp09Channel(ChannelCore):
-    """One channel.
+    """A channel of AMQP 0-9.
 
-    id         what the server calls it (`channel.open-ok`)
-    access     what the methods that carry a ticket are sent under, None for ticket 0
-    granted    the tickets of this channel, by what was asked for
-    incoming   the files that come, and messages: contents of class message
-    internal   made for one purpose: it does not outlive its connection
-    branch     the identifier of the distributed transaction that was begun last; "" for none
+    Attributes:
+        id: The server's name for the channel (`channel.open-ok`).
+        access: Access whose ticket the methods carry; None for ticket 0.
+        granted: Tickets of this channel, by access.
+        incoming: Files being received.
+        messages: Contents of class message being received.
+        rate: Arguments of the last `stream.qos`.
+        internal: Opened by the client for one operation; it does not outlive its connection.
+        distributed: The channel is in `dtx` mode.
+        branch: Identifier of the distributed transaction that was started last; "" for none.
     """
 
     __slots__ = ("_pinged", "access", "branch", "distributed", "granted", "id", "incoming", "internal", "messages", "rate")
@@ -91,15 +78,14 @@ class Amqp09Channel(ChannelCore):
         self.granted: dict[Access, int] = {}
         self.incoming = IncomingFiles(self)
         self.messages = IncomingMessages(self)
-        # The arguments of the last `stream.qos`.
         self.rate: dict[str, Any] | None = None
         self.internal = False
         self.distributed = False
         self.branch = ""
-        # The last publish before the ping that was not answered; 0 while none is under way.
+        # Tag of the last publish before the pending ping; 0 if none is pending.
         self._pinged = 0
 
-    # Opening, and its end
+    # Opening and closing
 
     def _opened(self, reply: Method, abandoned: bool) -> None:
         self.id = reply.arguments["channel_id"]
@@ -119,7 +105,7 @@ class Amqp09Channel(ChannelCore):
             super().cast(name, arguments, on_reply)
 
     def _consuming(self, name: str, arguments: dict[str, Any], on_reply: OnReply | None, waiter: Waiter | None) -> Waiter:
-        """`message.consume` and `message.cancel`: a consumer tag is a destination, and the answer does not name it."""
+        """Send `message.consume` or `message.cancel`, where the consumer tag is a destination that the reply omits."""
         sent = dict(arguments)
         tag = sent.pop("consumer_tag", None)
         if tag is not None:
@@ -150,7 +136,7 @@ class Amqp09Channel(ChannelCore):
             yield self._request(access)
 
     def resume(self, id: str) -> Waiter:
-        """Open it as the channel that the server calls so, which was interrupted (`channel.resume`)."""
+        """Open the channel as the interrupted one with that id (`channel.resume`)."""
         self.opened = True
         return self.ask("channel.resume", {"channel_id": id}, ("channel.ok",))
 
@@ -166,9 +152,9 @@ class Amqp09Channel(ChannelCore):
             return
         super().lost(error, recoverable)
         if recoverable and self.branch and self.error is None:
-            # What would be done on it now would not be in the branch.
-            self.ended(TransactionLost(f"the connection was lost within branch '{self.branch}': the server rolls it back,"
-                                       " unless it was prepared"))
+            # Later work on the channel would not be part of the branch.
+            self.ended(TransactionLost(f"the connection was lost in branch '{self.branch}': the server rolls it back unless"
+                                       " it was prepared"))
             self.connection.forget_channel(self)
 
     def ended(self, error: Error, consumers_error: bool = True) -> None:
@@ -188,7 +174,7 @@ class Amqp09Channel(ChannelCore):
     def send(self, name: str, arguments: dict[str, Any] | None = None) -> None:
         spec = V0_9.by_name.get(name)
         if spec is None:
-            raise NotSupported(f"AMQP 0-9 has no {name}; expected a connection of another protocol (option protocol)")
+            raise NotSupported(f"AMQP 0-9 has no {name}; expected a connection of another version (option protocol)")
         sent = {} if arguments is None else arguments
         if name in _WITH_TICKET:
             if name in _DECLARES:
@@ -205,14 +191,14 @@ class Amqp09Channel(ChannelCore):
 
     def ask(self, name: str, arguments: dict[str, Any] | None, answers: tuple[str, ...], on_reply: OnReply | None = None,
             waiter: Waiter | None = None) -> Waiter:
-        """As `call`, of a method that is answered by one of these."""
+        """Send a method that is answered by one of `answers`; otherwise as `call`."""
         self._check_open()
         self.send(name, arguments)
         return self.expect_answer(name, answers, on_reply, waiter)
 
     def expect_answer(self, name: str, answers: tuple[str, ...], on_reply: OnReply | None = None,
                       waiter: Waiter | None = None) -> Waiter:
-        """The answer to a method that was sent, behind those that are expected already."""
+        """Return a waiter for the reply to a method that was sent, after the replies that are already pending."""
         if self.transactional and name == "message.transfer" and not self._transaction:
             self._transaction = "begun"
         if waiter is None:
@@ -222,18 +208,18 @@ class Amqp09Channel(ChannelCore):
         return waiter
 
     def ping(self, on_reply: OnReply | None = None) -> Waiter:
-        """`channel.ping`: answered when the server has done everything that was sent before."""
+        """Send `channel.ping`, which is answered when the server has processed everything sent before."""
         return self.ask("channel.ping", None, ("channel.ok",), on_reply)
 
     @property
     def in_transaction(self) -> bool:
-        """What is sent on it takes effect with a commit, and only on it."""
+        """Whether work on the channel takes effect only with a commit."""
         return self.transactional or bool(self.branch)
 
     # Access
 
     def request_access(self, access: Access) -> Waiter:
-        """`access.request`: what follows goes under it."""
+        """Send `access.request`; later methods use its ticket."""
 
         def granted(ticket: int) -> Access:
             self.access = access
@@ -250,7 +236,7 @@ class Amqp09Channel(ChannelCore):
         return self.call("access.request", {"realm": access.realm, **access.rights}, answered)
 
     def use_access(self, access: Access | None) -> None:
-        """Have what follows go under it, or under none."""
+        """Send later methods under this access, or under none."""
         if access is not None:
             self._ticket(access)
         self.access = access
@@ -260,18 +246,18 @@ class Amqp09Channel(ChannelCore):
             return 0
         ticket = self.granted.get(access)
         if ticket is None:
-            raise InvalidMessage(f"the channel has no ticket for realm '{access.realm}'; expected one that it has asked for"
-                                 " (request_access)")
+            raise InvalidMessage(f"the channel has no ticket for realm '{access.realm}'; expected an access that it has"
+                                 " requested (request_access)")
         return ticket
 
-    # Publishing. A ping says that everything before it is done: there is at most one under way, so that many publishes
+    # Publishing. The reply to a ping confirms everything before it. At most one ping is pending, so that many publishes
     # share it.
 
     def publish(self, outgoing: Outgoing) -> None:
         connection = self.connection
         engine = connection.engine
         if len(outgoing.header) > engine.payload_max:
-            raise InvalidMessage(f"the properties take {len(outgoing.header)} octets; a header frame holds"
+            raise InvalidMessage(f"the properties take {len(outgoing.header)} bytes; a header frame has room for"
                                  f" {engine.payload_max} on this connection (option frame_max)")
         assert isinstance(outgoing, Outgoing09)
         if not outgoing.sent:
@@ -320,21 +306,23 @@ class Amqp09Channel(ChannelCore):
     # Consuming
 
     def consume(self, consumer: ConsumerCore) -> Waiter:
-        # Begun again, it takes the same ticket.
+        # A restarted consumer uses the same ticket.
         consumer.arguments.setdefault("access", self.access)
         return super().consume(consumer)
 
     def _limit(self, consumer: ConsumerCore) -> None:
         if self.qos is None and consumer.kind != "stream":
-            # One window for the channel: as large as those of its consumers together.
+            # The channel has one window; make it as large as those of its consumers together.
             others = [other for other in self.consumers.values() if other is not consumer and other.kind != "stream"]
             counts = [one.prefetch for one in (*others, consumer)]
             self.cast("basic.qos", {"prefetch_count": 0 if 0 in counts else min(sum(counts), 0xFFFF)})
 
     def new_file_consumer(self, queue: str, tag: str, prefetch: int, directory: Directory,
                           arguments: dict[str, Any] | None, **options: bool) -> FileConsumerCore:
-        """One of class file that has not begun; the files of a channel go to one directory, or to none. `options` are
-        fields of `file.consume`."""
+        """Return a consumer of class file that has not started.
+
+        All consumers of a channel use the same directory. `options` are fields of `file.consume`.
+        """
         self._receive_in(directory)
         consumer = FileConsumerCore(self, queue, prefetch, {**options, "arguments": dict(arguments or {})},
                                     self.connection.frontend.message_class)
@@ -343,10 +331,10 @@ class Amqp09Channel(ChannelCore):
 
     def new_message_consumer(self, queue: str, tag: str, prefetch: int, directory: Directory,
                              arguments: dict[str, Any] | None, **options: bool) -> MessageConsumerCore:
-        """As `new_file_consumer`, of class message."""
+        """Return a consumer of class message that has not started; otherwise as `new_file_consumer`."""
         if self.transactional:
-            raise NotSupported("messages of class message are answered in their order, which a roll-back breaks; expected a"
-                               " channel without transactions to consume them on")
+            raise NotSupported("messages of class message are acknowledged in order, which a rollback breaks; expected a"
+                               " channel without transactions to consume them")
         self._receive_in(directory)
         sent = dict(arguments or {})
         if not options["no_ack"]:
@@ -361,14 +349,14 @@ class Amqp09Channel(ChannelCore):
 
     def new_stream_consumer(self, queue: str, tag: str, arguments: dict[str, Any] | None,
                             **options: bool) -> StreamConsumerCore:
-        """One of class stream that has not begun. `options` are fields of `stream.consume`."""
+        """Return a consumer of class stream that has not started. `options` are fields of `stream.consume`."""
         consumer = StreamConsumerCore(self, queue, {**options, "arguments": dict(arguments or {})},
                                       self.connection.frontend.message_class)
         consumer.tag = tag
         return consumer
 
     def stream_qos(self, consume_rate: int, prefetch_size: int, prefetch_count: int) -> Waiter:
-        """`stream.qos`, of all streams of the channel."""
+        """Send `stream.qos`, which applies to all streams of the channel."""
         sent = {"consume_rate": consume_rate, "prefetch_size": prefetch_size, "prefetch_count": prefetch_count}
 
         def set_(reply: Method, abandoned: bool) -> None:
@@ -377,10 +365,10 @@ class Amqp09Channel(ChannelCore):
         return self.call("stream.qos", sent, set_)
 
     def get_message(self, queue: str, no_ack: bool) -> Waiter:
-        """`message.get`: the result is a message or None."""
+        """Send `message.get`; the result is a message or None."""
         if self.transactional and not no_ack:
-            raise NotSupported("messages of class message are answered in their order, which a roll-back breaks; expected a"
-                               " channel without transactions to get them on")
+            raise NotSupported("messages of class message are acknowledged in order, which a rollback breaks; expected a"
+                               " channel without transactions to get them")
         waiter: Waiter = self.connection.frontend.new_waiter()
         destination = self.connection.new_name()
 
@@ -391,7 +379,7 @@ class Amqp09Channel(ChannelCore):
                 waiter.set_result(None)
 
         self.ask("message.get", {"queue": queue, "destination": destination, "no_ack": no_ack},
-                 ("message.ok", "message.empty"), answered, _Failing(waiter))
+                 ("message.ok", "message.empty"), answered, ErrorOnlyWaiter(waiter))
         return waiter
 
     def _requeue_untaken(self, consumer: ConsumerCore) -> None:
@@ -399,30 +387,30 @@ class Amqp09Channel(ChannelCore):
             super()._requeue_untaken(consumer)
             return
         consumer.cancelling = True
-        # A message cannot be requeued by itself: all that was not answered is, once the consumer has ended.
+        # A message cannot be requeued by itself. Once the consumer has ended, requeue all that were not answered.
         if consumer.ended and [message for message in consumer.drop_messages() if not message.settled] and self.opened:
             self.ask("message.recover", {"requeue": True}, ("message.ok",), None, NULL_WAITER)
             self.messages.recovered()
             self.generation += 1
 
     def tunnel(self, arguments: dict[str, Any], header: bytes, body: bytes) -> Waiter:
-        """`tunnel.request`; answered by a ping behind it."""
+        """Send `tunnel.request`, followed by a ping whose reply confirms it."""
         self._check_open()
         self.connection.engine.send_content(self.number, "tunnel.request", arguments, header, body)
         return self.ping()
 
     def consumer_of(self, tag: bytes) -> ConsumerCore | None:
-        """Of this channel, also one that was cancelled."""
+        """Return the consumer with that tag, including recently cancelled ones."""
         return self.consumers.get(tag) or self._recently_cancelled.get(tag)
 
     def stage(self, header: bytes, data: bytes) -> None:
-        """`file.stage`"""
+        """Send `file.stage`."""
         self._check_open()
         self.connection.engine.send_content(self.number, "file.stage", {}, header, data)
         self.connection.frontend.flush_soon()
 
     def recover(self, requeue: bool) -> Waiter:
-        """`basic.recover`, which has no answer in 0-9: that of a ping behind it is one."""
+        """Send `basic.recover`, which has no reply in 0-9, followed by a ping whose reply confirms it."""
         self._check_open()
         self.send("basic.recover", {"requeue": requeue})
 
@@ -456,8 +444,8 @@ class Amqp09Channel(ChannelCore):
             super().reject(message, requeue)
         elif message.kind == "message":
             if requeue:
-                raise NotSupported("a message of class message is taken or rejected; expected requeue=False, or that its"
-                                   " channel is closed")
+                raise NotSupported("a message of class message can be accepted or rejected, not requeued; expected"
+                                   " requeue=False, or close the channel to requeue it")
             if self._can_settle(message):
                 self.messages.settle(message.delivery_tag, False, False)
         elif self._can_settle(message):
@@ -473,7 +461,7 @@ class Amqp09Channel(ChannelCore):
     # Distributed transactions
 
     def dtx_select(self) -> Waiter:
-        """`dtx.select`"""
+        """Send `dtx.select`."""
 
         def selected(reply: Method, abandoned: bool) -> None:
             self.distributed = True
@@ -481,14 +469,14 @@ class Amqp09Channel(ChannelCore):
         return self.call("dtx.select", None, selected)
 
     def dtx_start(self, identifier: str) -> Waiter:
-        """`dtx.start`: what follows is in that branch."""
+        """Send `dtx.start`: later work belongs to that branch."""
 
         def started(reply: Method, abandoned: bool) -> None:
             self.branch = identifier
 
         return self.call("dtx.start", {"dtx_identifier": identifier}, started)
 
-    # What comes
+    # Received methods
 
     def method(self, command: Method) -> None:
         handler = _HANDLERS.get(command.name)
@@ -512,7 +500,7 @@ class Amqp09Channel(ChannelCore):
         self.send("channel.ok")
 
     def _content_returned(self, command: ContentMethod) -> None:
-        """`file.return`, `stream.return`"""
+        """Handle `file.return` and `stream.return`."""
         arguments = command.arguments
         exchange, routing_key = arguments["exchange"], arguments["routing_key"]
         error = Returned(f"{arguments['reply_text']}: exchange '{exchange}', routing key '{routing_key}'",
@@ -525,15 +513,15 @@ class Amqp09Channel(ChannelCore):
 
 
 def _no_nack() -> NotSupported:
-    return NotSupported("AMQP 0-9 rejects one message at a time, it has no nack of several; expected multiple=False")
+    return NotSupported("AMQP 0-9 has no nack of several messages; expected multiple=False")
 
 
 def channel_of(core: Any) -> Amqp09Channel:
-    """A channel of AMQP 0-9. Raises `NotSupported` for one of another protocol."""
+    """Return the core as a channel of AMQP 0-9. Raises `NotSupported` if it is of another protocol."""
     if isinstance(core, Amqp09Channel):
         return core
-    raise NotSupported('files, streams, realms, pings and distributed transactions are of AMQP 0-9; expected'
-                       ' protocol="0-9"')
+    raise NotSupported("files, streams, realms, pings and distributed transactions require AMQP 0-9; expected a connection"
+                       ' with protocol="0-9"')
 
 
 _HANDLERS: Final[dict[str, Callable[[Amqp09Channel, Method], None]]] = {

@@ -1,4 +1,4 @@
-"""A connection of AMQP 0-9: as one of 0-9-1, but for where it may be sent, and what its channels are."""
+"""A connection of AMQP 0-9: like one of 0-9-1, with redirects and AMQP 0-9 channels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ QUEUE_CLASS: Final = 50
 
 
 class Amqp09Connection(ConnectionCore):
-    """One connection."""
+    """A connection of AMQP 0-9.
+
+    Attributes:
+        interrupted: Server-assigned ids of channels that were lost with their connection.
+    """
 
     header: ClassVar[bytes] = b"AMQP\x01\x01\x00\x09"
     version: ClassVar[Version] = V0_9
@@ -31,7 +35,6 @@ class Amqp09Connection(ConnectionCore):
 
     def __init__(self, frontend: FrontEnd, parameters: Parameters) -> None:
         super().__init__(frontend, parameters)
-        # Channels, as the server calls them, that were lost with their connection.
         self.interrupted: list[str] = []
 
     def recover(self) -> Procedure:
@@ -39,9 +42,11 @@ class Amqp09Connection(ConnectionCore):
         yield from super().recover()
 
     def _end_interrupted(self) -> Procedure:
-        """A server that resumes channels keeps what they held for somebody to go on. We begin anew with channels of the
-        same kind, as over other protocols: what the lost ones held goes back at once, and what was exclusive to them is
-        free."""
+        """Close channels that the server keeps for resumption (a procedure).
+
+        Recovery opens new channels, as over other protocols. Closing the old ones requeues their messages at once and
+        frees what is exclusive to them.
+        """
         while self.interrupted and not self.is_full:
             channel = self.new_channel(False, False)
             assert isinstance(channel, Amqp09Channel)
@@ -50,10 +55,10 @@ class Amqp09Connection(ConnectionCore):
                 yield channel.resume(self.interrupted[-1])
                 yield from channel.close()
             except ChannelClosed:
-                pass  # the server knows it no more
+                pass  # the server does not keep it any more
             except ConnectionClosed as error:
                 if error.reply_code:
-                    # One that does not resume channels.
+                    # A server that does not resume channels.
                     self.interrupted.clear()
                 raise
             self.interrupted.pop()
@@ -61,7 +66,7 @@ class Amqp09Connection(ConnectionCore):
 
     def _new_engine(self, parameters: Parameters) -> Engine:
         engine = super()._new_engine(parameters)
-        # Files go to disk as they come.
+        # Write files to disk as they arrive.
         engine.spools_stages = True
         return engine
 
@@ -81,21 +86,21 @@ class Amqp09Connection(ConnectionCore):
     def _connection_method(self, command: Method) -> None:
         if command.name != "connection.redirect":
             if self._is_locked(command):
-                # channel-error: a declaration of ours, within the recovery.
+                # channel-error: it concerns a declaration of the recovery.
                 self.locked_attempts += 1
                 command.arguments["reply_code"] = CONNECTION_FORCED
             super()._connection_method(command)
             return
         there = command.arguments["host"]
         host, port = split_host(there, self.parameters.port)
-        redirected = Redirected(f"{self.parameters.host}:{self.parameters.port} sends its clients to {there}", host=host,
+        redirected = Redirected(f"{self.parameters.host}:{self.parameters.port} redirects clients to {there}", host=host,
                                 port=port)
         redirected.known_hosts = self._endpoints(command.arguments["known_hosts"])
         self._fail_awaited(redirected)
         self.frontend.close_socket()
 
     def _endpoints(self, known_hosts: str) -> tuple[tuple[str, int], ...]:
-        """Hosts and ports of a server's text; what is neither is left out."""
+        """Parse the known hosts of a redirect; invalid entries are skipped."""
         endpoints = []
         for endpoint in known_hosts.replace(",", " ").split():
             try:
@@ -105,11 +110,11 @@ class Amqp09Connection(ConnectionCore):
         return tuple(endpoints)
 
     def _is_locked(self, command: Method) -> bool:
-        """Whether the server ends the connection since an exclusive queue still belongs to the one that was lost."""
+        """Whether the server closes the connection because an exclusive queue still belongs to the lost one."""
         arguments = command.arguments
         return (command.name == "connection.close" and self.state == RECOVERING
                 and self.locked_attempts < MAX_LOCKED_ATTEMPTS
                 and arguments["reply_code"] == CHANNEL_ERROR and arguments["class_id"] == QUEUE_CLASS)
 
     def update_secret(self, secret: str, reason: str) -> Waiter:
-        raise NotSupported("AMQP 0-9 has no update of a secret; expected a connection of 0-9-1 or 1.0")
+        raise NotSupported("AMQP 0-9 cannot update a secret; expected a connection of 0-9-1 or 1.0 (option protocol)")

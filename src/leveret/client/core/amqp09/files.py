@@ -1,4 +1,4 @@
-"""Class file as it is received: staged by the server, octet by octet to a file, and then delivered."""
+"""Receiving contents of class file: the server stages them to a local file, then delivers them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from leveret.wire.amqp0.commands import ContentMethod, Deliver, Method
 if TYPE_CHECKING:
     from leveret.client.core.amqp09.channel import Amqp09Channel
 
-# Files without a directory are in memory up to so many octets.
+# Bytes up to which a file without a directory is kept in memory.
 MAX_IN_MEMORY: Final = 1 << 20
-# Files that have come in part, without a directory, are kept for when they come again: so many of a channel.
+# Maximum number of partial files of a channel that are kept, without a directory, for a redelivery.
 MAX_PARTIAL_FILES: Final = 64
 
 
 class FileConsumerCore(ConsumerCore):
-    """One `file.consume`. What waits is on disk: it counts for no limit of memory."""
+    """One `file.consume`. Files that wait are on disk, so they do not count for backpressure."""
 
     kind: ClassVar[str] = "file"
 
@@ -46,7 +46,7 @@ class FileConsumerCore(ConsumerCore):
         super().lost()
 
     def file_received(self, message: FileContent) -> None:
-        """A file is here as a whole."""
+        """Handle a file that has arrived completely."""
         message.settled = self._no_ack
         if (self.cancelling or self.channel.recovering) and not self._no_ack:
             if not self.channel.recovering:
@@ -58,7 +58,11 @@ class FileConsumerCore(ConsumerCore):
 
 
 class Incoming:
-    """A file of which some octets may be here."""
+    """A file that may have arrived in part.
+
+    Attributes:
+        failed: Why its content cannot be written.
+    """
 
     __slots__ = ("failed", "file", "identifier", "path", "size")
 
@@ -67,11 +71,10 @@ class Incoming:
         self.size = size
         self.file = file
         self.path = path
-        # Why its octets cannot be kept.
         self.failed: OSError | None = None
 
     def write(self, data: bytes) -> None:
-        """Once that has failed, nothing more is written."""
+        """Append data; after a failure, nothing more is written."""
         if self.failed is None:
             try:
                 self.file.write(data)
@@ -80,7 +83,7 @@ class Incoming:
 
 
 class IncomingFiles:
-    """Those of one channel: `file.open` has no consumer, so that all of its consumers use one directory."""
+    """Files being received on one channel. `file.open` names no consumer, so all consumers share one directory."""
 
     def __init__(self, channel: Amqp09Channel) -> None:
         self._channel = channel
@@ -88,38 +91,43 @@ class IncomingFiles:
         self._used = False
         self._opened: deque[Incoming] = deque()
         self._delivering: deque[tuple[Incoming, bytes]] = deque()
-        # In part, without a directory, of a connection that was lost.
+        # Partial files of lost connections, without a directory.
         self._partial: dict[str, Incoming] = {}
 
     def use(self, directory: str | None) -> None:
-        """Raises `ValueError` for another directory than before, and `OSError` for one that cannot be used."""
+        """Set the directory.
+
+        Raises:
+            ValueError: The channel already uses another directory.
+            OSError: The directory cannot be created.
+        """
         wanted = None if directory is None else Path(directory)
         if self._used and wanted != self._directory:
-            raise ValueError(f"the channel receives files {_destination(self._directory)}, and all of its consumers do so;"
-                             f" expected another channel for those {_destination(wanted)}")
+            raise ValueError(f"all consumers of the channel receive files {_destination(self._directory)}; expected another"
+                             f" channel for files {_destination(wanted)}")
         if wanted is not None:
             wanted.mkdir(parents=True, exist_ok=True)
         self._directory = wanted
         self._used = True
 
     def lost(self) -> None:
-        """The channel is gone: what is here waits to be delivered again."""
+        """Keep partial files for their redelivery: the channel is lost."""
         for incoming in (*self._opened, *(incoming for incoming, _ in self._delivering)):
             self.keep_partial(incoming)
         self._opened.clear()
         self._delivering.clear()
 
     def keep_partial(self, incoming: Incoming) -> None:
-        """It has come in part."""
+        """Keep a partial file."""
         if incoming.path is not None:
             incoming.file.close()
         elif incoming.identifier and incoming.failed is None and len(self._partial) < MAX_PARTIAL_FILES:
             self._partial[incoming.identifier] = incoming
 
-    # What the server says
+    # Received methods
 
     def open(self, command: Method) -> None:
-        """`file.open`: answered with what is here already."""
+        """Answer `file.open` with the size that has already arrived."""
         identifier, size = command.arguments["identifier"], command.arguments["content_size"]
         staged = 0
         try:
@@ -132,11 +140,11 @@ class IncomingFiles:
         self._channel.send("file.open-ok", {"staged_size": staged})
 
     def temporary(self) -> Incoming:
-        """For what cannot be resumed."""
+        """Return a temporary file for a content that cannot be resumed."""
         return Incoming("", None, cast("IO[bytes]", tempfile.SpooledTemporaryFile(MAX_IN_MEMORY)), None)
 
     def find(self, identifier: str, size: int | None) -> Incoming:
-        """What is here of a content, ready to be written on, or nothing."""
+        """Return the partial content with that identifier, positioned at its end, or an empty one."""
         try:
             return self._find(identifier, size)
         except OSError as error:
@@ -145,7 +153,7 @@ class IncomingFiles:
             return incoming
 
     def _find(self, identifier: str, size: int | None) -> Incoming:
-        """The file, ready to be written on."""
+        """Return the file, positioned at its end."""
         directory = self._directory
         if directory is None:
             incoming = self._partial.pop(identifier, None)
@@ -153,7 +161,7 @@ class IncomingFiles:
                 return Incoming(identifier, size, cast("IO[bytes]", tempfile.SpooledTemporaryFile(MAX_IN_MEMORY)), None)
             incoming.file.seek(0, 2)
             return incoming
-        # An identifier is the server's, and nothing to name a file by.
+        # The server chooses the identifier, so it must not become part of a path.
         path = directory / hashlib.sha256(identifier.encode("utf-8", "surrogateescape")).hexdigest()[:32]
         file = path.open("ab+")
         if size is not None and file.seek(0, 2) > size:
@@ -162,20 +170,20 @@ class IncomingFiles:
         return Incoming(identifier, size, file, path)
 
     def begin(self, method: ContentMethod) -> None:
-        """A `file.stage` begins: of the file that was opened first."""
+        """Handle the start of a `file.stage`, which belongs to the file that was opened first."""
 
     def part(self, data: bytes) -> None:
-        """Octets of it."""
+        """Append staged bytes."""
         if self._opened:
             self._opened[0].write(data)
 
     def staged(self, command: ContentMethod) -> None:
-        """All octets of it have come."""
+        """Handle the end of a `file.stage`."""
         if self._opened:
             self._delivering.append((self._opened.popleft(), command.header))
 
     def deliver(self, command: Method) -> None:
-        """`file.deliver`, of the file that was staged last."""
+        """Handle `file.deliver`, which belongs to the file that was staged first."""
         if not self._delivering:
             return
         incoming, header = self._delivering.popleft()
@@ -204,17 +212,17 @@ class IncomingFiles:
             message.reject(requeue=True)
 
     def _refuse(self, message: FileContent, consumer: ConsumerCore | None, failed: OSError) -> None:
-        """There is no room for it here: others may have it, and whoever waits for it is told."""
+        """Requeue a file that cannot be stored here, and report it to its consumer."""
         message.reject(requeue=True)
         self.fail(consumer, failed)
 
     def fail(self, consumer: ConsumerCore | None, failed: OSError) -> None:
-        """End a consumer whose contents cannot be kept."""
+        """End a consumer whose files cannot be stored."""
         if consumer is not None and not consumer.ended:
             consumer.abandon()
             consumer.end(ChannelClosed(
-                f"a file of queue '{consumer.queue}' cannot be kept {_destination(self._directory)}: {failed}"))
+                f"a file of queue '{consumer.queue}' cannot be stored {_destination(self._directory)}: {failed}"))
 
 
 def _destination(directory: Path | None) -> str:
-    return "without a directory" if directory is None else f"into directory '{directory}'"
+    return "in temporary files" if directory is None else f"in directory '{directory}'"

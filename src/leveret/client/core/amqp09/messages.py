@@ -1,4 +1,4 @@
-"""Class message as it is received: inline, or by a reference to which the octets are appended, and answered in order."""
+"""Receiving contents of class message: inline, or by reference to appended data. They are answered in order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class MessageConsumerCore(FileConsumerCore):
-    """One `message.consume`; its tag is the destination."""
+    """One `message.consume`. Its tag is the destination."""
 
     kind: ClassVar[str] = "message"
 
@@ -29,7 +29,7 @@ class MessageConsumerCore(FileConsumerCore):
                                    self._message_class)
 
     def file_received(self, message: FileContent) -> None:
-        # What comes while it is being cancelled is given back with the rest.
+        # Messages that arrive during a cancel are requeued with the others.
         message.settled = self._no_ack
         self.messages.append(message)
         if self._waiters.waiting:
@@ -37,7 +37,7 @@ class MessageConsumerCore(FileConsumerCore):
 
 
 class _PendingReply:
-    """A transfer that we have to answer: `ok` or not, None where that is not decided."""
+    """A transfer to answer: accept (`ok`), reject, or None if the application has not settled it."""
 
     __slots__ = ("ok", "tag")
 
@@ -47,7 +47,7 @@ class _PendingReply:
 
 
 class _Reference:
-    """A reference of the server's. `transfers`: those that name it, with their numbers."""
+    """A reference of the server, with the numbers and arguments of the transfers that name it."""
 
     __slots__ = ("incoming", "transfers")
 
@@ -57,8 +57,10 @@ class _Reference:
 
 
 class IncomingMessages:
-    """Those of one channel. `message.ok` names nothing: transfers are answered in their order, whenever the application
-    settles them."""
+    """Messages being received on one channel.
+
+    `message.ok` has no identifier, so transfers are answered in their order, whenever the application settles them.
+    """
 
     def __init__(self, channel: Amqp09Channel) -> None:
         self._channel = channel
@@ -68,7 +70,7 @@ class IncomingMessages:
         self._count = 0
 
     def lost(self, error: Error) -> None:
-        """The channel is gone: what is here in part waits to be resumed."""
+        """Keep partial messages for their resumption: the channel is lost."""
         for reference in self._references.values():
             self._channel.incoming.keep_partial(reference.incoming)
         self._references.clear()
@@ -79,15 +81,15 @@ class IncomingMessages:
                 waiter.set_exception(error)
 
     def recovered(self) -> None:
-        """`message.recover` was sent: everything comes again but what is on its way."""
+        """Handle a sent `message.recover`: everything is redelivered except transfers that are still incomplete."""
         under_way = {tag for reference in self._references.values() for tag, _ in reference.transfers}
         self._pending_replies = deque(one for one in self._pending_replies if one.tag in under_way)
 
     def expect(self, destination: str, waiter: Waiter, no_ack: bool) -> None:
-        """The transfer of a `message.get` comes there."""
+        """Register a waiter for the transfer of a `message.get`."""
         self._gets[destination] = (waiter, no_ack)
 
-    # Answers
+    # Replies
 
     def settle(self, tag: int, ok: bool, multiple: bool) -> None:
         for one in self._pending_replies:
@@ -99,10 +101,10 @@ class IncomingMessages:
             else:
                 self._channel.send("message.reject", {"code": 0, "text": "rejected by the application"})
 
-    # What the server says
+    # Received methods
 
     def transfer(self, command: Method) -> None:
-        """`message.transfer`"""
+        """Handle `message.transfer`."""
         arguments = command.arguments
         self._count += 1
         tag = self._count
@@ -117,27 +119,27 @@ class IncomingMessages:
             reference.transfers.append((tag, arguments))
 
     def open(self, command: Method) -> None:
-        """`message.open`"""
+        """Handle `message.open`."""
         self._references[_text(command.arguments["reference"])] = _Reference(self._channel.incoming.temporary())
 
     def resume(self, command: Method) -> None:
-        """`message.resume`: answered with what is here."""
+        """Answer `message.resume` with the size that has already arrived."""
         incoming = self._channel.incoming.find(command.arguments["identifier"], None)
         self._references[_text(command.arguments["reference"])] = _Reference(incoming)
         self._channel.send("message.offset", {"value": incoming.file.tell()})
 
     def append(self, command: Method) -> None:
-        """`message.append`"""
+        """Handle `message.append`."""
         reference = self._references.get(_text(command.arguments["reference"]))
         if reference is not None:
             data = command.arguments["bytes"]
             reference.incoming.write(data if isinstance(data, bytes) else data.encode("utf-8", "surrogateescape"))
 
     def checkpoint(self, command: Method) -> None:
-        """`message.checkpoint`: what is here is kept anyway."""
+        """Handle `message.checkpoint`. The data is kept anyway."""
 
     def close(self, command: Method) -> None:
-        """`message.close`: all of it is here."""
+        """Handle `message.close`: the message is complete."""
         reference = self._references.pop(_text(command.arguments["reference"]), None)
         if reference is not None:
             for tag, arguments in reference.transfers:

@@ -1,4 +1,4 @@
-"""Declaring, binding and deleting over AMQP 0-9."""
+"""Operations that declare, bind and delete over AMQP 0-9."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from leveret.wire.amqp0.commands import Method
 
 
 class Operations09(Operations):
-    """As over 0-9-1, where 0-9 has it."""
+    """Operations of a 0-9 channel; those that 0-9 lacks raise `NotSupported`."""
 
     __slots__ = ()
 
     def declare_queue(self, name: str, durable: bool, exclusive: bool, auto_delete: bool, passive: bool,
                       arguments: dict[str, Any] | None) -> Waiter:
-        # queue.declare.exclusive: it implies auto-delete.
+        # In 0-9, exclusive implies auto-delete (queue.declare.exclusive).
         return super().declare_queue(name, durable, exclusive, auto_delete or exclusive, passive, arguments)
 
     def bind(self, to_queue: bool, destination: str, source: str, routing_key: str,
@@ -31,7 +31,7 @@ class Operations09(Operations):
         return super().unbind(to_queue, destination, source, routing_key, arguments)
 
     def qos(self, prefetch_count: int, prefetch_size: int, global_: bool) -> Waiter:
-        """It always holds for the channel: with 0-9's own `global` it would for the connection."""
+        """Set the prefetch limits of the channel. The `global` of 0-9 would apply to the whole connection."""
         sent = {"prefetch_count": prefetch_count, "prefetch_size": prefetch_size, "global": False}
 
         def set_(reply: Method, abandoned: bool) -> None:
@@ -42,5 +42,5 @@ class Operations09(Operations):
 
 def _of_queues(to_queue: bool) -> None:
     if not to_queue:
-        raise NotSupported("AMQP 0-9 binds queues to exchanges, not exchanges to one another; expected a connection of"
-                           " 0-9-1 or 1.0 (option protocol)")
+        raise NotSupported("AMQP 0-9 cannot bind exchanges to exchanges; expected a queue, or a connection of 0-9-1 or 1.0"
+                           " (option protocol)")

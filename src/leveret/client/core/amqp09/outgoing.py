@@ -1,4 +1,4 @@
-"""What is published over AMQP 0-9 beside messages of class basic."""
+"""Encoding of publishes over AMQP 0-9, including contents of classes other than basic."""
 
 from __future__ import annotations
 
@@ -18,13 +18,17 @@ from leveret.wire.amqp0.fieldtable import encode_timestamp
 from leveret.wire.amqp0.properties import encode_header
 from leveret.wire.amqp0.table_0_9 import V0_9
 
-# Of `Properties`, those that are no property of a content but of how it is kept.
+# Fields of `Properties` that content classes other than basic lack.
 _OF_DELIVERY: Final = ("delivery_mode",)
 
 
 class Outgoing09(Outgoing):
-    """A publish of class basic. `access`: what it was published under, which it is again over another connection; `sent` is
-    whether that is known."""
+    """A publish of class basic.
+
+    Attributes:
+        access: Access under which it was published; it is published again under the same one.
+        sent: Whether `access` is set.
+    """
 
     __slots__ = ("access", "sent")
 
@@ -35,7 +39,7 @@ class Outgoing09(Outgoing):
 
 
 class Encoder09(Encoder):
-    """Encodes publishes of class basic."""
+    """Encoder of publishes of class basic."""
 
     __slots__ = ()
 
@@ -45,11 +49,14 @@ class Encoder09(Encoder):
 
 
 class ContentPublish(Outgoing09):
-    """A publish of another class: `method` with `arguments`, and a content where `header` is not empty.
+    """A publish of another content class.
 
-    header   of its own class, as are `describe` and what comes back
-    awaited  it is confirmed on a channel with confirms
-    has_content  whether header and body go with the method; those of a file were staged
+    Attributes:
+        method: Method that publishes it.
+        arguments: Arguments of the method.
+        header: Header frame of its own class, as are `describe` and returned messages.
+        has_content: Whether header and body follow the method; those of a file are staged before.
+        awaited: Whether it has a confirm, on a channel with confirms.
     """
 
     __slots__ = ("arguments", "awaited", "has_content", "method")
@@ -70,8 +77,18 @@ class ContentPublish(Outgoing09):
 
 def content_header(class_id: int, size: int, properties: Properties | None, keywords: dict[str, Any],
                    more: Iterable[tuple[str, Any]] = ()) -> bytes:
-    """The content header of a class, of those properties that it has. `InvalidMessage` for one that it does not have, and
-    for one that cannot be encoded. `more`: properties beside those of class basic; None is none."""
+    """Return the content header of a class.
+
+    Args:
+        class_id: Content class.
+        size: Size of the body in bytes.
+        properties: Properties of the message.
+        keywords: Properties that replace those of `properties`.
+        more: Properties that class basic lacks; None for absent.
+
+    Raises:
+        InvalidMessage: The class lacks a property, or its value cannot be encoded.
+    """
     merged = from_keywords(properties, keywords)
     values = {name: value for name in merged.__slots__ if (value := getattr(merged, name)) is not None
               and name not in _OF_DELIVERY}
@@ -90,10 +107,10 @@ def content_header(class_id: int, size: int, properties: Properties | None, keyw
             values["timestamp"] = int(timestamp)
         return encode_header(class_id, size, values, QPID, V0_9)
     except (EncodeError, ValueError, TypeError, AttributeError, OverflowError) as error:
-        raise InvalidMessage(f"the properties of class {owner.name}: {error}") from error
+        raise InvalidMessage(f"properties of class {owner.name}: {error}") from error
 
 
 def filename_of(properties: Properties) -> str:
-    """The property `filename` of a file, which class basic has among its headers; "" where there is none."""
+    """Return the property `filename` of a file, which is a header in `Properties`; "" if there is none."""
     name = (properties.headers or {}).get(FILENAME)
     return name if isinstance(name, str) else ""

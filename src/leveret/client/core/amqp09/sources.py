@@ -1,4 +1,4 @@
-"""What files and bodies of messages are read from."""
+"""Sources of files and message bodies to send."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ _SEEKABLE: Final = ("read", "seek", "tell")
 
 @contextmanager
 def file_of(source: Source) -> Iterator[IO[bytes]]:
-    """The file that a path or octets are, or that it is; what is opened here is closed at the end. `InvalidMessage` for
-    what is no file."""
+    """Yield a source as a binary file. Files opened here are closed at the end.
+
+    Raises:
+        InvalidMessage: The source is neither a path, nor bytes, nor a seekable file.
+    """
     if isinstance(source, (bytes, bytearray, memoryview)):
         with io.BytesIO(source) as buffer:
             yield buffer
@@ -28,22 +31,22 @@ def file_of(source: Source) -> Iterator[IO[bytes]]:
     elif all(hasattr(source, name) for name in _SEEKABLE):
         yield source
     else:
-        raise InvalidMessage(f"a path, octets or a file that can be sought expected, not {type(source).__name__}")
+        raise InvalidMessage(f"expected a path, bytes or a seekable file, not {type(source).__name__}")
 
 
 @contextmanager
 def body_of(source: Source) -> Iterator[IO[bytes]]:
-    """As `file_of`, where a text is the body and not a path."""
+    """Yield a source as a binary file; a str is the body itself, not a path. Otherwise as `file_of`."""
     if not (isinstance(source, (str, bytes, bytearray, memoryview, os.PathLike))
             or all(hasattr(source, name) for name in _SEEKABLE)):
-        raise InvalidMessage(f"text, octets, a path or a file that can be sought expected, not {type(source).__name__}")
+        raise InvalidMessage(f"expected text, bytes, a path or a seekable file, not {type(source).__name__}")
     with file_of(encode_body(source) if isinstance(source, str) else source) as file:
         yield file
 
 
 def read_exactly(file: IO[bytes], wanted: int, size: int) -> bytes:
-    """So many octets of a source of `size`. Raises `InvalidMessage` where it is shorter by now."""
+    """Read `wanted` bytes of a source of `size` bytes. Raises `InvalidMessage` if the source has become shorter."""
     data = file.read(wanted)
     if len(data) < wanted:
-        raise InvalidMessage(f"the file has become shorter while it was sent: {size} octets expected")
+        raise InvalidMessage(f"the file became shorter while it was sent; expected {size} bytes")
     return data

@@ -1,4 +1,4 @@
-"""Class stream and class tunnel: what is sent and forgotten."""
+"""Classes stream and tunnel, which have no acknowledgements."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TUNNEL = 110
 
 
 class StreamConsumerCore(ConsumerCore):
-    """One `stream.consume`. Nothing of it is acknowledged: what waits here counts for the connection."""
+    """One `stream.consume`. Messages need no acknowledgement; those that wait count for backpressure."""
 
     kind: ClassVar[str] = "stream"
 
@@ -35,7 +35,7 @@ class StreamConsumerCore(ConsumerCore):
 
 
 def stream_delivered(channel: Amqp09Channel, command: ContentMethod) -> None:
-    """`stream.deliver`, which names the queue where others name the routing key."""
+    """Handle `stream.deliver`, whose routing key is the name of the queue."""
     arguments = command.arguments
     channel.delivered(Deliver(
         channel.number, arguments["consumer_tag"].encode("utf-8", "surrogateescape"), arguments["delivery_tag"], False,
@@ -44,19 +44,19 @@ def stream_delivered(channel: Amqp09Channel, command: ContentMethod) -> None:
 
 def stream_publish(body: Body, exchange: str, routing_key: str, mandatory: bool, immediate: bool,
                    properties: Properties | None, keywords: dict[str, Any]) -> ContentPublish:
-    """A `stream.publish`. It is not sent again over another connection: by then it is worth nothing."""
+    """Return an encoded `stream.publish`. It is never published again: by then it would be outdated."""
     data = encode_body(body)
     header = content_header(STREAM, len(data), properties, keywords)
     outgoing = ContentPublish("stream.publish", exchange, routing_key, encode_flags(mandatory, immediate), header, data, {})
     outgoing.at_most_once = True
-    # Who wants to know what becomes of it waits; nobody else does.
+    # Only a caller that asked for returns waits for the outcome.
     outgoing.awaited = mandatory or immediate
     return outgoing
 
 
 def tunnel_request(data_name: str, body: Body, headers: dict[str, Any] | None, meta_data: dict[str, Any] | None,
                    proxy_name: str, durable: bool, broadcast: bool) -> tuple[dict[str, Any], bytes, bytes]:
-    """Arguments, header and body of a `tunnel.request`. Raises `InvalidMessage` for a body that is none."""
+    """Return arguments, header and body of a `tunnel.request`. Raises `InvalidMessage` for an invalid body."""
     data = encode_body(body)
     properties = {"headers": headers or None, "proxy_name": proxy_name or None, "data_name": data_name,
                   "durable": int(durable), "broadcast": int(broadcast)}

@@ -1,4 +1,4 @@
-"""Class message as it is sent: inline where a frame takes it, otherwise by a reference, from its last checkpoint on."""
+"""Sending contents of class message: inline if they fit a frame, otherwise by reference, resuming at checkpoints."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from leveret.wire.amqp0.classes import encode_transfer
 from leveret.wire.amqp0.commands import Method
 from leveret.wire.amqp0.errors import EncodeError
 
-# Methods whose answers have not come, and octets between two checkpoints.
+# Maximum number of pending appends, and bytes between two checkpoints.
 MAX_IN_FLIGHT: Final = 16
 CHECKPOINT_INTERVAL: Final = 8 << 20
-# Beside the octets of an append, and those of a transfer's own fields.
+# Frame space reserved for the other fields of an append or a transfer.
 _OVERHEAD: Final = 64
 _OK: Final = ("message.ok",)
 _OUTCOMES: Final = ("message.ok", "message.reject")
@@ -26,7 +26,14 @@ _TEXTS: Final = ("message_id", "correlation_id", "reply_to", "content_type", "co
 _NOT_THERE: Final = ("timestamp", "type", "cluster_id")
 
 class Transfer:
-    """One message on its way. `size` and `sent` are in octets; `inline`: it goes in one method."""
+    """One message being sent.
+
+    Attributes:
+        size: Size of the body in bytes.
+        sent: Bytes sent so far.
+        inline: The body fits the `message.transfer` itself.
+        identifier: Identifier of its checkpoints; "" for none.
+    """
 
     def __init__(self, channel: Amqp09Channel, file: IO[bytes], exchange: str, routing_key: str, identifier: str,
                  immediate: bool, properties: Properties | None, keywords: dict[str, Any]) -> None:
@@ -45,28 +52,28 @@ class Transfer:
             fields = len(encode_transfer(self.size, {
                 name: value for name, value in self._arguments.items() if name not in ("destination", "immediate")}))
         except EncodeError as error:
-            raise InvalidMessage(f"the properties of class message: {error}") from error
+            raise InvalidMessage(f"properties of class message: {error}") from error
         room = channel.connection.engine.payload_max - _OVERHEAD
         fields += len(exchange.encode("utf-8", "surrogateescape")) + len(routing_key.encode("utf-8", "surrogateescape"))
         if fields > room:
-            raise InvalidMessage(f"the properties take {fields} octets; a frame holds {room} on this connection (option"
-                                 " frame_max)")
+            raise InvalidMessage(f"the properties take {fields} bytes; a frame has room for {room} on this connection"
+                                 " (option frame_max)")
         self.inline = self.size <= room - fields and not identifier
         self._chunk_size = room - len(self._reference)
 
     def use(self, channel: Amqp09Channel) -> None:
-        """Send it there."""
+        """Send on this channel."""
         self._channel = channel
 
     def send(self) -> Waiter:
-        """The whole message; the result is None, or why it was not taken."""
+        """Send the whole message inline; the result is None, or why the server rejected it."""
         self._file.seek(self._start)
         channel = self._channel
         return channel.ask("message.transfer", {**self._arguments, "body": (0, self._file.read(self.size))}, _OUTCOMES,
                            self._outcome)
 
     def begin(self) -> Waiter:
-        """Open the reference; when that is answered, the file stands where it goes on."""
+        """Open the reference. When the server has replied, the file is positioned where sending resumes."""
 
         def opened(reply: Method, abandoned: bool) -> None:
             self.sent = self._since_checkpoint = self._in_flight = 0
@@ -85,11 +92,11 @@ class Transfer:
         return self.sent >= self.size
 
     def can_send(self) -> bool:
-        """Whether the next octets may be sent; `Amqp09Channel.flow_waiter` is until they may be so."""
+        """Whether the next chunk may be sent; `Amqp09Channel.flow_waiter` waits for it."""
         return self._channel.flowing and self._in_flight < MAX_IN_FLIGHT
 
     def read(self) -> bytes:
-        """The next octets. Raises `InvalidMessage` where the file is shorter by now."""
+        """Read the next chunk. Raises `InvalidMessage` if the file has become shorter."""
         return read_exactly(self._file, min(self._chunk_size, self.size - self.sent), self.size)
 
     def append(self, data: bytes) -> None:
@@ -109,7 +116,7 @@ class Transfer:
         self._in_flight += 1
 
     def finish(self) -> Waiter:
-        """Transfer what was appended; the result as of `send`. The server answers the transfer behind the close."""
+        """Transfer the appended data; the result is that of `send`. The server answers the transfer after the close."""
         channel = self._channel
         body = (1, self._reference.encode())
         channel.send("message.transfer", {**self._arguments, "body": body})
@@ -120,19 +127,19 @@ class Transfer:
         if reply.name == "message.ok":
             return None
         text = reply.arguments["text"]
-        return Nacked(f"the server took the message into no queue: {text} (message.reject)", messages=[
+        return Nacked(f"no queue accepted the message: {text} (message.reject)", messages=[
             (self._arguments["destination"], self._arguments["routing_key"], None, b"")],
             reply_code=reply.arguments["code"], reply_text=text)
 
 
 def _fields(properties: Properties | None, keywords: dict[str, Any]) -> dict[str, Any]:
-    """Those of `message.transfer` that properties become."""
+    """Convert properties to fields of `message.transfer`."""
     keywords = dict(keywords)
     more: dict[str, Any] = {name: keywords.pop(name) for name in ("transaction_id", "security_token") if name in keywords}
     merged = from_keywords(properties, keywords)
     for name in _NOT_THERE:
         if getattr(merged, name) is not None:
-            raise InvalidMessage(f"{name}: class message has no such property for a sender")
+            raise InvalidMessage(f"{name}: senders of class message have no such property")
     fields: dict[str, Any] = {name: value for name in _TEXTS if (value := getattr(merged, name)) is not None}
     fields["application_headers"] = merged.headers or {}
     fields["priority"] = 4 if merged.priority is None else merged.priority

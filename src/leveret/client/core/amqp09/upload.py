@@ -1,8 +1,7 @@
-"""Class file as it is sent: staged piece by piece, and published when all of it is there.
+"""Sending contents of class file: staged in chunks, and published when complete.
 
-A piece is one `file.open` with one `file.stage`, so that nothing is left in the middle whatever happens between two of
-them, and several are under way at a time. The server keeps what it has of an upload, under its identifier, when the
-connection is lost.
+Each chunk is one `file.open` with one `file.stage`, so that an interruption between two chunks leaves nothing half done.
+Several chunks may be in flight. After a lost connection, the server keeps what it has of an upload under its identifier.
 """
 
 from __future__ import annotations
@@ -20,15 +19,17 @@ from leveret.client.properties import Properties
 from leveret.wire.amqp0.classes import FILE
 from leveret.wire.amqp0.commands import Method
 
-# Octets that are announced at once, and how many pieces may be on their way.
+# Bytes of one chunk, and maximum number of chunks in flight.
 CHUNK_SIZE: Final = 1 << 20
 MAX_IN_FLIGHT: Final = 4
 
 class Upload:
-    """One file on its way.
+    """One file being sent.
 
-    size        of the file
-    sent        octets that were sent, or were there before
+    Attributes:
+        size: Size of the file in bytes.
+        sent: Bytes sent so far, including those that the server already had.
+        identifier: Identifier of the upload.
     """
 
     def __init__(self, file: IO[bytes], exchange: str, routing_key: str, identifier: str, mandatory: bool, immediate: bool,
@@ -37,16 +38,16 @@ class Upload:
         self._start = file.tell()
         self.size = file.seek(0, 2) - self._start
         self.sent = 0
-        # Pieces whose `file.open` was not answered.
+        # Chunks whose `file.open` was not answered.
         self._in_flight = 0
         self.identifier = identifier or uuid.uuid4().hex
         if len(self.identifier.encode("utf-8", "surrogateescape")) > 255:
-            raise InvalidMessage("an identifier has at most 255 octets of UTF-8")
+            raise InvalidMessage("identifier too long; expected at most 255 bytes in UTF-8")
         self._described = (properties, keywords, filename)
         self._header = self._header_of(0)
         self._flags = encode_flags(mandatory, immediate)
         self._exchange, self._routing_key = exchange, routing_key
-        # Made now, so that mistakes are found before anything is sent.
+        # Encode once to detect invalid properties before anything is sent.
         self.outgoing()
 
     def _header_of(self, size: int) -> bytes:
@@ -54,14 +55,14 @@ class Upload:
         return content_header(FILE, size, properties, keywords, (("filename", filename),))
 
     def outgoing(self) -> ContentPublish:
-        """What publishes it once it is there. It is not sent again by itself: the upload may be gone."""
+        """Return the publish of the staged file. It is not repeated on its own: the upload may be lost."""
         outgoing = ContentPublish("file.publish", self._exchange, self._routing_key, self._flags, self._header, b"",
                            {"identifier": self.identifier}, has_content=False)
         outgoing.at_most_once = True
         return outgoing
 
     def find(self, channel: Amqp09Channel) -> Waiter:
-        """Open it; when that is answered, the file stands where it goes on."""
+        """Open the upload. When the server has replied, the file is positioned where sending resumes."""
 
         def opened(reply: Method, abandoned: bool) -> None:
             self.sent = reply.arguments["staged_size"]
@@ -75,20 +76,20 @@ class Upload:
         return {"identifier": self.identifier, "content_size": self.size}
 
     def can_send(self, channel: Amqp09Channel) -> bool:
-        """Whether the next piece may be sent; `Amqp09Channel.flow_waiter` is until it may be so."""
+        """Whether the next chunk may be sent; `Amqp09Channel.flow_waiter` waits for it."""
         return channel.flowing and self._in_flight < MAX_IN_FLIGHT
 
     @property
     def complete(self) -> bool:
-        """Everything was sent."""
+        """Whether everything was sent."""
         return self.sent >= self.size
 
     def read(self) -> bytes:
-        """The next piece. Raises `InvalidMessage` where the file is shorter by now."""
+        """Read the next chunk. Raises `InvalidMessage` if the file has become shorter."""
         return read_exactly(self._file, min(CHUNK_SIZE, self.size - self.sent), self.size)
 
     def stage(self, channel: Amqp09Channel, data: bytes) -> None:
-        """Send a piece of what is open, and have the next one opened."""
+        """Send a chunk of the open upload, and open the next one."""
 
         def opened(reply: Method, abandoned: bool) -> None:
             self._in_flight -= 1

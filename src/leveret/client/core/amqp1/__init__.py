@@ -1,2 +1,4 @@
-"""The client's engine for AMQP 1.0, with the same calls as the one for 0-9-1: its channels are sessions, what publishes and
-consumes are links."""
+"""The client's engine for AMQP 1.0, with the interface of the one for 0-9-1.
+
+Channels are sessions; publishers and consumers are links.
+"""

@@ -1,4 +1,4 @@
-"""What names of queues and exchanges become over AMQP 1.0."""
+"""AMQP 1.0 addresses of queues and exchanges."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ _MAJOR: Final = re.compile(r"\d+")
 
 
 class Addresses:
-    """One of the three forms.
+    """An address format.
 
-    form        "v2" (RabbitMQ 4, Leveret), "v1" (RabbitMQ 3) or "plain"
-    is_routing  an address of an exchange is one: a message that comes back released had no queue
+    Attributes:
+        form: "v2" (RabbitMQ 4, Leveret), "v1" (RabbitMQ 3) or "plain".
+        is_routing: Addresses of exchanges route messages, so a released message had no queue.
     """
 
     def __init__(self, form: str) -> None:
@@ -34,14 +35,14 @@ class Addresses:
         return _OLD_QUEUES[0] + name
 
     def of_exchange(self, exchange: str, routing_key: str) -> str:
-        """Where a publish goes to. `InvalidMessage` for names that the form has no address for."""
+        """Return the address for a publish. Raises `InvalidMessage` for names that the format cannot express."""
         if isinstance(routing_key, Address):
             if exchange:
-                raise InvalidMessage(f"an exchange beside the address {routing_key!r}; expected one of them")
+                raise InvalidMessage(f"both an exchange and the address {routing_key!r}; expected one of them")
             return str(routing_key)
         if not exchange:
             if not routing_key:
-                raise InvalidMessage("neither an exchange nor a routing key: there is no address for it over AMQP 1.0")
+                raise InvalidMessage("neither an exchange nor a routing key; expected one of them over AMQP 1.0")
             return self.of_queue(routing_key)
         if self.form == "v2":
             return f"/exchanges/{quoted(exchange)}" + (f"/{quoted(routing_key)}" if routing_key else "")
@@ -50,7 +51,7 @@ class Addresses:
         return f"{exchange}/{routing_key}" if routing_key else exchange
 
     def queue_at(self, address: str) -> str:
-        """The queue that the address means, or the address, which stands for itself."""
+        """Return the queue of an address, or the address itself if it is not that of a queue."""
         if address.startswith(_QUEUES) and "/" not in address[len(_QUEUES) :]:
             return unquote(address[len(_QUEUES) :], errors="surrogateescape")
         for prefix in _OLD_QUEUES:
@@ -60,8 +61,8 @@ class Addresses:
 
     def check_managed(self) -> None:
         if self.form != "v2":
-            raise NotSupported(f"declaring and binding need a management node, which this peer does not have (its addresses"
-                               f" are {self.form}); expected queues that exist, and a peer with {MANAGEMENT}")
+            raise NotSupported(f"declaring and binding require a management node, which this server does not have (address"
+                               f" format {self.form}); expected existing queues, or a server with {MANAGEMENT}")
 
 
 def quoted(name: str) -> str:
@@ -69,7 +70,7 @@ def quoted(name: str) -> str:
 
 
 def choose(option: str, properties: dict[str, Any]) -> Addresses:
-    """The form that a peer has by what it says of itself, unless the option says it."""
+    """Return the address format of a server, from the option `addresses` or from the properties of its `open`."""
     if option != "auto":
         return Addresses(option)
     product = str(properties.get("product", ""))

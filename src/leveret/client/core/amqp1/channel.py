@@ -1,4 +1,4 @@
-"""A session with the calls of a channel of 0-9-1: publishing by exchange and routing key, consumers, gets, settling."""
+"""A session with the interface of a 0-9-1 channel: publishing by exchange and routing key, consumers, gets, settling."""
 
 from __future__ import annotations
 
@@ -36,22 +36,23 @@ if TYPE_CHECKING:
     from leveret.client.core.amqp1.connection import Amqp1Connection
     from leveret.client.delivery import Delivery
 
-# How many links for publishes, and for gets, are kept open on a channel.
+# Maximum number of links for publishes and for gets that a channel keeps open.
 MAX_SENDERS: Final = 64
 MAX_GETTERS: Final = 16
-# How many messages that are not confirmed may wait for credit before `publish` waits, and goes on again.
+# Messages without confirms that may wait for credit before `publish` blocks, and below which it resumes.
 QUEUE_HIGH: Final = 1000
 QUEUE_LOW: Final = 250
 _PRIORITY: Final = "x-priority"
 
 
 class SessionCore(Session):
-    """As the channel core for 0-9-1, whose names it has.
+    """A session with the interface of `ChannelCore`.
 
-    internal       it goes with its connection
-    single         it goes with its link
-    app_senders   those that the application has opened itself
-    received       counts deliveries
+    Attributes:
+        internal: The session is not recovered with its connection.
+        link_scoped: The session closes with its link.
+        app_senders: Senders that the application opened.
+        received: Number of deliveries so far.
     """
 
     def __init__(self, connection: Amqp1Connection, number: int, confirms: bool, transactional: bool,
@@ -80,7 +81,7 @@ class SessionCore(Session):
 
     @property
     def operations(self) -> Operations:
-        """Declaring, binding, deleting: by the management node."""
+        """Operations that declare, bind and delete, through the management node."""
         return Operations(self)
 
     def new_encoder(self) -> Encoder:
@@ -88,7 +89,7 @@ class SessionCore(Session):
 
     @property
     def expecting(self) -> bool:
-        """Somebody waits for what the server has to say."""
+        """Whether a caller waits for the server."""
         return (bool(self.unsettled) or any(getter.expecting for getter in self._getters.values())
                 or (self.replies is not None and self.replies.expecting))
 
@@ -102,7 +103,7 @@ class SessionCore(Session):
     # Opening and closing
 
     def open(self) -> Procedure:
-        """Procedure: begin it on the wire, for the first time or again."""
+        """Begin the session on the wire, for the first time or again (a procedure)."""
         if self.connection.is_lost or self.connection.is_closed:
             raise copy_error(self.connection.last_error)
         self.generation += 1
@@ -113,7 +114,7 @@ class SessionCore(Session):
         self.update_flow()
 
     def close(self) -> Procedure:
-        """Procedure: end it; what waits on it fails."""
+        """End the session; pending calls fail (a procedure)."""
         closed = ChannelClosed("the channel was closed by the application")
         if not self.opened:
             if self.error is None:
@@ -126,7 +127,7 @@ class SessionCore(Session):
         yield waiter
 
     def abandon(self) -> None:
-        """Who opened it does not want it any more."""
+        """Close the session without waiting: the caller that opened it has gone."""
         if self.opened:
             self.end()
         elif not self.ending:
@@ -138,14 +139,14 @@ class SessionCore(Session):
         self.ended(error)
 
     def lost(self, error: Error, recoverable: bool) -> None:
-        """The connection is lost. Calls fail at once; publishes and consumers wait for the next one, if there is one."""
+        """Handle the loss of the connection. Calls fail at once; publishes and consumers wait for the next one, if any."""
         self.flowing = False
         if not recoverable or self.internal:
             self.ended(error)
             self.connection.forget_session(self)
             return
         if self.error is not None:
-            # It was about to be closed.
+            # It was being closed.
             self.connection.forget_session(self)
             return
         if self._transactions is not None:
@@ -158,7 +159,7 @@ class SessionCore(Session):
         self._flow.wake()
 
     def ended(self, error: Error, consumers_error: bool = True) -> None:
-        """It is closed for good."""
+        """Close the session for good."""
         self.opened = self.flowing = False
         if self.error is None:
             self.error = copy_error(error)
@@ -170,7 +171,7 @@ class SessionCore(Session):
         consumers = list(self.consumers.values())
         self.finish(error)
         for consumer in consumers:
-            # Those of a connection that was lost before are on no handle.
+            # Consumers of a connection that was lost before have no handle.
             consumer.finish(error)
         for sender in [*self._senders.values(), *self.app_senders]:
             sender.finish(error)
@@ -185,7 +186,7 @@ class SessionCore(Session):
     # Publishing
 
     def update_flow(self) -> None:
-        """Find out whether publishes may be sent now, and wake who waits for it."""
+        """Update `flowing`, and wake the callers that wait for it."""
         self.flowing = self.opened and self.connection.flowing and not self._full
         if self.flowing:
             self._flow.wake()
@@ -196,14 +197,18 @@ class SessionCore(Session):
         return self._flow.new()
 
     def blocked_reason(self) -> str:
-        """Why publishes wait, for the message of a timeout."""
+        """Return why publishes wait, for the message of a timeout."""
         if not self.connection.opened:
             return "there is no connection"
-        return "the server gives no credit" if self._full else "the socket is full"
+        return "the server grants no credit" if self._full else "the socket's write buffer is full"
 
     def publish(self, outgoing: Any) -> None:
-        """Send a publish, a `Transfer`; `flowing` must be true. Raises `InvalidMessage` for what is larger than the server
-        takes, and what is wrong with a sender that is gone."""
+        """Send a publish, a `Transfer`; `flowing` must be true.
+
+        Raises:
+            InvalidMessage: The message exceeds the server's maximum size.
+            Error: The sender is closed.
+        """
         link: SenderCore | None = outgoing.link
         if link is None:
             link = self._senders.get(outgoing.target) or self._new_sender(outgoing.target)
@@ -211,7 +216,7 @@ class SessionCore(Session):
             raise copy_error(link.error or LinkClosed(f"{link.description} was closed by the application"))
         limit = link.remote.max_message_size if link.remote is not None else None
         if limit and outgoing.size > limit:
-            raise InvalidMessage(f"the message takes {outgoing.size} octets; {link.description} takes {limit}")
+            raise InvalidMessage(f"the message takes {outgoing.size} bytes; {link.description} accepts at most {limit}")
         if outgoing.transaction is not None:
             outgoing.transaction.check()
             outgoing.transaction.posted()
@@ -257,7 +262,7 @@ class SessionCore(Session):
         return sender
 
     def are_sent(self, target: str) -> bool:
-        """Whether nothing for this address waits for its link, or for credit."""
+        """Whether no publish to this address waits for its link or for credit."""
         sender = self._senders.get(target)
         return sender is not None and sender.credit > 0 and not sender.queue
 
@@ -275,7 +280,7 @@ class SessionCore(Session):
             and state.kind not in (descriptors.ACCEPTED, descriptors.DECLARED) else None
         if (state is not None and state.kind == descriptors.RELEASED and transfer.exchange and not transfer.mandatory
                 and self.connection.addresses.is_routing):
-            # No queue took it, and nobody minds.
+            # No queue took it, and the publish is not mandatory.
             error = None
         if error is not None:
             self.has_failed(transfer, error, state)
@@ -293,7 +298,7 @@ class SessionCore(Session):
 
     @property
     def is_sending(self) -> bool:
-        """Something was sent or is to be sent whose outcome is not known."""
+        """Whether a message has no outcome yet, apart from those to the coordinator."""
         return (any(not isinstance(transfer.link, SenderCore) or not transfer.link.control
                     for transfer in self.unsettled.values())
                 or any(sender.queue for sender in [*self._senders.values(), *self.app_senders]))
@@ -306,10 +311,10 @@ class SessionCore(Session):
         if self._transactions is not None:
             self._transactions.try_discharge()
 
-    # What was published before the connection was lost
+    # Pending confirms of a lost connection
 
     def _keep_unsettled(self, error: Error) -> None:
-        """Sort what has no outcome: what is sent again, what its link resumes, and what has failed."""
+        """Sort the messages without an outcome: to be published again, to be resumed by their link, or failed."""
         transfers = list(self.unsettled.values())
         for sender in [*self._senders.values(), *self.app_senders]:
             transfers.extend(sender.queue)
@@ -321,7 +326,7 @@ class SessionCore(Session):
             if link is not None and link.control:
                 continue
             if transfer.transaction is not None or self.transactional:
-                transfer.outcome(None, TransactionLost("the connection was lost within the transaction"))
+                transfer.outcome(None, TransactionLost("the connection was lost during the transaction"))
                 if transfer.transaction is not None:
                     transfer.transaction.answered()
             elif transfer.at_most_once:
@@ -337,14 +342,8 @@ class SessionCore(Session):
             sender.closing = True
         self._senders.clear()
 
-    def attach_again(self) -> list[SenderCore]:
-        """The senders that the application has opened."""
-        for sender in self.app_senders:
-            sender.attach()
-        return list(self.app_senders)
-
     def republish(self) -> int:
-        """Everything that the connection which was lost had not confirmed, in order; how many these are."""
+        """Publish again what the lost connection had not confirmed, in order, and return the number of messages."""
         again, self._again = sorted(self._again, key=lambda transfer: transfer.number), []
         count = 0
         for transfer in again:
@@ -360,16 +359,16 @@ class SessionCore(Session):
     # Consuming
 
     def new_consumer(self, queue: str, prefetch: int, arguments: dict[str, Any]) -> ReceiverCore:
-        """One that has not begun. `arguments` are those of `basic.consume`."""
+        """Return a consumer that has not started. `arguments` are those of `basic.consume`."""
         if arguments.get("exclusive"):
-            raise NotSupported("AMQP 1.0 has no exclusive consumers; expected x-single-active-consumer of the queue")
+            raise NotSupported("AMQP 1.0 has no exclusive consumers; expected a queue with x-single-active-consumer")
         further = dict(arguments.get("arguments") or {})
         properties: dict[Any, Any] = {}
         if _PRIORITY in further:
             properties[Symbol("rabbitmq:priority")] = Int(further.pop(_PRIORITY))
         if further:
-            raise NotSupported(f"arguments of consumers have no meaning over AMQP 1.0: {', '.join(further)}; expected"
-                               f" {_PRIORITY} alone")
+            raise NotSupported(f"consumer arguments without a meaning over AMQP 1.0: {', '.join(further)}; expected only"
+                               f" {_PRIORITY}")
         source = Source(self.connection.addresses.of_queue(queue), outcomes=OUTCOMES, default_outcome=Modified(True))
         if arguments.get("no_local"):
             filter = no_local()
@@ -380,12 +379,12 @@ class SessionCore(Session):
                             properties=properties or None)
 
     def consume(self, consumer: ReceiverCore) -> Waiter:
-        """Attach it; the result is None."""
+        """Attach a consumer; the result is None."""
         self._check_open()
         if not consumer.tag:
             consumer.tag = self.connection.new_name()
         if not consumer.name:
-            # Names of links are the connection's, tags the channel's.
+            # Link names are unique in the connection, tags in the channel.
             consumer.name = f"{consumer.tag}.{self.number}"
         if consumer.source.address is not None and not consumer.durable and consumer.queue:
             consumer.source.address = self.connection.addresses.of_queue(consumer.queue)
@@ -400,10 +399,10 @@ class SessionCore(Session):
         return consumer.attach_waiter()
 
     def cancel(self, consumer: ReceiverCore) -> Waiter:
-        """Detach it; messages that nobody has taken go back to the queue, also those that still come."""
+        """Detach a consumer. Messages that the application has not taken are released, including those still to come."""
         consumer.cancel()
         if not consumer.closing:
-            # It stays until what was taken of it is settled.
+            # The link stays attached until the messages taken from it are settled.
             self.consumers.pop(consumer.key, None)
             consumer.end(None)
             waiter: Waiter = self.connection.frontend.new_waiter()
@@ -412,7 +411,7 @@ class SessionCore(Session):
         return consumer.detach_waiter()
 
     def cancel_nowait(self, consumer: ReceiverCore) -> None:
-        """As `cancel`, where nobody waits for it; also for one that has not begun, or that is not there now."""
+        """Cancel a consumer without waiting, even if it has not started or its connection is lost."""
         if self.opened and consumer.handle >= 0:
             consumer.cancel()
             if not consumer.closing:
@@ -431,7 +430,7 @@ class SessionCore(Session):
             self.abandon()
 
     def set_active(self, active: bool) -> Waiter:
-        """Stop or start deliveries: by credit."""
+        """Pause or resume deliveries, by credit."""
         self._check_open()
         for consumer in self.consumers.values():
             consumer.stop(not active)
@@ -440,7 +439,7 @@ class SessionCore(Session):
         return waiter
 
     def get(self, queue: str, no_ack: bool) -> Waiter:
-        """The result is a message or None."""
+        """Get a message; the result is a message or None."""
         self._check_open()
         key = (queue, no_ack)
         getter = self._getters.get(key)
@@ -462,7 +461,7 @@ class SessionCore(Session):
     # Requests
 
     def reply_to_waiter(self) -> Waiter | None:
-        """Until `reply_to` is known; None when it is."""
+        """Return a waiter for `reply_to` to be known; None if it is."""
         self._check_open()
         replies = self.ensure_reply_consumer()
         return None if replies.attached else replies.attach_waiter()
@@ -473,13 +472,13 @@ class SessionCore(Session):
         return replies.address
 
     def ensure_reply_consumer(self) -> Replies:
-        """The link of answers."""
+        """Return the link that receives replies."""
         if self.replies is None or self.replies.finished:
             self.replies = Replies(self, self.connection.new_name())
             self.replies.attach()
         return self.replies
 
-    # Settling. A message of a connection that was lost is delivered again: there is nothing to settle.
+    # Settling. Messages of a lost connection are delivered again, so settling them does nothing.
 
     def settle(self, delivery: Delivery, state: Composite, transaction: TransactionCore | None) -> None:
         if self.error is not None:
@@ -507,11 +506,11 @@ class SessionCore(Session):
             self.settled(delivery)
 
     def requeue_outcome(self) -> Composite:
-        """The outcome of a failed attempt. RabbitMQ 3 does not know modified."""
+        """Return the outcome of a failed attempt. RabbitMQ 3 does not support modified."""
         return RELEASED_STATE if self.connection.addresses.form == "v1" else Modified(True)
 
     def settled(self, delivery: Delivery) -> None:
-        """It is settled on both sides, or the other side does not mind."""
+        """Handle a delivery that is settled on both sides, or that the server need not settle."""
         if delivery.generation == self.generation and self.deliveries.pop(delivery.delivery_id, None) is not None:
             link = delivery.link
             link.settled_one()
@@ -519,17 +518,17 @@ class SessionCore(Session):
                 link.leave_if_done()
 
     def unsettled_up_to(self, number: int) -> list[Delivery]:
-        """The deliveries up to this one that are not settled, in order."""
+        """Return the unsettled deliveries up to this number, in order."""
         return [delivery for delivery in self.deliveries.values() if delivery.number <= number and not delivery.settled]
 
     def settle_tag(self, name: str, arguments: dict[str, Any]) -> None:
-        """`basic.ack`, `basic.nack` or `basic.reject` by delivery tag, of this connection's deliveries."""
+        """Settle by delivery tag, as `basic.ack`, `basic.nack` or `basic.reject` do."""
         self._check_open()
         tag = arguments["delivery_tag"]
         upto = self.unsettled_up_to(tag or 1 << 62)
         found = upto if arguments.get("multiple") else [delivery for delivery in upto if delivery.number == tag]
         if not found:
-            raise InvalidMessage(f"delivery tag {tag} is unknown; expected each message settled once")
+            raise InvalidMessage(f"unknown delivery tag {tag}; expected each message to be settled once")
         state: Composite = ACCEPTED_STATE
         if name != "basic.ack":
             state = self.requeue_outcome() if arguments["requeue"] else Rejected()
@@ -537,7 +536,7 @@ class SessionCore(Session):
             delivery.settle_as(state, None)
 
     def recover(self, requeue: bool) -> Waiter:
-        """Everything that is not settled goes back, and comes again."""
+        """Release all unsettled deliveries, so that they are delivered again."""
         self._check_open()
         for delivery in self.unsettled_up_to(1 << 62):
             delivery.settle_as(RELEASED_STATE, None)
@@ -550,7 +549,11 @@ class SessionCore(Session):
     # Transactions
 
     def transaction(self, name: str) -> Waiter:
-        """Commit or roll back. Raises `TransactionLost` at the commit of what a lost connection took along."""
+        """Commit or roll back.
+
+        Raises:
+            TransactionLost: A commit of work that was lost with its connection.
+        """
         self._check_open()
         transactions = self._transactions
         if transactions is None:
@@ -559,7 +562,7 @@ class SessionCore(Session):
         lost, transactions.lost = transactions.lost, False
         if lost and not fail:
             transactions.discharge(True)
-            raise TransactionLost("the connection was lost within the transaction: nothing of it has happened")
+            raise TransactionLost("the connection was lost during the transaction: none of it took effect")
         waiter: Waiter = transactions.discharge(fail)
         return waiter
 

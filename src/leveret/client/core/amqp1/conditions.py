@@ -1,4 +1,4 @@
-"""Error conditions of AMQP 1.0 as exceptions."""
+"""Exceptions for error conditions and outcomes of AMQP 1.0."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _KINDS: Final[dict[str, type[Error]]] = {
     constants.PRECONDITION_FAILED: PreconditionFailed,
     constants.NOT_IMPLEMENTED: NotSupported,
 }
-# What a server says when it stops or has failed: worth to connect again.
+# Conditions of a server that stops or has failed: worth a reconnect.
 RETRYABLE_CONDITIONS: Final = (constants.CONNECTION_FORCED, constants.INTERNAL_ERROR, "")
 
 
@@ -44,21 +44,26 @@ def _with(error: Any, condition: Condition | None) -> Any:
 
 
 def text_of(condition: Condition | None) -> str:
-    """Condition and description."""
+    """Return condition and description as text."""
     if condition is None:
         return "no reason given"
     return f"{condition.condition}: {condition.description}" if condition.description else condition.condition
 
 
 def link_error(what: str, condition: Condition | None) -> Error:
-    """A detach with an error, or a terminus that was refused. `what`: such as "the server refused the source 'x'"."""
+    """Return the exception for a detach with an error or a refused terminus.
+
+    Args:
+        what: What happened, such as "the server refused the source 'x'".
+        condition: The server's error.
+    """
     kind = _KINDS.get(condition.condition, LinkClosed) if condition is not None else LinkClosed
     error: Error = _with(kind(f"{what}: {text_of(condition)}"), condition)
     return error
 
 
 def session_error(condition: Condition | None) -> Error:
-    """An end that the server sent. The channel is closed, whatever the condition."""
+    """Return the exception for an end sent by the server; always a `ChannelClosed`."""
     kind = _KINDS.get(condition.condition, ChannelClosed) if condition is not None else ChannelClosed
     if not issubclass(kind, ChannelClosed):
         kind = ChannelClosed
@@ -67,25 +72,25 @@ def session_error(condition: Condition | None) -> Error:
 
 
 def connection_error(condition: Condition | None) -> ConnectionClosed:
-    """A close that the server sent."""
+    """Return the exception for a close sent by the server."""
     error: ConnectionClosed = _with(ConnectionClosed(f"the server closed the connection: {text_of(condition)}"), condition)
     return error
 
 
 def breach(condition: str, text: str) -> ConnectionClosed:
-    """A server that breaks the protocol: it is us who close the connection."""
+    """Return the exception for a server that broke the protocol, which makes the client close the connection."""
     error: ConnectionClosed = _with(ConnectionClosed(f"the server broke the protocol: {condition}: {text}"),
                                     Condition(condition, text))
     return error
 
 
 def publish_error(state: Composite | None, described: Any) -> PublishFailed | None:
-    """What an outcome means for who has sent the message `described`; None for accepted."""
+    """Return the exception for the outcome of the message `described`; None for accepted."""
     kind = state.kind if state is not None else descriptors.ACCEPTED
     if kind == descriptors.ACCEPTED:
         return None
     if kind == descriptors.RELEASED:
-        return Returned("the message came back: no queue took it (released)", messages=[described])
+        return Returned("the message was returned: no queue accepted it (released)", messages=[described])
     if isinstance(state, Rejected):
         failed: PublishFailed = _with(Nacked(f"the server refused the message (rejected): {text_of(state.error)}",
                                              messages=[described]), state.error)
@@ -94,4 +99,4 @@ def publish_error(state: Composite | None, described: Any) -> PublishFailed | No
         return Nacked("the server refused the message (modified"
                       f"{', delivery failed' if state.delivery_failed else ''}"
                       f"{', undeliverable here' if state.undeliverable_here else ''})", messages=[described])
-    return Nacked(f"the server gave no outcome that is known (0x{kind:02x})", messages=[described])
+    return Nacked(f"the server sent an unknown outcome (0x{kind:02x})", messages=[described])

@@ -1,4 +1,4 @@
-"""A connection of AMQP 1.0: its sessions, and what remains of it when the socket is lost."""
+"""A connection of AMQP 1.0: its sessions, and recovery after the socket was lost."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 
 
 class Amqp1Connection(BaseConnection):
-    """
-    addresses      what names of queues and exchanges become
-    container_id   who we are; the same over all sockets, so that links are the same
-    unflushed      sessions with outcomes that are still to be written
-    offered        the server's capabilities
+    """A connection of AMQP 1.0.
+
+    Attributes:
+        addresses: Address format of queues and exchanges.
+        container_id: Identity of the client; constant over all sockets, so that links are resumed.
+        unflushed: Sessions with outcomes that are not written yet.
+        offered: Capabilities that the server offers.
     """
 
     def __init__(self, frontend: FrontEnd, parameters: Parameters) -> None:
@@ -46,7 +48,7 @@ class Amqp1Connection(BaseConnection):
         self.management = Management(self)
         self._remote: dict[int, SessionCore] = {}
         self._headers = 0
-        # What came before somebody waited for it: the server may say several things at once.
+        # Frames that arrived before a caller waited for them: the server may send several at once.
         self._unclaimed: deque[Any] = deque()
         self._free_from = 0
 
@@ -98,7 +100,7 @@ class Amqp1Connection(BaseConnection):
         self.frontend.flush_soon()
 
     def agree(self, theirs: Open) -> None:
-        """The server's open."""
+        """Apply the server's open."""
         self.engine.agree(theirs)
         self.offered = theirs.offered_capabilities
         properties = theirs.properties if isinstance(theirs.properties, dict) else {}
@@ -106,7 +108,7 @@ class Amqp1Connection(BaseConnection):
         self.addresses.form = choose(self.parameters.addresses, self.server_properties).form
         self.addresses.is_routing = self.addresses.form != "plain"
 
-    # Octets
+    # Input and output
 
     def to_send(self) -> bytes:
         if self.unflushed:
@@ -116,7 +118,7 @@ class Amqp1Connection(BaseConnection):
         return self.engine.to_send()
 
     def receive(self, data: bytes) -> None:
-        """Take what the socket gave."""
+        """Process data from the socket."""
         remote = self._remote
         for frame in self.engine.receive(data):
             kind = frame.kind
@@ -138,14 +140,14 @@ class Amqp1Connection(BaseConnection):
                     self._headers += 1
                 self._resolve_next(frame)
         if self.engine.pending:
-            # What waited for credit.
+            # Messages that waited for credit.
             self.frontend.flush_soon()
         self._check_buffer()
 
     def _began(self, frame: Begin) -> None:
         if frame.remote_channel is None:
-            # Clients have no use for sessions of the server's.
-            self.fail(breach(constants.NOT_ALLOWED, "it began a session by itself"))
+            # The client does not accept sessions that the server begins.
+            self.fail(breach(constants.NOT_ALLOWED, "the server began a session"))
             return
         begun = self.channels.get(frame.remote_channel)
         if begun is not None:
@@ -164,21 +166,21 @@ class Amqp1Connection(BaseConnection):
 
     def _failed(self, failure: Failure) -> None:
         if self.state == OPENING and not self._headers:
-            text = ("the server does not speak AMQP 1.0: what it answered is no header; is it another port's, or one for"
-                    " TLS (amqps://)?")
+            text = ("the server does not speak AMQP 1.0: it did not answer with a protocol header; expected an AMQP 1.0"
+                    " server, or amqps:// if the port uses TLS")
             self.mismatch(ProtocolMismatch(text, host=self.parameters.host, port=self.parameters.port))
             return
         self.fail(breach(failure.condition, failure.text))
 
     def mismatch(self, error: ProtocolMismatch) -> None:
-        """The server speaks something else."""
+        """Close the socket of a server that speaks another protocol."""
         self.lost(error)
         self.frontend.close_socket()
 
-    # The end
+    # Closing
 
     def fail(self, error: Error) -> None:
-        """The server broke the protocol: tell it, and give up."""
+        """Close the connection because the server broke the protocol."""
         if self.engine.can_close:
             self.send(Close(Condition(error.condition or constants.INTERNAL_ERROR, error.reply_text or None)))
         self.frontend.close_socket()
@@ -199,19 +201,19 @@ class Amqp1Connection(BaseConnection):
     # Sessions
 
     def new_channel(self, confirms: bool, transactional: bool, internal: bool = False) -> SessionCore:
-        """A session with the lowest number that is free; `SessionCore.open` opens it."""
+        """Return a session with the lowest free number; `SessionCore.open` begins it."""
         number = self._free_from
         while number in self.channels:
             number += 1
         self._free_from = number
         if number > self.engine.channel_max:
-            raise ConnectionClosed(f"the connection has {self.engine.channel_max + 1} sessions open, as many as were agreed"
-                                   " (channel_max)")
+            raise ConnectionClosed(f"all {self.engine.channel_max + 1} sessions of the connection are open; expected fewer,"
+                                   " or a larger channel_max")
         session = self.channels[number] = SessionCore(self, number, confirms, transactional, internal)
         return session
 
     def forget_session(self, session: Session) -> None:
-        """Its number may be used again."""
+        """Free the number of a session."""
         number = session.number
         if self.channels.get(number) is session:
             del self.channels[number]
@@ -224,6 +226,6 @@ class Amqp1Connection(BaseConnection):
         return self.management.expecting or super()._expecting()
 
     def update_secret(self, secret: str, reason: str) -> Waiter:
-        """Give the server a new token (RabbitMQ's `PUT /auth/tokens`)."""
+        """Send the server a new token (RabbitMQ's `PUT /auth/tokens`)."""
         return self.management.request("PUT", "/auth/tokens", secret.encode(), lambda status, body, abandoned: None,
                                        "connection.update-secret")

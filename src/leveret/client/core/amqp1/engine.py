@@ -1,4 +1,4 @@
-"""The wire's reader and output for one socket, and what both sides have agreed on."""
+"""Frame input and output of one socket, and the limits negotiated for it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ DEFAULT_CHANNELS: Final = 1023
 class Engine:
     """Frames of one socket.
 
-    channel_max   the highest channel number that both sides allow
-    heartbeat     seconds in which something must be sent, 0 where the server does not mind
-    silence       seconds after which a silent server is given up, 0 for never
+    Attributes:
+        channel_max: Highest channel number that both sides allow.
+        heartbeat: Seconds without output after which the client sends an empty frame; 0 for never.
+        heartbeat_timeout: Seconds without data after which the server is considered dead; 0 for never.
     """
 
     def __init__(self, parameters: Parameters) -> None:
@@ -31,7 +32,7 @@ class Engine:
         self.idle_time_out = parameters.heartbeat * 1000
         self.heartbeat = 0.0
         self.heartbeat_timeout = 0.0
-        # Set while the connection may be closed in order.
+        # Whether the connection can be closed in order.
         self.can_close = False
 
     @property
@@ -45,7 +46,7 @@ class Engine:
         return self.reader.receive(data)
 
     def send(self, performative: Performative) -> None:
-        """EncodeError for a field that does not fit its type."""
+        """Encode a performative. Raises EncodeError for a field that does not fit its type."""
         self.output.send(performative)
 
     def send_header(self, protocol: int) -> None:
@@ -56,13 +57,13 @@ class Engine:
             self.output.send_empty()
 
     def agree(self, theirs: Open) -> None:
-        """What the server's `open` says."""
+        """Apply the limits of the server's `open`."""
         self.output.max_frame_size = min(max(theirs.max_frame_size, 512), DEFAULT_FRAME)
         self.channel_max = min(self.channel_max, theirs.channel_max)
         ours = self.idle_time_out / 1000
         their = (theirs.idle_time_out or 0) / 1000
         self.heartbeat_timeout = 2 * ours
-        # Ours shows that the server is alive only if it answers nothing: it costs an empty frame now and then.
+        # Also send heartbeats at our own interval: some servers answer only frames that they receive.
         self.heartbeat = min([seconds for seconds in (ours, their) if seconds] or [0.0])
 
 

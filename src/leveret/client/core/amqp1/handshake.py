@@ -1,4 +1,4 @@
-"""The opening of a connection (security 5.3, transport 2.4)."""
+"""The handshake of a connection (security 5.3, transport 2.4)."""
 
 from __future__ import annotations
 
@@ -37,8 +37,10 @@ _CODES: Final = {constants.SASL_CODE_AUTH: "wrong name or password", constants.S
 
 
 def handshake(connection: Amqp1Connection) -> Procedure:
-    """Procedure: from the first protocol header to the server's open, and on to its first begin: a server that refuses the
-    vhost opens the connection first and closes it then."""
+    """Run the handshake, from the first protocol header to the server's first begin (a procedure).
+
+    A server that refuses the vhost opens the connection first and then closes it, so an open alone proves nothing.
+    """
     parameters = connection.parameters
     yield from _login(connection, parameters)
     connection.send_protocol_header(AMQP)
@@ -49,7 +51,7 @@ def handshake(connection: Amqp1Connection) -> Procedure:
         _check_header(connection, (yield connection.expect()), AMQP)
         theirs = yield connection.expect()
         if not isinstance(theirs, Open):
-            raise ConnectionFailed(f"{_at(parameters)} answered with another frame than open", host=parameters.host,
+            raise ConnectionFailed(f"{_at(parameters)} sent another frame than open", host=parameters.host,
                                    port=parameters.port)
         connection.agree(theirs)
         connection.engine.can_close = True
@@ -69,24 +71,24 @@ def _login(connection: Amqp1Connection, parameters: Parameters) -> Procedure:
     try:
         offered = yield connection.expect()
         if not isinstance(offered, SaslMechanisms):
-            raise _failed(parameters, "it did not offer mechanisms")
+            raise _failed(parameters, "the server did not offer mechanisms")
         login = Login(parameters)
         mechanism = login.mechanism
         if mechanism not in offered.sasl_server_mechanisms:
-            raise _failed(parameters, f"it offers the mechanisms {', '.join(offered.sasl_server_mechanisms)}, not"
-                          f" {mechanism}; choose one by the option mechanism")
+            raise _failed(parameters, f"the server offers the mechanisms {', '.join(offered.sasl_server_mechanisms)}, not"
+                          f" {mechanism}; set the option mechanism to one of them")
         connection.send(SaslInit(mechanism, login.first() or None, _hostname(parameters)))
         outcome = yield connection.expect()
         while isinstance(outcome, SaslChallenge) and mechanism in SCRAM:
             connection.send(SaslResponse(login.respond(outcome.challenge)))
             outcome = yield connection.expect()
         if not isinstance(outcome, SaslOutcome):
-            raise _failed(parameters, f"it asked for more than {mechanism} has")
+            raise _failed(parameters, f"the server did not end the {mechanism} exchange with an outcome")
     except ConnectionLost:
         raise _failed(parameters, CLOSED_DURING_LOGIN) from None
     if outcome.code != constants.SASL_CODE_OK:
         raise _failed(parameters, f"user {parameters.user!r} by {mechanism}: {_CODES.get(outcome.code, outcome.code)};"
-                      " expected its name and password (options user, password, mechanism)")
+                      " expected a valid user and password (options user, password, mechanism)")
     login.done(outcome.additional_data or b"")
 
 
@@ -98,7 +100,8 @@ def _check_header(connection: Amqp1Connection, header: Any, expected: int) -> No
     if not isinstance(header, Header):
         text = "the server sent a frame before its header"
     elif header.is_supported():
-        text = f"the server wants the protocol {header.protocol} of AMQP 1.0 instead of {expected}; with 0 it has no SASL"
+        text = (f"the server requires protocol id {header.protocol} of AMQP 1.0; expected {expected} (0: plain AMQP without"
+                " SASL, 2: TLS, 3: SASL)")
     else:
         numbers = (header.major, header.minor, header.revision)
         spoken = "-".join(map(str, numbers if header.major == 0 else numbers[:2]))
@@ -124,14 +127,14 @@ def _refused(parameters: Parameters, error: Error) -> ConnectionFailed:
     if error.condition in _VHOST_CONDITIONS:
         kind = VhostRefused
         text = (f"{_at(parameters)} refused the vhost {parameters.vhost!r} to user {parameters.user!r}: {error};"
-                " expected one that exists and that the user may use (options vhost, user)")
+                " expected an existing vhost that the user may access (options vhost, user)")
     failed = kind(text, host=parameters.host, port=parameters.port, reply_text=error.reply_text)
     failed.condition, failed.info = error.condition, error.info
     return failed
 
 
 def _hostname(parameters: Parameters) -> str:
-    """Leveret and RabbitMQ take the vhost from it."""
+    """Return the `hostname` field, from which Leveret and RabbitMQ take the vhost."""
     return parameters.host if parameters.vhost == DEFAULT_VHOST else f"vhost:{parameters.vhost}"
 
 

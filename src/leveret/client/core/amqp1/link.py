@@ -1,4 +1,4 @@
-"""What senders and receivers have in common: attaching and detaching (transport 2.6)."""
+"""Behaviour common to senders and receivers: attaching and detaching (transport 2.6)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ NO_HANDLE: Final = -1
 
 
 class Link:
-    """One link. It survives the loss of its connection, under the same name.
+    """One link. It survives the loss of its connection under the same name.
 
-    handle    ours; NO_HANDLE while it is not attached on the wire
-    attached  both sides have attached it, and the server has accepted its terminus
-    closing   we have sent a detach
-    gone      no more will come of it; `error` says why, None where we have closed it
-    remote    the server's attach
+    Attributes:
+        handle: The client's handle; NO_HANDLE if the link is not attached on the wire.
+        attached: Both sides have attached the link, and the server has accepted its terminus.
+        closing: The client has sent a detach.
+        finished: The link has ended. `error` says why; None if the client closed it.
+        remote: The server's attach.
     """
 
     is_receiver = False
@@ -41,27 +42,27 @@ class Link:
         self._opened = Waiters(frontend)
         self._closed = Waiters(frontend)
 
-    # To be said by those below.
+    # Implemented by subclasses.
 
     @property
     def description(self) -> str:
-        """Such as "the target 'x'"."""
+        """The terminus for error messages, such as "the target 'x'"."""
         raise NotImplementedError
 
     def performative(self) -> Attach:
-        """The attach to send; its handle is set by us."""
+        """Return the attach to send; `attach` sets its handle."""
         raise NotImplementedError
 
     def on_attached(self, attach: Attach) -> None:
-        """The server has attached it."""
+        """Handle the server's acceptance of the link."""
         raise NotImplementedError
 
     def flow_received(self, flow: Flow) -> None:
-        """A flow of this link came."""
+        """Handle a flow for this link."""
         raise NotImplementedError
 
     def on_finished(self, error: Error | None) -> None:
-        """It is gone."""
+        """Handle the end of the link."""
         raise NotImplementedError
 
     # Attaching
@@ -79,7 +80,7 @@ class Link:
             raise
 
     def attach_waiter(self) -> Waiter:
-        """Until the server has attached it. Raises why it has not."""
+        """Return a waiter for the server's attach. It fails with the server's refusal."""
         waiter: Waiter = self._opened.new()
         if self.finished:
             waiter.set_exception(copy_error(self.error or LinkClosed(f"{self.description} was closed by the application")))
@@ -89,7 +90,7 @@ class Link:
         return waiter
 
     def attach_received(self, attach: Attach) -> None:
-        """The server's attach. Without the terminus that was asked for it is a refusal, whose detach follows."""
+        """Handle the server's attach. An attach without the requested terminus is a refusal; a detach follows."""
         self.remote = attach
         if self.closing or (attach.source if self.is_receiver else attach.target) is None:
             return
@@ -100,7 +101,7 @@ class Link:
     # Detaching
 
     def detach(self, closed: bool) -> None:
-        """End it, or with `closed` false only leave it, so that it can be attached again."""
+        """Close the link, or only detach it if `closed` is false, so that it can be attached again."""
         if self.finished or self.closing:
             return
         self.closing = True
@@ -118,7 +119,7 @@ class Link:
         return waiter
 
     def detach_received(self, detach: Detach) -> None:
-        """The server's detach."""
+        """Handle the server's detach."""
         if not self.closing:
             self.session.send(Detach(self.handle, detach.closed, channel=self.session.number))
         self.session.remove_link(self)
@@ -129,7 +130,7 @@ class Link:
             self.finish(link_error(f"the server {verb} {self.description}", detach.error))
 
     def finish(self, error: Error | None) -> None:
-        """There is no more to come."""
+        """End the link for good."""
         if self.finished:
             return
         self.finished = True
@@ -141,7 +142,7 @@ class Link:
         self._closed.wake()
 
     def lost(self) -> None:
-        """The connection is lost: it is to be attached again."""
+        """Handle the loss of the connection: the link will be attached again."""
         self.handle = NO_HANDLE
         self.attached = False
         self._opened.wake(self.session.connection.last_error)
@@ -149,4 +150,4 @@ class Link:
             self.finish(None)
 
     def settled_by_peer(self, disposition: Disposition, delivery: Any) -> None:
-        """The other side has settled a delivery that it has sent."""
+        """Handle a delivery that the other side has settled."""

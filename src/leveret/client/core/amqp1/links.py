@@ -1,4 +1,4 @@
-"""The links that applications open by themselves."""
+"""Links that applications open."""
 
 from __future__ import annotations
 
@@ -24,34 +24,36 @@ _NEVER: Final = constants.TERMINUS_EXPIRY_POLICY_NEVER
 
 
 def session_of(core: Any) -> SessionCore:
-    """The session that links can be opened on. Raises `NotSupported` for a channel of another protocol."""
+    """Return the session for a link. Raises `NotSupported` for a channel of another protocol."""
     if isinstance(core, SessionCore):
         return core
-    raise NotSupported("senders, receivers and their transactions are of AMQP 1.0; expected protocol=\"1.0\"")
+    raise NotSupported("senders, receivers and their transactions require AMQP 1.0; expected a connection with"
+                       ' protocol="1.0"')
 
 
 def check_protocol(core: Any) -> None:
-    """Raises `NotSupported` for a connection of another protocol."""
+    """Raise `NotSupported` for a connection of another protocol."""
     if not hasattr(core, "addresses"):
-        raise NotSupported("senders, receivers and their transactions are of AMQP 1.0; expected protocol=\"1.0\"")
+        raise NotSupported("senders, receivers and their transactions require AMQP 1.0; expected a connection with"
+                           ' protocol="1.0"')
 
 
 def _address(address: Any, dynamic: bool) -> str | None:
     if dynamic and address is not None:
-        raise InvalidMessage("a dynamic terminus has no address: the server finds one; expected None")
+        raise InvalidMessage(f"address {address!r} of a dynamic terminus; expected None, as the server chooses the address")
     if address is None or isinstance(address, str):
         return address
-    raise InvalidMessage(f"an address expected, not {type(address).__name__}")
+    raise InvalidMessage(f"expected an address, not {type(address).__name__}")
 
 
 def _check_name(name: str, durable: bool) -> None:
     if durable and not name:
-        raise InvalidMessage("what is durable is found again by its name; expected one (name)")
+        raise InvalidMessage("a durable link is found again by its name; expected a name (option name)")
 
 
 def new_sender(core: Any, address: str | None, name: str, settled: bool, settle_second: bool, durable: bool, dynamic: bool,
                properties: Mapping[str, Any] | None, capabilities: tuple[str, ...]) -> SenderCore:
-    """A sender, whose attach is sent; `attach_waiter` is when it can be used, or why it cannot."""
+    """Return a sender whose attach is sent; `attach_waiter` waits until it can be used."""
     session = session_of(core)
     session._check_open()
     _check_name(name, durable)
@@ -70,7 +72,7 @@ def new_sender(core: Any, address: str | None, name: str, settled: bool, settle_
 def new_receiver(core: Any, address: str | None, name: str, prefetch: int, filters: Filters | None, browse: bool,
                  durable: bool, settled: bool, settle_second: bool, dynamic: bool, properties: Mapping[str, Any] | None,
                  capabilities: tuple[str, ...]) -> ReceiverCore:
-    """A receiver that has not begun; `SessionCore.consume` attaches it."""
+    """Return a receiver that has not started; `SessionCore.consume` attaches it."""
     session = session_of(core)
     _check_name(name, durable)
     source = Source(_address(address, dynamic), dynamic=dynamic, filter=filter_map(filters), outcomes=OUTCOMES,
@@ -89,8 +91,17 @@ def _symbols(properties: Mapping[str, Any] | None) -> dict[Any, Any] | None:
 
 
 def encode(sender: SenderCore, body: Any, fields: dict[str, Any], transaction: TransactionCore | None) -> Transfer:
-    """A message for this sender. `body` may be an `amqp1.Message`, whose fields the others replace. Raises
-    `InvalidMessage`."""
+    """Return an encoded message for this sender.
+
+    Args:
+        sender: Sender of the message.
+        body: Body of the message, or an `amqp1.Message`.
+        fields: Fields of the message, which replace those of an `amqp1.Message`.
+        transaction: Transaction of the message, if any.
+
+    Raises:
+        InvalidMessage: The message cannot be encoded.
+    """
     if isinstance(body, bytes) and not fields:
         head = encode_data_head(len(body))
         transfer = Transfer("", sender.requested_address, "", 0, [head, body], len(head) + len(body), body)
@@ -108,6 +119,6 @@ def encode(sender: SenderCore, body: Any, fields: dict[str, Any], transaction: T
 
 
 def leave(sender: SenderCore, closed: bool) -> Waiter:
-    """Close it, or only leave it; the result is for the server's answer."""
+    """Close the sender, or only detach it; return a waiter for the server's detach."""
     sender.detach(closed)
     return sender.detach_waiter()

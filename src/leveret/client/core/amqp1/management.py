@@ -1,4 +1,4 @@
-"""The management node of RabbitMQ 4 and Leveret: requests as messages, over a pair of links of one name."""
+"""Client of the management node of RabbitMQ 4 and Leveret: requests as messages over a link pair."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _ERRORS: Final[dict[int, type[Error]]] = {
 
 
 class _Answers(ReceiverCore):
-    """The half of the pair that receives."""
+    """The receiving link of the pair."""
 
     def __init__(self, session: SessionCore, management: Management) -> None:
         super().__init__(session, "", Source(MANAGEMENT), _CREDIT, settled=True, properties=_PAIRED,
@@ -57,7 +57,7 @@ class _Answers(ReceiverCore):
 
 
 class _Requests(SenderCore):
-    """The half that sends."""
+    """The sending link of the pair."""
 
     def __init__(self, session: SessionCore, management: Management) -> None:
         super().__init__(session, _LINK, Target(MANAGEMENT), settled=True, properties=_PAIRED)
@@ -69,7 +69,7 @@ class _Requests(SenderCore):
 
 
 class Management:
-    """The node of one connection. It has a session of its own: some peers end sessions over a link that they refuse."""
+    """The management node of one connection, on a session of its own: some servers end the session with a refused link."""
 
     def __init__(self, connection: Amqp1Connection) -> None:
         self._connection = connection
@@ -84,8 +84,20 @@ class Management:
 
     def request(self, method: str, path: str, body: Any, answered: OnAnswer, name: str,
                 waiter: Waiter | None = None) -> Waiter:
-        """Send a request; the result is what `answered` makes of the answer, for `waiter` if there is one. Raises
-        `NotSupported` where the peer has no such node, and `InvalidMessage` for a body that cannot be encoded."""
+        """Send a request and return a waiter for its result.
+
+        Args:
+            method: Method, such as "PUT".
+            path: Path of the resource.
+            body: Body of the request.
+            answered: Converts the answer to a result.
+            name: Operation for error messages, such as "queue.declare".
+            waiter: Waiter to use instead of a new one.
+
+        Raises:
+            NotSupported: The server has no management node.
+            InvalidMessage: The body cannot be encoded.
+        """
         connection = self._connection
         connection.addresses.check_managed()
         if connection.is_lost or connection.is_closed:
@@ -137,7 +149,7 @@ class Management:
             request.waiter.set_exception(_refused(request.name, status, body))
 
     def failed(self, error: Error | None) -> None:
-        """The pair is broken: nothing that was asked will be answered."""
+        """Fail all pending requests: a link of the pair has ended."""
         self._sender = None
         asked, self._asked = self._asked, {}
         for request in asked.values():
@@ -149,8 +161,9 @@ class Management:
             return copy_error(self._connection.last_error)
         if isinstance(error, (AccessRefused, ConnectionClosed)):
             return copy_error(error)
-        missing = NotSupported(f"this peer has no management node, which declaring and binding over AMQP 1.0 need: {error};"
-                               f" expected queues that exist, and a peer with {MANAGEMENT}", reply_text=error.reply_text)
+        missing = NotSupported(f"this server has no management node, which declaring and binding over AMQP 1.0 require:"
+                               f" {error}; expected existing queues, or a server with {MANAGEMENT}",
+                               reply_text=error.reply_text)
         missing.condition, missing.info = error.condition, error.info
         return missing
 
@@ -158,4 +171,4 @@ class Management:
 def _refused(name: str, status: int, body: Any) -> Error:
     text = str(body) if body is not None else "no reason given"
     kind = _ERRORS.get(status, InvalidMessage if status == 400 else Error)
-    return kind(f"{name}: the server refused it: {status} {text}", reply_code=status, reply_text=text)
+    return kind(f"{name}: refused by the server: {status} {text}", reply_code=status, reply_text=text)

@@ -1,4 +1,4 @@
-"""`amqp1.Message` on the wire."""
+"""Encoding and decoding of `amqp1.Message`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FIELDS = ("message_id", "user_id", "to", "subject", "reply_to", "correlation_id
 
 
 def encode_message(message: Message) -> bytes:
-    """All sections. `InvalidMessage` for what cannot be encoded."""
+    """Return the encoded sections. Raises `InvalidMessage` if the message cannot be encoded."""
     try:
         return _encode(message)
     except (EncodeError, ValueError, TypeError, AttributeError, OverflowError) as error:
@@ -68,11 +68,11 @@ def _to_bytes(part: Any) -> bytes:
         return part.encode()
     if isinstance(part, (bytes, bytearray, memoryview)):
         return bytes(part)
-    raise EncodeError(f"body: bytes, text, amqp1.Value or amqp1.Sequence expected, not {type(part).__name__}")
+    raise EncodeError(f"body: expected bytes, text, amqp1.Value or amqp1.Sequence, not {type(part).__name__}")
 
 
 def decode_message(sections: Sections) -> Message:
-    """Everything that came. `InvalidMessage` for what is malformed."""
+    """Return the decoded message. Raises `InvalidMessage` if it is malformed."""
     try:
         fields = sections_of.properties(sections)
         found = Message(
@@ -83,7 +83,7 @@ def decode_message(sections: Sections) -> Message:
             annotations=sections_of.message_annotations(sections),
             application_properties=sections_of.application_properties(sections), footer=sections_of.footer(sections))
     except DecodeError as error:
-        raise InvalidMessage(f"the message received is malformed: {error}") from error
+        raise InvalidMessage(f"received a malformed message: {error}") from error
     if fields is not None:
         for name in _FIELDS:
             setattr(found, name, getattr(fields, name))
@@ -91,7 +91,7 @@ def decode_message(sections: Sections) -> Message:
 
 
 def decode_body(sections: Sections) -> Any:
-    """As `Message.body`: bytes, a `Value`, a `Sequence`, or a list where there are several. DecodeError."""
+    """Return a body as in `Message.body`: bytes, a `Value`, a `Sequence`, or a list of several. Raises DecodeError."""
     values = sections_of.body(sections)
     if sections.body_kind == AMQP_VALUE:
         return Value(values[0])

@@ -1,5 +1,7 @@
-"""Declaring, binding and deleting by the management node; and what the connection remembers of it for the next socket.
-The calls are those of the operations for 0-9-1."""
+"""Operations that declare, bind and delete through the management node, and record the topology for recovery.
+
+The calls are those of the operations for 0-9-1.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ def exchange_path(name: str) -> str:
 
 
 def queue_body(sent: dict[str, Any]) -> dict[str, Any]:
-    """What a request to declare says of a queue; `sent` is as for `queue.declare`."""
+    """Return the body of a request to declare a queue. `sent` is as for `queue.declare`."""
     return {"durable": sent["durable"], "exclusive": sent["exclusive"], "auto_delete": sent["auto_delete"],
             "arguments": sent["arguments"]}
 
@@ -37,14 +39,14 @@ def exchange_body(sent: dict[str, Any]) -> dict[str, Any]:
 
 
 def binding_body(to_queue: bool, sent: dict[str, Any]) -> dict[str, Any]:
-    """`sent` is as for `queue.bind` or `exchange.bind`."""
+    """Return the body of a request to bind. `sent` is as for `queue.bind` or `exchange.bind`."""
     destination = {"destination_queue": sent["queue"]} if to_queue else {"destination_exchange": sent["destination"]}
     source = sent["exchange"] if to_queue else sent["source"]
     return {"source": source, **destination, "binding_key": sent["routing_key"], "arguments": sent["arguments"]}
 
 
 class Operations:
-    """Those of one channel."""
+    """The operations of one session."""
 
     __slots__ = ("_session",)
 
@@ -57,7 +59,10 @@ class Operations:
 
     def declare_queue(self, name: str, durable: bool, exclusive: bool, auto_delete: bool, passive: bool,
                       arguments: dict[str, Any] | None) -> Waiter:
-        """The result is the `DeclaredQueue`, its message count and its consumer count. Without a name we make one up."""
+        """Declare a queue; the result is the `DeclaredQueue`, its message count and its consumer count.
+
+        The client chooses the name of a queue without one.
+        """
         connection = self._session.connection
         wanted = name or connection.new_name()
         sent: dict[str, Any] = {"queue": wanted, "durable": durable, "exclusive": exclusive, "auto_delete": auto_delete,
@@ -78,10 +83,10 @@ class Operations:
         return self._request("PUT", path, queue_body(sent), declared, "queue.declare")
 
     def delete_queue(self, name: str, if_unused: bool, if_empty: bool) -> Waiter:
-        """The result is the number of messages that it held."""
+        """Delete a queue; the result is the number of messages that it contained."""
         if if_unused or if_empty:
-            raise NotSupported("the management node deletes queues whatever their state; expected if_unused and if_empty"
-                               " left out")
+            raise NotSupported("the management node deletes queues unconditionally; expected if_unused=False and"
+                               " if_empty=False")
         topology = self._session.connection.topology
 
         def deleted(status: int, body: Any, abandoned: bool) -> int:
@@ -91,14 +96,14 @@ class Operations:
         return self._request("DELETE", queue_path(name), None, deleted, "queue.delete")
 
     def purge_queue(self, name: str) -> Waiter:
-        """The result is the number of messages that were removed."""
+        """Purge a queue; the result is the number of messages removed."""
         return self._request("DELETE", queue_path(name) + "/messages", None,
                              lambda status, body, abandoned: _count(body), "queue.purge")
 
     def declare_exchange(self, name: str, type: str, durable: bool, auto_delete: bool, internal: bool, passive: bool,
                          arguments: dict[str, Any] | None) -> Waiter:
         if passive:
-            raise NotSupported("the management node cannot tell of an exchange; expected passive left out")
+            raise NotSupported("the management node cannot look up exchanges; expected passive=False")
         sent = {"exchange": name, "type": type, "durable": durable, "auto_delete": auto_delete, "internal": internal,
                 "passive": False, "arguments": dict(arguments or {})}
         topology = self._session.connection.topology
@@ -110,7 +115,7 @@ class Operations:
 
     def delete_exchange(self, name: str, if_unused: bool) -> Waiter:
         if if_unused:
-            raise NotSupported("the management node deletes exchanges whatever their state; expected if_unused left out")
+            raise NotSupported("the management node deletes exchanges unconditionally; expected if_unused=False")
         topology = self._session.connection.topology
 
         def deleted(status: int, body: Any, abandoned: bool) -> None:
@@ -142,7 +147,7 @@ class Operations:
                 topology.unbind(to_queue, sent)
 
             return self._request("DELETE", path, None, unbound, name)
-        # The server names bindings with arguments: the one that is meant has to be found.
+        # The server names bindings with arguments, so find the name first.
         management = self._session.connection.management
         waiter: Waiter = self._session.connection.frontend.new_waiter()
 
@@ -161,11 +166,11 @@ class Operations:
         return management.request("GET", path, None, found, name, waiter)
 
     def qos(self, prefetch_count: int, prefetch_size: int, global_: bool) -> Waiter:
-        """With `global_` it holds for each of the channel's consumers from now on: credit belongs to links."""
+        """Set the prefetch limit. With `global_` it applies to each later consumer, as credit belongs to links."""
         session = self._session
         session._check_open()
         if prefetch_size:
-            raise NotSupported("credit counts messages, not octets; expected prefetch_size left out")
+            raise NotSupported("credit counts messages, not bytes; expected prefetch_size=0")
         session.qos = {"prefetch_count": prefetch_count, "prefetch_size": 0, "global": True}
         waiter: Waiter = session.connection.frontend.new_waiter()
         waiter.set_result(None)

@@ -1,4 +1,4 @@
-"""Messages on their way to the server."""
+"""Outgoing messages."""
 
 from __future__ import annotations
 
@@ -20,24 +20,26 @@ if TYPE_CHECKING:
     from leveret.client.core.amqp1.sender import SenderCore
     from leveret.client.core.amqp1.transactions import TransactionCore
 
-# Headers of messages that have no properties but that they are persistent or not.
+# The header section of messages whose only property is persistence.
 _PERSISTENT: Final = b"\x00\x53\x70\xc0\x02\x01\x41"
 _PERSISTENT_KEYWORD: Final = {"persistent": True}
 
 
 class Transfer(Outgoing):
-    """A message, encoded.
+    """An encoded message.
 
-    exchange, routing_key   where it goes, for who asks; the latter is the address of a sender's
-    target      the address; "" where `link` is set
-    payload     the sections, in pieces
-    size        their octets
-    settled     it is sent settled: nobody will hear of it
-    number      counts the publishes of a session, so that they keep their order over a lost connection
-    tag         of the delivery, once it was sent
-    link        the sender that it is for, once that is known
-    transaction  the one that it is part of
-    state       of a delivery that is resumed: what the server has said of it
+    Attributes:
+        exchange: Exchange, for error reports.
+        routing_key: Routing key, for error reports; for a sender, its address.
+        target: Address; "" if `link` is set.
+        payload: Encoded sections, in pieces.
+        size: Size of the sections in bytes.
+        settled: Sent settled, so it has no outcome.
+        number: Number of the publish in its session, which keeps the order over a lost connection.
+        tag: Delivery tag, once it was sent.
+        link: Sender, once it is known.
+        transaction: Transaction of the message, if any.
+        state: The server's state of a delivery to resume.
     """
 
     __slots__ = ("exchange", "link", "number", "payload", "routing_key", "settled", "size", "state", "tag", "target",
@@ -71,12 +73,12 @@ class Transfer(Outgoing):
         return self.exchange, self.routing_key, properties, self.body
 
     def outcome(self, state: Composite | None, error: Error | None) -> None:
-        """It has an outcome; `error` says what that means, None for accepted."""
+        """Report the outcome; `error` is None for accepted."""
         self.settle(error)
 
 
 class Encoder:
-    """As the one for 0-9-1, whose calls it has. Remembers the last address."""
+    """Encoder of publishes with the interface of the one for 0-9-1. It caches the last address."""
 
     __slots__ = ("_addresses", "_last")
 
@@ -85,20 +87,25 @@ class Encoder:
         self._last = ("", "", "")
 
     def merge(self, properties: Properties | None, keywords: dict[str, Any]) -> bytes:
-        """The sections between the beginning and the body."""
+        """Return the encoded sections before the body."""
         if properties is None:
             if not keywords:
                 return b""
             if keywords == _PERSISTENT_KEYWORD:
                 return _PERSISTENT
         elif not isinstance(properties, Properties):
-            raise InvalidMessage(f"properties: leveret.Properties expected, not {type(properties).__name__}")
+            raise InvalidMessage(f"properties: expected leveret.Properties, not {type(properties).__name__}")
         return encode_sections(from_keywords(properties, keywords), self._addresses)
 
     def encode(self, body: Body, exchange: str, routing_key: str, flags: int, properties: bytes) -> Transfer:
-        """Raises `InvalidMessage`, and `NotSupported` for `immediate`."""
+        """Return an encoded publish.
+
+        Raises:
+            InvalidMessage: The message cannot be encoded.
+            NotSupported: `immediate` is set.
+        """
         if flags & IMMEDIATE:
-            raise NotSupported("AMQP 1.0 has no immediate publishes; expected mandatory, or neither")
+            raise NotSupported("AMQP 1.0 has no immediate publishes; expected mandatory, or neither flag")
         data = encode_body(body)
         last_exchange, last_key, target = self._last
         if (routing_key != last_key or exchange != last_exchange or not target

@@ -1,4 +1,4 @@
-"""The properties that 0-9-1 and this client's API have, as sections of AMQP 1.0, and back (docs/conversion.md)."""
+"""Conversion of message properties to sections of AMQP 1.0 and back (docs/conversion.md)."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _TYPE: Final = "x-basic-type"
 _CLUSTER: Final = "x-opt-cluster-id"
 _DEATHS: Final = "x-opt-deaths"
 _NESTED: Final = "x-opt-header-"
-# What deliveries have as attributes of their own.
+# Annotations that deliveries expose as attributes.
 _ATTRIBUTES: Final = ("x-exchange", "x-routing-key")
 
 
 def encode_sections(properties: Properties, addresses: Addresses) -> bytes:
-    """Header, annotations, properties and application properties. `InvalidMessage` for what cannot be encoded."""
+    """Return header, annotations, properties and application properties. Raises `InvalidMessage`."""
     try:
         return _encode(properties, addresses)
     except (EncodeError, ValueError, TypeError, AttributeError, OverflowError) as error:
@@ -49,7 +49,7 @@ def _encode(properties: Properties, addresses: Addresses) -> bytes:
     if properties.cluster_id is not None:
         annotations[_CLUSTER] = _text("cluster_id", properties.cluster_id)
     for name, value in (properties.headers or {}).items():
-        _text("the name of a header", name)
+        _text("header name", name)
         if name.startswith("x-"):
             annotations[_DEATHS if name == "x-death" else name] = typed(value)
         elif isinstance(value, (list, tuple, dict)):
@@ -92,7 +92,7 @@ def _text(name: str, value: Any) -> str:
 
 
 def _ttl(expiration: Any) -> int:
-    """Milliseconds, -1 for none."""
+    """Return milliseconds, -1 for none."""
     if expiration is None:
         return -1
     if isinstance(expiration, timedelta):
@@ -104,7 +104,7 @@ def _ttl(expiration: Any) -> int:
 
 
 def typed(value: Any) -> Any:
-    """A value of a header as one of AMQP 1.0."""
+    """Convert a header value to AMQP 1.0."""
     if isinstance(value, datetime):
         moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
         return Timestamp((moment - _EPOCH) // _MILLISECOND)
@@ -119,13 +119,13 @@ def typed(value: Any) -> Any:
 
 
 def decode_sections(sections: Sections) -> Properties:
-    """The properties of a message that came. `InvalidMessage` for one that is malformed."""
+    """Return the properties of a received message. Raises `InvalidMessage` if it is malformed."""
     try:
         fields = message.properties(sections) or Fields()
         annotations = _pairs(message.message_annotations(sections))
         application = _pairs(message.application_properties(sections))
     except DecodeError as error:
-        raise InvalidMessage(f"the properties received are malformed: {error}") from error
+        raise InvalidMessage(f"received malformed properties: {error}") from error
     properties = Properties(delivery_mode=2 if sections.durable else 1)
     headers: dict[str, Any] = {}
     for key, value in annotations:
@@ -164,7 +164,7 @@ def decode_sections(sections: Sections) -> Properties:
 
 
 def id_text(value: Any) -> str | None:
-    """A message id as a text."""
+    """Convert a message id to text."""
     if value is None:
         return None
     return value.hex() if isinstance(value, bytes) else str(int(value)) if isinstance(value, ULong) else str(value)
@@ -177,7 +177,7 @@ def _pairs(value: Any) -> list[tuple[Any, Any]]:
 
 
 def plain(value: Any) -> Any:
-    """A value of AMQP 1.0 as one of a header."""
+    """Convert a value of AMQP 1.0 to a header value."""
     if isinstance(value, Timestamp):
         return _EPOCH + timedelta(milliseconds=int(value)) if 0 <= value < _LAST else int(value)
     if isinstance(value, bool) or value is None:

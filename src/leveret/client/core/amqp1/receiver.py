@@ -1,5 +1,7 @@
-"""A link that receives: credit, the deliveries that have come and were not taken, and who waits for the next one. It has
-the calls of the consumer for 0-9-1."""
+"""A receiving link: credit, deliveries that the application has not taken, and waiters for the next one.
+
+It has the interface of the consumer for 0-9-1.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +22,25 @@ if TYPE_CHECKING:
     from leveret.client.core.amqp1.channel import SessionCore
 
 _MASK: Final = 0xFFFFFFFF
-# The credit where no prefetch limits it: it is given anew as messages are taken.
+# Credit of a receiver without a prefetch limit; it is renewed as messages are taken.
 UNLIMITED: Final = 1000
 
 
 class ReceiverCore(Link):
-    """
-    queue     what it consumes from, as it was named
-    prefetch  how many it may hold that are not settled, 0 for no limit
-    tag       the consumer tag
-    settled   the server sends everything settled
-    settle_second    the server settles after we have (receiver settle mode second)
-    durable      its unsettled deliveries survive that it is detached: it is left at the end, not closed
-    active, cancelling, ended, messages     as of the consumer for 0-9-1
+    """A receiving link.
+
+    Attributes:
+        queue: Queue as the application named it.
+        prefetch: Maximum number of unsettled deliveries; 0 is no limit.
+        tag: Consumer tag.
+        settled: The server sends all deliveries settled.
+        settle_second: The server settles after the client (receiver settle mode second).
+        durable: Unsettled deliveries survive a detach; at the end the link is detached, not closed.
+        stopped: Credit is withheld.
+        unsettled: Number of unsettled deliveries.
+        available: The server's last count of available messages.
+
+    `active`, `cancelling`, `ended` and `messages` are those of the consumer for 0-9-1.
     """
 
     is_receiver = True
@@ -71,7 +79,7 @@ class ReceiverCore(Link):
 
     @property
     def key(self) -> ReceiverCore:
-        """Under which its session has it."""
+        """Key of the receiver in its session."""
         return self
 
     @property
@@ -80,20 +88,20 @@ class ReceiverCore(Link):
 
     @property
     def address(self) -> str | None:
-        """Where it receives from; of a dynamic source what the server has chosen."""
+        """The source address; for a dynamic source, the one that the server chose."""
         source: Any = self.remote.source if self.remote is not None else self.source
         found: str | None = getattr(source, "address", None)
         return found
 
     @property
     def filters(self) -> dict[str, Any]:
-        """Those that the server has in place."""
+        """The filters that the server applies."""
         source: Any = self.remote.source if self.remote is not None else None
         found = getattr(source, "filter", None)
         return {str(key): value for key, value in found.items()} if isinstance(found, dict) else {}
 
     def clone(self) -> ReceiverCore:
-        """One that is the same and has not begun."""
+        """Return an equal receiver that has not started."""
         return ReceiverCore(self.session, self.queue, self.source, self.prefetch, settled=self.settled,
                             settle_second=self.settle_second, durable=self.durable, properties=self._properties,
                             capabilities=self._capabilities, name=self._fixed_name)
@@ -113,18 +121,18 @@ class ReceiverCore(Link):
             self._top_up()
 
     def begin(self) -> Waiter:
-        """`SessionCore.consume`."""
+        """Start the receiver; see `SessionCore.consume`."""
         return self.channel.consume(self)
 
     def withdraw(self) -> Waiter:
-        """`SessionCore.cancel`."""
+        """Cancel the receiver; see `SessionCore.cancel`."""
         return self.channel.cancel(self)
 
     def abandon(self) -> None:
-        """`SessionCore.cancel_nowait`."""
+        """Cancel the receiver without waiting; see `SessionCore.cancel_nowait`."""
         self.channel.cancel_nowait(self)
 
-    # What comes
+    # Received frames
 
     def transfer(self, frame: Performative) -> None:
         coming = self._partial
@@ -177,7 +185,7 @@ class ReceiverCore(Link):
         if flow.delivery_count is not None and self._partial is None:
             passed = (flow.delivery_count - self._delivery_count) & _MASK
             if 0 < passed <= self._credit:
-                # It was drained.
+                # The server has drained the link.
                 self._credit -= passed
                 self._delivery_count = flow.delivery_count
                 self.on_drained()
@@ -185,17 +193,17 @@ class ReceiverCore(Link):
             self._send_credit()
 
     def on_drained(self) -> None:
-        """There was nothing for the credit that was given to be used up."""
+        """Handle a drain: the server had no messages for the remaining credit."""
 
     # Credit
 
     def settled_one(self) -> None:
-        """A delivery is settled, or taken where none need to be."""
+        """Count a delivery as settled."""
         self.unsettled -= 1
         self._top_up()
 
     def _top_up(self) -> None:
-        """Give credit again, once half of it is free: each flow is paid for by many messages."""
+        """Renew the credit once half of it is used, so that one flow serves many messages."""
         if not self.attached or self.cancelling or self.stopped:
             return
         outstanding = len(self.messages) if self._counted else self.unsettled
@@ -208,7 +216,7 @@ class ReceiverCore(Link):
         self.session.send_flow(self.handle, self._delivery_count, max(self._credit, 0), drain=drain, echo=echo)
 
     def stop(self, stopped: bool) -> None:
-        """Give no credit for now; what is on its way still comes."""
+        """Withhold or renew credit. Messages that are on their way still arrive."""
         self.stopped = stopped
         if not self.attached:
             return
@@ -218,10 +226,10 @@ class ReceiverCore(Link):
         else:
             self._top_up()
 
-    # For the faces
+    # For the front ends
 
     def take(self) -> Delivery:
-        """The next message; IndexError when there is none."""
+        """Return the next message. Raises IndexError if there is none."""
         delivery = self.messages.popleft()
         if self._counted:
             self.session.connection.taken(delivery.payload_size)
@@ -229,11 +237,11 @@ class ReceiverCore(Link):
         return delivery
 
     def message_waiter(self) -> Waiter:
-        """Until a message has come or there will be no more."""
+        """Return a waiter for a message or the end of the receiver."""
         return self._waiters.new()
 
     def drop_messages(self) -> list[Delivery]:
-        """Let go of the messages that nobody has taken."""
+        """Drop and return the messages that the application has not taken."""
         forgotten = list(self.messages)
         self.messages.clear()
         if self._counted:
@@ -241,11 +249,13 @@ class ReceiverCore(Link):
                 self.session.connection.taken(delivery.payload_size)
         return forgotten
 
-    # The end
+    # Closing
 
     def cancel(self) -> None:
-        """No more messages; those that nobody has taken go back. The link goes once those that were taken are settled:
-        with it they would go back, too."""
+        """Stop deliveries and release the messages that the application has not taken.
+
+        The link is closed once the taken ones are settled; closing it before would release them, too.
+        """
         self.cancelling = True
         if self.attached and self._credit > 0:
             self._credit = 0
@@ -275,7 +285,7 @@ class ReceiverCore(Link):
         if error is not None and not self.settled:
             self.drop_messages()
         if error is not None and error.condition == constants.RESOURCE_DELETED:
-            cancelled = ConsumerCancelled(f"the server cancelled the consumer '{self.tag}': {error}", consumer_tag=self.tag,
+            cancelled = ConsumerCancelled(f"the server cancelled consumer '{self.tag}': {error}", consumer_tag=self.tag,
                                           reply_text=error.reply_text)
             cancelled.condition, cancelled.info = error.condition, error.info
             self.error = error = cancelled
@@ -283,7 +293,7 @@ class ReceiverCore(Link):
         self.end(None if self.cancelling else error)
 
     def end(self, error: Error | None) -> None:
-        """No more messages will come. Those that are here can be taken before `error` is raised."""
+        """End the receiver. Messages that have arrived can still be taken before `error` is raised."""
         if self.ended:
             return
         self.active = False
@@ -299,13 +309,13 @@ class ReceiverCore(Link):
 
 
 class Getter(ReceiverCore):
-    """Gets single messages: credit of one, and a drain, so that the answer is a message or that there is none."""
+    """A receiver for single messages: a credit of one and a drain, so that the server sends a message or none."""
 
     def __init__(self, session: SessionCore, queue: str, source: Source, settled: bool, name: str) -> None:
         super().__init__(session, queue, source, 1, settled=settled, name=name)
         self._pending_gets: deque[Any] = deque()
         self.stopped = True
-        # RabbitMQ 3 fails at a drain: there the answer to an echo says whether there is a message.
+        # RabbitMQ 3 fails on a drain, but answers an echo with the number of available messages.
         self._no_drain = session.connection.addresses.form == "v1"
 
     def get(self) -> Waiter:
@@ -357,7 +367,7 @@ class Getter(ReceiverCore):
                 waiter.set_result(delivery)
                 delivery = None
         if delivery is not None and not delivery.settled:
-            # Who has asked for it does not want it any more.
+            # The caller has stopped waiting.
             delivery.release()
         if self._pending_gets:
             self._ask()

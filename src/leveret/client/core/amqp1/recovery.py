@@ -1,4 +1,4 @@
-"""Making everything as it was before the connection was lost."""
+"""Recovery of a lost connection: restores topology, sessions, links and pending confirms."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 
 
 def recover(connection: Amqp1Connection) -> Procedure:
-    """Procedure, after the handshake: exchanges, queues, bindings, sessions, links, unconfirmed publishes. What the server
-    refuses is shown as an event, and ends what depends on it; the rest goes on."""
+    """Restore exchanges, queues, bindings, sessions, links and pending confirms (a procedure after the handshake).
+
+    What the server refuses is reported as an event and ends what depends on it. Everything else is restored.
+    """
     yield from _declare_all(connection)
     sessions = [session for session in connection.channels.values() if not session.internal]
     for session in sessions:
@@ -57,7 +59,7 @@ def _open(session: SessionCore) -> Procedure:
 
 
 def _attach(session: SessionCore) -> Generator[Any, Any, tuple[int, int]]:
-    """Attach the links of a session again; how many consume, and how many messages were resumed."""
+    """Attach the links of a session again; return the number of consumers and of resumed messages."""
     started = resumed = 0
     for consumer in list(session.consumers.values()):
         if consumer.ended or not session.opened or consumer is session.replies:
@@ -103,7 +105,7 @@ def _declare(connection: Amqp1Connection, what: str, method: str, path: str, bod
         raise
     except Error as error:
         if body.get("exclusive") and connection.locked_attempts < MAX_LOCKED_ATTEMPTS:
-            # The one that was lost may have it still.
+            # The queue may still belong to the lost connection.
             connection.locked_attempts += 1
             raise
         if isinstance(error, ChannelClosed) or error.reply_code:

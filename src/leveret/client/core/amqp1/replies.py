@@ -1,4 +1,4 @@
-"""Requests over a dynamic source: the node whose messages are the answers."""
+"""Requests with replies over a dynamic source."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from leveret.client.core.amqp1.channel import SessionCore
     from leveret.client.delivery import Delivery
 
-# RabbitMQ 4 answers these straight to the session that asks, without a queue.
+# RabbitMQ 4 sends these replies directly to the requesting session, without a queue.
 _VOLATILE: Final = "rabbitmq:volatile-queue"
 _TEMPORARY: Final = "temporary-queue"
 _EXPIRY: Final = "link-detach"
 
 
 class Replies(ReceiverCore):
-    """Each answer goes to the request with its correlation id, and what nobody waits for any more is dropped."""
+    """The receiver of replies. Each reply goes to the request with its correlation id; others are dropped."""
 
     def __init__(self, session: SessionCore, name: str) -> None:
         volatile = session.connection.addresses.form == "v2"
@@ -30,7 +30,7 @@ class Replies(ReceiverCore):
 
     @property
     def address(self) -> str:
-        """Where answers are to be sent to; "" before it is known."""
+        """The address for replies; "" before it is known."""
         source: Any = self.remote.source if self.remote is not None else None
         return "" if source is None or source.address is None else str(source.address)
 
@@ -39,7 +39,7 @@ class Replies(ReceiverCore):
         return bool(self._requests)
 
     def await_answer(self, correlation_id: str) -> Waiter:
-        """What waits for the answer with that correlation id."""
+        """Return a waiter for the reply with that correlation id."""
         waiter: Waiter = self.session.connection.frontend.new_waiter()
         self._requests[correlation_id] = waiter
         self.session.connection.ensure_reading()
@@ -59,7 +59,7 @@ class Replies(ReceiverCore):
         self._top_up()
 
     def fail(self, error: Error) -> None:
-        """No answer can come: the address that it would be sent to is gone."""
+        """Fail all requests: their reply address no longer exists."""
         requests, self._requests = self._requests, {}
         for waiter in requests.values():
             if not waiter.done():

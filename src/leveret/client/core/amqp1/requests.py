@@ -1,4 +1,4 @@
-"""Requests to the management node that have no answer yet."""
+"""Pending requests to the management node."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any, Final
 
 from leveret.client.core.frontend import Waiter
 
-# What an answer becomes: its status, its body, and whether the caller has given up.
+# Converts an answer to a result. Arguments: status, body, and whether the caller has stopped waiting.
 OnAnswer = Callable[[int, Any, bool], Any]
-# What an answer becomes that another request follows for the same caller.
+# Result of an answer that leads to another request for the same caller.
 PENDING: Final = object()
 
 
 class Request:
-    """`name` is for messages of errors, such as "queue.declare"."""
+    """A pending request. `name` is its operation in error messages, such as "queue.declare"."""
 
     __slots__ = ("answered", "name", "waiter")
 

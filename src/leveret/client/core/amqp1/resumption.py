@@ -1,4 +1,4 @@
-"""Resuming a sender's unsettled deliveries over another connection (transport 2.6.13, messaging 3.4.6)."""
+"""Resumption of a sender's unsettled deliveries on a new connection (transport 2.6.13, messaging 3.4.6)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ _TERMINAL: Final = (descriptors.ACCEPTED, descriptors.REJECTED, descriptors.RELE
 
 
 def resume(sender: SenderCore, theirs: Any) -> None:
-    """What the server knows of is resumed, in order; what it does not know of has never reached it, or was settled there,
-    and is sent anew."""
+    """Resume the deliveries that the server knows, in order, and send the others again.
+
+    A delivery that the server does not know never reached it, or was settled there.
+    """
     known = _known(theirs)
     resumed = list(sender.resumed)
     sender.resumed.clear()
@@ -49,7 +51,7 @@ def _known(theirs: Any) -> dict[bytes, Any]:
 
 
 def _offset(whole: bytes, state: Any) -> int:
-    """Where to go on: behind what the server has of the message."""
+    """Return the offset of the first byte that the server does not have."""
     if not isinstance(state, Received):
         return 0
     ranges = section_ranges(whole)
@@ -59,7 +61,7 @@ def _offset(whole: bytes, state: Any) -> int:
 
 
 def _transfer(sender: SenderCore, transfer: Transfer, payload: bytes, state: Any, settled: bool) -> None:
-    """A resumed delivery needs no credit, as none was given yet."""
+    """Send a resumed delivery. It needs no credit: the server has not granted any yet."""
     session = sender.session
     sender.resent()
     delivery_id = session.next_delivery_id

@@ -1,4 +1,4 @@
-"""A link that sends: what waits for credit, and transfers (transport 2.6.7, 2.6.12)."""
+"""A sending link: messages that wait for credit, and transfers (transport 2.6.7, 2.6.12)."""
 
 from __future__ import annotations
 
@@ -22,22 +22,24 @@ if TYPE_CHECKING:
 OUTCOMES: Final = ("amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list")
 _PACK_TAG: Final = struct.Struct(">I").pack
 _MASK: Final = 0xFFFFFFFF
-# What the head of a transfer takes of a frame at most.
+# Upper bound of the size of a transfer's performative in a frame.
 _HEAD: Final = 128
 
 
 class SenderCore(Link):
-    """
-    address    as it was asked for, None for the anonymous terminus
-    queue      what waits for credit or for the session's window
-    settle_second     the server settles after we have (receiver settle mode second)
-    settled    all is sent settled
-    durable    its unsettled deliveries are resumed after the connection was lost
-    app_owned       it was opened by the application, and is opened again after the connection was lost
-    resumed    what is to be sent again of the last connection before anything else
+    """A sending link.
+
+    Attributes:
+        control: The link leads to the transaction coordinator.
+        queue: Messages that wait for credit or for the session's window.
+        credit: Messages that the server allows.
+        settle_second: The server settles after the client (receiver settle mode second).
+        settled: All messages are sent settled.
+        durable: Unsettled deliveries are resumed after a lost connection.
+        app_owned: The application opened the link; it is attached again after a lost connection.
+        resumed: Deliveries of the last connection to resume before anything else.
     """
 
-    # Of the coordinator it is.
     control = False
 
     session: SessionCore
@@ -58,27 +60,27 @@ class SenderCore(Link):
         self._capabilities = capabilities
         self._delivery_count = 0
         self._tags = 0
-        # How much of the first in the queue was sent, and what all of it is.
+        # Bytes sent of the first message in the queue, its delivery id, and its complete payload.
         self._offset = 0
         self._delivery_id = 0
         self._whole = b""
 
     @property
     def address(self) -> str | None:
-        """Where it sends to; of a dynamic target what the server has chosen."""
+        """The target address; for a dynamic target, the one that the server chose."""
         target = self.remote.target if self.remote is not None else self.target
         found: str | None = getattr(target, "address", None)
         return found
 
     @property
     def requested_address(self) -> str:
-        """The address that was asked for, "" for the anonymous terminus and a dynamic one."""
+        """The requested address; "" for the anonymous terminus and a dynamic one."""
         return getattr(self.target, "address", None) or ""
 
     @property
     def description(self) -> str:
         if self.control:
-            return "the coordinator of transactions"
+            return "the transaction coordinator"
         return f"the target {self.requested_address!r}" if self.requested_address else "the anonymous or dynamic target"
 
     def performative(self) -> Attach:
@@ -87,7 +89,7 @@ class SenderCore(Link):
             unsettled = {transfer.tag: transfer.state for transfer in self.resumed} or None
         mode = constants.SENDER_SETTLE_MODE_SETTLED if self.settled else constants.SENDER_SETTLE_MODE_UNSETTLED
         if self.durable:
-            # What has its outcome already is resumed settled.
+            # A resumed delivery that already has its outcome is sent settled.
             mode = constants.SENDER_SETTLE_MODE_MIXED
         return Attach(self.name, 0, constants.ROLE_SENDER, mode, int(self.settle_second), self._source(), self.target,
                       unsettled, initial_delivery_count=self._delivery_count, properties=self._properties,
@@ -107,14 +109,14 @@ class SenderCore(Link):
     # Sending
 
     def publish(self, transfer: Transfer) -> None:
-        """Send it, once there is credit."""
+        """Send a message as soon as there is credit."""
         transfer.link = self
         self.queue.append(transfer)
         if self.credit > 0:
             self.pump()
 
     def pump(self) -> None:
-        """Send what can be sent."""
+        """Send as many messages as credit and window allow."""
         session = self.session
         queue = self.queue
         output = session.connection.engine.output
@@ -122,7 +124,7 @@ class SenderCore(Link):
         while queue and self.credit > 0 and session.remote_window > 0:
             transfer = queue[0]
             if transfer.waiter is not None and transfer.waiter.done() and not self._offset:
-                # Whoever published it was told that it may have failed.
+                # The caller has already seen it fail.
                 queue.popleft()
                 continue
             if transfer.size > largest or transfer.transaction is not None or (session.transaction_id is not None
@@ -138,7 +140,7 @@ class SenderCore(Link):
                                  transfer.size)
 
     def _begin(self, transfer: Transfer) -> int:
-        """Give it an id and a tag, and keep it until it is settled."""
+        """Assign a delivery id and tag, and keep the message until it is settled."""
         session = self.session
         delivery_id = session.next_delivery_id
         session.next_delivery_id = (delivery_id + 1) & _MASK
@@ -152,11 +154,11 @@ class SenderCore(Link):
         return delivery_id
 
     def resent(self) -> None:
-        """A delivery of the last connection goes again."""
+        """Count a delivery that is resumed."""
         self._delivery_count = (self._delivery_count + 1) & _MASK
 
     def _send_in_parts(self, transfer: Transfer, largest: int) -> bool:
-        """As many frames as the session's window takes; whether that was all."""
+        """Send as many frames as the session's window allows; return whether the message is complete."""
         session = self.session
         txn_id = transfer.transaction.txn_id if transfer.transaction is not None else session.transaction_id
         if self.control:
@@ -201,10 +203,10 @@ class SenderCore(Link):
     def send_flow(self) -> None:
         self.session.send_flow(self.handle, self._delivery_count, self.credit, available=len(self.queue))
 
-    # The end
+    # Closing
 
     def on_finished(self, error: Error | None) -> None:
-        """What it holds has failed: nobody will hear of it."""
+        """Fail the messages of the link: they will have no outcome."""
         session = self.session
         session.forget_sender(self)
         mine = [(number, transfer) for number, transfer in session.unsettled.items() if transfer.link is self]
@@ -219,7 +221,7 @@ class SenderCore(Link):
         if error is None:
             return LinkClosed(f"{self.description} was closed by the application")
         if isinstance(error, NotFound) and not transfer.exchange and not self.app_owned:
-            # The queue that it names is not there.
+            # The address names a queue that does not exist.
             returned = Returned(f"the message has no queue: {error}", messages=[transfer.describe()],
                                 reply_text=error.reply_text)
             returned.condition, returned.info = error.condition, error.info

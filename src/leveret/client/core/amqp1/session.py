@@ -1,4 +1,4 @@
-"""A session on the wire: its windows, its links, and which delivery is whose (transport 2.5)."""
+"""A session on the wire: its windows, links and deliveries (transport 2.5)."""
 
 from __future__ import annotations
 
@@ -23,19 +23,23 @@ if TYPE_CHECKING:
     from leveret.client.delivery import Delivery
 
 _MASK: Final = 0xFFFFFFFF
-# Credit limits what comes, session windows do not.
+# Maximum session window: credit limits incoming messages instead.
 WINDOW: Final = (1 << 31) - 1
 _TERMINAL: Final = (descriptors.ACCEPTED, descriptors.REJECTED, descriptors.RELEASED, descriptors.MODIFIED,
                     descriptors.DECLARED)
 
 
 class Session:
-    """
-    number          of the channel, ours
-    opened          both sides have begun it, or are about to
-    unsettled       by delivery id, what was sent and has no outcome yet
-    deliveries      by delivery id, what came and has none yet
-    remote_window   how many frames with transfers the server takes
+    """A session on the wire.
+
+    Attributes:
+        number: Channel number of the client.
+        opened: Both sides have begun the session, or are about to.
+        ending: The client has sent an end.
+        unsettled: Sent messages without an outcome, by delivery id.
+        deliveries: Received messages that are not settled, by delivery id.
+        remote_window: Number of transfer frames that the server accepts.
+        transaction_id: Transaction of all work in the session, if any.
     """
 
     def __init__(self, connection: Amqp1Connection, number: int) -> None:
@@ -54,12 +58,12 @@ class Session:
         self._remote_links: dict[int, Link] = {}
         self._begun = Waiters(connection.frontend)
         self._ended = Waiters(connection.frontend)
-        # Outcomes that are to be sent: of a range of deliveries, by the descriptor of the state.
+        # Outcomes that are not sent yet: a range of delivery ids, and the descriptor of their state.
         self._first = 0
         self._last = -1
         self._kind = 0
 
-    # To be said by the channel.
+    # Overridden by the channel.
 
     def forget_sender(self, sender: SenderCore) -> None: ...
 
@@ -68,19 +72,19 @@ class Session:
                          and state.kind != descriptors.ACCEPTED else None)
 
     def ended_by_peer(self, error: Error) -> None:
-        """The server has ended it."""
+        """Handle the end of the session by the server."""
 
     # Beginning and ending
 
     def begin(self) -> Waiter:
-        """Send the begin; the result is for the server's."""
+        """Send the begin and return a waiter for the server's."""
         self.begin_unawaited()
         waiter: Waiter = self._begun.new()
         self.connection.ensure_reading()
         return waiter
 
     def begin_unawaited(self) -> None:
-        """Send the begin; what follows needs no answer."""
+        """Send the begin without waiting for the server's."""
         self.opened = True
         self.ending = False
         self._next_outgoing_id = 0
@@ -99,7 +103,7 @@ class Session:
         self._begun.wake()
 
     def end(self) -> Waiter:
-        """Send the end; the result is for the server's."""
+        """Send the end and return a waiter for the server's."""
         self.flush_settled()
         self.ending = True
         self.opened = False
@@ -119,7 +123,7 @@ class Session:
         self.ended_by_peer(session_error(frame.error))
 
     def finish(self, error: Error | None) -> None:
-        """Every link of it is gone, and whoever waits for it learns of it."""
+        """End all links, and wake all waiters."""
         links, self._links = list(self._links.values()), {}
         self._remote_links.clear()
         for link in links:
@@ -130,7 +134,7 @@ class Session:
         self._ended.wake()
 
     def lose(self, error: Error) -> None:
-        """The connection is lost, and will come back."""
+        """Handle the loss of a connection that will be reconnected."""
         self.opened = False
         links, self._links = list(self._links.values()), {}
         self._remote_links.clear()
@@ -143,7 +147,7 @@ class Session:
     # Links
 
     def add_link(self, link: Link) -> int:
-        """A handle for it."""
+        """Assign a handle to a link."""
         handle = 0
         while handle in self._links:
             handle += 1
@@ -160,7 +164,7 @@ class Session:
     def links(self) -> list[Link]:
         return list(self._links.values())
 
-    # What comes
+    # Received frames
 
     def receive(self, frame: Performative) -> None:
         if isinstance(frame, TransferFrame):
@@ -204,7 +208,7 @@ class Session:
         self.pump()
 
     def pump(self) -> None:
-        """Send what waits for the window."""
+        """Send the messages that wait for the window."""
         for link in list(self._links.values()):
             if not link.is_receiver and link.attached:
                 waiting: Any = link
@@ -234,7 +238,7 @@ class Session:
             if not frame.settled:
                 second = True
             if accepted and transfer.publisher is not None and transfer.transaction is None:
-                # What most of them are.
+                # The common case.
                 transfer.settle(None)
             else:
                 self.has_outcome(transfer, state)
@@ -249,10 +253,10 @@ class Session:
             if delivery is not None:
                 delivery.link.settled_by_peer(frame, delivery)
 
-    # What goes
+    # Sent frames
 
     def send(self, frame: Performative) -> None:
-        """Raises `InvalidMessage` for what cannot be encoded."""
+        """Send a frame. Raises `InvalidMessage` if it cannot be encoded."""
         if self._last >= 0:
             self.flush_settled()
         try:
@@ -262,20 +266,20 @@ class Session:
         self.connection.frontend.flush_soon()
 
     def transferred(self) -> None:
-        """A frame with a transfer is about to go."""
+        """Count a transfer frame against the windows."""
         self._next_outgoing_id = (self._next_outgoing_id + 1) & _MASK
         self.remote_window -= 1
 
     def send_flow(self, handle: int | None = None, delivery_count: int | None = None, credit: int | None = None, *,
                   available: int | None = None, drain: bool = False, echo: bool = False) -> None:
-        """The state of the session, and of a link where a handle is given."""
+        """Send the flow state of the session, or of a link if a handle is given."""
         if handle == NO_HANDLE or not self.opened:
             return
         self.send(Flow(WINDOW, self._next_outgoing_id, WINDOW, self._next_incoming_id, handle, delivery_count, credit,
                        available, drain, echo, channel=self.number))
 
     def send_outcome(self, delivery_id: int, state: Composite, settled: bool) -> None:
-        """The outcome of a delivery. Equal ones of deliveries in a row go as a range, with the next write."""
+        """Send the outcome of a delivery. Consecutive deliveries with equal outcomes are sent as a range."""
         kind = state.kind
         if not settled or (kind != descriptors.ACCEPTED and kind != descriptors.RELEASED):
             self.send(Disposition(constants.ROLE_RECEIVER, delivery_id, None, settled, state, channel=self.number))
@@ -290,7 +294,7 @@ class Session:
         self.connection.frontend.flush_soon()
 
     def flush_settled(self) -> None:
-        """Send the outcomes that were gathered."""
+        """Send the accumulated outcomes."""
         if self._last >= 0:
             last, self._last = self._last, -1
             self.connection.engine.output.send_disposition(self.number, constants.ROLE_RECEIVER, self._first, last, True,

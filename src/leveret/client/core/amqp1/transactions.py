@@ -1,4 +1,4 @@
-"""Local transactions: the link to the coordinator, and what takes part (transactions 4)."""
+"""Local transactions: the coordinator link, and the work in a transaction (transactions 4)."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from leveret.client.delivery import Delivery
 
 OnOutcome = Callable[[Composite | None, Error | None], None]
-_LOST = "the connection was lost within the transaction: nothing of it has happened"
+_LOST = "the connection was lost during the transaction: none of it took effect"
 
 
 class Control(Transfer):
-    """A declare or a discharge; `on_outcome` gets its outcome."""
+    """A declare or a discharge, whose outcome is passed to `on_outcome`."""
 
     __slots__ = ("_on_outcome",)
 
@@ -43,7 +43,7 @@ class Control(Transfer):
 
 
 class CoordinatorLink(SenderCore):
-    """Declares and discharges."""
+    """The link to the coordinator."""
 
     control = True
 
@@ -56,22 +56,22 @@ class CoordinatorLink(SenderCore):
         self.session.connection.frontend.flush_soon()
 
     def declare(self, on_outcome: Callable[[bytes | None, Error | None], None]) -> None:
-        """`on_outcome` gets the transaction's id, or why there is none."""
+        """Declare a transaction. `on_outcome` receives its id or an error."""
 
         def answered(state: Composite | None, error: Error | None) -> None:
             if isinstance(state, Declared):
                 on_outcome(state.txn_id, None)
             else:
-                on_outcome(None, error or TransactionLost(f"the server has not declared a transaction: {_reason(state)}"))
+                on_outcome(None, error or TransactionLost(f"the server did not declare a transaction: {_reason(state)}"))
 
         self.publish(Control(Declare(), answered))
 
     def discharge(self, txn_id: bytes, fail: bool, on_outcome: Callable[[Error | None], None]) -> None:
-        """Commit it, or with `fail` roll it back; `on_outcome` gets None, or why that was not done."""
+        """Commit a transaction, or roll it back if `fail` is true. `on_outcome` receives None or an error."""
 
         def answered(state: Composite | None, error: Error | None) -> None:
             if isinstance(state, Rejected):
-                error = TransactionLost(f"the server has rolled the transaction back: {_reason(state)}")
+                error = TransactionLost(f"the server rolled back the transaction: {_reason(state)}")
                 if state.error is not None:
                     error.condition, error.reply_text = state.error.condition, state.error.description or ""
                     error.info = state.error.info
@@ -92,14 +92,15 @@ class CoordinatorLink(SenderCore):
 
 
 def _reason(state: Composite | None) -> str:
-    return text_of(state.error) if isinstance(state, Rejected) else "it gave no reason"
+    return text_of(state.error) if isinstance(state, Rejected) else "no reason given"
 
 
 class TransactionCore:
-    """A transaction of the connection's. What is sent and settled with it takes place when it is committed.
+    """A transaction of a connection. Work in it takes effect when it is committed.
 
-    txn_id   None before it was declared and after it was discharged
-    error    why it is over
+    Attributes:
+        txn_id: Id of the transaction; None before the declare and after the discharge.
+        error: Why the transaction has ended.
     """
 
     def __init__(self, session: SessionCore) -> None:
@@ -113,11 +114,11 @@ class TransactionCore:
 
     @property
     def lost(self) -> bool:
-        """It went with its connection."""
+        """Whether the transaction was lost with its connection."""
         return self.txn_id is not None and self._coordinator.finished
 
     def begin(self) -> Procedure:
-        """Procedure: attach to the coordinator and declare."""
+        """Attach to the coordinator and declare (a procedure)."""
         yield from self.session.open()
         self._coordinator.attach()
         yield self._coordinator.attach_waiter()
@@ -131,29 +132,29 @@ class TransactionCore:
         yield waiter
 
     def check(self) -> None:
-        """Raises what is wrong with it, where nothing can take part in it any more."""
+        """Raise an error if the transaction has ended."""
         if self.txn_id is None:
-            raise copy_error(self.error) if self.error is not None else RuntimeError("the transaction is over")
+            raise copy_error(self.error) if self.error is not None else RuntimeError("the transaction has ended")
         if self._coordinator.finished:
             error = self._coordinator.error
             raise TransactionLost(_LOST) if error is None or isinstance(error, ConnectionClosed) else copy_error(error)
 
     def posted(self) -> None:
-        """Something is sent in it."""
+        """Count a message that is sent in the transaction."""
         self._posted += 1
 
     def answered(self) -> None:
-        """The server has said what will become of it."""
+        """Count the outcome of a message."""
         self._posted -= 1
         if not self._posted:
             self._idle.wake()
 
     def retired(self, delivery: Delivery) -> None:
-        """A delivery is settled in it."""
+        """Record a delivery that is settled in the transaction."""
         self._retired.append(delivery)
 
     def discharge(self, fail: bool) -> Procedure:
-        """Procedure: commit, or roll back. Raises `TransactionLost` where a commit was not done."""
+        """Commit or roll back (a procedure). Raises `TransactionLost` if a commit fails."""
         try:
             self.check()
             while self._posted and not fail:
@@ -176,13 +177,13 @@ class TransactionCore:
         yield waiter
 
     def close(self) -> Procedure:
-        """Procedure: end its session."""
+        """End the session of the transaction (a procedure)."""
         self.txn_id = None
         yield from self.session.close()
 
 
 def finish_retired(retired: list[Delivery], committed: bool) -> None:
-    """After a commit they are settled; after a roll-back they are ours still, and can be settled again."""
+    """Settle the deliveries of a committed transaction. After a rollback the client owns them and can settle them again."""
     for delivery in retired:
         if committed:
             delivery.link.session.settled(delivery)
@@ -201,10 +202,13 @@ def _resolve(waiter: Any, error: Error | None) -> None:
 
 
 class ChannelTransactions:
-    """A channel with transactions: there is always one, and after a commit or roll-back the next one is declared.
+    """The transactions of a transactional channel: after a commit or rollback, the next one is declared.
 
-    held   what was asked for while the last one is being discharged
-    lost   something of it went with a lost connection
+    Attributes:
+        deferred: Work deferred until the pending discharge is answered; None if no discharge is pending.
+        error: Why the transaction cannot be committed.
+        used: The transaction contains work.
+        lost: Work was lost with its connection.
     """
 
     def __init__(self, session: SessionCore) -> None:
@@ -238,15 +242,15 @@ class ChannelTransactions:
         self._retired.append(delivery)
 
     def failed(self, error: Error) -> None:
-        """A message cannot be sent: the transaction cannot be committed."""
+        """Mark the transaction as failed, so that it cannot be committed."""
         if self.error is None:
             self.error = error
 
     def discharge(self, fail: bool) -> Any:
-        """Begin to commit or roll back; the result is a waiter."""
+        """Start to commit or roll back, and return a waiter."""
         waiter: Any = self.session.connection.frontend.new_waiter()
         if self.deferred is not None:
-            # The one before is not over yet.
+            # A discharge is pending.
             self.deferred.append(partial(self._discharge, fail, waiter))
         else:
             self._discharge(fail, waiter)
@@ -260,7 +264,7 @@ class ChannelTransactions:
         self.try_discharge()
 
     def try_discharge(self) -> None:
-        """Discharge it, once everything of it was sent and answered."""
+        """Discharge the transaction if all of its messages have an outcome."""
         session = self.session
         coordinator = self._coordinator
         if self._waiter is None or coordinator is None or session.is_sending:
@@ -289,12 +293,12 @@ class ChannelTransactions:
         for number, act in enumerate(deferred, 1):
             act()
             if self.deferred is not None:
-                # That was another commit.
+                # This was another commit.
                 self.deferred.extend(deferred[number:])
                 return
 
     def connection_lost(self) -> None:
-        """What waits for a discharge learns of it, and what took part is gone."""
+        """Fail a pending discharge, and drop the work of the transaction."""
         waiter, self._waiter = self._waiter, None
         if waiter is not None:
             _resolve(waiter, TransactionLost(_LOST))
