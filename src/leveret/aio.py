@@ -1,4 +1,4 @@
-"""The types of the client for asyncio, whose way in is `leveret.connect`."""
+"""The async API; `leveret.connect` is its entry point."""
 
 from __future__ import annotations
 

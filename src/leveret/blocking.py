@@ -1,4 +1,4 @@
-"""The client for programs without asyncio: `leveret.blocking.connect`."""
+"""The sync API, for programs without asyncio; `leveret.blocking.connect` is its entry point."""
 
 from __future__ import annotations
 

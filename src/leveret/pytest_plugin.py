@@ -1,7 +1,7 @@
-"""Fixtures for tests that want a real broker: one for the session, inside the test process, a clean vhost for each test.
+"""Fixtures for tests that need a real broker: one per session, inside the test process, and an empty vhost per test.
 
-pytest finds this by itself where Leveret is installed. A run that uses none of the fixtures pays for nothing: all imports
-wait for the first use.
+pytest loads this plugin wherever Leveret is installed. Imports are deferred to the first use of a fixture, so that other
+test runs do not pay for them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ _numbers = count(1)
 
 @pytest.fixture(scope="session")
 def leveret_broker() -> Iterator[BlockingBroker]:
-    """A `leveret.BlockingBroker` on a free port that keeps everything in memory; with pytest-xdist one for each worker.
+    """Run a `leveret.BlockingBroker` on a free port, with all data in memory; with pytest-xdist, one per worker.
 
-    A fixture of the same name in a conftest.py takes its place for the two others: for another configuration, say.
+    Define a fixture of the same name in a conftest.py to replace it, for example to change the configuration. The other
+    two fixtures then use that one.
     """
     from leveret import Broker
 
@@ -32,7 +33,7 @@ def leveret_broker() -> Iterator[BlockingBroker]:
 
 @pytest.fixture
 def leveret_vhost(leveret_broker: BlockingBroker) -> Iterator[str]:
-    """The name of a vhost that this test has for itself. It goes with everything in it, and its connections are closed."""
+    """Create a vhost for one test and return its name. After the test it is deleted, and its connections are closed."""
     from leveret import CallRefused
 
     name = f"test-{next(_numbers)}"
@@ -48,5 +49,5 @@ def leveret_vhost(leveret_broker: BlockingBroker) -> Iterator[str]:
 
 @pytest.fixture
 def leveret_url(leveret_broker: BlockingBroker, leveret_vhost: str) -> str:
-    """The URL of `leveret_vhost` for any AMQP client."""
+    """Return the URL of `leveret_vhost` for any AMQP client."""
     return leveret_broker.url_of(leveret_vhost)

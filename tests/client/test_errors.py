@@ -96,7 +96,7 @@ def test_the_reply_code_of_a_channel_chooses_the_class(code: int, kind: type[Err
      "expected a queue that exists: declare it first"),
     ((406, "inequivalent arg 'durable'", 50, 10, True),
      "the server closed the channel: 406 inequivalent arg 'durable' (queue.declare); "
-     "expected what it was declared with, or passive=True"),
+     "expected the arguments of the first declaration, or passive=True"),
     ((405, "", 50, 10, True), "the server closed the channel: 405 resource-locked (queue.declare)"),
     ((403, "exchange name 'amq.x' contains reserved prefix 'amq.*'", 40, 10, True),
      "the server closed the channel: 403 exchange name 'amq.x' contains reserved prefix 'amq.*' (exchange.declare)"),
@@ -105,7 +105,7 @@ def test_the_reply_code_of_a_channel_chooses_the_class(code: int, kind: type[Err
      "expected a user with that permission (option user)"),
     ((320, "CONNECTION_FORCED", 0, 0, False), "the server closed the connection: 320 CONNECTION_FORCED"),
     ((501, "too large", 0, 0, False),
-     "the server closed the connection: 501 too large; option frame_max says how large frames may be"),
+     "the server closed the connection: 501 too large; expected frames of at most frame_max bytes (option frame_max)"),
     ((999, "", 9, 9, False), "the server closed the connection: 999"),
 ])
 def test_messages(reply: tuple[int, str, int, int, bool], text: str) -> None:

@@ -1,4 +1,4 @@
-"""Realms of AMQP 0-9: what a channel asks to be allowed."""
+"""Access to realms of AMQP 0-9."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What was asked of a realm (`access.request`). A channel that was granted it has a ticket for it, which its methods
-    carry; after a lost connection it is asked for again."""
+    """An `access.request` for a realm.
+
+    A channel that is granted access has a ticket for it, which its methods carry. Recovery requests it again.
+    """
 
     realm: str
     exclusive: bool = False
@@ -19,6 +21,6 @@ class Access:
 
     @property
     def rights(self) -> dict[str, bool]:
-        """Those of `access.request`, by name."""
+        """The fields of `access.request`, by name."""
         return {"exclusive": self.exclusive, "passive": self.passive, "active": self.active, "write": self.write,
                 "read": self.read}

@@ -1,8 +1,7 @@
-"""What only AMQP 1.0 has: its messages, types and filters. For senders, receivers and deliveries of connections with
-`protocol="1.0"`.
+"""Messages, types and filters of AMQP 1.0, for senders, receivers and deliveries of connections with `protocol="1.0"`.
 
-The classes of numbers, symbols and so on are those of `leveret.wire.amqp1.values`, whose docstring says which type of
-AMQP each stands for: a plain int is a long, a plain str a string, bytes are binary.
+The types are those of `leveret.wire.amqp1.values`, whose docstring gives the AMQP type of each. A plain int is a long, a
+plain str a string, and bytes are binary.
 """
 
 from __future__ import annotations
@@ -64,22 +63,21 @@ __all__ = [
 
 
 class Address(str):
-    """An address as the peer knows it. Where a queue or a routing key is expected it is used as it stands, whatever the
-    option `addresses` says."""
+    """An address that is used verbatim in place of a queue or a routing key, regardless of the option `addresses`."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A body of one value (a section `amqp-value`)."""
+    """A body of one value (an `amqp-value` section)."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """A part of a body: a list of values (a section `amqp-sequence`)."""
+    """A body of a list of values (an `amqp-sequence` section)."""
 
     values: list[Any]
 
@@ -89,15 +87,24 @@ MessageId = str | int | bytes | UUID
 
 @dataclass(slots=True, kw_only=True)
 class Message:
-    """A message of AMQP 1.0 (messaging 3.2). None: it is absent.
+    """A message of AMQP 1.0 (messaging 3.2). A field that is None is absent.
 
-    body        bytes or text: one data section, text as UTF-8. A `Value`; a `Sequence`; or a list, either of bytes (several
-                data sections) or of `Sequence`
-    durable, priority, ttl, first_acquirer, delivery_count      the header; `priority` is 0 to 255, `ttl` in ms
-    message_id, ..., reply_to_group_id                          the properties. An id that is an int is a ulong; times are
-                in ms since 1970
-    application_properties                                      names, and values that are no lists and no maps
-    delivery_annotations, annotations, footer                   maps whose keys are symbols; plain text becomes one
+    Attributes:
+        body: Bytes or text (one data section, text as UTF-8), a `Value`, a `Sequence`, or a list of bytes or of `Sequence`
+            (several sections).
+        durable: The message survives a restart of the server.
+        priority: 0 to 255.
+        ttl: Milliseconds until the message expires.
+        first_acquirer: No other consumer has acquired the message before.
+        delivery_count: Number of failed delivery attempts.
+        delivery_annotations: Annotations for the next node; keys are symbols, and plain str is converted.
+        annotations: Message annotations; keys as above.
+        message_id: An int is sent as ulong.
+        correlation_id: An int is sent as ulong.
+        absolute_expiry_time: Milliseconds since 1970.
+        creation_time: Milliseconds since 1970.
+        application_properties: Values are neither lists nor maps.
+        footer: Keys as for annotations.
     """
 
     body: Any = b""
@@ -127,7 +134,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A filter of a source: its descriptor, and what it says. The functions below make those that brokers know."""
+    """A filter of a source. The functions of this module create those that brokers support."""
 
     descriptor: str | int
     value: Any
@@ -141,32 +148,35 @@ Filters = Filter | Iterable[Filter] | Mapping[str, Filter]
 
 
 def selector(text: str) -> Filter:
-    """A selector of JMS, such as `colour = 'red' AND size > 3`."""
+    """Return a JMS selector, such as `colour = 'red' AND size > 3`."""
     return Filter("apache.org:selector-filter:string", text)
 
 
 def sql_filter(text: str) -> Filter:
-    """An SQL filter, such as `properties.subject LIKE 'a%'`."""
+    """Return an SQL filter, such as `properties.subject LIKE 'a%'`."""
     return Filter("amqp:sql-filter", text)
 
 
 def no_local() -> Filter:
-    """Not what this connection has sent."""
+    """Return a filter that excludes messages sent over the same connection."""
     return Filter("apache.org:no-local-filter:list", [])
 
 
 def properties_filter(**fields: Any) -> Filter:
-    """Properties that must be equal, or begin (`&p:`) or end (`&s:`) with what is given: `subject="&p:order."`."""
+    """Return a filter on properties: equal to a value, or with a prefix (`&p:`) or suffix (`&s:`).
+
+    For example, `subject="&p:order."` matches subjects that begin with "order.".
+    """
     return Filter("amqp:properties-filter", {Symbol(name.replace("_", "-")): value for name, value in fields.items()})
 
 
 def application_properties_filter(fields: Mapping[str, Any]) -> Filter:
-    """As `properties_filter`, of application properties."""
+    """Return a filter on application properties; otherwise as `properties_filter`."""
     return Filter("amqp:application-properties-filter", dict(fields))
 
 
 def filter_map(filters: Filters | None) -> dict[Any, Any] | None:
-    """The map of a source. Filters without keys get numbered ones: the descriptor says what they are."""
+    """Return the filter map of a source. Filters without a key get numbered keys, as the descriptor identifies them."""
     if filters is None:
         return None
     if isinstance(filters, Filter):

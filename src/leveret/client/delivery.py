@@ -1,4 +1,4 @@
-"""A message that was received over AMQP 1.0."""
+"""A message received over AMQP 1.0."""
 
 from __future__ import annotations
 
@@ -30,19 +30,21 @@ _ROUTING_KEY: Final = "x-routing-key"
 
 
 class Delivery(Message):
-    """A `Message` with what AMQP 1.0 has beside. Sections are decoded when they are asked for.
+    """A `Message` with the attributes of AMQP 1.0. Sections are decoded on access.
 
-    tag         the delivery tag, of the sender's choice
-    link        what it came over
-    octets      of all sections together
-    state       the outcome that was given, None before; with settle mode second also what the server said at the end
+    Attributes:
+        tag: Delivery tag, chosen by the sender.
+        link: Receiver of the delivery.
+        payload: Encoded sections.
+        payload_size: Size of the encoded sections in bytes.
+        state: Outcome; None before the delivery is settled. With `settle_second`, the server's final state.
     """
 
     __slots__ = ("_sections", "delivery_id", "link", "number", "payload", "payload_size", "state", "tag", "transaction")
 
     def __init__(self, session: SessionCore, link: ReceiverCore, delivery_id: int, tag: bytes, payload: bytes,
                  settled: bool) -> None:
-        # Not that of the base, whose deliveries are frames of 0-9-1.
+        # Not the constructor of the base class, whose messages are 0-9-1 commands.
         self._channel = session  # type: ignore[assignment]
         self.generation = session.generation
         self._properties: Properties | None = None
@@ -59,22 +61,25 @@ class Delivery(Message):
         self.state: Composite | None = None
         self.transaction: TransactionCore | None = None
 
-    # What came
+    # Content
 
     @property
     def sections(self) -> Sections:
-        """Where the sections are in `payload`. Raises `InvalidMessage` for a message that is malformed."""
+        """Positions of the sections in `payload`. Raises `InvalidMessage` for a malformed message."""
         if self._sections is None:
             try:
                 self._sections = split(self.payload)
             except DecodeError as error:
-                raise InvalidMessage(f"the message received is malformed: {error}") from error
+                raise InvalidMessage(f"received a malformed message: {error}") from error
         return self._sections
 
     @property
     def body(self) -> bytes:
-        """The octets of data; of a text or binary value the same; of other values and of sequences their sections, as
-        they were encoded. `content` is the body with its types."""
+        """The body as bytes.
+
+        Data sections and binary or text values are returned as bytes, other values and sequences as encoded sections.
+        `content` is the body with its type.
+        """
         content = self.content
         if isinstance(content, bytes):
             return content
@@ -90,16 +95,16 @@ class Delivery(Message):
 
     @property
     def content(self) -> bytes | Value | Sequence | list[bytes] | list[Sequence]:
-        """The body: octets, an `amqp1.Value`, an `amqp1.Sequence`, or a list where there are several sections."""
+        """The body with its type: bytes, an `amqp1.Value`, an `amqp1.Sequence`, or a list of several sections."""
         try:
             found: bytes | Value | Sequence | list[bytes] | list[Sequence] = decode_body(self.sections)
         except DecodeError as error:
-            raise InvalidMessage(f"the body received is malformed: {error}") from error
+            raise InvalidMessage(f"received a malformed body: {error}") from error
         return found
 
     @property
     def message(self) -> Amqp1Message:
-        """Everything that came, decoded."""
+        """The complete message, decoded."""
         return decode_message(self.sections)
 
     @property
@@ -112,14 +117,14 @@ class Delivery(Message):
 
     @property
     def redelivered(self) -> bool:
-        """An attempt to deliver it has failed before, or it may have been delivered before, as its header says."""
+        """Whether the message may have been delivered before, or a delivery attempt has failed."""
         sections = self.sections
         return sections.delivery_count > 0 or (sections.header >= 0 and not sections.first_acquirer
                                                and self.link.session.connection.addresses.form != "plain")
 
     @property
     def delivery_count(self) -> int:
-        """How many attempts to deliver it have failed."""
+        """Number of failed delivery attempts."""
         return self.sections.delivery_count
 
     @property
@@ -128,12 +133,12 @@ class Delivery(Message):
 
     @property
     def exchange(self) -> str:
-        """What it was published to, as far as the server says so (annotation `x-exchange`)."""
+        """Exchange of the publish, if the server adds it (annotation `x-exchange`)."""
         return self._annotated(_EXCHANGE)
 
     @property
     def routing_key(self) -> str:
-        """As `exchange`, the annotation `x-routing-key`."""
+        """Routing key of the publish, if the server adds it (annotation `x-routing-key`)."""
         return self._annotated(_ROUTING_KEY)
 
     def _annotated(self, name: str) -> str:
@@ -167,30 +172,33 @@ class Delivery(Message):
         try:
             return read(self.sections)
         except DecodeError as error:
-            raise InvalidMessage(f"the message received is malformed: {error}") from error
+            raise InvalidMessage(f"received a malformed message: {error}") from error
 
     # Settling
 
     def accept(self, transaction: AnyTransaction | None = None) -> None:
-        """The outcome accepted: it was processed."""
+        """Settle with the outcome accepted: the message was processed."""
         self.settle_as(ACCEPTED_STATE, transaction)
 
     def release(self, transaction: AnyTransaction | None = None) -> None:
-        """The outcome released: it was not touched, and goes back to its place."""
+        """Settle with the outcome released: the message was not processed and returns to its place in the queue."""
         self.settle_as(RELEASED_STATE, transaction)
 
     def modify(self, *, delivery_failed: bool = True, undeliverable_here: bool = False,
                annotations: dict[str, Any] | None = None, transaction: AnyTransaction | None = None) -> None:
-        """The outcome modified: it goes back, with these annotations merged into its own.
+        """Settle with the outcome modified: the message returns to the queue.
 
-        delivery_failed     it counts as a failed attempt
-        undeliverable_here  this link is not to get it again
+        Args:
+            delivery_failed: Count a failed delivery attempt.
+            undeliverable_here: Do not deliver the message to this link again.
+            annotations: Message annotations to merge.
+            transaction: Transaction of the outcome, if any.
         """
         self.settle_as(Modified(delivery_failed or None, undeliverable_here or None, annotations), transaction)
 
     def reject(self, requeue: bool = False, *, condition: str = "", description: str = "",
                transaction: AnyTransaction | None = None) -> None:
-        """The outcome rejected: it is invalid, and becomes a dead letter. With `requeue` it is released instead."""
+        """Settle with the outcome rejected: the message is invalid and is dead-lettered. `requeue` releases it instead."""
         if requeue:
             self.release(transaction)
             return
@@ -198,11 +206,11 @@ class Delivery(Message):
         self.settle_as(Rejected(error), transaction)
 
     def ack(self, multiple: bool = False) -> None:
-        """Accept it; with `multiple`, everything before it on its channel too."""
+        """Accept the delivery; with `multiple`, also all earlier ones of the channel."""
         self._each(multiple, ACCEPTED_STATE)
 
     def nack(self, requeue: bool = True, multiple: bool = False) -> None:
-        """Give it back to the queue as a failed attempt, or reject it."""
+        """Return the message to the queue as a failed attempt, or reject it if `requeue` is false."""
         self._each(multiple, self.link.session.requeue_outcome() if requeue else Rejected())
 
     def _each(self, multiple: bool, state: Composite) -> None:
@@ -213,13 +221,13 @@ class Delivery(Message):
         self.settle_as(state, None)
 
     def settle_as(self, state: Composite, transaction: AnyTransaction | None) -> None:
-        """Settle it with this outcome. RuntimeError when it is settled already."""
+        """Settle with this outcome. Raises RuntimeError if the delivery is already settled."""
         self._settle()
         self.state = state
         self.link.session.settle(self, state, transaction.core if transaction is not None else None)
 
     def settled_by_server(self, state: Composite | None) -> None:
-        """Settle mode second: the server has settled it, too; or it has done so by itself."""
+        """Handle the server's settlement: the second one of `settle_second`, or one by the server itself."""
         self.settled = True
         if state is not None:
             self.state = state
@@ -227,7 +235,7 @@ class Delivery(Message):
     def respond(self, body: bytes | bytearray | memoryview | str, **properties: Any) -> Any:
         reply_to = self._reply_to()
         if not reply_to:
-            raise ValueError("the message has no reply_to: nobody waits for an answer")
+            raise ValueError("cannot respond: the message has no reply_to")
         properties.setdefault("correlation_id", self.properties.correlation_id or self.properties.message_id)
         return self._channel.api_channel.publish(body, Address(reply_to), **properties)
 
@@ -236,7 +244,7 @@ class Delivery(Message):
         return str(fields.reply_to) if fields is not None and fields.reply_to is not None else ""
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.delivery_tag}: {self.payload_size} octets of {self.link.description}>"
+        return f"<{type(self).__name__} {self.delivery_tag}: {self.payload_size} bytes of {self.link.description}>"
 
 
 def _as_dict(value: Any) -> dict[Any, Any]:

@@ -1,7 +1,7 @@
-"""The exceptions of the client: one tree, whose root is `Error`.
+"""Exceptions of the client; `Error` is their base class.
 
-All of them can be pickled and copied: every attribute but the message has a default, so that they are built again from
-the message alone and given their attributes afterwards.
+All of them can be pickled and copied: every constructor argument but the message has a default, so an exception is
+rebuilt from its message and then given its attributes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Unpublished(NamedTuple):
-    """A message that the server did not take."""
+    """A message that the server did not accept."""
 
     exchange: str
     routing_key: str
@@ -29,14 +29,15 @@ class Unpublished(NamedTuple):
 
 
 class Error(Exception):
-    """Whatever the client raises.
+    """Base class of the client's exceptions.
 
-    reply_code  of the server (0-9-1 section 1.1, "404"), 0 where it gave none
-    reply_text  of the server, ""
-    class_id    class and method that the server complained about, 0
-    method_id
-    condition   of AMQP 1.0, such as "amqp:not-found", "" where there is none; its description is `reply_text`
-    info        what came with the condition, a map
+    Attributes:
+        reply_code: Reply code of the server (0-9-1 section 1.1, such as 404), 0 if there is none.
+        reply_text: Reply text of the server, or the description of `condition`.
+        class_id: Class of the method that the server rejected, 0 if there is none.
+        method_id: Method that the server rejected, 0 if there is none.
+        condition: AMQP 1.0 error condition, such as "amqp:not-found"; "" if there is none.
+        info: Map that accompanies the condition.
     """
 
     def __init__(self, message: str = "", *, reply_code: int = 0, reply_text: str = "", class_id: int = 0,
@@ -51,7 +52,7 @@ class Error(Exception):
 
     @property
     def method(self) -> str:
-        """The method that the server complained about, such as "queue.declare"; "" where it named none."""
+        """The method that the server rejected, such as "queue.declare"; "" if there is none."""
         return method_name(self.class_id, self.method_id)
 
 
@@ -59,7 +60,7 @@ _AnyError = TypeVar("_AnyError", bound=Error)
 
 
 class ConnectionFailed(Error):
-    """No connection could be opened to `host` and `port`."""
+    """The client could not connect to `host` and `port`."""
 
     def __init__(self, message: str = "", *, host: str = "", port: int = 0, reply_code: int = 0, reply_text: str = "",
                  class_id: int = 0, method_id: int = 0) -> None:
@@ -69,20 +70,22 @@ class ConnectionFailed(Error):
 
 
 class ProtocolMismatch(ConnectionFailed):
-    """The server speaks another protocol, or another version of this one: `speaks`, such as "1.0", where it said so."""
+    """The server speaks another protocol or version. `speaks` is its version, such as "1.0", if it sent one."""
 
     speaks = ""
 
 
 class Redirected(ConnectionFailed):
-    """The server sends us to another one, at `host` and `port` (AMQP 0-9), or to one of its `known_hosts` where that one is
-    not there; the client goes there by itself."""
+    """The server redirects the client to `host` and `port` (AMQP 0-9); `known_hosts` are alternatives.
+
+    The client follows redirects by itself.
+    """
 
     known_hosts: tuple[tuple[str, int], ...] = ()
 
 
 class TlsFailed(ConnectionFailed):
-    """TLS could not be set up: files that cannot be used, or a certificate that is not trusted."""
+    """TLS could not be set up: a file cannot be used, or a certificate is not trusted."""
 
 
 class AuthenticationFailed(ConnectionFailed):
@@ -90,47 +93,51 @@ class AuthenticationFailed(ConnectionFailed):
 
 
 class VhostRefused(ConnectionFailed):
-    """The vhost does not exist or the user may not use it."""
+    """The vhost does not exist, or the user may not access it."""
 
 
 class ConnectionClosed(Error):
-    """The connection was closed, by the server (with a reply code) or by us (with 0)."""
+    """The connection was closed, by the server (with a reply code) or by the client (0)."""
 
 
 class ConnectionLost(ConnectionClosed):
-    """The socket broke, or the server fell silent."""
+    """The socket broke, or the server sent no data for two heartbeat intervals."""
 
 
 class ChannelClosed(Error):
-    """The channel was closed, by the server (with a reply code) or by us (with 0)."""
+    """The channel was closed, by the server (with a reply code) or by the client (0)."""
 
 
 class AccessRefused(ChannelClosed):
-    """403: the user lacks a permission."""
+    """403: a permission is missing."""
 
 
 class NotFound(ChannelClosed):
-    """404: there is no such queue or exchange."""
+    """404: the queue or exchange does not exist."""
 
 
 class ResourceLocked(ChannelClosed):
-    """405: the queue is exclusive to somebody else."""
+    """405: the queue is exclusive to another connection."""
 
 
 class PreconditionFailed(ChannelClosed):
-    """406: it exists with other arguments, is in use, or a delivery tag is unknown."""
+    """406: declared with other arguments, in use, not empty, or unknown delivery tag."""
 
 
 class LinkClosed(ChannelClosed):
-    """The peer has ended a link of AMQP 1.0; its channel goes on."""
+    """The server ended or refused an AMQP 1.0 link; its channel stays open."""
 
 
 class NotSupported(Error):
-    """The protocol of the connection, or the peer, does not know it."""
+    """The protocol of the connection, or the server, does not support the operation."""
 
 
 class PublishFailed(Error):
-    """Messages that the server did not take: `messages`, each (exchange, routing key, properties, body)."""
+    """The server did not accept messages.
+
+    Attributes:
+        messages: The messages, each (exchange, routing key, properties, body).
+    """
 
     def __init__(self, message: str = "", *,
                  messages: Iterable[tuple[str, str, Properties | None, bytes]] = (), reply_code: int = 0,
@@ -140,22 +147,26 @@ class PublishFailed(Error):
 
 
 class Nacked(PublishFailed):
-    """The server refused to take responsibility: a full queue with `reject-publish`, or an internal error. Over AMQP 1.0
-    the outcomes rejected and modified."""
+    """The server refused a message: a queue with `reject-publish` is full, or an internal error occurred.
+
+    Over AMQP 1.0, the outcomes rejected and modified.
+    """
 
 
 class Returned(PublishFailed):
-    """A mandatory message without a queue (312), or an immediate one without a consumer (313). Over AMQP 1.0 the outcome
-    released."""
+    """A mandatory message had no queue (312), or an immediate one no consumer (313).
+
+    Over AMQP 1.0, the outcome released.
+    """
 
     @property
     def message(self) -> Unpublished | None:
-        """The message as it came back, the first where there are several."""
+        """The first returned message."""
         return self.messages[0] if self.messages else None
 
 
 class ConsumerCancelled(Error):
-    """The server ended a consumer: its queue is gone."""
+    """The server cancelled a consumer because its queue was deleted or became unavailable."""
 
     def __init__(self, message: str = "", *, consumer_tag: str = "", reply_code: int = 0, reply_text: str = "",
                  class_id: int = 0, method_id: int = 0) -> None:
@@ -164,24 +175,27 @@ class ConsumerCancelled(Error):
 
 
 class Timeout(Error, TimeoutError):
-    """The server did not answer in time, or no connection came back in time."""
+    """The server did not reply in time, or no connection was available in time."""
 
 
 class InvalidMessage(Error, ValueError):
-    """A message that cannot be encoded; nothing of it was sent. Or properties received that cannot be decoded."""
+    """A message cannot be encoded and was not sent, or received properties cannot be decoded."""
 
 
 class InvalidUrl(Error, ValueError):
-    """A URL or an option that cannot be used."""
+    """A URL or an option is invalid."""
 
 
 class TransactionLost(Error):
-    """The server has rolled a transaction back: the connection was lost within it, or it could not be committed."""
+    """The server rolled back a transaction: the connection was lost during it, or the commit failed."""
 
 
 def copy_error(error: _AnyError) -> _AnyError:
-    """A copy, to be raised: an exception that is kept must not keep the frames that it was raised through, with all their
-    variables, nor may threads raise the same one at a time."""
+    """Return a copy of an error to raise.
+
+    A stored exception must not keep alive the frames that it is raised through, and threads must not raise the same object
+    at the same time.
+    """
     again = copy.copy(error)
     again.__cause__ = error.__cause__
     return again
@@ -194,33 +208,32 @@ _CHANNEL_ERRORS: Final[dict[int, type[ChannelClosed]]] = {
     constants.PRECONDITION_FAILED: PreconditionFailed,
 }
 
-# What may help, by reply code and what the text says. RabbitMQ and Leveret use the same phrases.
+# Hints by reply code and a phrase of the reply text. RabbitMQ and Leveret use the same phrases.
 _HINTS: Final = (
     (constants.ACCESS_REFUSED, "refused for user", "expected a user with that permission (option user)"),
-    (constants.ACCESS_REFUSED, "in exclusive use", "expected a queue that nobody consumes exclusively"),
+    (constants.ACCESS_REFUSED, "in exclusive use", "expected a queue without an exclusive consumer"),
     (constants.NOT_FOUND, "no exchange", "expected an exchange that exists: declare it first"),
     (constants.NOT_FOUND, "no queue", "expected a queue that exists: declare it first"),
     (constants.RESOURCE_LOCKED, "exclusive", "expected the connection that declared it with exclusive=True"),
-    (constants.PRECONDITION_FAILED, "inequivalent", "expected what it was declared with, or passive=True"),
+    (constants.PRECONDITION_FAILED, "inequivalent", "expected the arguments of the first declaration, or passive=True"),
     (constants.PRECONDITION_FAILED, "unknown delivery tag",
-     "expected each message settled once, on the channel that it came from"),
-    (constants.PRECONDITION_FAILED, "timed out", "expected messages settled in the time that the server gives consumers"),
-    (constants.PRECONDITION_FAILED, "in use", "expected it unused, or if_unused left out"),
-    (constants.PRECONDITION_FAILED, "not empty", "expected it empty, or if_empty left out"),
-    (constants.FRAME_ERROR, "large", "option frame_max says how large frames may be"),
+     "expected each message to be settled once, on the channel that received it"),
+    (constants.PRECONDITION_FAILED, "timed out", "expected messages to be settled within the server's consumer timeout"),
+    (constants.PRECONDITION_FAILED, "in use", "expected no consumers, or no if_unused"),
+    (constants.PRECONDITION_FAILED, "not empty", "expected an empty queue, or no if_empty"),
+    (constants.FRAME_ERROR, "large", "expected frames of at most frame_max bytes (option frame_max)"),
 )
 
 
 def method_name(class_id: int, method_id: int) -> str:
-    """The name of a method of 0-9-1 or 0-9, such as "queue.declare"; "" for one that does not exist."""
+    """Return the name of a 0-9-1 or 0-9 method, such as "queue.declare"; "" if it does not exist."""
     key = class_id << 16 | method_id
     spec = V0_9_1.methods.get(key) or V0_9.methods.get(key)
     return "" if spec is None else spec.name
 
 
 def closed_error(reply_code: int, reply_text: str, class_id: int, method_id: int, *, channel: bool) -> Error:
-    """The exception for a close that the server sent: `ChannelClosed` or one below it for a channel, otherwise
-    `ConnectionClosed`."""
+    """Return the exception for a close by the server: a `ChannelClosed` for a channel, otherwise a `ConnectionClosed`."""
     kind: type[ChannelClosed | ConnectionClosed] = ConnectionClosed
     if channel:
         kind = _CHANNEL_ERRORS.get(reply_code, ChannelClosed)
@@ -236,11 +249,11 @@ def closed_error(reply_code: int, reply_text: str, class_id: int, method_id: int
 
 
 def breach_error(reply_code: int, text: str, class_id: int = 0, method_id: int = 0) -> ConnectionClosed:
-    """The exception for a server that breaks the protocol: it is us who close the connection."""
+    """Return the exception for a server that broke the protocol, which makes the client close the connection."""
     return ConnectionClosed(f"the server broke the protocol: {_reply(reply_code, text)}", reply_code=reply_code,
                             reply_text=f"the server broke the protocol: {text}", class_id=class_id, method_id=method_id)
 
 
 def _reply(code: int, text: str) -> str:
-    """Code and text; servers repeat the code's name in front of the text, or leave the text out."""
+    """Return code and text. Some servers omit the text, others put the code's name before it."""
     return f"{code} {text or constants.REPLY_NAMES.get(code, '')}".strip()

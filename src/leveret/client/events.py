@@ -1,4 +1,4 @@
-"""What becomes of a connection, for `on_event` callbacks and `connection.events()`."""
+"""Events of a connection, for `on_event` callbacks and `connection.events()`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from leveret.client.errors import Error
 
 
 class Event:
-    """The base of all events."""
+    """Base class of all events."""
 
     __slots__ = ()
 
@@ -18,8 +18,11 @@ class Event:
 class Connected(Event):
     """The connection is open.
 
-    attempt  which attempt it was, from 1
-    first    whether there was none before it
+    Attributes:
+        host: Host of the connection.
+        port: Port of the connection.
+        attempt: Number of the attempt that succeeded, from 1.
+        first: Whether this is the first connection, not a reconnect.
     """
 
     host: str
@@ -30,16 +33,20 @@ class Connected(Event):
 
 @dataclass(frozen=True, slots=True)
 class Disconnected(Event):
-    """The connection was lost, and why."""
+    """The connection was lost; `error` says why."""
 
     error: Error
 
 
 @dataclass(frozen=True, slots=True)
 class Reconnecting(Event):
-    """The next attempt to connect begins after `delay` seconds.
+    """The next attempt to connect starts after `delay` seconds.
 
-    attempt  which one it will be since the connection was lost, from 1
+    Attributes:
+        host: Host to connect to.
+        port: Port to connect to.
+        attempt: Number of the attempt since the connection was lost, from 1.
+        delay: Seconds until the attempt starts.
     """
 
     host: str
@@ -50,11 +57,12 @@ class Reconnecting(Event):
 
 @dataclass(frozen=True, slots=True)
 class Recovered(Event):
-    """Everything that the last connection had exists again.
+    """The state of the last connection is restored.
 
-    channels     how many channels are open again
-    consumers    how many consumers consume again
-    republished  how many messages were published again because they had not been confirmed
+    Attributes:
+        channels: Number of channels reopened.
+        consumers: Number of consumers restarted.
+        republished: Number of messages published again because they had not been confirmed.
     """
 
     channels: int
@@ -64,10 +72,11 @@ class Recovered(Event):
 
 @dataclass(frozen=True, slots=True)
 class RecoveryFailed(Event):
-    """Something of the last connection could not be made again; everything else goes on.
+    """A part of the last connection could not be restored. Everything else was.
 
-    what   such as "queue 'orders'"
-    error  why the server refused it
+    Attributes:
+        what: The part, such as "queue 'orders'".
+        error: Why the server refused it.
     """
 
     what: str
@@ -76,19 +85,19 @@ class RecoveryFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class Blocked(Event):
-    """The server takes no messages for the time being: publishing waits."""
+    """The server blocks publishers; publishes wait."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Unblocked(Event):
-    """The server takes messages again."""
+    """The server accepts publishes again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Closed(Event):
-    """The connection is closed for good. `error` is None where the application closed it."""
+    """The connection is closed for good. `error` is None if the application closed it."""
 
     error: Error | None
 

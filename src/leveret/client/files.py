@@ -1,4 +1,4 @@
-"""Files of AMQP 0-9 as they are received (class file), and messages of class message, which may be as large."""
+"""Received files of AMQP 0-9 (class file), and messages of class message, which may be as large."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 
 
 class FileContent(Message):
-    """A file that was received. Its octets are not in memory, but for small ones without a directory.
+    """A received file. Its content is not in memory, except that of a small file without a directory.
 
-    file        open for reading, at its beginning; with a directory it is closed when the message is settled
-    path        where it is, None where the consumer has no directory. It stays there when it is acknowledged, and is
-                removed when it is rejected
-    identifier  stays the same when it is delivered again
+    Attributes:
+        file: The content, opened for reading at its beginning. With a directory, settling the message closes it.
+        path: Path of the content; None if the consumer has no directory. The file stays there after an ack and is removed
+            after a reject.
+        identifier: Identifier, which a redelivery keeps.
+        kind: Content class: "file" or "message".
     """
 
     __slots__ = ("file", "identifier", "kind", "path")
@@ -31,22 +33,21 @@ class FileContent(Message):
         self.file: IO[bytes]
         self.path: Path | None = None
         self.identifier = ""
-        # Its content class.
         self.kind = "file"
 
     @property
     def filename(self) -> str:
-        """What its sender calls it, "" where it does not: not to be trusted as a path."""
+        """File name given by the sender, "" if there is none. Do not trust it as a path."""
         return filename_of(self.properties)
 
     @property
     def body(self) -> bytes:
-        """All of it, read into memory."""
+        """The whole content, read into memory."""
         self.file.seek(0)
         return self.file.read()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Have it under that path: moved there where it is in the consumer's directory, copied otherwise."""
+        """Save the content as `path`. A file in the consumer's directory is moved, any other is copied."""
         if self.path is not None:
             shutil.move(self.path, path)
             self.path = Path(path)
@@ -56,22 +57,22 @@ class FileContent(Message):
             shutil.copyfileobj(self.file, target, 1 << 20)
 
     def ack(self, multiple: bool = False) -> None:
-        """Acknowledge it; with `multiple`, everything before it on its channel too (`file.ack`)."""
+        """Acknowledge the file; with `multiple`, also all earlier ones of the channel (`file.ack`)."""
         super().ack(multiple)
         self._close_file()
 
     def nack(self, requeue: bool = True, multiple: bool = False) -> None:
-        """`reject`, which goes back to the queue unless it says otherwise."""
+        """Reject the file; unlike `reject`, requeue it by default."""
         super().nack(requeue, multiple)
         self.drop()
 
     def reject(self, requeue: bool = False) -> None:
-        """Give it back to the queue, for other channels, or drop or dead-letter it (`file.reject`)."""
+        """Requeue the file for other channels, or drop or dead-letter it (`file.reject`)."""
         super().reject(requeue)
         self.drop()
 
     def drop(self) -> None:
-        """Nobody wants the file."""
+        """Close and remove the content."""
         self.file.close()
         if self.path is not None:
             self.path.unlink(missing_ok=True)
@@ -82,6 +83,6 @@ class FileContent(Message):
 
 
 class FileMessage(FileContent):
-    """A file that was received by asyncio's face."""
+    """A file received over the async API."""
 
     __slots__ = ()

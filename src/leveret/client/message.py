@@ -1,4 +1,4 @@
-"""A message that was received."""
+"""A received message."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ if TYPE_CHECKING:
 
 
 class AnyTransaction(Protocol):
-    """A transaction of either face."""
+    """A transaction of the async or the sync API."""
 
     @property
     def core(self) -> TransactionCore: ...
 
 
 class Message:
-    """A delivery, or the answer to a get. Properties and names are decoded when they are asked for.
+    """A delivery, or the result of a get. Properties and names are decoded on access.
 
-    settled        it was acknowledged, or needs not be
-    size           octets of the body
-    message_count  of a get: how many messages were left in the queue; otherwise None
+    Attributes:
+        settled: The message was acknowledged, or needs no acknowledgement.
+        size: Size of the body in bytes.
+        message_count: For a get, the number of messages left in the queue; otherwise None.
     """
 
     __slots__ = ("_channel", "_command", "_properties", "generation", "message_count", "settled")
@@ -54,22 +55,22 @@ class Message:
 
     @property
     def delivery_tag(self) -> int:
-        """Counts the deliveries of the channel, from 1."""
+        """Number of the delivery on its channel, from 1."""
         return self._command.delivery_tag
 
     @property
     def redelivered(self) -> bool:
-        """It may have been delivered before."""
+        """Whether the message may have been delivered before."""
         return self._command.redelivered
 
     @property
     def consumer_tag(self) -> str:
-        """"" of a get."""
+        """Tag of the consumer; "" for a get."""
         return self._command.consumer_tag.decode("utf-8", "surrogateescape")
 
     @property
     def exchange(self) -> str:
-        """What it was published to."""
+        """Exchange that the message was published to."""
         address = self._command.address
         return address[1 : 1 + address[0]].decode("utf-8", "surrogateescape")
 
@@ -86,51 +87,57 @@ class Message:
 
     @property
     def headers(self) -> dict[str, Any]:
-        """Those of the properties, empty where there are none."""
+        """Headers of the message; empty if there are none."""
         return self.properties.headers or {}
 
     def text(self) -> str:
-        """The body as UTF-8."""
+        """Return the body decoded as UTF-8."""
         return self.body.decode("utf-8")
 
     def json(self) -> Any:
-        """The body, parsed as JSON."""
+        """Return the body parsed as JSON."""
         return json.loads(self.body)
 
     def ack(self, multiple: bool = False) -> None:
-        """Acknowledge it; with `multiple`, everything before it on its channel too (0-9-1 `basic.ack`)."""
+        """Acknowledge the message; with `multiple`, also all earlier ones of the channel (0-9-1 `basic.ack`)."""
         self._settle()
         self._channel.ack(self, multiple)
 
     def nack(self, requeue: bool = True, multiple: bool = False) -> None:
-        """Give it back to the queue, or drop or dead-letter it (RabbitMQ's `basic.nack`)."""
+        """Requeue the message, or drop or dead-letter it (RabbitMQ's `basic.nack`)."""
         self._settle()
         self._channel.nack(self, multiple, requeue)
 
     def reject(self, requeue: bool = False) -> None:
-        """As `nack`, with the method that every AMQP 0-9-1 server knows (`basic.reject`)."""
+        """Reject the message, with a method that every AMQP 0-9-1 server supports (`basic.reject`); otherwise as `nack`."""
         self._settle()
         self._channel.reject(self, requeue)
 
     def _settle(self) -> None:
         if self.settled:
-            raise RuntimeError(f"the message with delivery tag {self.delivery_tag} is settled already")
+            raise RuntimeError(f"the message with delivery tag {self.delivery_tag} is already settled")
         self.settled = True
 
     def respond(self, body: bytes | bytearray | memoryview | str, **properties: Any) -> Any:
-        """Publish an answer to its `reply_to`, with its `correlation_id`: to be awaited where the connection is of
-        asyncio's kind. ValueError where it does not ask for one."""
+        """Publish a response to the message's `reply_to`, with its `correlation_id`. Await the result in the async API.
+
+        Raises:
+            ValueError: The message has no `reply_to`.
+        """
         reply_to = self.properties.reply_to
         if not reply_to:
-            raise ValueError("the message has no reply_to: nobody waits for an answer")
+            raise ValueError("cannot respond: the message has no reply_to")
         properties.setdefault("correlation_id", self.properties.correlation_id)
         return self._channel.api_channel.publish(body, reply_to, **properties)
 
     @contextmanager
     def process(self, requeue: bool = False) -> Iterator[Message]:
-        """Acknowledge it at the end of the block; reject it, or requeue it, when the block raises an `Exception`. A block
-        that is interrupted (`asyncio.CancelledError`, KeyboardInterrupt) has not failed at it: it goes back to the queue.
-        What the block settles itself stays as it is."""
+        """Acknowledge the message at the end of the block.
+
+        If the block raises an `Exception`, the message is rejected, or requeued if `requeue` is true. If the block is
+        interrupted (`asyncio.CancelledError`, KeyboardInterrupt), the message is requeued. A message that the block
+        settles itself is left alone.
+        """
         try:
             yield self
         except BaseException as error:
@@ -138,12 +145,12 @@ class Message:
                 try:
                     self.reject(requeue or not isinstance(error, Exception))
                 except Error:
-                    pass  # the channel is closed: the message is back already, and what the block raised counts
+                    pass  # the channel is closed, so the message is already requeued; raise the error of the block
             raise
         if not self.settled:
             self.ack()
 
     def __repr__(self) -> str:
         again = " redelivered" if self.redelivered else ""
-        return (f"<{type(self).__name__} {self.delivery_tag}{again}: {self.size} octets from exchange {self.exchange!r}"
+        return (f"<{type(self).__name__} {self.delivery_tag}{again}: {self.size} bytes from exchange {self.exchange!r}"
                 f" with routing key {self.routing_key!r}>")

@@ -1,7 +1,7 @@
-"""Options by name: those of `Parameters`, and what pika, RabbitMQ and aio-pika call them.
+"""Options by name: those of `Parameters`, and their names in pika, RabbitMQ and aio-pika.
 
-Values are text in a URL's query part and have types as keywords; a keyword may be text, too. What a number means
-differs: RabbitMQ's `connection_timeout` is in milliseconds, all other times are seconds.
+Values in the query part of a URL are text; values of keywords have types, but may be text, too. Times are in seconds,
+except RabbitMQ's `connection_timeout`, which is in milliseconds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NUMBER: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{0,12})?", re.ASCII)
 _BOOLEANS: Final = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False,
                     "0": False}
 
-# What pika's `ssl_options` may hold, by its several names.
+# Keys of pika's `ssl_options`, and the options that they set.
 _SSL_OPTIONS: Final = {"ca_certs": "cafile", "cafile": "cafile", "certfile": "certfile", "keyfile": "keyfile",
                        "password": "keypassword", "server_hostname": "server_name"}
 
@@ -92,7 +92,7 @@ def _no_verify(name: str, value: Any) -> Any:
 
 def _server_name(name: str, value: Any) -> Any:
     if value == "disable":
-        raise bad_option(name, value, "a name; verify=verify_none turns the check of the name off")
+        raise bad_option(name, value, "a name; to disable the check of the name, use verify=verify_none")
     return value
 
 
@@ -101,7 +101,7 @@ def _mechanism(name: str, value: Any) -> Any:
 
 
 class _Option(NamedTuple):
-    """`target` is the field of `Parameters` that it sets."""
+    """An option. `target` is the field of `Parameters` that it sets."""
 
     target: str
     read: Callable[[str, Any], Any]
@@ -133,19 +133,26 @@ _SYNONYMS: Final = {
     "auth": _Option("mechanism", _mechanism),
     "no_verify_ssl": _Option("verify", _no_verify),
     "reconnect_interval": _Option("reconnect_delay", _seconds),
-    # Ours, by its long name
+    # Leveret's own, by its long name
     "connection_name": _Option("name", _unchanged),
 }
 _OPTIONS: Final = {**{name: _Option(name, read) for name, read in _OWN.items()}, **_SYNONYMS}
-# Python objects, which a URL has no notation for.
+# Python objects, which cannot be written in a URL.
 _KEYWORD_ONLY: Final = ("tls", "client_properties", "on_event")
 _OPTIONAL_TIMES: Final = ("timeout", "blocked_timeout")
 _ALL: Final = (*_OPTIONS, "ssl_options", *_KEYWORD_ONLY)
 
 
 def read_options(options: Iterable[tuple[str, Any]], query: bool) -> dict[str, Any]:
-    """The fields of `Parameters` that the options set. `query`: they stood in a URL. `InvalidUrl` for one that is not
-    known, that has a value of no use, or that is given twice."""
+    """Return the fields of `Parameters` that the options set.
+
+    Args:
+        options: Names and values.
+        query: The options come from the query part of a URL.
+
+    Raises:
+        InvalidUrl: An option is unknown, invalid, or given twice.
+    """
     found: dict[str, Any] = {}
     names: dict[str, str] = {}
     for name, value in options:
@@ -153,31 +160,31 @@ def read_options(options: Iterable[tuple[str, Any]], query: bool) -> dict[str, A
             pairs = {} if value is None else _read_ssl_options(value)
         elif name in _KEYWORD_ONLY:
             if query:
-                raise InvalidUrl(f"option {name}: expected as a keyword, not in a URL")
+                raise InvalidUrl(f"option {name} in a URL; expected it as a keyword argument")
             pairs = {} if value is None else {name: value}
         else:
             option = _OPTIONS.get(name)
             if option is None:
                 raise _unknown(name, query)
-            # None is what wrappers pass for "not given", but for ever where it is a time that may be.
+            # None means "not given", as wrappers pass it, except for an optional timeout, where it means no limit.
             pairs = {option.target: None if value is None else option.read(name, value)}
             if value is None and option.target not in _OPTIONAL_TIMES:
                 continue
         for target, setting in pairs.items():
             other = names.get(target)
-            # pika has both; the one is about the socket, the other about all that we count, too.
+            # pika has both: socket_timeout covers the socket, stack_timeout the whole connect, as connect_timeout does.
             if name == "socket_timeout" and other == "stack_timeout":
                 continue
             if other is not None and not (name == "stack_timeout" and other == "socket_timeout"):
                 raise InvalidUrl(f"option {name} is given twice" if name == other else
-                                 f"options {other} and {name} are one; expected either of them")
+                                 f"options {other} and {name} set the same option; expected one of them")
             names[target] = name
             found[target] = setting
     return found
 
 
 def read_port(text: str) -> int:
-    """The port of a URL."""
+    """Return the port of a URL. Raises `InvalidUrl`."""
     if not _INTEGER.fullmatch(text) or not 1 <= int(text) <= 65535:
         raise bad_option("port", text, "an integer from 1 to 65535")
     return int(text)
@@ -185,12 +192,12 @@ def read_port(text: str) -> int:
 
 def _unknown(name: str, query: bool) -> InvalidUrl:
     nearest = difflib.get_close_matches(name.lower(), _ALL[: -len(_KEYWORD_ONLY)] if query else _ALL, 1, 0.0)[0]
-    return InvalidUrl(f"there is no option {name[:40]!r}; the nearest is {nearest!r}")
+    return InvalidUrl(f"unknown option {name[:40]!r}; did you mean {nearest!r}")
 
 
 def _read_ssl_options(value: Any) -> dict[str, Any]:
-    """pika's: a dict, or its text in Python's notation; the text "None" is no TLS."""
-    expected = f"a dict of {', '.join(_SSL_OPTIONS)}; for more use the keyword tls with an ssl.SSLContext"
+    """Return the options of pika's `ssl_options`: a dict or its Python literal; "None" means no TLS."""
+    expected = f"a dict of {', '.join(_SSL_OPTIONS)}; for other settings, pass an ssl.SSLContext as keyword tls"
     if isinstance(value, str):
         try:
             value = ast.literal_eval(value)
@@ -199,11 +206,11 @@ def _read_ssl_options(value: Any) -> dict[str, Any]:
     if value is None:
         return {"tls": False}
     if not isinstance(value, dict):
-        raise InvalidUrl(f"option ssl_options is no dict; expected {expected}")
+        raise InvalidUrl(f"option ssl_options is not a dict; expected {expected}")
     found: dict[str, Any] = {"tls": True}
     for name, setting in value.items():
         if name not in _SSL_OPTIONS:
-            raise InvalidUrl(f"option ssl_options: {str(name)[:40]!r} is not known; expected {expected}")
+            raise InvalidUrl(f"option ssl_options: unknown key {str(name)[:40]!r}; expected {expected}")
         if setting is not None:
             found[_SSL_OPTIONS[name]] = setting
     return found

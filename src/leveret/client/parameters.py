@@ -1,4 +1,4 @@
-"""How to connect to one host."""
+"""Parameters of a connection to one host."""
 
 from __future__ import annotations
 
@@ -19,38 +19,47 @@ PROTOCOLS: Final = ("auto", "0-9-1", "0-9", "1.0")
 ADDRESSES: Final = ("auto", "v2", "v1", "plain")
 SCRAM: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256")
 MECHANISMS: Final = ("PLAIN", "AMQPLAIN", "EXTERNAL", "ANONYMOUS", *SCRAM)
-# Seconds that every clock and lock of Python can wait.
+# Maximum timeout in seconds that all clocks and locks of Python support.
 MAX_SECONDS: Final = 10**9
 
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """One host and everything about connecting to it. `InvalidUrl` for values that cannot be used.
+    """Everything needed to connect to one host. Invalid values raise `InvalidUrl`.
 
-    host                 a name or an address (IPv6 without brackets)
-    port                 0: 5672, with TLS 5671
-    protocol             "0-9-1", "0-9", "1.0" or "auto": 0-9-1, unless the server answers that it speaks 1.0
-    addresses            over AMQP 1.0, what names of queues and exchanges become: "v2" and "v1" are RabbitMQ's forms,
-                         "plain" leaves them as they are, "auto" goes by what the server says of itself
-    container_id         over AMQP 1.0, who the client is: links with names outlast a connection under it; "": made up
-    name                 of the connection, as the server shows it; "" for none
-    mechanism            of SASL: "PLAIN", "AMQPLAIN", "EXTERNAL", "ANONYMOUS", "SCRAM-SHA-512" or "SCRAM-SHA-256"
-    heartbeat            seconds; 0 for none
-    channel_max          0: as the server proposes
-    frame_max            octets; 0: as the server proposes
-    connect_timeout      seconds until the connection is open, TLS and handshake included
-    timeout              seconds that a call may take, None for no limit
-    blocked_timeout      seconds that publishing waits for a server that takes no messages, None for no limit
-    reconnect            whether a lost connection is opened again
-    reconnect_delay      seconds before the second attempt; they double with each, up to `reconnect_max_delay`
-    reconnect_attempts   0: for ever
-    tls                  True: TLS as the options below say; or a context, which replaces them (but `server_name`)
-    cafile               certificates to trust in PEM; "": those of the system
-    certfile, keyfile    our own certificate and its key in PEM; without `keyfile` the key is in `certfile`
-    verify               whether the server's certificate must be trusted and carry the server's name
-    server_name          the name that the certificate must carry; "": `host`
-    client_properties    additions to what the server is told about the client
-    on_event             is called with each event of the connection
+    Attributes:
+        host: Host name or address (IPv6 without brackets).
+        port: Port; 0 means 5672, or 5671 with TLS.
+        vhost: Virtual host.
+        user: User name.
+        password: Password.
+        protocol: "0-9-1", "0-9", "1.0" or "auto": 0-9-1, or 1.0 if the server replies that it speaks only that.
+        name: Name of the connection on the server; "" for none.
+        mechanism: SASL mechanism: "PLAIN", "AMQPLAIN", "EXTERNAL", "ANONYMOUS", "SCRAM-SHA-512" or "SCRAM-SHA-256".
+        locale: Locale of error texts, which most servers ignore.
+        heartbeat: Heartbeat interval in seconds; 0 disables heartbeats.
+        channel_max: Maximum number of channels; 0 accepts the server's limit.
+        frame_max: Maximum frame size in bytes; 0 accepts the server's limit.
+        connect_timeout: Seconds until the connection is open, including TLS and the handshake.
+        timeout: Timeout of calls in seconds; None for no limit.
+        blocked_timeout: Seconds that publishes wait while the server blocks publishers; None for no limit.
+        reconnect: Whether to reopen a lost connection.
+        reconnect_delay: Seconds before the second attempt; doubles with each further one.
+        reconnect_max_delay: Upper limit of `reconnect_delay`.
+        reconnect_attempts: Maximum number of attempts; 0 for no limit.
+        tls: True for TLS with the options below, or a context that replaces them (except `server_name`).
+        cafile: PEM file of trusted certificates; "" for those of the system.
+        certfile: PEM file of the client's certificate.
+        keyfile: PEM file of its key; "" if the key is in `certfile`.
+        keypassword: Password of the key.
+        verify: Whether the server's certificate must be trusted and match the server's name.
+        server_name: Name that the certificate must match; "" for `host`.
+        client_properties: Additional client properties for the server.
+        addresses: Address format over AMQP 1.0: "v2" and "v1" are RabbitMQ's formats, "plain" passes names unchanged, and
+            "auto" depends on the server's properties.
+        container_id: Identity of the client over AMQP 1.0, which named links need to outlast a connection; ""
+            for a random one.
+        on_event: Called with each event of the connection.
     """
 
     host: str = "localhost"
@@ -98,12 +107,16 @@ class Parameters:
 
     @property
     def tls_name(self) -> str:
-        """The name to send in TLS and to find in the server's certificate."""
+        """The name for TLS SNI and the check of the server's certificate."""
         return self.server_name or self.host.partition("%")[0]  # without the zone of an IPv6 address
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """The context to connect with, None without TLS. It is made anew each time, so that files that were replaced
-        count for the next connection. `TlsFailed` for files that cannot be used.
+        """Return the TLS context, None without TLS.
+
+        A new context is created for each connection, so that replaced files take effect.
+
+        Raises:
+            TlsFailed: A file cannot be used.
         """
         if isinstance(self.tls, ssl.SSLContext):
             return self.tls
@@ -131,11 +144,11 @@ class Parameters:
         return context
 
     def sasl(self) -> tuple[str, bytes]:
-        """The mechanism and its first response, for `connection.start-ok`."""
+        """Return the mechanism and its initial response, for `connection.start-ok`."""
         if self.mechanism == "PLAIN":
             return "PLAIN", b"\0" + _utf8(self.user) + b"\0" + _utf8(self.password)
         if self.mechanism == "AMQPLAIN":
-            # RabbitMQ leaves the table's length out, and so do all of its clients.
+            # RabbitMQ omits the length of the table, and so do all of its clients.
             return "AMQPLAIN", encode_table({"LOGIN": self.user, "PASSWORD": self.password}, RABBITMQ)[4:]
         return self.mechanism, b""
 
@@ -170,20 +183,20 @@ class Parameters:
         if not isinstance(self.client_properties, dict):
             raise bad_option("client_properties", self.client_properties, "a dict")
         if self.on_event is not None and not callable(self.on_event):
-            raise bad_option("on_event", self.on_event, "a function of an event")
+            raise bad_option("on_event", self.on_event, "a function that takes an event")
 
     def _check_values(self) -> None:
         _check_host("host", self.host)
         if self.server_name:
             _check_host("server_name", self.server_name)
         if not 1 <= len(_utf8(self.vhost)) <= 255:
-            raise bad_option("vhost", self.vhost, "a name of 1 to 255 octets")
+            raise bad_option("vhost", self.vhost, "a name of 1 to 255 bytes")
         for name, choices in (("protocol", PROTOCOLS), ("mechanism", MECHANISMS), ("addresses", ADDRESSES)):
             if getattr(self, name) not in choices:
                 raise bad_option(name, getattr(self, name), f"one of {', '.join(choices)}")
         if self.mechanism == "PLAIN" and ("\0" in self.user or "\0" in self.password):
-            raise InvalidUrl("options user and password: PLAIN cannot carry a zero character; "
-                             "expected others, or mechanism AMQPLAIN")
+            raise InvalidUrl("options user and password: PLAIN cannot transfer NUL characters; "
+                             "expected none, or mechanism AMQPLAIN")
         if not 1 <= len(self.locale) <= 255:
             raise bad_option("locale", self.locale, 'a name such as "en_US"')
         if 0 < self.frame_max < FRAME_MIN_SIZE:
@@ -201,13 +214,13 @@ class Parameters:
         if not self.verify:
             given.append("verify")
         if given and isinstance(self.tls, ssl.SSLContext):
-            raise InvalidUrl(f"options {', '.join(given)}: expected none of them beside tls, whose context says it all")
+            raise InvalidUrl(f"options {', '.join(given)} with an ssl.SSLContext as option tls; expected only the context")
         if self.server_name:
             given.append("server_name")
         if given and not self.uses_tls:
-            raise InvalidUrl(f"options {', '.join(given)}: only for TLS; expected amqps:// or option tls")
+            raise InvalidUrl(f"options {', '.join(given)} without TLS; expected amqps:// or option tls")
         if self.keyfile and not self.certfile:
-            raise InvalidUrl("option keyfile: expected certfile, too")
+            raise InvalidUrl("option keyfile without option certfile; expected both")
 
 
 _TEXTS: Final = ("host", "vhost", "user", "password", "protocol", "name", "mechanism", "locale", "cafile", "certfile",
@@ -215,13 +228,13 @@ _TEXTS: Final = ("host", "vhost", "user", "password", "protocol", "name", "mecha
 _SECRET: Final = ("password", "keypassword")
 _INTEGERS: Final = {"port": (0, 65535), "heartbeat": (0, 65535), "channel_max": (0, 65535),
                     "frame_max": (0, 2**32 - 1), "reconnect_attempts": (0, 2**31 - 1)}
-# Whether 0 and whether None is a time.
+# Whether a time may be 0, and whether it may be None.
 _TIMES: Final = {"connect_timeout": (False, False), "timeout": (False, True), "blocked_timeout": (True, True),
                  "reconnect_delay": (True, False), "reconnect_max_delay": (True, False)}
 
 
 class _Password:
-    """The password of a key, for OpenSSL, which would otherwise ask for one on the terminal."""
+    """Supplies the password of a key to OpenSSL, which would otherwise prompt for it on the terminal."""
 
     def __init__(self, password: str) -> None:
         self._password = password
@@ -233,18 +246,18 @@ class _Password:
 
 
 def bad_option(name: str, value: object, expected: str) -> InvalidUrl:
-    """What to raise for an option. Values of secret options are not shown, long ones not wholly."""
+    """Return the exception for an invalid option. It hides secret values and truncates long ones."""
     shown = "the value"
     if name not in _SECRET:
         try:
             shown = repr(value)[:100]
         except ValueError:  # an integer of thousands of digits
             shown = "the number"
-    return InvalidUrl(f"option {name}: {shown} cannot be used; expected {expected}")
+    return InvalidUrl(f"option {name}: {shown} is invalid; expected {expected}")
 
 
 def _check_host(name: str, host: str) -> None:
-    """A host that is no name would be found out by the resolver otherwise, by whatever exception it has."""
+    """Check a host. The resolver would report an invalid one by other exceptions."""
     if ":" in host:
         try:
             ipaddress.IPv6Address(host)

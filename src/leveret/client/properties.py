@@ -1,4 +1,4 @@
-"""The properties of a message (0-9-1 section 1.8.3, class basic)."""
+"""Message properties (0-9-1 section 1.8.3, class basic)."""
 
 from __future__ import annotations
 
@@ -17,29 +17,31 @@ from leveret.wire.amqp0.errors import EncodeError, WireError
 from leveret.wire.amqp0.fieldtable import MAX_DEPTH, encode_short_string, encode_timestamp, encode_value
 from leveret.wire.amqp0.properties import decode_header, encode_basic
 
-# What a message without properties is encoded to.
+# Encoded properties of a message without any.
 NO_PROPERTIES: Final = b"\0\0"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _VALUES: Final = (bool, int, float, Decimal, str, bytes, bytearray, memoryview, datetime)
 _EXPECTED_VALUES: Final = "; expected bool, int, float, Decimal, str, bytes, datetime, None, or dicts and lists of these"
-# The first second that `datetime` cannot hold.
+# First second that `datetime` cannot represent.
 _TIMESTAMP_END: Final = 253402300800
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 @dataclass(slots=True, kw_only=True)
 class Properties:
-    """What accompanies a body. None: the message does not have it.
+    """Properties of a message. A property that is None is absent.
 
-    headers        names of at most 255 octets; values are bool, int (64 bits), float, Decimal, str, bytes, datetime,
-                   None, and dicts and lists of these
-    delivery_mode  2 for persistent, 1 for transient
-    priority       0 to 255
-    expiration     milliseconds until the message expires, or a timedelta. Received: int, or str where it is no number
-    timestamp      a datetime (a naive one is in UTC) or seconds since 1970; whole seconds are sent. Received: an aware
-                   datetime in UTC, or int beyond the year 9999
+    Properties without a description are strings of at most 255 bytes in UTF-8.
 
-    All others are strings of at most 255 octets in UTF-8.
+    Attributes:
+        headers: Names of at most 255 bytes; values are bool, int (64 bits), float, Decimal, str, bytes, datetime, None,
+            and dicts and lists of these.
+        delivery_mode: 2 for persistent, 1 for transient.
+        priority: 0 to 255.
+        expiration: Milliseconds until the message expires, or a timedelta. Received as int, or as str if it is not an
+            integer.
+        timestamp: A datetime (UTC if naive) or seconds since 1970, sent as whole seconds. Received as an aware datetime in
+            UTC, or as int after the year 9999.
     """
 
     content_type: str | None = None
@@ -63,7 +65,7 @@ class Properties:
         return self.delivery_mode == 2
 
     def encode(self) -> bytes:
-        """`encode_properties` of these."""
+        """Return the encoded properties; see `encode_properties`."""
         return encode_properties(self)
 
 
@@ -72,8 +74,11 @@ _NAMES: Final = frozenset(NAMES)
 
 
 def encode_properties(properties: Properties) -> bytes:
-    """Property flags and values: what follows the body's size in a content header. `InvalidMessage` for what cannot be
-    encoded, naming it."""
+    """Return property flags and values, which follow the body size in a content header.
+
+    Raises:
+        InvalidMessage: A property cannot be encoded; the message names it.
+    """
     headers, expiration, timestamp = properties.headers, properties.expiration, properties.timestamp
     try:
         if headers is not None and not isinstance(headers, dict):
@@ -89,11 +94,11 @@ def encode_properties(properties: Properties) -> bytes:
 
 
 def decode_properties(header: bytes) -> Properties:
-    """The properties of a content header, given as the payload of its frame. `InvalidMessage` for one that is malformed."""
+    """Return the properties of a content header, given as the payload of its frame. Raises `InvalidMessage`."""
     try:
         _, _, values = decode_header(header)
     except WireError as error:
-        raise InvalidMessage(f"the properties received are malformed: {error}") from error
+        raise InvalidMessage(f"received malformed properties: {error}") from error
     expiration = values.get("expiration")
     if expiration is not None and expiration.isascii() and expiration.isdigit() and len(expiration) <= 20:
         values["expiration"] = int(expiration)
@@ -104,26 +109,29 @@ def decode_properties(header: bytes) -> Properties:
 
 
 def from_keywords(properties: Properties | None, keywords: dict[str, Any]) -> Properties:
-    """A copy of `properties` with what `keywords` names in place of its own; None takes a property away.
+    """Return a copy of `properties` with those in `keywords` replaced; None removes a property.
 
-    `persistent` stands for `delivery_mode`: True for 2, False for 1. TypeError for a name that is no property.
+    `persistent` sets `delivery_mode`: 2 if true, 1 if false.
+
+    Raises:
+        TypeError: A keyword is not a property.
     """
     merged = Properties() if properties is None else _copy(properties)
     for name, value in keywords.items():
         if name in _NAMES:
             setattr(merged, name, value)
         elif name != "persistent":
-            raise TypeError(f"there is no property {name!r}; the nearest is {_nearest(name)!r}")
+            raise TypeError(f"unknown property {name!r}; did you mean {_nearest(name)!r}")
     persistent = keywords.get("persistent")
     if persistent is not None:
         if keywords.get("delivery_mode") is not None:
-            raise TypeError("persistent and delivery_mode are one property; expected one of them")
+            raise TypeError("persistent and delivery_mode set the same property; expected one of them")
         merged.delivery_mode = 2 if persistent else 1
     return merged
 
 
 def _copy(of: Properties) -> Properties:
-    """`copy.copy` takes four times as long."""
+    """Return a copy of the properties. `copy.copy` takes four times as long."""
     return Properties(
         content_type=of.content_type, content_encoding=of.content_encoding, headers=of.headers,
         delivery_mode=of.delivery_mode, priority=of.priority, correlation_id=of.correlation_id, reply_to=of.reply_to,
@@ -136,7 +144,7 @@ def _nearest(name: str) -> str:
 
 
 def in_milliseconds(value: object) -> int:
-    """An expiration. `InvalidMessage` for what is none."""
+    """Return an expiration in milliseconds. Raises `InvalidMessage` for an invalid one."""
     try:
         return int(_expiration(value))
     except ValueError as error:
@@ -144,27 +152,27 @@ def in_milliseconds(value: object) -> int:
 
 
 def _expiration(value: object) -> str:
-    """As it is sent: milliseconds in digits."""
+    """Return the wire format: milliseconds as digits."""
     if isinstance(value, str):
         return value
     if isinstance(value, timedelta):
         value = value / _MILLISECOND
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf:
         return str(round(value))
-    raise EncodeError(f"{_shown(value)}; expected milliseconds from 0, or a timedelta")
+    raise EncodeError(f"{_shown(value)}; expected milliseconds of at least 0, or a timedelta")
 
 
 def _timestamp(value: object) -> int:
-    """As it is sent: whole seconds since 1970."""
+    """Return the wire format: whole seconds since 1970."""
     if isinstance(value, datetime):
         return encode_timestamp(value)
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 2**64:
         return int(value)
-    raise EncodeError(f"{_shown(value)}; expected a datetime or seconds, both from 1970 on")
+    raise EncodeError(f"{_shown(value)}; expected a datetime or seconds, neither before 1970")
 
 
 def _fault(properties: Properties) -> str:
-    """What cannot be encoded and why, "" where nothing is found."""
+    """Return what cannot be encoded and why, "" if nothing is found."""
     for name in NAMES:
         value = getattr(properties, name)
         if value is None:
@@ -190,7 +198,7 @@ def _value_fault(name: str, value: Any) -> str:
         elif isinstance(value, (str, bytes)):
             encode_short_string(value)
         else:
-            return f"{name}: {_shown(value)}; expected a str of at most 255 octets"
+            return f"{name}: {_shown(value)}; expected a str of at most 255 bytes"
     except (ValueError, OverflowError) as error:
         return f"{name}: {error}"
     return ""
@@ -201,7 +209,7 @@ def _table_fault(path: str, table: Any, depth: int) -> str:
         return f"{path}: {_shown(table)}; expected a dict"
     for name, value in table.items():
         if not isinstance(name, str):
-            return f"{path}: the name {_shown(name)}; expected a str of at most 255 octets"
+            return f"{path}: the name {_shown(name)}; expected a str of at most 255 bytes"
         try:
             encode_short_string(name)
         except ValueError as error:
@@ -215,7 +223,7 @@ def _table_fault(path: str, table: Any, depth: int) -> str:
 def _field_fault(path: str, value: Any, depth: int) -> str:
     if isinstance(value, (dict, list, tuple)):
         if depth >= MAX_DEPTH:
-            return f"{path[:100]}...: expected tables and lists within one another at most {MAX_DEPTH} deep"
+            return f"{path[:100]}...: nested too deeply; expected at most {MAX_DEPTH} levels of tables and lists"
         if isinstance(value, dict):
             return _table_fault(path, value, depth + 1)
         for index, item in enumerate(value):

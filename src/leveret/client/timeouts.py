@@ -1,4 +1,4 @@
-"""How long a call may take: seconds, None for ever, or what the connection's option `timeout` says."""
+"""Timeouts of calls: seconds, None for no limit, or the connection's option `timeout`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 
 class Default:
-    """Stands for the connection's own timeout."""
+    """Marker for the connection's own timeout."""
 
     def __repr__(self) -> str:
         return "the connection's timeout"
@@ -17,15 +17,17 @@ Limit = float | Default | None
 
 
 def blocked_limit(blocked_timeout: float | None, limit: Limit) -> float | None:
-    """How long a publish waits for a server that takes no messages: as the option says, or less where the call says so."""
+    """Return the timeout of a publish while the server blocks publishers: the smaller of the option and the call's."""
     if limit is None or isinstance(limit, Default):
         return blocked_timeout
     return limit if blocked_timeout is None else min(limit, blocked_timeout)
 
 
 class Deadlines:
-    """How long a publish waits until it can be sent: for a connection, and for a server that takes no messages. Each of
-    the two has a time of its own, which goes on while the connection comes and goes again."""
+    """Deadlines of a publish that waits to be sent: one for a connection, one for a server that blocks publishers.
+
+    Each deadline starts with the first wait of its kind, and is not extended by a reconnect.
+    """
 
     __slots__ = ("_ends", "_limits")
 
@@ -34,7 +36,12 @@ class Deadlines:
         self._ends: list[float | None] = [None, None]
 
     def remaining(self, opened: bool, now: float) -> tuple[float | None, float]:
-        """Seconds, of which so many are left; None and 0 without a limit. `opened`: there is a connection."""
+        """Return the timeout and the seconds left of it; None and 0 without a limit.
+
+        Args:
+            opened: Whether there is a connection, so that the server blocks publishers.
+            now: Current time of the monotonic clock.
+        """
         seconds = self._limits[opened]
         if seconds is None:
             return None, 0.0

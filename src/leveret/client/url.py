@@ -1,9 +1,9 @@
-"""URLs and options, as Leveret, RabbitMQ, pika and aio-pika have them.
+"""URLs and options, compatible with RabbitMQ, pika and aio-pika.
 
     amqp://user:password@host:port/vhost?option=value&option=value
 
-`amqps://` is TLS. What is missing has its default: user and password "guest", localhost, 5672 or 5671, and the vhost "/",
-which an empty path stands for, too. Everything may be percent-encoded; in the query part "+" is a blank.
+`amqps://` means TLS. Missing parts have defaults: user and password "guest", host localhost, port 5672 or 5671, and vhost
+"/", also for an empty path. All parts may be percent-encoded; in the query part "+" is a space.
 """
 
 from __future__ import annotations
@@ -22,33 +22,35 @@ _DEFAULT_MAX_DELAY: Final = Parameters().reconnect_max_delay
 
 
 def parse_urls(urls: str | Iterable[str], **options: Any) -> list[Parameters]:
-    """The parameters of each URL, one or several, with the same options. `InvalidUrl` as of `parse_url`, and for none."""
+    """Return the parameters of one or several URLs with the same options. Raises `InvalidUrl`, also for an empty list."""
     if isinstance(urls, str):
         return [parse_url(urls, **options)]
     if not isinstance(urls, Iterable) or isinstance(urls, bytes):
-        raise InvalidUrl(f"a URL is text, not {type(urls).__name__}; {_EXPECTED}")
+        raise InvalidUrl(f"URL of type {type(urls).__name__}; {_EXPECTED}")
     found = [parse_url(url, **options) for url in urls]
     if not found:
-        raise InvalidUrl("the list of URLs is empty; expected at least one")
+        raise InvalidUrl("empty list of URLs; expected at least one")
     return found
 
 
 def parse_url(url: str = "amqp://", **options: Any) -> Parameters:
-    """What a URL and options say; options win over the URL. They are the fields of `Parameters`, and the synonyms that
-    other clients have for them (`options.py`). None leaves an option at its default, or means for ever where it is a time
-    that may be.
+    """Return the parameters of a URL and options; options take precedence over the URL.
 
-    `InvalidUrl` for everything else, which says what was wrong and what was expected.
+    Options are the fields of `Parameters` and their synonyms in other clients (`options.py`). None leaves an option at its
+    default; for an optional timeout it means no limit.
+
+    Raises:
+        InvalidUrl: The URL or an option is invalid.
     """
     if not isinstance(url, str):
-        raise InvalidUrl(f"a URL is text, not {type(url).__name__}; {_EXPECTED}")
+        raise InvalidUrl(f"URL of type {type(url).__name__}; {_EXPECTED}")
     scheme, separator, rest = url.partition("://")
     tls = _SCHEMES.get(scheme.lower())
     if not separator or tls is None:
         raise InvalidUrl(f"the URL {f'begins with {scheme[:20]!r}' if separator else 'has no scheme'}; {_EXPECTED}, "
                          "or amqps://")
     if "#" in rest:
-        raise InvalidUrl("the URL has a '#'; expected it written as %23")
+        raise InvalidUrl("the URL contains '#'; expected it encoded as %23")
     rest, _, query = rest.partition("?")
     authority, _, path = rest.partition("/")
     found = _read_authority(authority, "@" in path or "@" in query)
@@ -56,16 +58,16 @@ def parse_url(url: str = "amqp://", **options: Any) -> Parameters:
         found["vhost"] = _decode(path)
     asked = read_options([_pair(piece) for piece in query.split("&") if piece], True)
     if asked.get("tls"):
-        # Of pika's ssl_options, with which the port stays the scheme's.
+        # TLS comes from pika's ssl_options, which leave the port to the scheme.
         found.setdefault("port", TLS_PORT if tls else PORT)
     asked.update(read_options(options.items(), False))
     if tls:
         if asked.get("tls") is False:
-            raise InvalidUrl("an option turns TLS off, but the URL begins with amqps://; expected amqp://")
+            raise InvalidUrl("an option disables TLS, but the URL begins with amqps://; expected amqp://")
         asked.setdefault("tls", True)
     found.update(asked)
     if "user" in found:
-        # The default password is guest's, and nobody else's.
+        # The default password belongs to guest only.
         found.setdefault("password", "")
     delay = found.get("reconnect_delay")
     if isinstance(delay, (int, float)) and delay > _DEFAULT_MAX_DELAY:
@@ -74,15 +76,17 @@ def parse_url(url: str = "amqp://", **options: Any) -> Parameters:
 
 
 def split_host(place: str, port: int) -> tuple[str, int]:
-    """FrontEnd and port of a text such as "[::1]:5672"; the port given where there is none. `InvalidUrl` for what is
-    neither."""
+    """Return host and port of a text such as "[::1]:5672", or the given port if it has none. Raises `InvalidUrl`."""
     found = _read_authority(place, False)
     return found.get("host", place), found.get("port", port)
 
 
 def _read_authority(authority: str, suspicious: bool) -> dict[str, Any]:
-    """User, password, host and port, as far as they are there. `suspicious`: there is an @ behind the authority, so that
-    what looks like a port may be a piece of a password with a slash in it, and is not shown."""
+    """Return the user, password, host and port of an authority, as far as present.
+
+    `suspicious` means that an @ follows the authority. What looks like a port may then be part of a password with a slash,
+    so the error does not show it.
+    """
     found: dict[str, Any] = {}
     credentials, separator, place = authority.rpartition("@")
     if separator:
@@ -94,12 +98,12 @@ def _read_authority(authority: str, suspicious: bool) -> dict[str, Any]:
     if place.startswith("["):
         host, closed, port = place[1:].partition("]")
         if not closed or port[:1] not in ("", ":") or ":" not in host:
-            raise InvalidUrl(f"{place!r} is no host; expected an IPv6 address in brackets, such as [::1]:5672")
+            raise InvalidUrl(f"invalid host {place!r}; expected an IPv6 address in brackets, such as [::1]:5672")
         port = port[1:]
     elif suspicious and not found and port and not port.isdigit():
-        raise InvalidUrl("the port is no number; expected '/', '?' and '@' of user and password written as %2F, %3F, %40")
+        raise InvalidUrl("the port is not a number; expected '/', '?' and '@' in credentials encoded as %2F, %3F, %40")
     elif ":" in port:
-        raise InvalidUrl(f"{place!r} is no host and port; expected an IPv6 address in brackets, such as [::1]:5672")
+        raise InvalidUrl(f"invalid host and port {place!r}; expected an IPv6 address in brackets, such as [::1]:5672")
     if host:
         found["host"] = _decode(host)
     if port:
@@ -113,5 +117,5 @@ def _pair(piece: str) -> tuple[str, str]:
 
 
 def _decode(text: str) -> str:
-    """Octets that are not UTF-8 survive as surrogates, as everywhere on the wire."""
+    """Decode percent-encoded text. Bytes that are not UTF-8 become surrogates, as on the wire."""
     return unquote(text, "utf-8", "surrogateescape")
