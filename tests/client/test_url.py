@@ -300,7 +300,8 @@ def test_refused_keywords(options: dict[str, Any], complaint: str) -> None:
 def test_tls_is_not_turned_off_by_the_way() -> None:
     with pytest.raises(InvalidUrl, match="disables TLS"):
         parse_url("amqps://rabbit", tls=False)
-    with pytest.raises(InvalidUrl, match=r"cafile, verify with an ssl\.SSLContext as option tls; expected only the context"):
+    with pytest.raises(InvalidUrl,
+                       match=r"cafile, verify with an ssl\.SSLContext as option tls; expected only the context"):
         parse_url("amqps://rabbit", tls=ssl.create_default_context(), verify=False, cafile="x")
 
 

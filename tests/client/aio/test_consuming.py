@@ -454,7 +454,7 @@ async def test_requests_that_fail(connect: Connect, name: str, confirms: bool) -
     with pytest.raises(Returned):
         await channel.request(b"x", name)
     await channel.declare_queue(name, exclusive=True)
-    with pytest.raises(Timeout, match="answer"):
+    with pytest.raises(Timeout, match="reply"):
         await channel.request(b"x", name, timeout=0.1)
     message = await channel.get(name, no_ack=True)
     assert message is not None

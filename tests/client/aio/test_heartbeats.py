@@ -25,7 +25,7 @@ class Idle:
         self.connection: Any = object.__new__(Connection)
         self.connection._loop = self.loop
         self.connection._heartbeat_timer = None
-        self.connection._sent = self.connection._last_received = self.loop.now
+        self.connection._last_sent = self.connection._last_received = self.loop.now
         engine = SimpleNamespace(heartbeat=INTERVAL, send_heartbeat=self._heartbeat)
         self.connection.core = SimpleNamespace(engine=engine, heartbeat_timeout=0.0, to_send=self._to_send)
         transport = SimpleNamespace(write=lambda data: self.sent.append(self.loop.now))

@@ -1,1 +1,1 @@
-"""The client's face for asyncio."""
+"""The async API of the client."""

@@ -1,4 +1,4 @@
-"""What channels of AMQP 0-9 have beside the others, for asyncio."""
+"""Calls of AMQP 0-9 channels, async API."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Progress = Callable[[int, int], object]
 
 
 class Amqp09Calls:
-    """The calls of a channel that are of AMQP 0-9 alone; over other protocols they raise `NotSupported`."""
+    """The calls of a channel that only AMQP 0-9 has. Over other protocols they raise `NotSupported`."""
 
     connection: Connection
     _core: AnyChannelCore
@@ -45,8 +45,10 @@ class Amqp09Calls:
         async def wait_flowing(self, timeout: Limit = DEFAULT) -> None: ...
 
     async def ping(self, *, timeout: Limit = DEFAULT) -> None:
-        """Until the server has done everything that was sent before on this channel (`channel.ping`): over a channel
-        without confirms, until what was published is in its queues and, where it is durable, on disk."""
+        """Wait until the server has processed everything sent before on this channel (`channel.ping`).
+
+        On a channel without confirms, messages published before are then in their queues and, if durable, on disk.
+        """
         core = channel_of(self._core)
         await self._call("channel.ping", core.ping, timeout)
 
@@ -54,15 +56,17 @@ class Amqp09Calls:
 
     async def request_access(self, realm: str, *, exclusive: bool = False, passive: bool = False, active: bool = False,
                        write: bool = False, read: bool = False, timeout: Limit = DEFAULT) -> Access:
-        """Ask for access to a realm (`access.request`): what follows on the channel goes under its ticket. What the server
-        refuses ends the connection, as the specification has it."""
+        """Request access to a realm (`access.request`). Later methods on the channel use its ticket.
+
+        If the server refuses it, it closes the connection, as the specification requires.
+        """
         core = channel_of(self._core)
         access = Access(realm, exclusive, passive, active, write, read)
         await self._call("access.request", lambda: core.request_access(access), timeout)
         return access
 
     def use_access(self, access: Access | None) -> None:
-        """Have what follows go under another ticket that the channel has asked for, or under none."""
+        """Use another ticket that the channel has requested for later methods, or none."""
         core = channel_of(self._core)
         core.use_access(access)
 
@@ -72,16 +76,27 @@ class Amqp09Calls:
                         identifier: str = "", filename: str | None = None, mandatory: bool = False,
                         immediate: bool = False, progress: Progress | None = None, timeout: Limit = DEFAULT,
                         properties: Properties | None = None, **keywords: Any) -> str:
-        """Send a file by staging, and publish it (class file); its identifier. Octets that the server has are not sent
-        again: neither after a lost connection, nor when it is called again with the same identifier.
+        """Send a file by staging, publish it (class file), and return its identifier.
 
-        source      a path, octets, or a file that is read from where it stands; it must not change meanwhile
-        identifier  "" for one that is made up
-        filename    a property; other properties are keywords, as far as class file has them
-        progress    is called with the octets that were sent, and those of the whole file
-        timeout     of each step
+        Bytes that the server already has are not sent again, neither after a lost connection nor in a later call with the
+        same identifier.
 
-        Raises `InvalidMessage` before anything is sent, `Returned`, and what `publish` raises.
+        Args:
+            source: A path, bytes, or a file that is read from its current position. It must not change meanwhile.
+            routing_key: Routing key, or a queue.
+            exchange: Exchange.
+            identifier: Identifier of the upload; "" for a new one.
+            filename: File name for the consumers.
+            mandatory: Raise `Returned` if the message has no queue.
+            immediate: Raise `Returned` if the message has no consumer.
+            progress: Called with the bytes sent so far and the size of the file.
+            timeout: Timeout of each step.
+            properties: Properties of the message.
+            **keywords: Properties that class file has; they replace those of `properties`.
+
+        Raises:
+            InvalidMessage: The message cannot be encoded; nothing was sent.
+            Returned: The message was returned.
         """
         channel_of(self._core)
         with file_of(source) as file:
@@ -119,13 +134,19 @@ class Amqp09Calls:
     def consume_files(self, queue: str | Queue, *, directory: Directory = None, prefetch: int = 10,
                       no_ack: bool = False, exclusive: bool = False, no_local: bool = False, consumer_tag: str = "",
                       arguments: dict[str, Any] | None = None) -> FileConsumer:
-        """The files of a queue, as they come: `async for file in channel.consume_files("files"): ...`
+        """Consume the files of a queue: `async for file in channel.consume_files("files"): ...`
 
-        directory  where they go, the same for all consumers of the channel. What came in part goes on there, also when
-                   the process has died meanwhile. Without one they are temporary files, which goes on only after a lost
-                   connection
-        prefetch   how many it may hold that are not acknowledged, those that are on their way included; 0 is no limit
-        no_ack     they are settled as they are sent
+        Args:
+            queue: Queue to consume from.
+            directory: Directory of received files, the same for all consumers of the channel. An interrupted file resumes
+                there, even if the process was restarted. Without a directory, files are temporary and resume only after a
+                lost connection.
+            prefetch: Maximum number of unacked files, including those in transit; 0 is no limit.
+            no_ack: Files are settled when sent.
+            exclusive: Request to be the only consumer of the queue.
+            no_local: Do not receive files published over this connection.
+            consumer_tag: Consumer tag; "" for a generated one.
+            arguments: Additional arguments.
         """
         found = channel_of(self._core).new_file_consumer(
             name_of(queue), consumer_tag, prefetch, directory, arguments, no_ack=no_ack, exclusive=exclusive,
@@ -137,25 +158,35 @@ class Amqp09Calls:
     async def publish_stream(self, body: Body, routing_key: str | Queue = "", exchange: str | Exchange = "", *,
                              mandatory: bool = False, immediate: bool = False, timeout: Limit = DEFAULT,
                              properties: Properties | None = None, **keywords: Any) -> None:
-        """Publish a message that is worth something in time only (class stream): done when it is written, and not sent
-        again over another connection. With `mandatory` or `immediate` it waits for what becomes of it, and raises
-        `Returned`."""
+        """Publish a message that soon becomes outdated (class stream).
+
+        The call returns when the message is written; the message is not published again on another connection. With
+        `mandatory` or `immediate` the call waits for the outcome and raises `Returned` if there is no queue or consumer.
+        """
         channel_of(self._core)
         outgoing = stream_publish(body, name_of(exchange), name_of(routing_key), mandatory, immediate, properties, keywords)
         await self.send(outgoing, timeout)
 
     def consume_stream(self, queue: str | Queue, *, exclusive: bool = False, no_local: bool = False,
                        consumer_tag: str = "", arguments: dict[str, Any] | None = None) -> Consumer:
-        """The messages of class stream of a queue, as they come; there is nothing to acknowledge. `routing_key` is the
-        queue. `stream_qos` says how fast they come."""
+        """Consume the stream messages of a queue; they need no acknowledgement.
+
+        The `routing_key` of a message is the queue. `stream_qos` sets the rate of delivery.
+        """
         found = channel_of(self._core).new_stream_consumer(
             name_of(queue), consumer_tag, arguments, exclusive=exclusive, no_local=no_local)
         return Consumer(cast("Channel", self), found, queue)
 
     async def stream_qos(self, consume_rate: int = 0, prefetch_size: int = 0, prefetch_count: int = 0, *,
                          timeout: Limit = DEFAULT) -> None:
-        """How fast the streams of the channel come, in octets a second, and how far ahead of that they may be, in octets
-        and messages (`stream.qos`); 0 is no limit."""
+        """Set the rate of the channel's streams and how far they may run ahead of it (`stream.qos`); 0 is no limit.
+
+        Args:
+            consume_rate: Bytes per second.
+            prefetch_size: Bytes ahead of the rate.
+            prefetch_count: Messages ahead of the rate.
+            timeout: Timeout of the call.
+        """
         core = channel_of(self._core)
         await self._call("stream.qos", lambda: core.stream_qos(consume_rate, prefetch_size, prefetch_count), timeout)
 
@@ -164,8 +195,22 @@ class Amqp09Calls:
     async def tunnel(self, data_name: str, body: Body = b"", *, headers: dict[str, Any] | None = None,
                      meta_data: dict[str, Any] | None = None, proxy_name: str = "", durable: bool = False,
                      broadcast: bool = False, timeout: Limit = DEFAULT) -> None:
-        """Send a request to the server's handler of that name (`tunnel.request`), and wait until it is done with it.
-        Raises `NotFound` where there is none, and `PreconditionFailed` with what the handler says where it refuses."""
+        """Send a request to a handler of the server (`tunnel.request`), and wait until it is processed.
+
+        Args:
+            data_name: Name of the handler.
+            body: Body of the request.
+            headers: Headers of the request.
+            meta_data: Metadata of the request.
+            proxy_name: Name of a proxy.
+            durable: Property `durable` of the request.
+            broadcast: Property `broadcast` of the request.
+            timeout: Timeout of the call.
+
+        Raises:
+            NotFound: The server has no such handler.
+            PreconditionFailed: The handler refused the request; the message contains its reason.
+        """
         core = channel_of(self._core)
         sent = tunnel_request(data_name, body, headers, meta_data, proxy_name, durable, broadcast)
         await self._call("tunnel.request", lambda: core.tunnel(*sent), timeout)
@@ -175,15 +220,24 @@ class Amqp09Calls:
     async def transfer(self, body: Source, routing_key: str | Queue = "", exchange: str | Exchange = "", *,
                        identifier: str = "", immediate: bool = False, progress: Progress | None = None,
                        timeout: Limit = DEFAULT, properties: Properties | None = None, **keywords: Any) -> None:
-        """Publish a message of class message, of any size, and wait until the server has taken it.
+        """Publish a message of class message, of any size, and wait until the server has accepted it.
 
-        body        text, octets, a path, or a file that is read from where it stands; it must not change meanwhile
-        identifier  of its checkpoints: a message that is interrupted goes on from the last one, after a lost connection
-                    and when it is sent again with the same identifier. "": it begins copy_error
-        progress    is called with the octets that were sent, and those of the whole, where it does not fit a frame
-        keywords    properties; `transaction_id` and `security_token` are of this class alone
+        Args:
+            body: Text, bytes, a path, or a file that is read from its current position. It must not change meanwhile.
+            routing_key: Routing key, or a queue.
+            exchange: Exchange.
+            identifier: Identifier of its checkpoints: an interrupted message resumes at the last one, after a lost
+                connection or in a later call with the same identifier. "" to start from the beginning.
+            immediate: Reject the message if it has no consumer.
+            progress: Called with the bytes sent so far and the size, if the body does not fit a frame.
+            timeout: Timeout of each step.
+            properties: Properties of the message.
+            **keywords: Properties that replace those of `properties`; `transaction_id` and `security_token` exist only in
+                this class.
 
-        Raises `InvalidMessage` before anything is sent, and `Nacked` when no queue takes it.
+        Raises:
+            InvalidMessage: The message cannot be encoded; nothing was sent.
+            Nacked: No queue accepts the message.
         """
         core = channel_of(self._core)
         with body_of(body) as file:
@@ -223,7 +277,7 @@ class Amqp09Calls:
                 own.abandon()
 
     async def _own_channel(self, timeout: Limit) -> Amqp09Channel:
-        """A channel for one upload, with the access of this one: what is wrong with it does not cost this one."""
+        """Open a channel for one upload, with the access of this one. Its errors do not close this channel."""
         connection = self.connection
         core = connection.core.new_channel(False, False)
         assert isinstance(core, Amqp09Channel)
@@ -241,8 +295,11 @@ class Amqp09Calls:
     def consume_messages(self, queue: str | Queue, *, directory: Directory = None,
                          prefetch: int = 100, no_ack: bool = False, exclusive: bool = False, no_local: bool = False,
                          consumer_tag: str = "", arguments: dict[str, Any] | None = None) -> FileConsumer:
-        """The messages of class message of a queue, of any size, as they come. What does not come in one frame goes to
-        disk, as with `consume_files`, and goes on where it was interrupted. They are taken or rejected, not requeued."""
+        """Consume the class message contents of a queue, of any size.
+
+        A content that exceeds a frame is written to disk, as with `consume_files`, and resumes after an interruption.
+        Messages can be accepted or rejected, not requeued.
+        """
         found = channel_of(self._core).new_message_consumer(
             name_of(queue), consumer_tag, prefetch, directory, arguments, no_ack=no_ack, exclusive=exclusive,
             no_local=no_local)
@@ -250,7 +307,7 @@ class Amqp09Calls:
 
     async def get_message(self, queue: str | Queue, *, no_ack: bool = False,
                           timeout: Limit = DEFAULT) -> FileMessage | None:
-        """The next message of class message of a queue, None when there is none (`message.get`)."""
+        """Return the next message of class message of a queue, None if there is none (`message.get`)."""
         core = channel_of(self._core)
         name = name_of(queue)
         found: FileMessage | None = await self._call("message.get", lambda: core.get_message(name, no_ack), timeout)
@@ -259,12 +316,14 @@ class Amqp09Calls:
     # Distributed transactions
 
     async def dtx_select(self, *, timeout: Limit = DEFAULT) -> None:
-        """Have the channel work in distributed transactions (`dtx.select`), before anything else is done on it."""
+        """Set the channel to distributed transactions (`dtx.select`), before any other work on it."""
         core = channel_of(self._core)
         await self._call("dtx.select", core.dtx_select, timeout)
 
     async def dtx_start(self, identifier: str, *, timeout: Limit = DEFAULT) -> None:
-        """Begin a branch (`dtx.start`): what is published and acknowledged from now on takes effect when a coordinator says
-        so. The channel does not come back when the connection is lost within it: `TransactionLost`."""
+        """Start a branch (`dtx.start`): later publishes and acknowledgements take effect when a coordinator commits it.
+
+        If the connection is lost within the branch, the channel is closed with `TransactionLost`.
+        """
         core = channel_of(self._core)
         await self._call("dtx.start", lambda: core.dtx_start(identifier), timeout)

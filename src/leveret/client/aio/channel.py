@@ -1,4 +1,4 @@
-"""A channel for asyncio."""
+"""A channel, async API."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ ExchangeName = str | Exchange
 
 
 class Channel(Amqp09Calls):
-    """A channel of a connection. Calls on one channel are performed in their order; a mistake closes the channel, and only
-    that: everything on it then raises the `ChannelClosed` that says why.
+    """A channel of a connection.
 
-    `timeout` is in seconds everywhere; left out it is the connection's.
+    Calls on one channel are executed in order. An error closes only the channel: everything on it then raises the
+    `ChannelClosed` with the cause. All timeouts are in seconds; the default is the connection's `timeout`.
     """
 
     def __init__(self, connection: Connection, core: AnyChannelCore) -> None:
@@ -51,7 +51,7 @@ class Channel(Amqp09Calls):
 
     @property
     def core(self) -> AnyChannelCore:
-        """Its engine."""
+        """The engine of the channel."""
         return self._core
 
     @property
@@ -60,11 +60,11 @@ class Channel(Amqp09Calls):
 
     @property
     def is_open(self) -> bool:
-        """It is open now; while the connection is lost it is not."""
+        """Whether the channel is open. It is not while the connection is lost."""
         return self._core.opened
 
     async def close(self) -> None:
-        """Close it in order. Messages that its consumers hold go back to their queues."""
+        """Close the channel. Unacked messages return to their queues."""
         try:
             await self.connection.run(self._core.close(), DEFAULT, "channel.close")
         except (ConnectionClosed, ChannelClosed):
@@ -77,7 +77,7 @@ class Channel(Amqp09Calls):
         await self.close()
 
     async def _call(self, what: str, send: Callable[[], Waiter], timeout: Limit = DEFAULT) -> Any:
-        """Send once there is a connection, and await the reply."""
+        """Send as soon as there is a connection, and wait for the reply."""
         connection = self.connection
         core = self._core
         while not connection.core.opened:
@@ -89,19 +89,26 @@ class Channel(Amqp09Calls):
     # Queues and exchanges
 
     def queue(self, name: str) -> Queue:
-        """A queue that exists, or will; nothing is sent."""
+        """Return a handle to a queue by name. Nothing is sent."""
         return Queue(self, self._core.connection.topology.queues.get(name) or DeclaredQueue(name, False, {}))
 
     def exchange(self, name: str = "") -> Exchange:
-        """An exchange that exists, or will; without a name the default exchange. Nothing is sent."""
+        """Return a handle to an exchange by name, without one to the default exchange. Nothing is sent."""
         return Exchange(self, name)
 
     async def declare_queue(self, name: str = "", *, durable: bool = False, exclusive: bool = False,
                             auto_delete: bool = False, passive: bool = False, arguments: dict[str, Any] | None = None,
                             timeout: Limit = DEFAULT) -> Queue:
-        """Make a queue, or see that it is as described (0-9-1 `queue.declare`). Without a name the server finds one.
+        """Declare a queue (0-9-1 `queue.declare`): create it, or check that it has these options.
 
-        With `passive` it must exist, and the other options do not count.
+        Args:
+            name: Name of the queue; "" lets the server choose one.
+            durable: The queue survives a restart of the server.
+            exclusive: Only this connection may use the queue, and the queue is deleted with it.
+            auto_delete: The queue is deleted with its last consumer.
+            passive: Only check that the queue exists; the other options are ignored.
+            arguments: Additional arguments, such as `x-max-length`.
+            timeout: Timeout of the call.
         """
         declared, messages, consumers = await self._call("queue.declare", lambda: self._core.operations.declare_queue(
             name_of(name), durable, exclusive, auto_delete, passive, arguments), timeout)
@@ -109,49 +116,68 @@ class Channel(Amqp09Calls):
 
     async def delete_queue(self, queue: QueueName, *, if_unused: bool = False, if_empty: bool = False,
                            timeout: Limit = DEFAULT) -> int:
-        """How many messages went with it."""
+        """Delete a queue and return the number of messages deleted with it (0-9-1 `queue.delete`).
+
+        Args:
+            queue: Queue to delete.
+            if_unused: Fail if the queue has consumers.
+            if_empty: Fail if the queue has messages.
+            timeout: Timeout of the call.
+        """
         count: int = await self._call("queue.delete", lambda: self._core.operations.delete_queue(
             name_of(queue), if_unused, if_empty), timeout)
         return count
 
     async def purge_queue(self, queue: QueueName, *, timeout: Limit = DEFAULT) -> int:
-        """Remove what waits in it; how many messages these were."""
+        """Remove the ready messages of a queue and return their number (0-9-1 `queue.purge`)."""
         count: int = await self._call("queue.purge", lambda: self._core.operations.purge_queue(name_of(queue)), timeout)
         return count
 
     async def bind_queue(self, queue: QueueName, exchange: ExchangeName, routing_key: str = "",
                          arguments: dict[str, Any] | None = None, *, timeout: Limit = DEFAULT) -> None:
-        """Have the exchange route to the queue (0-9-1 `queue.bind`)."""
+        """Bind a queue to an exchange (0-9-1 `queue.bind`)."""
         await self._call("queue.bind", lambda: self._core.operations.bind(
             True, name_of(queue), name_of(exchange), routing_key, arguments), timeout)
 
     async def unbind_queue(self, queue: QueueName, exchange: ExchangeName, routing_key: str = "",
                            arguments: dict[str, Any] | None = None, *, timeout: Limit = DEFAULT) -> None:
-        """Undo `bind_queue` with the same arguments."""
+        """Remove a binding made by `bind_queue` with the same arguments (0-9-1 `queue.unbind`)."""
         await self._call("queue.unbind", lambda: self._core.operations.unbind(
             True, name_of(queue), name_of(exchange), routing_key, arguments), timeout)
 
     async def declare_exchange(self, name: str, type: str = "direct", *, durable: bool = False,
                                auto_delete: bool = False, internal: bool = False, passive: bool = False,
                                arguments: dict[str, Any] | None = None, timeout: Limit = DEFAULT) -> Exchange:
-        """Make an exchange, or see that it is as described (0-9-1 `exchange.declare`)."""
+        """Declare an exchange (0-9-1 `exchange.declare`): create it, or check that it has these options.
+
+        Args:
+            name: Name of the exchange.
+            type: Type of the exchange, such as "direct", "fanout", "topic" or "headers".
+            durable: The exchange survives a restart of the server.
+            auto_delete: The exchange is deleted with its last binding.
+            internal: Only other exchanges can publish to the exchange.
+            passive: Only check that the exchange exists; the other options are ignored.
+            arguments: Additional arguments, such as `alternate-exchange`.
+            timeout: Timeout of the call.
+        """
         await self._call("exchange.declare", lambda: self._core.operations.declare_exchange(
             name_of(name), type, durable, auto_delete, internal, passive, arguments), timeout)
         return Exchange(self, name, type)
 
     async def delete_exchange(self, exchange: ExchangeName, *, if_unused: bool = False, timeout: Limit = DEFAULT) -> None:
+        """Delete an exchange (0-9-1 `exchange.delete`); with `if_unused`, fail if it has bindings."""
         await self._call("exchange.delete", lambda: self._core.operations.delete_exchange(
             name_of(exchange), if_unused), timeout)
 
     async def bind_exchange(self, destination: ExchangeName, source: ExchangeName, routing_key: str = "",
                             arguments: dict[str, Any] | None = None, *, timeout: Limit = DEFAULT) -> None:
-        """Have `source` route to `destination` (RabbitMQ's `exchange.bind`)."""
+        """Bind the exchange `destination` to the exchange `source` (RabbitMQ's `exchange.bind`)."""
         await self._call("exchange.bind", lambda: self._core.operations.bind(
             False, name_of(destination), name_of(source), routing_key, arguments), timeout)
 
     async def unbind_exchange(self, destination: ExchangeName, source: ExchangeName, routing_key: str = "",
                               arguments: dict[str, Any] | None = None, *, timeout: Limit = DEFAULT) -> None:
-        """Undo `bind_exchange` with the same arguments."""
+        """Remove a binding made by `bind_exchange` with the same arguments (RabbitMQ's `exchange.unbind`)."""
         await self._call("exchange.unbind", lambda: self._core.operations.unbind(
             False, name_of(destination), name_of(source), routing_key, arguments), timeout)
 
@@ -160,21 +186,32 @@ class Channel(Amqp09Calls):
     async def publish(self, body: Body, routing_key: QueueName = "", exchange: ExchangeName = "", *,
                       mandatory: bool = False, immediate: bool = False, timeout: Limit = DEFAULT,
                       properties: Properties | None = None, **keywords: Any) -> None:
-        """Publish, and wait until the server has confirmed it (on a channel with confirms; otherwise until it is written).
+        """Publish a message and wait for its confirm; on a channel without confirms, wait until it is written.
 
-        routing_key  a queue, or its name, where the exchange is the default one
-        keywords     properties of the message, such as `persistent=True` or `headers={...}`, over those of `properties`
-        mandatory    raise `Returned` when no queue takes it
+        While the connection is lost, the call waits; see docs/client/reconnecting.md for what may be delivered twice.
 
-        Raises `InvalidMessage` before anything is sent, `Nacked` when the server refuses it, `Returned`, and `Timeout`.
-        While the connection is lost it waits; see docs/client/reconnecting.md for what may be delivered twice.
+        Args:
+            body: Bytes, or text, which is encoded as UTF-8.
+            routing_key: Routing key; for the default exchange, a queue.
+            exchange: Exchange; "" for the default one.
+            mandatory: Raise `Returned` if the message has no queue.
+            immediate: Raise `Returned` if the message has no consumer.
+            timeout: Timeout of the call.
+            properties: Properties of the message.
+            **keywords: Properties that replace those of `properties`, such as `persistent=True` or `headers={...}`.
+
+        Raises:
+            InvalidMessage: The message cannot be encoded; nothing was sent.
+            Nacked: The server refused the message.
+            Returned: The message was returned.
+            Timeout: The server did not confirm in time, or it blocks publishers.
         """
         outgoing = self._encoder.encode(body, name_of(exchange), name_of(routing_key), encode_flags(mandatory, immediate),
                                         self._encoder.merge(properties, keywords))
         await self.send(outgoing, timeout)
 
     async def send(self, outgoing: Outgoing, timeout: Limit) -> None:
-        """Publish what is encoded already."""
+        """Publish an encoded message."""
         core = self._core
         while not core.flowing:
             await self.wait_flowing(timeout)
@@ -187,7 +224,7 @@ class Channel(Amqp09Calls):
             core.publish(outgoing)
 
     async def wait_flowing(self, timeout: Limit = DEFAULT) -> None:
-        """Until publishes may be sent. Raises `Timeout`; `blocked_timeout` counts while the server takes no messages."""
+        """Wait until publishes may be sent, at most `blocked_timeout` while the server blocks them. Raises `Timeout`."""
         core = self._core
         parameters = self.connection.parameters
         deadlines = Deadlines(parameters.timeout, parameters.blocked_timeout, timeout)
@@ -197,26 +234,34 @@ class Channel(Amqp09Calls):
 
     def publisher(self, exchange: ExchangeName = "", routing_key: QueueName = "", *, window: int = 200,
                   mandatory: bool = False, properties: Properties | None = None, **keywords: Any) -> Publisher:
-        """Publishes many messages without awaiting each one's confirm; to be entered with `async with`, which awaits all.
+        """Return a publisher of many messages that does not await each confirm. `async with` awaits the pending ones.
 
-        window  how many may be unconfirmed
+        Args:
+            exchange: Exchange; "" for the default one.
+            routing_key: Routing key; for the default exchange, a queue.
+            window: Maximum number of pending confirms.
+            mandatory: Raise `Returned` if a message has no queue.
+            properties: Properties of all messages.
+            **keywords: Properties that replace those of `properties`.
         """
         return Publisher(self, PublisherCore(self._core, window), self._encoder, name_of(exchange), name_of(routing_key),
                          mandatory, properties, keywords)
 
     async def request(self, body: Body, routing_key: QueueName = "", exchange: ExchangeName = "", *,
                       timeout: Limit = DEFAULT, properties: Properties | None = None, **keywords: Any) -> Message:
-        """Publish a request and await its answer, over direct reply-to.
+        """Publish a request and wait for its reply, over direct reply-to.
 
-        Raises `Returned` when no queue takes it, and `Timeout` when no answer comes. An answer is not waited for over a
-        lost connection: `ConnectionLost`.
+        Raises:
+            Returned: The request has no queue.
+            Timeout: No reply arrived in time.
+            ConnectionLost: The connection was lost before the reply arrived.
         """
         core = self._core
         while not core.flowing:
             await self.wait_flowing(timeout)
         correlation_id = core.connection.new_name()
         while (known := core.reply_to_waiter()) is not None:
-            await self.connection.wait(known, timeout, "an address for the answer")
+            await self.connection.wait(known, timeout, "a reply address")
         keywords = {**keywords, "correlation_id": correlation_id, "reply_to": core.reply_to}
         outgoing = self._encoder.encode(body, name_of(exchange), name_of(routing_key), encode_flags(True, False),
                                         self._encoder.merge(properties, keywords))
@@ -228,7 +273,7 @@ class Channel(Amqp09Calls):
         outgoing.waiter = ErrorOnlyWaiter(waiter)
         try:
             core.publish(outgoing)
-            answer: Message = await self.connection.wait(waiter, timeout, "an answer")
+            answer: Message = await self.connection.wait(waiter, timeout, "a reply")
             return answer
         finally:
             replies.forget_request(correlation_id)
@@ -237,10 +282,16 @@ class Channel(Amqp09Calls):
 
     def consume(self, queue: QueueName, *, prefetch: int = 100, no_ack: bool = False, exclusive: bool = False,
                 no_local: bool = False, consumer_tag: str = "", arguments: dict[str, Any] | None = None) -> Consumer:
-        """The messages of a queue, as they come: `async for message in channel.consume("work"): ...`
+        """Consume the messages of a queue: `async for message in channel.consume("work"): ...`
 
-        prefetch  how many it may hold that are not acknowledged; 0 is no limit
-        no_ack    they are settled as they are sent: what is lost on the way is lost
+        Args:
+            queue: Queue to consume from.
+            prefetch: Maximum number of unacked messages; 0 is no limit.
+            no_ack: Messages are settled when sent; those in transit are lost with the connection.
+            exclusive: Request to be the only consumer of the queue.
+            no_local: Do not receive messages published over this connection.
+            consumer_tag: Consumer tag; "" for a generated one.
+            arguments: Additional arguments, such as `x-priority`.
         """
         sent = {"no_ack": no_ack, "exclusive": exclusive, "no_local": no_local, "arguments": dict(arguments or {})}
         core = self._core.new_consumer(name_of(queue), prefetch, sent)
@@ -250,17 +301,21 @@ class Channel(Amqp09Calls):
     def sender(self, address: str | None, *, name: str = "", window: int = 200, settled: bool = False,
                settle_second: bool = False, durable: bool = False, dynamic: bool = False,
                properties: Mapping[str, Any] | None = None, capabilities: tuple[str, ...] = ()) -> Opening[Sender]:
-        """A link of AMQP 1.0 to a target, to be awaited or entered. On other protocols it raises `NotSupported`.
+        """Attach an AMQP 1.0 link to a target. Await the result, or enter it with `async with`.
 
-        address       as the server knows it; None for the anonymous terminus, where each message says its `to`
-        name          of the link; "" for one that we make up
-        window        how many messages of `Sender.publish` may have no outcome
-        settled       all is sent settled (sender settle mode settled): nobody hears of what is lost
-        settle_second        the server settles after we have (receiver settle mode second)
-        durable       what is unsettled is resumed when the connection was lost; needs a name, implies `settle_second`
-        dynamic       the server makes a node that lives as long as the link; `address` must be None
-        properties    of the link
-        capabilities  of the target
+        Args:
+            address: Address on the server; None for the anonymous terminus, where each message has its own `to`.
+            name: Name of the link; "" for a generated one.
+            window: Maximum number of messages of `Sender.publish` without an outcome.
+            settled: Send all messages settled (sender settle mode settled): lost messages are not reported.
+            settle_second: The server settles after the client (receiver settle mode second).
+            durable: Resume unsettled messages after a lost connection. Requires `name`, implies `settle_second`.
+            dynamic: The server creates a node that exists as long as the link. `address` must be None.
+            properties: Properties of the link.
+            capabilities: Capabilities of the target.
+
+        Raises:
+            NotSupported: The connection does not use AMQP 1.0.
         """
 
         async def open() -> Sender:
@@ -276,19 +331,25 @@ class Channel(Amqp09Calls):
                  browse: bool = False, durable: bool = False, settled: bool = False, settle_second: bool = False,
                  dynamic: bool = False, properties: Mapping[str, Any] | None = None,
                  capabilities: tuple[str, ...] = ()) -> Opening[Receiver]:
-        """A link of AMQP 1.0 from a source, to be awaited or entered. On other protocols it raises `NotSupported`.
+        """Attach an AMQP 1.0 link to a source. Await the result, or enter it with `async with`.
 
-        address       as the server knows it
-        name          of the link; "" for one that we make up
-        prefetch      how many deliveries it may hold that are not settled (its credit); 0 is no limit
-        filters       of `leveret.client.amqp1`: one, several, or by name; `Receiver.filters` says which are in place
-        browse        copies are delivered, and the messages stay where they are (distribution mode copy)
-        durable       the source outlives the link and the connection: a subscription; needs a name
-        settled       everything comes settled (sender settle mode settled): what is lost on the way is lost
-        settle_second        the server settles after we have (receiver settle mode second)
-        dynamic       the server makes a node that lives as long as the link; `address` must be None
-        properties    of the link
-        capabilities  of the source, such as "queue", "topic", "shared"
+        Args:
+            address: Address on the server.
+            name: Name of the link; "" for a generated one.
+            prefetch: Maximum number of unsettled deliveries (the link credit); 0 is no limit.
+            filters: Filters of `leveret.client.amqp1`: one, several, or by name. `Receiver.filters` returns those that the
+                server applies.
+            browse: Receive copies; the messages stay in the queue (distribution mode copy).
+            durable: The source outlives the link and the connection, as a durable subscription. Requires `name`.
+            settled: Receive all messages settled (sender settle mode settled); those in transit are lost with the
+                connection.
+            settle_second: The server settles after the client (receiver settle mode second).
+            dynamic: The server creates a node that exists as long as the link. `address` must be None.
+            properties: Properties of the link.
+            capabilities: Capabilities of the source, such as "queue", "topic" or "shared".
+
+        Raises:
+            NotSupported: The connection does not use AMQP 1.0.
         """
 
         async def open() -> Receiver:
@@ -301,7 +362,7 @@ class Channel(Amqp09Calls):
         return Opening(open)
 
     async def get(self, queue: QueueName, *, no_ack: bool = False, timeout: Limit = DEFAULT) -> Message | None:
-        """The next message of a queue, None when it is empty (0-9-1 `basic.get`)."""
+        """Return the next message of a queue, None if it is empty (0-9-1 `basic.get`)."""
         waiters: list[Any] = []
 
         def send() -> Waiter:
@@ -312,7 +373,7 @@ class Channel(Amqp09Calls):
         try:
             message: Message | None = await self._call("basic.get", send, timeout)
         except asyncio.CancelledError:
-            # It may have come in the very moment of the cancellation: it goes back.
+            # The message may have arrived at the moment of the cancellation; requeue it.
             for waiter in waiters:
                 if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
                     late = waiter.result()
@@ -322,42 +383,47 @@ class Channel(Amqp09Calls):
         return message
 
     def ack(self, delivery_tag: int, multiple: bool = False) -> None:
-        """Acknowledge by delivery tag; `Message.ack` is simpler, and safe over a lost connection."""
+        """Acknowledge by delivery tag. Prefer `Message.ack`, which is also safe after a lost connection."""
         self._core.settle_tag("basic.ack", {"delivery_tag": delivery_tag, "multiple": multiple})
 
     def nack(self, delivery_tag: int, multiple: bool = False, requeue: bool = True) -> None:
+        """Requeue or reject by delivery tag (RabbitMQ's `basic.nack`). Prefer `Message.nack`."""
         self._core.settle_tag("basic.nack", {"delivery_tag": delivery_tag, "multiple": multiple, "requeue": requeue})
 
     def reject(self, delivery_tag: int, requeue: bool = False) -> None:
+        """Reject by delivery tag (0-9-1 `basic.reject`). Prefer `Message.reject`."""
         self._core.settle_tag("basic.reject", {"delivery_tag": delivery_tag, "requeue": requeue})
 
     async def qos(self, prefetch_count: int = 0, prefetch_size: int = 0, global_: bool = False, *,
                   timeout: Limit = DEFAULT) -> None:
-        """0-9-1 `basic.qos`. With `global_` it holds for the channel's consumers together (RabbitMQ's meaning)."""
+        """Set prefetch limits (0-9-1 `basic.qos`). With `global_` they apply to all consumers of the channel together."""
         await self._call("basic.qos", lambda: self._core.operations.qos(
             prefetch_count, prefetch_size, global_), timeout)
 
     async def recover(self, requeue: bool = True, *, timeout: Limit = DEFAULT) -> None:
-        """Have the server deliver everything again that is not settled (0-9-1 `basic.recover`). Settling a message that
-        was received before does nothing."""
+        """Ask the server to redeliver all unacked messages (0-9-1 `basic.recover`).
+
+        Settling a message that was received before has no effect.
+        """
         await self._call("basic.recover", lambda: self._core.recover(requeue), timeout)
 
     async def flow(self, active: bool, *, timeout: Limit = DEFAULT) -> None:
-        """Stop or start deliveries (0-9-1 `channel.flow`; RabbitMQ does not know it)."""
+        """Pause or resume deliveries (0-9-1 `channel.flow`, which RabbitMQ does not support)."""
         await self._call("channel.flow", lambda: self._core.set_active(active), timeout)
 
     # Transactions
 
     async def tx_commit(self, *, timeout: Limit = DEFAULT) -> None:
-        """Raises `TransactionLost` when the connection was lost since the last commit."""
+        """Commit the transaction. Raises `TransactionLost` if the connection was lost since the last commit."""
         await self._call("tx.commit", lambda: self._core.transaction("tx.commit"), timeout)
 
     async def tx_rollback(self, *, timeout: Limit = DEFAULT) -> None:
+        """Roll back the transaction."""
         await self._call("tx.rollback", lambda: self._core.transaction("tx.rollback"), timeout)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Channel]:
-        """What is published and acknowledged in the block is committed at its end, and rolled back when it raises."""
+        """Commit what is published and acknowledged in the block at its end, or roll it back if the block raises."""
         if not self._core.transactional:
             raise RuntimeError("the channel has no transactions; open it with channel(transactional=True)")
         try:
@@ -369,7 +435,7 @@ class Channel(Amqp09Calls):
                 else:
                     self._core.forget_transaction()
             except Error:
-                # The channel or the connection has ended, and the transaction with it.
+                # The channel or the connection has ended, and with it the transaction.
                 pass
             raise
         await self.tx_commit()

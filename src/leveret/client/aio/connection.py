@@ -1,4 +1,4 @@
-"""A connection for asyncio: `leveret.connect`."""
+"""A connection, async API: `leveret.connect`."""
 
 from __future__ import annotations
 
@@ -44,20 +44,23 @@ from leveret.client.parameters import Parameters
 from leveret.client.timeouts import DEFAULT, Deadlines, Default, Limit
 from leveret.client.url import parse_urls
 
-# Octets that are sent before the loop's iteration ends.
+# Bytes of output at which it is written before the current turn of the event loop ends.
 FLUSH_SIZE: Final = 32768
-# Seconds by which a timer of the loop may come too early.
+# Seconds by which a timer of the event loop may fire early.
 _TIMER_TOLERANCE: Final = 0.001
 
 
 def connect(url: str | Sequence[str] = "amqp://", **options: Any) -> Opening[Connection]:
-    """Connect to a server, or to the first of several that answers; without a URL to the one on this machine, as guest.
+    """Connect to a server, or to the first of several that answers. The default is localhost, as guest.
 
         async with leveret.connect("amqp://localhost") as connection:
             ...
 
-    The options are those of `leveret.client.parameters.Parameters`; they may also stand in the query part of the URL.
-    Raises `InvalidUrl` at once, and one of `ConnectionFailed` when it is awaited.
+    The options are those of `leveret.client.parameters.Parameters`; they may also be part of the URL's query.
+
+    Raises:
+        InvalidUrl: The URL or an option is invalid. Raised immediately.
+        ConnectionFailed: The client could not connect. Raised when the result is awaited.
     """
     hosts = parse_urls(url, **options)
 
@@ -70,10 +73,11 @@ def connect(url: str | Sequence[str] = "amqp://", **options: Any) -> Opening[Con
 
 
 class Connection(FrontEnd):
-    """A connection that comes back when it is lost, with everything that was on it; see docs/client/reconnecting.md.
+    """A connection that reconnects when it is lost and restores everything on it; see docs/client/reconnecting.md.
 
-    parameters   of the host that it is connected to
-    stream       its socket
+    Attributes:
+        core: Engine of the connection.
+        stream: Socket of the connection, if any.
     """
 
     message_class = Message
@@ -100,35 +104,39 @@ class Connection(FrontEnd):
 
     @property
     def parameters(self) -> Parameters:
+        """Parameters of the host that it is connected to."""
         return self.core.parameters
 
     @property
     def is_open(self) -> bool:
-        """It is connected now."""
+        """Whether the connection is open."""
         return self.core.opened
 
     @property
     def is_closed(self) -> bool:
-        """It is closed for good."""
+        """Whether the connection is closed for good."""
         return self.core.is_closed
 
     @property
     def blocked(self) -> str:
-        """The server's reason not to take publishes; "" while it takes them."""
+        """The server's reason for blocking publishers; "" if it does not."""
         return self.core.blocked
 
     @property
     def server_properties(self) -> dict[str, Any]:
-        """What the server says of itself (`connection.start`)."""
+        """Properties of the server (`connection.start`)."""
         return self.core.server_properties
 
     def channel(self, *, confirms: bool = True, prefetch: int = 0, transactional: bool = False) -> Opening[Channel]:
-        """A new channel, to be awaited or entered. While the connection is lost it waits for the next one, within the
-        connection's timeout.
+        """Open a channel. Await the result, or enter it with `async with`.
 
-        confirms       publishes wait for the server's confirm; not on a transactional channel
-        prefetch       messages that all of its consumers together may hold (`basic.qos` with global); 0: each its own
-        transactional  publishes and acknowledgements count when they are committed
+        While the connection is lost, the call waits for the next one, within the connection's `timeout`.
+
+        Args:
+            confirms: Publishes wait for the server's confirm. Ignored on a transactional channel.
+            prefetch: Maximum number of unacked messages of all consumers together (`basic.qos` with global); 0 for a limit
+                per consumer.
+            transactional: Publishes and acknowledgements take effect when they are committed.
         """
 
         async def open() -> Channel:
@@ -140,7 +148,7 @@ class Connection(FrontEnd):
                 try:
                     return await self._open_channel(confirms, prefetch, transactional)
                 except ConnectionClosed:
-                    # Nobody has noticed before that it was lost. A channel that the server may have opened went with it.
+                    # The connection was lost unnoticed, and with it a channel that the server may have opened.
                     lost = not self.core.opened or self.core.generation > generation
                     late = seconds is not None and deadlines.remaining(False, time.monotonic())[1] <= 0
                     if self.is_closed or late or not lost:
@@ -156,7 +164,7 @@ class Connection(FrontEnd):
                 core.qos = {"prefetch_count": prefetch, "prefetch_size": 0, "global": True}
             await self.run(core.open(), DEFAULT, "channel.open")
         except BaseException:
-            # Whatever comes of it, the number is free again once the server has closed it.
+            # The number is free again once the server has closed the channel.
             core.abandon()
             raise
         return channel
@@ -164,7 +172,7 @@ class Connection(FrontEnd):
     def sender(self, address: str | None, *, name: str = "", window: int = 200, settled: bool = False,
                settle_second: bool = False, durable: bool = False, dynamic: bool = False,
                properties: Mapping[str, Any] | None = None, capabilities: tuple[str, ...] = ()) -> Opening[Sender]:
-        """As `Channel.sender`, on a session of its own."""
+        """Attach a sender on a session of its own; otherwise as `Channel.sender`."""
         options: dict[str, Any] = {"name": name, "window": window, "settled": settled, "settle_second": settle_second,
                                    "durable": durable, "dynamic": dynamic, "properties": properties,
                                    "capabilities": capabilities}
@@ -183,7 +191,7 @@ class Connection(FrontEnd):
                  browse: bool = False, durable: bool = False, settled: bool = False, settle_second: bool = False,
                  dynamic: bool = False, properties: Mapping[str, Any] | None = None,
                  capabilities: tuple[str, ...] = ()) -> Opening[Receiver]:
-        """As `Channel.receiver`, on a session of its own."""
+        """Attach a receiver on a session of its own; otherwise as `Channel.receiver`."""
         options: dict[str, Any] = {"name": name, "prefetch": prefetch, "filters": filters, "browse": browse,
                                    "durable": durable, "settled": settled, "settle_second": settle_second,
                                    "dynamic": dynamic, "properties": properties, "capabilities": capabilities}
@@ -207,9 +215,11 @@ class Connection(FrontEnd):
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
-        """A transaction of AMQP 1.0: `async with connection.transaction() as tx: ...` commits what was sent and settled
-        with it at the end of the block, and rolls it back when the block raises. Raises `NotSupported` on other protocols;
-        0-9-1 has transactional channels instead."""
+        """Run an AMQP 1.0 transaction: `async with connection.transaction() as tx: ...`
+
+        What is sent and settled with the transaction is committed at the end of the block, or rolled back if the block
+        raises. On other protocols it raises `NotSupported`; 0-9-1 has transactional channels instead.
+        """
         await self.wait_open()
         check_protocol(self.core)
         core = TransactionCore(session_of(self.core.new_channel(True, False)))
@@ -223,8 +233,8 @@ class Connection(FrontEnd):
             yield transaction
 
     async def update_secret(self, secret: str, reason: str = "") -> None:
-        """Give the server a new secret, such as a token, before the one that it has expires (RabbitMQ)."""
-        # The old one would not open another connection.
+        """Send the server a new secret, such as a token, before the current one expires (RabbitMQ)."""
+        # A reconnect must use the new one.
         hosts = [replace(host, password=secret) for host in self._hosts]
         await self.wait_open()
         await self.wait(self.core.update_secret(secret, reason), DEFAULT, "connection.update-secret")
@@ -232,15 +242,15 @@ class Connection(FrontEnd):
         self.core.parameters = replace(self.core.parameters, password=secret)
 
     def on_event(self, callback: Callable[[Event], object]) -> None:
-        """Call it with every event, from the loop."""
+        """Call `callback` with every event, in the event loop."""
         self._callbacks.append(callback)
 
     def events(self) -> AsyncIterator[Event]:
-        """All events from now on, until the connection is closed for good."""
+        """Return an iterator over all events from now on, until the connection is closed for good."""
         waiting: asyncio.Queue[Event] = asyncio.Queue()
         if self.is_closed:
             waiting.put_nowait(Closed(self.core.close_error))
-        # Whoever lets go of the iterator lets go of the queue.
+        # The queue is freed with the iterator.
         queue = weakref.ref(waiting)
 
         def put(event: Event) -> None:
@@ -253,11 +263,11 @@ class Connection(FrontEnd):
         return _events(waiting)
 
     async def wait_closed(self) -> None:
-        """Until it is closed for good. Raises the error that ended it, if it was not the application."""
+        """Wait until the connection is closed for good. Raises the cause, unless the application closed it."""
         await asyncio.shield(self._closed)
 
     async def close(self) -> None:
-        """Close it in order. What waits on it fails; unconfirmed publishes are unknown."""
+        """Close the connection. Pending calls fail; unconfirmed publishes may or may not have taken effect."""
         reconnecting, self._reconnecting = self._reconnecting, None
         if reconnecting is not None:
             reconnecting.cancel()
@@ -293,7 +303,7 @@ class Connection(FrontEnd):
     # Opening
 
     async def open(self) -> None:
-        """The first time: every host once. Raises the error of the last."""
+        """Connect for the first time: try every host once. Raises the error of the last."""
         for number, parameters in enumerate(self._hosts, 1):
             try:
                 self.core = new_core(self, parameters)
@@ -311,7 +321,7 @@ class Connection(FrontEnd):
             return
 
     async def _connect(self, parameters: Parameters) -> None:
-        """To this server, or where it sends us."""
+        """Connect to this server, or to one that it redirects to."""
         endpoints = Endpoints(parameters)
         while True:
             try:
@@ -321,7 +331,7 @@ class Connection(FrontEnd):
                 endpoints.advance(error)
 
     async def _connect_to(self, parameters: Parameters) -> None:
-        """A socket and the handshake. Raises an `Error`, and leaves no socket behind then."""
+        """Open a socket and run the handshake. Raises an `Error`, and leaves no socket open."""
         stream = None
         try:
             async with asyncio.timeout(parameters.connect_timeout):
@@ -339,7 +349,7 @@ class Connection(FrontEnd):
         except ConnectionClosed as error:
             self._drop(stream)
             kind = TlsFailed if isinstance(error.__cause__, ssl.SSLError) else ConnectionFailed
-            raise kind(f"{parameters.host}:{parameters.port} ended the connection before it was open: {error}",
+            raise kind(f"{parameters.host}:{parameters.port} closed the connection before it was open: {error}",
                        host=parameters.host, port=parameters.port, reply_code=error.reply_code,
                        reply_text=error.reply_text) from None
         except BaseException:
@@ -357,7 +367,7 @@ class Connection(FrontEnd):
             self._reconnecting = self._loop.create_task(self._reconnect(), name="leveret reconnect")
 
     async def _reconnect(self) -> None:
-        """Until it is connected again and everything is as it was, or the attempts are used up."""
+        """Reconnect until the connection is restored or all attempts have failed."""
         error: Error = self.core.last_error
         try:
             for attempt in Backoff(self._hosts, self.parameters, random.random):
@@ -390,8 +400,7 @@ class Connection(FrontEnd):
     # Waiting
 
     async def run(self, procedure: Procedure, limit: Limit, what: str) -> None:
-        """Await what a procedure of the engine waits for, one after the other, each for so many seconds at most. Raises
-        `Timeout`."""
+        """Run a procedure of the engine, with a timeout for each of its waits. Raises `Timeout`."""
         try:
             waiter = next(procedure)
             while True:
@@ -405,7 +414,7 @@ class Connection(FrontEnd):
             return
 
     async def wait(self, waiter: Any, limit: Limit, what: str, left: float | None = None) -> Any:
-        """Await it for so many seconds at most, or as many as are `left` of them. Raises `Timeout`."""
+        """Wait for the result. The timeout is `limit`, of which `left` seconds remain if given. Raises `Timeout`."""
         seconds = self.core.parameters.timeout if isinstance(limit, Default) else limit
         handle = None
         if seconds is not None:
@@ -417,12 +426,14 @@ class Connection(FrontEnd):
                 handle.cancel()
 
     async def wait_open(self, limit: Limit = DEFAULT, left: float | None = None) -> None:
-        """Until there is a connection, `limit` and `left` as of `wait`. Raises the error of one that is closed for good,
-        and `Timeout`."""
+        """Wait for a connection; `limit` and `left` as for `wait`.
+
+        Raises the error of a connection that is closed for good, and `Timeout`.
+        """
         while not self.core.opened:
             await self.wait(self.core.ready_waiter(), limit, f"a connection ({self.core.last_error})", left)
 
-    # FrontEnd
+    # Methods of FrontEnd
 
     def new_waiter(self) -> asyncio.Future[Any]:
         return self._loop.create_future()
@@ -456,7 +467,7 @@ class Connection(FrontEnd):
                     self._closed.set_result(None)
                 else:
                     self._closed.set_exception(event.error)
-                    # Nobody needs to ask.
+                    # Mark the exception as retrieved: the application need not wait for it.
                     self._closed.exception()
 
     def pause_reading(self) -> None:
@@ -465,7 +476,7 @@ class Connection(FrontEnd):
 
     def resume_reading(self) -> None:
         if self.stream is not None and self.stream.transport is not None and not self.stream.transport.is_closing():
-            # It was not the server that was silent.
+            # The time during which reading was paused does not count as silence of the server.
             self._last_received = self._loop.time()
             self.stream.transport.resume_reading()
 
@@ -491,7 +502,7 @@ class Connection(FrontEnd):
     # Heartbeats
 
     def _tick(self) -> None:
-        """Look after heartbeats, and come back in time for the next one, whatever happens."""
+        """Send and check heartbeats, and schedule the next check even if that fails."""
         self._cancel_heartbeat_timer()
         heartbeat = self.core.engine.heartbeat
         if not heartbeat or self.stream is None:
@@ -504,7 +515,7 @@ class Connection(FrontEnd):
                 self._heartbeat_timer = self._loop.call_later(min(max(left, heartbeat / 20), heartbeat / 4), self._tick)
 
     def _keep_alive(self, heartbeat: float) -> None:
-        """Send a heartbeat when nothing was sent for half of the interval; give the server up after two."""
+        """Send a heartbeat after half an interval without output; give up the server after two intervals without data."""
         now = self._loop.time()
         if now - self._last_sent >= heartbeat / 2 - _TIMER_TOLERANCE:
             self.core.engine.send_heartbeat()
@@ -534,4 +545,4 @@ async def _events(waiting: asyncio.Queue[Event]) -> AsyncIterator[Event]:
 
 def _expire(waiter: asyncio.Future[Any], what: str, seconds: float) -> None:
     if not waiter.done():
-        waiter.set_exception(Timeout(f"{what}: nothing came within {seconds:g} s (timeout)"))
+        waiter.set_exception(Timeout(f"{what}: timed out after {seconds:g} s (option timeout)"))

@@ -1,4 +1,4 @@
-"""A consumer for asyncio: an asynchronous iterator over messages."""
+"""A consumer, async API: an asynchronous iterator over messages."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 
 
 class Consumer:
-    """Begins with its first message, or when it is entered with `async with`, which cancels it at the end. Ends when it is
-    cancelled; raises when the server ends it, after the messages that were here. Several tasks may take messages of it."""
+    """An iterator over the messages of a queue.
+
+    It starts with the first message or with `async with`, which cancels it at the end. It ends when it is cancelled. If the
+    server ends it, it raises the cause after the messages that have arrived. Several tasks may share it.
+    """
 
     def __init__(self, channel: Channel, core: AnyConsumer, queue: str | Queue) -> None:
         self._channel = channel
@@ -27,12 +30,12 @@ class Consumer:
         self._queue = queue
         self._started = False
         self._given_tag = core.tag
-        # One previous it whose start was given up, and that the server may have to end first.
+        # A consumer whose start was cancelled, and that the server may have to end first.
         self._previous: AnyConsumer | None = None
 
     @property
     def tag(self) -> str:
-        """Its consumer tag, "" previous it has begun where none was given."""
+        """Consumer tag; "" before the start if none was given."""
         return self._core.tag
 
     @property
@@ -40,7 +43,7 @@ class Consumer:
         return self._core.queue
 
     async def start(self) -> Consumer:
-        """Begin to consume, once."""
+        """Start to consume, unless already started."""
         if self._started:
             return self
         self._started = True
@@ -49,7 +52,7 @@ class Consumer:
         sent: list[Waiter] = []
 
         def send() -> Waiter:
-            # A server-named queue may have another name by now.
+            # The name of a server-named queue may have changed.
             core.queue = name_of(self._queue)
             sent.append(core.begin())
             return sent[0]
@@ -59,7 +62,7 @@ class Consumer:
                 await self._channel.connection.wait(previous.message_waiter(), DEFAULT, "basic.cancel")
             await self._channel._call("basic.consume", send)
         except BaseException as error:
-            # It can be started again: as another one, as the server may begin with this one yet.
+            # It can be started again, as a new consumer: the server may still start this one.
             self._started = False
             self._core = core.clone()
             self._core.tag = self._given_tag
@@ -72,7 +75,7 @@ class Consumer:
         return self
 
     async def cancel(self) -> None:
-        """End it; messages that were not taken go back to the queue."""
+        """Cancel the consumer. Messages that were not taken return to the queue."""
         core = self._core
         if not self._started or core.ended:
             return
@@ -99,7 +102,7 @@ class Consumer:
         return await self._next(None)
 
     async def next(self, timeout: float | None = None) -> Message:
-        """The next message. Raises `Timeout` when none comes within so many seconds, and StopAsyncIteration at the end."""
+        """Return the next message. Raises `Timeout` if none arrives in time, and StopAsyncIteration at the end."""
         return await self._next(timeout)
 
     async def _next(self, timeout: float | None) -> Message:

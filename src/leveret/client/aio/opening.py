@@ -1,4 +1,4 @@
-"""What can be awaited, and also entered with `async with`, which closes it at the end."""
+"""Results that can be awaited, or entered with `async with`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T", bound=Closable)
 
 
 class Opening(Generic[T]):
-    """Nothing happens before it is awaited or entered."""
+    """An operation that starts when it is awaited or entered. `async with` closes its result at the end."""
 
     def __init__(self, open: Callable[[], Awaitable[T]]) -> None:
         self._open = open

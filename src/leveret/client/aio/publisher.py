@@ -1,4 +1,4 @@
-"""Publishing many messages with few waits."""
+"""A publisher of many messages, async API."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class Publisher:
-    """Publishes while the server confirms what came before, up to a window.
+    """Publishes without waiting for each confirm, up to a window of pending ones.
 
-    A message that is refused or returned is known later: the next `publish`, or `flush`, raises one exception with all
-    that failed in its `messages`.
+    Refused and returned messages are reported later: the next `publish` or `flush` raises one exception with all of them in
+    its `messages`.
     """
 
     def __init__(self, channel: Channel, core: PublisherCore, encoder: AnyEncoder, exchange: str, routing_key: str,
@@ -34,15 +34,17 @@ class Publisher:
 
     @property
     def unconfirmed(self) -> int:
-        """How many publishes the server has not confirmed."""
+        """Number of pending confirms."""
         return self._core.in_flight
 
     async def publish(self, body: Body, routing_key: str | None = None, *, properties: Properties | None = None,
                       **keywords: Any) -> None:
-        """Publish; waits only while the window is full, or the server takes no messages.
+        """Publish a message. Wait only while the window is full or the server blocks publishers.
 
-        Raises `InvalidMessage` before anything is sent, and `Nacked` or `Returned` for messages before this one, which is
-        then not published.
+        Raises:
+            InvalidMessage: The message cannot be encoded; nothing was sent.
+            Nacked: The server refused earlier messages. This one is not published.
+            Returned: Earlier messages were returned. This one is not published.
         """
         core = self._core
         if core.error is not None:
@@ -54,13 +56,13 @@ class Publisher:
                                         self._flags, encoded)
         while core.in_flight >= core.window or not core.channel.flowing:
             if core.channel.flowing:
-                await self._channel.connection.wait(core.window_waiter(), DEFAULT, "room in the publisher's window")
+                await self._channel.connection.wait(core.window_waiter(), DEFAULT, "the publisher's window")
             else:
                 await self._channel.wait_flowing()
         core.publish(outgoing)
 
     async def flush(self, timeout: Limit = DEFAULT) -> None:
-        """Wait until everything is confirmed. Raises `Nacked` or `Returned` with the messages that failed."""
+        """Wait for all pending confirms. Raises `Nacked` or `Returned` with the messages that failed."""
         core = self._core
         while core.in_flight:
             await self._channel.connection.wait(core.idle_waiter(), timeout, "the publisher's confirms")

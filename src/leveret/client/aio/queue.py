@@ -1,4 +1,4 @@
-"""Queues and exchanges by their names, with the calls of their channel."""
+"""Queues and exchanges, async API."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 
 
 class Queue:
-    """A queue. Its name is anew after a reconnect where the server gave it.
+    """A queue. A name that the server chose changes after a reconnect.
 
-    message_count, consumer_count   as they were when it was declared
+    Attributes:
+        message_count: Number of messages when it was declared.
+        consumer_count: Number of consumers when it was declared.
     """
 
     __slots__ = ("_channel", "_declared", "consumer_count", "message_count")
@@ -30,28 +32,32 @@ class Queue:
 
     @property
     def name(self) -> str:
+        """Current name of the queue."""
         return self._declared.name
 
     async def bind(self, exchange: str | Exchange, routing_key: str = "", arguments: dict[str, Any] | None = None) -> None:
+        """Bind the queue to an exchange; see `Channel.bind_queue`."""
         await self._channel.bind_queue(self, exchange, routing_key, arguments)
 
     async def unbind(self, exchange: str | Exchange, routing_key: str = "",
                      arguments: dict[str, Any] | None = None) -> None:
+        """Remove a binding; see `Channel.unbind_queue`."""
         await self._channel.unbind_queue(self, exchange, routing_key, arguments)
 
     def consume(self, **options: Any) -> Consumer:
-        """As `Channel.consume`."""
+        """Consume the queue; see `Channel.consume`."""
         return self._channel.consume(self, **options)
 
     async def get(self, **options: Any) -> Message | None:
-        """As `Channel.get`."""
+        """Return the next message; see `Channel.get`."""
         return await self._channel.get(self, **options)
 
     async def purge(self) -> int:
+        """Remove the ready messages and return their number; see `Channel.purge_queue`."""
         return await self._channel.purge_queue(self)
 
     async def delete(self, **options: Any) -> int:
-        """As `Channel.delete_queue`."""
+        """Delete the queue; see `Channel.delete_queue`."""
         return await self._channel.delete_queue(self, **options)
 
     def __str__(self) -> str:
@@ -62,7 +68,7 @@ class Queue:
 
 
 class Exchange:
-    """An exchange; `type` is "" where it was not declared here."""
+    """An exchange. `type` is "" if it was not declared here."""
 
     __slots__ = ("_channel", "name", "type")
 
@@ -72,21 +78,23 @@ class Exchange:
         self.type = type
 
     async def publish(self, body: Body, routing_key: str = "", **options: Any) -> None:
-        """As `Channel.publish`."""
+        """Publish to the exchange; see `Channel.publish`."""
         await self._channel.publish(body, routing_key, self.name, **options)
 
     def publisher(self, routing_key: str = "", **options: Any) -> Publisher:
-        """As `Channel.publisher`."""
+        """Return a publisher to the exchange; see `Channel.publisher`."""
         return self._channel.publisher(self.name, routing_key, **options)
 
     async def bind(self, source: str | Exchange, routing_key: str = "", arguments: dict[str, Any] | None = None) -> None:
+        """Bind the exchange to another one; see `Channel.bind_exchange`."""
         await self._channel.bind_exchange(self, source, routing_key, arguments)
 
     async def unbind(self, source: str | Exchange, routing_key: str = "", arguments: dict[str, Any] | None = None) -> None:
+        """Remove a binding; see `Channel.unbind_exchange`."""
         await self._channel.unbind_exchange(self, source, routing_key, arguments)
 
     async def delete(self, **options: Any) -> None:
-        """As `Channel.delete_exchange`."""
+        """Delete the exchange; see `Channel.delete_exchange`."""
         await self._channel.delete_exchange(self, **options)
 
     def __str__(self) -> str:

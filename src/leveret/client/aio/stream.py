@@ -1,4 +1,4 @@
-"""A socket of asyncio's under the engine."""
+"""An asyncio protocol that connects a socket to the engine."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from leveret.client.parameters import Parameters
 if TYPE_CHECKING:
     from leveret.client.aio.connection import Connection
 
-# The socket's buffer holds at most this much before publishers wait.
+# Bytes in the write buffer at which publishers have to wait.
 HIGH_WATER = 1 << 20
 
 
 class Stream(asyncio.Protocol):
-    """One socket. One that was replaced by another says nothing any more, and one that has just been opened says nothing
-    before `begin`: the server may be quicker than the task that connects."""
+    """One socket of a connection.
+
+    It ignores events after another socket has replaced it, and before `begin`, as the server may send data before the
+    connecting task resumes.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -32,7 +35,7 @@ class Stream(asyncio.Protocol):
         self.transport = transport
 
     def begin(self) -> None:
-        """The connection is ready for what comes."""
+        """Start to read: the connection is ready for data."""
         if self._connection.stream is not self or self.transport is None:
             return
         if self._lost.done():
@@ -60,7 +63,7 @@ class Stream(asyncio.Protocol):
             self._connection.socket_lost(exc)
 
     async def wait_closed(self) -> None:
-        """Until the socket is closed."""
+        """Wait until the socket is closed."""
         await asyncio.shield(self._lost)
 
     def abort(self) -> None:
@@ -69,7 +72,7 @@ class Stream(asyncio.Protocol):
 
 
 async def open_stream(connection: Connection, parameters: Parameters) -> Stream:
-    """Raises `ConnectionFailed` or `TlsFailed`."""
+    """Open a socket. Raises `ConnectionFailed` or `TlsFailed`."""
     loop = asyncio.get_running_loop()
     context = parameters.tls_context()
     try:

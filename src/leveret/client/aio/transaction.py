@@ -1,4 +1,4 @@
-"""A transaction of AMQP 1.0 for asyncio."""
+"""A transaction of AMQP 1.0, async API."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ if TYPE_CHECKING:
 
 
 class Transaction:
-    """What is sent and settled with it (`Sender.send(..., transaction=tx)`, `Delivery.accept(tx)`) takes place when it is
-    committed. To be entered with `async with`, which commits it, or rolls it back when the block raises."""
+    """A transaction. `async with` commits it at the end, or rolls it back if the block raises.
+
+    What is sent and settled with it (`Sender.send(..., transaction=tx)`, `Delivery.accept(tx)`) takes effect with the
+    commit.
+    """
 
     def __init__(self, connection: Connection, core: TransactionCore) -> None:
         self._connection = connection
@@ -22,23 +25,23 @@ class Transaction:
 
     @property
     def core(self) -> TransactionCore:
-        """Its engine."""
+        """The engine of the transaction."""
         return self._core
 
     @property
     def is_open(self) -> bool:
-        """It was neither committed nor rolled back."""
+        """Whether the transaction was neither committed nor rolled back."""
         return self._core.txn_id is not None
 
     async def commit(self, timeout: Limit = DEFAULT) -> None:
-        """Raises `TransactionLost` where the server has rolled it back."""
+        """Commit the transaction. Raises `TransactionLost` if the server has rolled it back."""
         try:
             await self._connection.run(self._core.discharge(False), timeout, "a commit")
         finally:
             await self._close()
 
     async def rollback(self, timeout: Limit = DEFAULT) -> None:
-        """Nothing of it takes place; deliveries that were settled in it can be settled again."""
+        """Roll back the transaction. Deliveries that were settled in it can be settled again."""
         try:
             await self._connection.run(self._core.discharge(True), timeout, "a roll-back")
         finally:
@@ -48,7 +51,7 @@ class Transaction:
         try:
             await self._connection.run(self._core.close(), DEFAULT, "end")
         except Error:
-            pass  # it went with its connection
+            pass  # the session was lost with its connection
 
     async def __aenter__(self) -> Transaction:
         return self
@@ -61,4 +64,4 @@ class Transaction:
             try:
                 await self.rollback()
             except Error:
-                pass  # the connection has ended, and the transaction with it
+                pass  # the connection has ended, and with it the transaction

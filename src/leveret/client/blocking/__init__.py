@@ -1,1 +1,1 @@
-"""The client's blocking face."""
+"""The sync API of the client."""

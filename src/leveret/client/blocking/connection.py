@@ -1,4 +1,4 @@
-"""A connection, blocking: `leveret.blocking.connect`."""
+"""A connection, sync API: `leveret.blocking.connect`."""
 
 from __future__ import annotations
 
@@ -28,13 +28,16 @@ from leveret.client.url import parse_urls
 
 
 def connect(url: str | Sequence[str] = "amqp://", **options: Any) -> Connection:
-    """Connect to a server, or to the first of several that answers; without a URL to the one on this machine, as guest.
+    """Connect to a server, or to the first of several that answers. The default is localhost, as guest.
 
         with leveret.blocking.connect("amqp://localhost") as connection:
             ...
 
-    The options are those of `leveret.client.parameters.Parameters`; they may also stand in the query part of the URL.
-    Raises `InvalidUrl` and one of `ConnectionFailed`.
+    The options are those of `leveret.client.parameters.Parameters`; they may also be part of the URL's query.
+
+    Raises:
+        InvalidUrl: The URL or an option is invalid.
+        ConnectionFailed: The client could not connect.
     """
     connection = Connection(parse_urls(url, **options))
     connection.driver.open()
@@ -42,9 +45,12 @@ def connect(url: str | Sequence[str] = "amqp://", **options: Any) -> Connection:
 
 
 class Connection:
-    """A connection that comes back when it is lost, with everything that was on it; see docs/client/reconnecting.md.
+    """A connection that reconnects when it is lost and restores everything on it; see docs/client/reconnecting.md.
 
-    Threads may share it, and its channels. It answers heartbeats while the program does something else.
+    Threads may share it and its channels. It answers heartbeats while the program is busy.
+
+    Attributes:
+        driver: Socket, lock and thread of the connection.
     """
 
     def __init__(self, hosts: Sequence[Parameters]) -> None:
@@ -59,35 +65,39 @@ class Connection:
 
     @property
     def parameters(self) -> Parameters:
-        """Of the host that it is connected to."""
+        """Parameters of the host that it is connected to."""
         return self._core.parameters
 
     @property
     def is_open(self) -> bool:
-        """It is connected now."""
+        """Whether the connection is open."""
         return self._core.opened
 
     @property
     def is_closed(self) -> bool:
-        """It is closed for good."""
+        """Whether the connection is closed for good."""
         return self._core.is_closed
 
     @property
     def blocked(self) -> str:
-        """The server's reason not to take publishes; "" while it takes them."""
+        """The server's reason for blocking publishers; "" if it does not."""
         return self._core.blocked
 
     @property
     def server_properties(self) -> dict[str, Any]:
-        """What the server says of itself (`connection.start`)."""
+        """Properties of the server (`connection.start`)."""
         return self._core.server_properties
 
     def channel(self, *, confirms: bool = True, prefetch: int = 0, transactional: bool = False) -> Channel:
-        """A new channel. While the connection is lost it waits for the next one, within the connection's timeout.
+        """Open a channel. Enter the result with `with` to close it at the end.
 
-        confirms       publishes wait for the server's confirm; not on a transactional channel
-        prefetch       messages that all of its consumers together may hold (`basic.qos` with global); 0: each its own
-        transactional  publishes and acknowledgements count when they are committed
+        While the connection is lost, the call waits for the next one, within the connection's `timeout`.
+
+        Args:
+            confirms: Publishes wait for the server's confirm. Ignored on a transactional channel.
+            prefetch: Maximum number of unacked messages of all consumers together (`basic.qos` with global); 0 for a limit
+                per consumer.
+            transactional: Publishes and acknowledgements take effect when they are committed.
         """
         deadlines = Deadlines(self.parameters.timeout, None, DEFAULT)
         while True:
@@ -97,7 +107,7 @@ class Connection:
             try:
                 return self._open_channel(confirms, prefetch, transactional)
             except ConnectionClosed:
-                # Nobody has noticed before that it was lost. A channel that the server may have opened went with it.
+                # The connection was lost unnoticed, and with it a channel that the server may have opened.
                 lost = not self._core.opened or self._core.generation > generation
                 late = seconds is not None and deadlines.remaining(False, time.monotonic())[1] <= 0
                 if self.is_closed or late or not lost:
@@ -113,7 +123,7 @@ class Connection:
                 core.qos = {"prefetch_count": prefetch, "prefetch_size": 0, "global": True}
             driver.run(core.open(), DEFAULT, "channel.open")
         except BaseException:
-            # Whatever comes of it, the number is free again once the server has closed it.
+            # The number is free again once the server has closed the channel.
             with driver.lock:
                 core.abandon()
             raise
@@ -122,7 +132,7 @@ class Connection:
     def sender(self, address: str | None, *, name: str = "", window: int = 200, settled: bool = False,
                settle_second: bool = False, durable: bool = False, dynamic: bool = False,
                properties: Mapping[str, Any] | None = None, capabilities: tuple[str, ...] = ()) -> Sender:
-        """As `Channel.sender`, on a session of its own."""
+        """Attach a sender on a session of its own; otherwise as `Channel.sender`."""
         options: dict[str, Any] = {"name": name, "window": window, "settled": settled, "settle_second": settle_second,
                                    "durable": durable, "dynamic": dynamic, "properties": properties,
                                    "capabilities": capabilities}
@@ -139,7 +149,7 @@ class Connection:
                  browse: bool = False, durable: bool = False, settled: bool = False, settle_second: bool = False,
                  dynamic: bool = False, properties: Mapping[str, Any] | None = None,
                  capabilities: tuple[str, ...] = ()) -> Receiver:
-        """As `Channel.receiver`, on a session of its own."""
+        """Attach a receiver on a session of its own; otherwise as `Channel.receiver`."""
         options: dict[str, Any] = {"name": name, "prefetch": prefetch, "filters": filters, "browse": browse,
                                    "durable": durable, "settled": settled, "settle_second": settle_second,
                                    "dynamic": dynamic, "properties": properties, "capabilities": capabilities}
@@ -161,9 +171,11 @@ class Connection:
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """A transaction of AMQP 1.0: `with connection.transaction() as tx: ...` commits what was sent and settled with it
-        at the end of the block, and rolls it back when the block raises. Raises `NotSupported` on other protocols; 0-9-1
-        has transactional channels instead."""
+        """Run an AMQP 1.0 transaction: `with connection.transaction() as tx: ...`
+
+        What is sent and settled with the transaction is committed at the end of the block, or rolled back if the block
+        raises. On other protocols it raises `NotSupported`; 0-9-1 has transactional channels instead.
+        """
         driver = self.driver
         driver.wait_open(DEFAULT)
         check_protocol(self._core)
@@ -180,9 +192,9 @@ class Connection:
             yield transaction
 
     def update_secret(self, secret: str, reason: str = "") -> None:
-        """Give the server a new secret, such as a token, before the one that it has expires (RabbitMQ)."""
+        """Send the server a new secret, such as a token, before the current one expires (RabbitMQ)."""
         driver = self.driver
-        # The old one would not open another connection.
+        # A reconnect must use the new one.
         hosts = [replace(host, password=secret) for host in driver.hosts]
         driver.wait_open(DEFAULT)
         with driver.lock:
@@ -193,16 +205,16 @@ class Connection:
             self._core.parameters = replace(self._core.parameters, password=secret)
 
     def on_event(self, callback: Callable[[Event], object]) -> None:
-        """Call it with every event, from the connection's own thread."""
+        """Call `callback` with every event, in the connection's own thread."""
         self._callbacks.append(callback)
 
     def events(self) -> Iterator[Event]:
-        """All events from now on, until the connection is closed for good."""
+        """Return an iterator over all events from now on, until the connection is closed for good."""
         waiting = _Waiting()
         with self.driver.lock:
             if self.is_closed:
                 waiting.put(Closed(self._core.close_error))
-            # Whoever lets go of the iterator lets go of the queue.
+            # The queue is freed with the iterator.
             queue = weakref.ref(waiting)
 
             def put(event: Event) -> None:
@@ -215,15 +227,15 @@ class Connection:
         return _events(waiting)
 
     def wait_closed(self, timeout: float | None = None) -> None:
-        """Until it is closed for good. Raises the error that ended it, if it was not the application, and `Timeout`."""
+        """Wait until the connection is closed for good. Raises `Timeout`, or the cause unless the application closed it."""
         if not self.driver.closed.wait(timeout):
-            raise Timeout(f"the connection was not closed within {timeout:g} s")
+            raise Timeout(f"the connection was not closed within {timeout:g} s (argument timeout)")
         error: Error | None = self._core.close_error
         if error is not None:
             raise copy_error(error)
 
     def close(self) -> None:
-        """Close it in order. What waits on it fails; unconfirmed publishes are unknown."""
+        """Close the connection. Pending calls fail; unconfirmed publishes may or may not have taken effect."""
         self.driver.close()
 
     def __enter__(self) -> Connection:
@@ -237,7 +249,7 @@ class Connection:
 
 
 class _Waiting(queue.SimpleQueue[Event]):
-    """Events that were not taken; it can be referred to weakly."""
+    """A queue of events. Unlike its base class, it supports weak references."""
 
 
 def _events(waiting: _Waiting) -> Iterator[Event]:
@@ -252,4 +264,4 @@ def _remove(callbacks: list[Callable[[Event], object]], callback: Callable[[Even
     try:
         callbacks.remove(callback)
     except ValueError:
-        pass  # a process that was forked has none
+        pass  # a forked process has already removed it

@@ -1,4 +1,4 @@
-"""A consumer, blocking: an iterator over messages."""
+"""A consumer, sync API: an iterator over messages."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
 
 class Consumer:
-    """Begins with its first message, or when it is entered with `with`, which cancels it at the end. Ends when it is
-    cancelled; raises when the server ends it, after the messages that were here. Threads may share it."""
+    """An iterator over the messages of a queue.
+
+    It starts with the first message or with `with`, which cancels it at the end. It ends when it is cancelled. If the
+    server ends it, it raises the cause after the messages that have arrived. Threads may share it.
+    """
 
     def __init__(self, channel: Channel, core: AnyConsumer, queue: str | Queue) -> None:
         self._channel = channel
@@ -30,12 +33,12 @@ class Consumer:
         self._started = False
         self._start_lock = threading.Lock()
         self._given_tag = core.tag
-        # One before it whose start was given up, and that the server may have to end first.
+        # A consumer whose start was cancelled, and that the server may have to end first.
         self._previous: AnyConsumer | None = None
 
     @property
     def tag(self) -> str:
-        """Its consumer tag, "" before it has begun where none was given."""
+        """Consumer tag; "" before the start if none was given."""
         return self._core.tag
 
     @property
@@ -43,7 +46,7 @@ class Consumer:
         return self._core.queue
 
     def start(self) -> Consumer:
-        """Begin to consume, once."""
+        """Start to consume, unless already started."""
         with self._start_lock:
             if not self._started:
                 self._start()
@@ -54,7 +57,7 @@ class Consumer:
         sent: list[Waiter] = []
 
         def send() -> Waiter:
-            # A server-named queue may have another name by now.
+            # The name of a server-named queue may have changed.
             core.queue = name_of(self._queue)
             sent.append(core.begin())
             return sent[0]
@@ -64,7 +67,7 @@ class Consumer:
                 self._wait_ended(self._previous)
             self._channel._call("basic.consume", send)
         except BaseException as error:
-            # It can be begun again: as another one, as the server may begin with this one yet.
+            # It can be started again, as a new consumer: the server may still start this one.
             with self._driver.lock:
                 self._core = core.clone()
                 self._core.tag = self._given_tag
@@ -85,7 +88,7 @@ class Consumer:
             self._driver.wait(waiter, DEFAULT, "basic.cancel")
 
     def cancel(self) -> None:
-        """End it; messages that were not taken go back to the queue."""
+        """Cancel the consumer. Messages that were not taken return to the queue."""
         core = self._core
         with self._driver.lock:
             if not self._started or core.ended:
@@ -115,7 +118,7 @@ class Consumer:
         return self._next(None)
 
     def next(self, timeout: float | None = None) -> Message:
-        """The next message. Raises `Timeout` when none comes within so many seconds, and StopIteration at the end."""
+        """Return the next message. Raises `Timeout` if none arrives in time, and StopIteration at the end."""
         return self._next(timeout)
 
     def _next(self, timeout: float | None) -> Message:

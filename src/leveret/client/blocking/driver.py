@@ -1,9 +1,9 @@
-"""Threads under the engine: who waits for something reads the socket for all.
+"""Threads under the engine: a thread that waits for a result reads the socket for all threads.
 
-One lock guards the engine. A thread that waits becomes the leader, unless there is one: it reads from the socket, without
-the lock, and feeds the engine, with it. The others sleep until the leader has their result, or passes its task on. So a
-call costs no change of threads where there is one thread, and the thread of the connection's own only looks after what
-nobody waits for: heartbeats, what is left to be written, and reconnecting.
+One lock guards the engine. A thread that waits becomes the leader unless there is one: it reads from the socket without
+the lock, and feeds the engine with it. The other threads sleep until the leader has their result or hands on its role.
+A call in a single-threaded program thus needs no thread switch. The connection's own thread does what no caller waits for:
+heartbeats, delayed writes, and reconnecting.
 """
 
 from __future__ import annotations
@@ -44,20 +44,27 @@ from leveret.client.events import Closed, Connected, Event, Reconnecting
 from leveret.client.parameters import Parameters
 from leveret.client.timeouts import DEFAULT, Default, Limit
 
-# Octets that are written at once; less waits for more for FLUSH_DELAY seconds at most, while somebody does something.
+# Bytes of output at which it is written at once. Less output is delayed by up to FLUSH_DELAY seconds while calls follow.
 FLUSH_SIZE: Final = 32768
 FLUSH_DELAY: Final = 0.002
-# Octets that the socket does not take before publishers wait.
+# Bytes that the socket has not accepted at which publishers have to wait.
 HIGH_WATER: Final = 1 << 20
-# How often the connection's own thread looks after a connection in use, and after one that is not. Seconds.
+# Seconds between checks by the connection's own thread, for a connection in use and for an idle one.
 BUSY_INTERVAL: Final = 0.05
 IDLE_INTERVAL: Final = 1.0
-# How long `close` waits for that thread, which may be in a call of the application's. Seconds.
+# Seconds that `close` waits for that thread, which may be in a callback of the application.
 JOIN_TIMEOUT: Final = 10.0
 
 
 class Driver(FrontEnd):
-    """The socket of a connection, its lock, and its thread."""
+    """The socket of a connection, its lock, and its thread.
+
+    Attributes:
+        lock: Guards the engine.
+        hosts: Hosts to connect to.
+        core: Engine of the connection.
+        closed: Set when the connection is closed for good.
+    """
 
     message_class = BlockingMessage
     delivery_class = BlockingDelivery
@@ -68,11 +75,11 @@ class Driver(FrontEnd):
         self.hosts = list(hosts)
         self.core: AnyCore = new_core(self, self.hosts[0])
         self._socket: AnySocket | None = None
-        # One that is being connected.
+        # A socket that is being connected.
         self._connecting: socket.socket | None = None
-        # What the socket has not taken yet.
+        # Output that the socket has not accepted yet.
         self._unsent: memoryview | None = None
-        # Why the socket cannot be used any more, until the engine is told.
+        # Why the socket is unusable, until the engine is notified.
         self._broken: ConnectionLost | None = None
         self._has_leader = False
         self._sleepers: deque[_thread.LockType] = deque()
@@ -93,7 +100,7 @@ class Driver(FrontEnd):
     # Opening
 
     def open(self) -> None:
-        """The first time: every host once. Raises the error of the last."""
+        """Connect for the first time: try every host once. Raises the error of the last."""
         for number, parameters in enumerate(self.hosts, 1):
             try:
                 self.core = new_core(self, parameters)
@@ -114,7 +121,7 @@ class Driver(FrontEnd):
             return
 
     def _connect(self, parameters: Parameters) -> None:
-        """To this server, or where it sends us."""
+        """Connect to this server, or to one that it redirects to."""
         endpoints = Endpoints(parameters)
         while True:
             try:
@@ -124,7 +131,7 @@ class Driver(FrontEnd):
                 endpoints.advance(error)
 
     def _connect_to(self, parameters: Parameters) -> None:
-        """A socket and the handshake. Raises an `Error`, and leaves no socket behind then."""
+        """Open a socket and run the handshake. Raises an `Error`, and leaves no socket open."""
         deadline = time.monotonic() + parameters.connect_timeout
         try:
             opened = open_socket(parameters, deadline, self._begin_connecting)
@@ -148,7 +155,7 @@ class Driver(FrontEnd):
         except ConnectionClosed as error:
             self._drop(opened)
             kind = TlsFailed if isinstance(error.__cause__, ssl.SSLError) else ConnectionFailed
-            raise kind(f"{parameters.host}:{parameters.port} ended the connection before it was open: {error}",
+            raise kind(f"{parameters.host}:{parameters.port} closed the connection before it was open: {error}",
                        host=parameters.host, port=parameters.port, reply_code=error.reply_code,
                        reply_text=error.reply_text) from None
         except BaseException:
@@ -162,7 +169,7 @@ class Driver(FrontEnd):
             self._connecting = connecting
 
     def _drop(self, opened: AnySocket) -> None:
-        """Give a socket up. A thread that reads from it closes it, as its number must not be used again before."""
+        """Shut a socket down. If a thread reads from it, that thread closes it, so that its number is not reused before."""
         with self.lock:
             if self._socket is opened:
                 self._socket = None
@@ -171,7 +178,7 @@ class Driver(FrontEnd):
                 opened.close()
 
     def close(self) -> None:
-        """Close the connection in order, and end the thread."""
+        """Close the connection and end the thread."""
         try:
             self.run(self.core.close(), None, "connection.close", time.monotonic() + self.core.parameters.connect_timeout)
         except Error:
@@ -191,7 +198,7 @@ class Driver(FrontEnd):
                 self._thread.join(JOIN_TIMEOUT)
 
     def after_fork(self) -> None:
-        """In the child of a fork, which has neither the thread nor a right to the socket."""
+        """Abandon the connection in a forked child, which has neither the thread nor a right to the socket."""
         self.lock._at_fork_reinit()  # type: ignore[attr-defined]
         self._wake = threading.Event()
         self.closed = threading.Event()
@@ -199,14 +206,15 @@ class Driver(FrontEnd):
         self._callbacks.clear()
         opened, self._socket = self._socket, None
         if opened is not None:
-            # Its end of the stream is the parent's.
+            # Do not shut it down: the stream belongs to the parent.
             opened.close()
-        self.core.end(ConnectionLost("the connection is lost: it belongs to the process that was forked; open one in each"))
+        self.core.end(ConnectionLost("the connection is lost: it belongs to the parent process of a fork; expected each"
+                                     " process to open its own"))
 
     # Waiting
 
     def run(self, procedure: Procedure, limit: Limit, what: str, deadline: float | None = None) -> None:
-        """Do what a procedure of the engine does, waiting for one thing after the other, for each as long as `wait`."""
+        """Run a procedure of the engine, with the timeouts of `wait` for each of its waits."""
         try:
             with self.lock:
                 waiter = next(procedure)
@@ -223,16 +231,23 @@ class Driver(FrontEnd):
             return
 
     def wait(self, waiter: Any, limit: Limit, what: str, left: float | None = None, deadline: float | None = None) -> Any:
-        """The result, within so many seconds, or as many as are `left` of them; without a limit until the deadline, which
-        is of the monotonic clock. Raises its exception, and `Timeout`. The lock must not be held."""
+        """Wait for the result, without holding the lock. Raises its exception, and `Timeout`.
+
+        Args:
+            waiter: Waiter for the result.
+            limit: Timeout in seconds.
+            what: Operation, for the message of a timeout.
+            left: Seconds left of the timeout, if some have passed.
+            deadline: Deadline of the monotonic clock, if there is no timeout.
+        """
         seconds = self.core.parameters.timeout if isinstance(limit, Default) else limit
         if seconds is not None:
             deadline = time.monotonic() + (seconds if left is None else left)
         try:
             return self._wait(waiter, deadline)
         except _DeadlinePassed:
-            within = "in time" if seconds is None else f"within {seconds:g} s"
-            raise Timeout(f"{what}: nothing came {within} (timeout)") from None
+            after = "" if seconds is None else f" after {seconds:g} s"
+            raise Timeout(f"{what}: timed out{after} (option timeout)") from None
 
     def _wait(self, waiter: BlockingWaiter, deadline: float | None) -> Any:
         with self.lock:
@@ -256,7 +271,7 @@ class Driver(FrontEnd):
         return waiter.get()
 
     def _lead(self, opened: AnySocket, left: float | None) -> None:
-        """Read once, for everybody."""
+        """Read once, on behalf of all waiting threads."""
         data: list[bytes] = []
         self._has_leader = True
         try:
@@ -275,10 +290,10 @@ class Driver(FrontEnd):
             raise raised
 
     def _sleep(self, waiter: BlockingWaiter, left: float | None) -> None:
-        """Until the leader has the result, or is done itself."""
+        """Sleep until the leader has the result or gives up its role."""
         if self._socket is None and threading.current_thread() is self._thread:
-            raise ConnectionLost("the connection is lost, and its own thread, which connects again, cannot wait for that:"
-                                 " expected callbacks of on_event that wait for nothing")
+            raise ConnectionLost("the connection is lost, and the thread that reconnects it cannot wait for that; expected"
+                                 " callbacks of on_event that do not wait")
         sleeper = _thread.allocate_lock()
         sleeper.acquire()
         self._sleepers.append(sleeper)
@@ -292,8 +307,11 @@ class Driver(FrontEnd):
             raise raised
 
     def _unlocked(self, block: Callable[[], object]) -> BaseException | None:
-        """Do what may take time without the lock; the result is what it raised. The handler of a signal may raise wherever
-        the main thread is, and while it waits for the lock, too: it must have it in the end, and only once."""
+        """Run a blocking call without the lock, and return what it raised.
+
+        A signal handler may raise anywhere in the main thread, even while it waits for the lock. On return, the lock is
+        held exactly once.
+        """
         raised: BaseException | None = None
         try:
             self.lock.release()
@@ -309,21 +327,25 @@ class Driver(FrontEnd):
                 raised = error
 
     def interrupted(self, error: BaseException) -> None:
-        """Something was raised within the engine. What a signal's handler raised may have come between two steps that
-        belong together, so that the connection cannot be used any more. The lock is held."""
+        """Handle an exception that was raised within the engine, with the lock held.
+
+        An exception of a signal handler may have interrupted steps that belong together, so the connection is unusable.
+        """
         if not isinstance(error, Exception):
             self._broken = ConnectionLost(f"the connection is lost: it was interrupted by {type(error).__name__}")
             self._wake.set()
 
     def wait_open(self, limit: Limit, left: float | None = None) -> None:
-        """Until there is a connection, `limit` and `left` as of `wait`. Raises the error of one that is closed for good,
-        and `Timeout`."""
+        """Wait for a connection; `limit` and `left` as for `wait`.
+
+        Raises the error of a connection that is closed for good, and `Timeout`.
+        """
         while not self.core.opened:
             with self.lock:
                 waiter = self.core.ready_waiter()
             self.wait(waiter, limit, f"a connection ({self.core.last_error})", left)
 
-    # FrontEnd; the lock is held.
+    # Methods of FrontEnd. The lock is held.
 
     def new_waiter(self) -> BlockingWaiter:
         return BlockingWaiter()
@@ -344,7 +366,7 @@ class Driver(FrontEnd):
         self._wake.set()
 
     def pause_reading(self) -> None:
-        # Only the connection's own thread heeds it: who waits for something must read.
+        # Only the connection's own thread pauses: a thread that waits for a result must read.
         self._paused = True
 
     def resume_reading(self) -> None:
@@ -360,10 +382,10 @@ class Driver(FrontEnd):
         self._reconnect = True
         self._wake.set()
 
-    # The socket; the lock is held.
+    # The socket. The lock is held.
 
     def _write(self) -> None:
-        """Write what the socket takes. A socket that breaks is looked after later: the engine may be in the middle."""
+        """Write what the socket accepts. A broken socket is handled later, as the engine may be in the middle of a call."""
         self._dirty = False
         opened = self._socket
         if opened is None or self._broken is not None:
@@ -401,7 +423,7 @@ class Driver(FrontEnd):
         try:
             self.core.receive(data)
         except Exception as error:
-            # A mistake of ours, which must not end the thread that happens to read; nor may it go unheard.
+            # A bug in the client must neither end the thread that happens to read nor go unreported.
             self._broken = lost_error(error)
             self._wake.set()
         except BaseException as error:
@@ -422,7 +444,7 @@ class Driver(FrontEnd):
         try:
             self._housekeep()
         except BaseException as error:
-            # Nobody else would end what waits for it.
+            # No other thread would fail the waiters.
             with self.lock:
                 self.core.end(lost_error(error))
             raise
@@ -470,7 +492,7 @@ class Driver(FrontEnd):
                 f" (heartbeat: {heartbeat_timeout / 2:g} s)"))
 
     def _read_available(self, opened: AnySocket) -> None:
-        """A few reads at most: what application threads do not take they shall find in the socket."""
+        """Read a few times at most. Data that application threads do not take stays in the socket."""
         for _ in range(4):
             data: list[bytes] = []
             try:
@@ -491,11 +513,11 @@ class Driver(FrontEnd):
                 try:
                     callback(event)
                 except BaseException:
-                    # As for a thread's own: it is shown, and the thread goes on.
+                    # Report it like an uncaught exception of a thread, and continue.
                     threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
 
     def _reconnect_until_open(self) -> None:
-        """Until it is connected again and everything is as it was, or the attempts are used up."""
+        """Reconnect until the connection is restored or all attempts have failed."""
         error: Error = self.core.last_error
         for attempt in Backoff(self.hosts, self.core.parameters, random.random):
             parameters = attempt.parameters
@@ -526,10 +548,10 @@ class Driver(FrontEnd):
 
 
 class _DeadlinePassed(Exception):
-    """A deadline has passed."""
+    """The deadline has passed."""
 
 
-# Those of this process.
+# The drivers of this process.
 _drivers: weakref.WeakSet[Driver] = weakref.WeakSet()
 
 

@@ -1,4 +1,4 @@
-"""A consumer of files, blocking."""
+"""A consumer of files, sync API."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from leveret.client.files import FileMessage
 
 
 class FileConsumer(Consumer):
-    """As `Consumer`, of files."""
+    """An iterator over the files of a queue; otherwise as `Consumer`."""
 
     def start(self) -> FileConsumer:
-        """Begin to consume, once."""
+        """Start to consume, unless already started."""
         super().start()
         return self
 
@@ -26,5 +26,5 @@ class FileConsumer(Consumer):
         return cast(FileMessage, super().__next__())
 
     def next(self, timeout: float | None = None) -> FileMessage:
-        """The next file. Raises `Timeout` when none comes within so many seconds, and StopIteration at the end."""
+        """Return the next file. Raises `Timeout` if none arrives in time, and StopIteration at the end."""
         return cast(FileMessage, super().next(timeout))

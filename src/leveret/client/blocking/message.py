@@ -1,4 +1,4 @@
-"""A message whose settlement is safe from any thread."""
+"""Messages that any thread may settle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class BlockingMessage(Message):
-    """As `Message`; `respond` waits for the confirm."""
+    """A message received over the sync API; `respond` waits for the confirm."""
 
     __slots__ = ()
 
@@ -32,13 +32,13 @@ class BlockingMessage(Message):
 
 
 class BlockingFileMessage(BlockingMessage, FileContent):
-    """A file that was received by the blocking face; it may be settled from any thread."""
+    """A file received over the sync API."""
 
     __slots__ = ()
 
 
 class BlockingDelivery(Delivery):
-    """As `Delivery`; `respond` waits for the confirm."""
+    """A delivery received over the sync API; `respond` waits for the confirm."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Publishing many messages with few waits."""
+"""A publisher of many messages, sync API."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class Publisher:
-    """Publishes while the server confirms what came before, up to a window.
+    """Publishes without waiting for each confirm, up to a window of pending ones.
 
-    A message that is refused or returned is known later: the next `publish`, or `flush`, raises one exception with all
-    that failed in its `messages`. Threads may share it.
+    Refused and returned messages are reported later: the next `publish` or `flush` raises one exception with all of them in
+    its `messages`. Threads may share a publisher.
     """
 
     def __init__(self, channel: Channel, core: PublisherCore, encoder: AnyEncoder, exchange: str, routing_key: str,
@@ -35,15 +35,17 @@ class Publisher:
 
     @property
     def unconfirmed(self) -> int:
-        """How many publishes the server has not confirmed."""
+        """Number of pending confirms."""
         return self._core.in_flight
 
     def publish(self, body: Body, routing_key: str | None = None, *, properties: Properties | None = None,
                       **keywords: Any) -> None:
-        """Publish; waits only while the window is full, or the server takes no messages.
+        """Publish a message. Wait only while the window is full or the server blocks publishers.
 
-        Raises `InvalidMessage` before anything is sent, and `Nacked` or `Returned` for messages before this one, which is
-        then not published.
+        Raises:
+            InvalidMessage: The message cannot be encoded; nothing was sent.
+            Nacked: The server refused earlier messages. This one is not published.
+            Returned: Earlier messages were returned. This one is not published.
         """
         core = self._core
         driver = self._driver
@@ -70,10 +72,10 @@ class Publisher:
             if waiter is None:
                 self._channel.wait_flowing()
             else:
-                driver.wait(waiter, DEFAULT, "room in the publisher's window")
+                driver.wait(waiter, DEFAULT, "the publisher's window")
 
     def flush(self, timeout: Limit = DEFAULT) -> None:
-        """Wait until everything is confirmed. Raises `Nacked` or `Returned` with the messages that failed."""
+        """Wait for all pending confirms. Raises `Nacked` or `Returned` with the messages that failed."""
         core = self._core
         while core.in_flight:
             with self._driver.lock:

@@ -1,4 +1,4 @@
-"""A receiver of AMQP 1.0, blocking."""
+"""A receiver of AMQP 1.0, sync API."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 
 
 class Receiver(Consumer):
-    """A link from a source, which comes back when the connection was lost: an iterator over deliveries. To be entered with
-    `with`, which closes it at the end. Threads may share it."""
+    """A link from a source: an iterator over deliveries. `with` closes it at the end.
+
+    It is attached again after a lost connection. Threads may share it.
+    """
 
     _core: ReceiverCore
 
@@ -23,26 +25,28 @@ class Receiver(Consumer):
 
     @property
     def name(self) -> str:
-        """Of the link."""
+        """Name of the link."""
         return self._core.name
 
     @property
     def address(self) -> str | None:
-        """Where it receives from: of a dynamic source what the server has chosen."""
+        """Address of the source; for a dynamic source, the one that the server chose."""
         return self._core.address
 
     @property
     def filters(self) -> dict[str, Any]:
-        """Those that the server has in place, by their keys: a filter that it does not know is not among them."""
+        """The filters that the server applies, by key. Filters that it does not support are missing."""
         return self._core.filters
 
     def close(self) -> None:
-        """End it. Messages that were not taken go back; those that were taken can still be settled. A durable source stays,
-        for a receiver of the same name."""
+        """Close the receiver. Messages that were not taken are released; taken ones can still be settled.
+
+        A durable source remains for a receiver of the same name.
+        """
         self.cancel()
 
     def unsubscribe(self) -> None:
-        """End it, and with it a durable source."""
+        """Close the receiver and delete its durable source."""
         self._core.durable = False
         self.cancel()
 
@@ -59,7 +63,7 @@ class Receiver(Consumer):
         return found
 
     def next(self, timeout: float | None = None) -> Delivery:
-        """The next delivery. Raises `Timeout` when none comes within so many seconds, and StopIteration at the end."""
+        """Return the next delivery. Raises `Timeout` if none arrives in time, and StopIteration at the end."""
         found = super().next(timeout)
         assert isinstance(found, Delivery)
         return found

@@ -1,4 +1,4 @@
-"""A sender of AMQP 1.0, blocking."""
+"""A sender of AMQP 1.0, sync API."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class Sender:
-    """A link to a target, which comes back when the connection was lost. To be entered with `with`, which waits for what
-    was published and closes it. Threads may share it.
+    """A link to a target. `with` waits for all outcomes at the end and closes it.
 
-    Messages are bytes, text (one data section, as UTF-8), or an `amqp1.Message`; keywords are fields of `amqp1.Message`.
+    It is attached again after a lost connection. A message is bytes, text (one data section, as UTF-8), or an
+    `amqp1.Message`; keywords are fields of `amqp1.Message`. Threads may share a sender.
     """
 
     def __init__(self, channel: Channel, core: SenderCore, window: int) -> None:
@@ -31,32 +31,40 @@ class Sender:
 
     @property
     def name(self) -> str:
-        """Of the link."""
+        """Name of the link."""
         return self._core.name
 
     @property
     def address(self) -> str | None:
-        """Where it sends to: of a dynamic target what the server has chosen, None for the anonymous terminus."""
+        """Address of the target; for a dynamic target, the one that the server chose. None for the anonymous terminus."""
         return self._core.address
 
     @property
     def is_open(self) -> bool:
-        """It is attached now; while the connection is lost it is not."""
+        """Whether the link is attached. It is not while the connection is lost."""
         return self._core.attached
 
     @property
     def unconfirmed(self) -> int:
-        """How many messages of `publish` have no outcome yet."""
+        """Number of messages of `publish` without an outcome."""
         return self._window.in_flight
 
     def send(self, body: Any = b"", *, transaction: Transaction | None = None, timeout: Limit = DEFAULT,
              **fields: Any) -> None:
-        """Send a message and wait for its outcome (settled senders: until it is written).
+        """Send a message and wait for its outcome; a settled sender waits until it is written.
 
-        transaction  the message takes place when this is committed
+        Args:
+            body: Body of the message, or an `amqp1.Message`.
+            transaction: Transaction of the message, if any.
+            timeout: Timeout of the call.
+            **fields: Fields of the message.
 
-        Raises `InvalidMessage` before anything is sent, `Returned` for the outcome released, `Nacked` for rejected and
-        modified, the error of a sender that is closed, and `Timeout`.
+        Raises:
+            InvalidMessage: The message cannot be encoded; nothing was sent.
+            Returned: The outcome is released.
+            Nacked: The outcome is rejected or modified.
+            LinkClosed: The sender is closed.
+            Timeout: No outcome arrived in time.
         """
         core = self._core
         driver = self._driver
@@ -81,8 +89,11 @@ class Sender:
             raise
 
     def publish(self, body: Any = b"", *, transaction: Transaction | None = None, **fields: Any) -> None:
-        """As `send`, but waits only while as many messages as the window holds have no outcome. A message that fails is
-        known later: the next `publish`, or `flush`, raises one exception with all that failed in its `messages`."""
+        """Send a message, waiting only while the window of messages without an outcome is full.
+
+        Failed messages are reported later: the next `publish` or `flush` raises one exception with all of them in its
+        `messages`.
+        """
         core = self._core
         driver = self._driver
         window = self._window
@@ -104,10 +115,10 @@ class Sender:
             if waiter is None:
                 self._channel.wait_flowing()
             else:
-                driver.wait(waiter, DEFAULT, "room in the sender's window")
+                driver.wait(waiter, DEFAULT, "the sender's window")
 
     def flush(self, timeout: Limit = DEFAULT) -> None:
-        """Wait until everything has an outcome. Raises `Nacked` or `Returned` with the messages that failed."""
+        """Wait for all outcomes. Raises `Nacked` or `Returned` with the messages that failed."""
         window = self._window
         while window.in_flight:
             with self._driver.lock:
@@ -124,11 +135,11 @@ class Sender:
                 raise self._window.take_error()
 
     def close(self) -> None:
-        """Close it. What has no outcome fails."""
+        """Close the link. Messages without an outcome fail."""
         self._leave(True)
 
     def detach(self) -> None:
-        """Leave it: a durable target stays, with what is unsettled, for a sender of the same name."""
+        """Detach the link. A durable target remains, with its unsettled messages, for a sender of the same name."""
         self._leave(False)
 
     def _leave(self, closed: bool) -> None:

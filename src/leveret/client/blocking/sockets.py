@@ -1,4 +1,4 @@
-"""Sockets, plain and of TLS, for threads: one may read while another writes, and writing never blocks."""
+"""TCP and TLS sockets for threads: one thread may read while another writes, and writes never block."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ from leveret.client.errors import ConnectionFailed
 from leveret.client.parameters import Parameters
 
 READ_SIZE: Final = 1 << 18
-# A read without an end comes back this often, to see whether it is still wanted. Seconds.
+# Seconds after which a read without a timeout returns, to check whether it is still wanted.
 READ_TIMEOUT: Final = 0.5
-# A processor that falls asleep needs longer to wake up than a server needs to answer. Where the last wait was shorter than
-# SPIN_THRESHOLD, the next one looks at the socket for up to SPIN_TIME seconds before it sleeps; not where the server
-# needs the only processor.
+# Waking a sleeping processor can take longer than the server's reply. If the last wait was shorter than SPIN_THRESHOLD, the
+# next one polls the socket for up to SPIN_TIME seconds before it sleeps, unless the server needs the only processor.
 SPIN_THRESHOLD: Final = 0.0003
 SPIN_TIME: Final = 0.00008 if (os.cpu_count() or 1) > 1 else 0.0
 
 
 class PlainSocket:
-    """A TCP socket in blocking mode. The kernel limits how long a read blocks, which costs no system call of its own."""
+    """A TCP socket in blocking mode. The kernel limits the time of a read, which saves a system call."""
 
     def __init__(self, connected: socket.socket) -> None:
         connected.settimeout(None)
@@ -40,11 +39,12 @@ class PlainSocket:
         self._either.register(connected, select.POLLIN | select.POLLOUT)
 
     def receive(self, into: list[bytes], seconds: float | None, writing: bool) -> None:
-        """Append what has come: b"" at the end of the stream, and nothing where nothing came in time, or where the socket
-        can be written and that is waited for (`writing`). Raises OSError.
+        """Append received data to `into`: b"" at the end of the stream, nothing after a timeout.
 
-        What was read is in the list whatever is raised then, by the handler of a signal: hence `extend`, which leaves no
-        moment between the one and the other.
+        With `writing`, the call also returns when the socket can be written. Raises OSError.
+
+        Data that was read is in the list even if a signal handler raises: `extend` with a `map` leaves no gap between
+        reading and appending.
         """
         try:
             if writing:
@@ -65,14 +65,14 @@ class PlainSocket:
             return
 
     def send(self, data: bytes | memoryview) -> int:
-        """How many octets the socket has taken. Raises OSError."""
+        """Write without blocking, and return the number of bytes that the socket accepted. Raises OSError."""
         try:
             return self._socket.send(data, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return 0
 
     def shut_down(self) -> None:
-        """Nothing comes or goes any more; a read that blocks ends."""
+        """Shut down both directions, which ends a blocked read."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -83,7 +83,7 @@ class PlainSocket:
 
 
 class TlsSocket:
-    """A socket of TLS, never blocking. OpenSSL's state is one for both directions, hence the lock."""
+    """A non-blocking TLS socket. Both directions share OpenSSL's state, so a lock guards it."""
 
     def __init__(self, connected: ssl.SSLSocket) -> None:
         connected.setblocking(False)
@@ -95,7 +95,7 @@ class TlsSocket:
         self._either.register(connected, select.POLLIN | select.POLLOUT)
 
     def receive(self, into: list[bytes], seconds: float | None, writing: bool) -> None:
-        """As `PlainSocket.receive`."""
+        """Append received data to `into`; see `PlainSocket.receive`."""
         self._read(into)
         if not into:
             limit = READ_TIMEOUT if seconds is None else min(seconds, READ_TIMEOUT)
@@ -113,12 +113,12 @@ class TlsSocket:
             except OSError:
                 raise
             except BaseException:
-                # The handler of a signal: what was read may be lost, and the rest has no meaning without it.
+                # A signal handler raised: data may be lost, and the rest cannot be decrypted without it.
                 self.shut_down()
                 raise
 
     def send(self, data: bytes | memoryview) -> int:
-        """As `PlainSocket.send`."""
+        """Write without blocking; see `PlainSocket.send`."""
         with self._lock:
             try:
                 return self._socket.send(data)
@@ -139,15 +139,24 @@ AnySocket = PlainSocket | TlsSocket
 
 
 def open_socket(parameters: Parameters, deadline: float, begun: Callable[[socket.socket], None]) -> AnySocket:
-    """Until the deadline, on the monotonic clock; `begun` is told of each socket that is tried. Raises `ConnectionFailed`
-    or `TlsFailed`, and what `begun` raises."""
+    """Open a socket before the deadline of the monotonic clock.
+
+    Args:
+        parameters: Host and TLS settings.
+        deadline: Deadline.
+        begun: Called with each socket before it is connected.
+
+    Raises:
+        ConnectionFailed: The host cannot be reached.
+        TlsFailed: TLS cannot be set up.
+    """
     context = parameters.tls_context()
     try:
         connected = _connect(parameters, deadline, begun)
         if context is None:
             return PlainSocket(connected)
         try:
-            # From here on the socket is of another object.
+            # `wrap_socket` moves the file descriptor to a new object.
             secured = context.wrap_socket(connected, server_hostname=parameters.tls_name, do_handshake_on_connect=False)
         except BaseException:
             connected.close()
@@ -169,7 +178,7 @@ def open_socket(parameters: Parameters, deadline: float, begun: Callable[[socket
 
 
 def _connect(parameters: Parameters, deadline: float, begun: Callable[[socket.socket], None]) -> socket.socket:
-    """To the first of the host's addresses that answers. Raises OSError."""
+    """Connect to the first address of the host that answers. Raises OSError."""
     refused: OSError | None = None
     for family, kind, protocol, _, address in socket.getaddrinfo(parameters.host, parameters.port, 0, socket.SOCK_STREAM):
         connecting = socket.socket(family, kind, protocol)
@@ -185,7 +194,7 @@ def _connect(parameters: Parameters, deadline: float, begun: Callable[[socket.so
         except BaseException:
             connecting.close()
             raise
-    raise refused or OSError("the name has no address")
+    raise refused or OSError("the host name has no address")
 
 
 def _left(deadline: float) -> float:

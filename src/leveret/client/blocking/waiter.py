@@ -1,4 +1,4 @@
-"""The result of something that takes time, for threads."""
+"""A waiter for threads."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from leveret.client.errors import Error, copy_error
 
 
 class BlockingWaiter:
-    """Set once, under the connection's lock. `sleeper` is a lock that the thread which waits for it sleeps on, if it
-    sleeps; who leads the reading does not."""
+    """A result that is set once, under the connection's lock.
+
+    Attributes:
+        result: The result; None before it is set.
+        sleeper: Lock that the waiting thread sleeps on; None if it is awake, as the leader is.
+    """
 
     __slots__ = ("_done", "_error", "result", "sleeper")
 
@@ -36,17 +40,17 @@ class BlockingWaiter:
             wake(self.sleeper)
 
     def abandon(self) -> None:
-        """Nobody waits for it any more."""
+        """Mark the waiter as done: its caller has stopped waiting."""
         self._done = True
 
     def get(self) -> Any:
-        """The result, once it is done. Raises a copy of its exception, which others may be raising, too."""
+        """Return the result of a waiter that is done, or raise a copy of its exception, which several threads may share."""
         if self._error is not None:
             raise copy_error(self._error) if isinstance(self._error, Error) else self._error
         return self.result
 
 
 def wake(sleeper: _thread.LockType) -> None:
-    """End the sleep on this lock; somebody may have done so before."""
+    """Wake the thread that sleeps on this lock, if it has not been woken."""
     if sleeper.locked():
         sleeper.release()
