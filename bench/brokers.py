@@ -1,5 +1,5 @@
-"""The brokers that are compared: Leveret with compiled and with plain modules, RabbitMQ where it is installed, and for
-loads of AMQP 1.0 Artemis where Java and Maven are.
+"""The brokers that are compared: Leveret with compiled and with plain modules, RabbitMQ if it is installed, and for
+loads of AMQP 1.0 Artemis if Java and Maven are.
 
 They are started by the classes that the tests use, each with directories of its own under a temporary one.
 """

@@ -3,7 +3,7 @@
     make bench-clients                               three rounds of everything, about two minutes
     make bench-clients ARGS="--rounds 1 --seconds 1"
 
-Every client runs in a process of its own, which the broker does not share. 256-octet bodies, transient, a durable queue.
+Every client runs in its own process, separate from the broker. Bodies of 256 bytes, transient, a durable queue.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ TARGETS: list[tuple[str, str, str, float]] = [
 
 
 class Clock:
-    """Counts until the time is over; the first fifth is for warming up and does not count."""
+    """Counts until the time is over; the first fifth is a warm-up and does not count."""
 
     def __init__(self, seconds: float) -> None:
         now = time.perf_counter()
@@ -256,7 +256,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench-clients", description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--broker", choices=brokers.SPEAK_0_9_1, help="compiled where there is a compiled build")
+    parser.add_argument("--broker", choices=brokers.SPEAK_0_9_1, help="compiled if there is a compiled build")
     parser.add_argument("--output", type=Path, default=generator.OUTPUT)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     chosen = parser.parse_args()

@@ -2,12 +2,13 @@
 
     python bench/fuzz.py --protocol 0-9-1 --stage after --minutes 5 --seed 7
 
-Frames, legal and not, are drawn from a pool that follows from the seed, some of their bytes changed, and fed to a session
-in pieces of a few frames: at once (before authentication), or behind a correct login. One invariant: nothing is logged as
-an error of the broker's own, and no exception leaves a session. A turn is one piece and all that the broker does about it
-at once, in CPU time of the thread; those over 20 ms are counted, the longest one is printed, and one over 100 ms is wrong.
+The seed decides a pool of valid and invalid frames. The fuzzer draws frames from the pool, changes some of their bytes,
+and feeds them to a session in pieces of a few frames: at once (before authentication), or after a correct login. The
+broker must not log an internal error, and no exception may leave a session. A turn is one piece and everything that the
+broker does about it immediately, in CPU time of the thread. Turns over 20 ms are counted, the longest one is printed,
+and one over 100 ms is an error.
 
-A frame counts that a session was given before the broker closed the connection.
+Only frames that a session received before the broker closed the connection count.
 """
 
 from __future__ import annotations
@@ -237,7 +238,7 @@ def pool_1_0(chance: random.Random) -> list[bytes]:
         output = Output(1 << 16)
         try:
             output.send(performative(chance))
-        except Exception:  # what cannot be encoded is not sent
+        except Exception:  # skip what cannot be encoded
             continue
         pool.append(output.to_send())
     return pool
@@ -247,7 +248,7 @@ POOLS: dict[str, Callable[[random.Random], list[bytes]]] = {"0-9": pool_0_9, "0-
 
 
 def frames_in(protocol: str, data: bytes) -> int:
-    """How many whole frames there are in data that is right."""
+    """Number of complete frames in valid data."""
     count = at = 0
     while at + 8 <= len(data):
         at += struct.unpack_from(">I", data, at)[0] if protocol == "1.0" else struct.unpack_from(">I", data, at + 3)[0] + 8
@@ -262,7 +263,7 @@ def frames_in(protocol: str, data: bytes) -> int:
 
 @functools.cache
 def login(protocol: str) -> list[bytes]:
-    """What a correct client sends until its connection and some channels are open."""
+    """The frames that a correct client sends to open its connection and some channels."""
     if protocol == "0-9":
         return fuzz09.Fuzzer(0).start()
     output = Output(1 << 16)
@@ -286,7 +287,7 @@ def login(protocol: str) -> list[bytes]:
 
 
 def first_0(chance: random.Random, protocol: str) -> bytes:
-    """Something like the next step of a handshake."""
+    """A frame that may be the next step of a handshake."""
     pieces = login(protocol)
     if protocol == "1.0":
         output = Output(1 << 16)
@@ -298,7 +299,7 @@ def first_0(chance: random.Random, protocol: str) -> bytes:
 
 
 class Found:
-    """frames, connections and slow turns are counts; longest is in seconds, at: the name of its connection."""
+    """Counts of frames, connections and slow turns; the longest turn in seconds, and `at`: the name of its connection."""
 
     def __init__(self) -> None:
         self.frames = 0
@@ -333,7 +334,7 @@ def connect(protocol: str, stage: str, site: Site, peer: FuzzPeer, chance: rando
 
 
 def mutated(data: bytes, chance: random.Random) -> bytes:
-    """Some bytes changed, cut off, or there twice."""
+    """Change, delete or repeat some bytes."""
     changed = bytearray(data)
     for _ in range(chance.choice((1, 1, 1, 2, 8))):
         if not changed:
@@ -350,7 +351,7 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
 
 
 def run(protocol: str, stage: str, seed: int, until: float, most: float = float("inf")) -> Found:
-    """Fuzz one protocol until a time of the monotonic clock, or so many frames."""
+    """Fuzz one protocol until a time of the monotonic clock, or for `most` frames."""
     found = Found()
     errors = _Errors()
     log = logging.getLogger("leveret")
@@ -363,7 +364,7 @@ def run(protocol: str, stage: str, seed: int, until: float, most: float = float(
         opening = login(protocol)
         deadly = pool
         if stage == "after":
-            # Most connections are to live for long.
+            # Most connections should live long.
             site = make_site(protocol)
             lives = [_survives(protocol, site, data, opening) for data, _ in pool]
             deadly = [item for item, live in zip(pool, lives, strict=True) if not live]
@@ -390,7 +391,7 @@ def run(protocol: str, stage: str, seed: int, until: float, most: float = float(
 
 
 def _survives(protocol: str, site: Site, data: bytes, opening: list[bytes]) -> bool:
-    """Whether a new connection is open still after a piece."""
+    """Whether a new connection survives a piece."""
     peer = FuzzPeer(site, protocol)
     session = connect(protocol, "after", site, peer, random.Random(0))
     site.run()

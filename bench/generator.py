@@ -19,7 +19,7 @@ class GeneratorFailed(Exception):
 
 
 def compile_c(name: str, sources: list[Path], *options: str) -> Path:
-    """Compile C sources into `build/bench/NAME-HASH` unless that is there already."""
+    """Compile C sources into `build/bench/NAME-HASH` unless that file exists."""
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         raise SystemExit("The benchmark needs a C compiler for its load generator (Debian: gcc libc6-dev).")
@@ -55,7 +55,7 @@ class Load:
                                         text=True)
 
     def result(self, timeout: float = 600) -> dict[str, Any]:
-        """Its JSON object. GeneratorFailed where there is none."""
+        """Its JSON object. GeneratorFailed if there is none."""
         try:
             output, errors = self.process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:

@@ -1,9 +1,9 @@
-"""Kill the broker again and again under load, and check after each restart that it kept its promises.
+"""Kill the broker repeatedly under load, and check after each restart that it kept its guarantees.
 
     python bench/kill9.py                     200 rounds
     python bench/kill9.py --rounds 20 --seed 7 --seconds 0.1 3
 
-Ends with one line of totals and code 0, or with what went wrong, the directory that shows it, and code 1.
+Prints one line of totals and exits with 0; or prints what went wrong and the directory with the data, and exits with 1.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.support.rabbitmq import RabbitProcess  # noqa: E402
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30), help="repeats the clients' choices")
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30), help="seed of the clients' choices")
     parser.add_argument(
         "--seconds",
         type=float,
@@ -39,7 +39,7 @@ def main() -> int:
     )
     parser.add_argument("--graceful", type=float, default=0.1, help="share of rounds that end by SIGTERM instead")
     parser.add_argument("--again", type=float, default=0.25, help="share of kills followed by one during recovery")
-    parser.add_argument("--directory", type=Path, help="where the data goes; kept; a temporary one by default")
+    parser.add_argument("--directory", type=Path, help="directory for the data, which is kept; a temporary one by default")
     parser.add_argument("--power", action="store_true", help="cut the power: what was not synced is lost or torn")
     parser.add_argument("--broker", choices=("leveret", "rabbitmq"), default="leveret")
     arguments = parser.parse_args()

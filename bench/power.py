@@ -1,14 +1,17 @@
-"""Cut the power of a machine that a broker runs on, at any moment, and look whether the broker keeps its promises.
+"""Simulate power cuts at random moments, and check that the broker keeps its guarantees.
 
     python bench/power.py                                      each workload, 100 points under each set of rules
     python bench/power.py --workload streams --rules posix --points 1000 --seed 7
 
-A run of clients against a broker process is recorded: every operation on files of it and of its children, and between them
-what the clients sent and had confirmed. At random points of the recording the files are built as a disk might hold them
-after a power cut: without what was not synced, or with arbitrary parts of it. A broker starts on them, and is checked
-against what its clients knew at that point: nothing confirmed is lost, nothing is invented, order is kept.
+A run of clients against a broker process is recorded: every file operation of the broker and its children, and between them
+what the clients sent and what was confirmed. For random points of the recording, the files are rebuilt as a disk might hold
+them after a power cut: without unsynced data, or with arbitrary parts of it. A broker starts on these files and is compared
+with what its clients knew at that point: nothing confirmed is lost, nothing is invented, and order is kept.
 
-Ends with one line of totals and code 0, or with what went wrong, the directories that show it, and code 1.
+Points are checked in forked processes, several at a time. A point with the same files and the same events as an earlier one
+of its recording is skipped and does not count.
+
+Prints totals for each workload and exits with 0; or prints what went wrong and where the files are, and exits with 1.
 """
 
 from __future__ import annotations
@@ -39,10 +42,10 @@ FAILURES = 20
 
 def run(name: str, wanted: list[Rules], points: int, seed: int, directory: Path, library: Path,
         seconds: float = SECONDS, until: float = float("inf")) -> tuple[Counter[Rules], list[str]]:
-    """That many points of a workload under each set of rules, or as many as there is time for.
+    """Check `points` points of a workload under each set of rules, or fewer if the time runs out.
 
     Returns:
-        How many points were checked under each set of rules, and what was wrong.
+        The number of points that were checked under each set of rules, and what was wrong.
     """
     done: Counter[Rules] = Counter()
     wrong: list[str] = []
@@ -57,7 +60,7 @@ def run(name: str, wanted: list[Rules], points: int, seed: int, directory: Path,
         wrong += [f"{path} was changed by an operation that was not recorded" for path in missed]
         failed = bool(missed)
         for number, rules in enumerate(wanted):
-            # The time that is left is shared by the sets of rules.
+            # The sets of rules share the remaining time.
             share = time.monotonic() + (until - time.monotonic()) / (len(wanted) - number)
             for point in check(workload, taken, rules, min(PER_RECORDING, points - done[rules]), chance,
                                place / f"points-{rules}", share):
@@ -79,8 +82,8 @@ def main() -> int:
     parser.add_argument("--rules", nargs="+", choices=list(Rules), default=list(Rules), type=Rules)
     parser.add_argument("--points", type=int, default=100, help="of each workload under each set of rules")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="how long the clients work in each phase, about")
-    parser.add_argument("--directory", type=Path, help="where the data goes; kept; a temporary one by default")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="approximate duration of each phase of a recording")
+    parser.add_argument("--directory", type=Path, help="directory for the data, which is kept; a temporary one by default")
     given = parser.parse_args()
     directory = given.directory or Path(tempfile.mkdtemp(prefix="leveret-power-"))
     directory.mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,12 @@
-"""Long proofs in pieces: each piece has a seed of its own, and the counts of all pieces add up by commit.
+"""Long proofs in pieces: each piece has its own seed, and the counts of all pieces add up by commit.
 
-    make proof ARGS="power --minutes 25"       one piece of a proof (25 minutes is the most)
-    make proof ARGS=report                     what has been proved so far, by commit
-    make proof ARGS=ci                         a short piece of each that can be split: what `.ci/run` does
+    make proof ARGS="power --minutes 25"       one piece of a proof (at most 25 minutes)
+    make proof ARGS=report                     the results so far, by commit
+    make proof ARGS=ci                         a short piece of each proof that can be split; `.ci/run` uses it
 
 Proofs: power (bench/power.py), syscalls (bench/syscalls.py), kill9 (bench/kill9.py), fuzz (bench/fuzz.py), soak
-(bench/soak.py), spark (bench/spark_kills.py). Each piece appends a line of JSON to `build/proof/results.jsonl`. Ends with
-code 1 if something was wrong; the line says what, and with which seed.
+(bench/soak.py), spark (bench/spark_kills.py). Each piece appends a line of JSON to `build/proof/results.jsonl`. Exits
+with 1 if something was wrong; the line has the errors and the seed.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from tests.support.broker import LeveretProcess  # noqa: E402
 RESULTS = ROOT / "build" / "proof" / "results.jsonl"
 MAX_MINUTES = 25.0
 CI_MINUTES = 2.0
-# Of one turn of a workload in the proof of power cuts.
+# Time for a workload before the next one runs.
 SECONDS_PER_WORKLOAD = 120.0
-# What the counts are to reach.
+# Target counts.
 TARGETS = {
     "power": dict.fromkeys((f"{name} {rules}" for name in WORKLOADS for rules in Rules), 1000),
     "syscalls": {"calls failed": 1},
@@ -54,11 +54,11 @@ TARGETS = {
     "spark": {"seconds": 4 * 3600},
 }
 Found = tuple[Counter[str], list[str]]
-"""Counts, and what was wrong."""
+"""Counts and errors."""
 
 
 def prove_power(seed: int, until: float, directory: Path) -> Found:
-    """Each workload in turn, each recording under both sets of rules."""
+    """Run each workload in turn, each recording under both sets of rules."""
     counts: Counter[str] = Counter()
     wrong: list[str] = []
     library = build_library(directory)
@@ -66,7 +66,7 @@ def prove_power(seed: int, until: float, directory: Path) -> Found:
     turn = 0
     while time.monotonic() < until and not wrong:
         for number, name in enumerate(WORKLOADS):
-            # A short piece is to come to all of them.
+            # A short piece must reach all of them.
             begun = time.monotonic()
             share = min((until - begun) / (len(WORKLOADS) - number), SECONDS_PER_WORKLOAD)
             done, found = power.run(name, list(Rules), power.PER_RECORDING, seed + turn, directory / str(turn), library,
@@ -80,7 +80,7 @@ def prove_power(seed: int, until: float, directory: Path) -> Found:
 def prove_syscalls(seed: int, until: float, directory: Path) -> Found:
     library = build_library(directory)
     assert library is not None, "a C compiler is needed"
-    # Half of the time each for the store alone and for whole brokers.
+    # The store alone and whole brokers get half of the time each.
     half = (until - time.monotonic()) / 2
     counts, wrong = syscalls.run(seed, 1, library, half / 60)
     more, found = syscalls.fail_in_brokers(1 << 30, seed, library, directory, until)
@@ -118,7 +118,7 @@ def prove_kill9(seed: int, until: float, directory: Path) -> Found:
 
 
 def prove_fuzz(seed: int, until: float, directory: Path) -> Found:
-    """Each protocol, before and after authentication, for equal shares of the time, on all processors."""
+    """Fuzz each protocol before and after authentication, for equal shares of the time, on all processors."""
     counts: Counter[str] = Counter()
     wrong: list[str] = []
     kinds = [(protocol, stage) for protocol in fuzz.PROTOCOLS for stage in fuzz.STAGES]
@@ -138,13 +138,13 @@ def fuzz_for(seconds: float, seed: int, kind: tuple[str, str]) -> fuzz.Found:
 
 
 def prove_soak(seed: int, until: float, directory: Path) -> Found:
-    """Mixed load and attacks; memory must be flat."""
+    """Run mixed load and attacks; memory must not grow."""
     seconds = until - time.monotonic()
     broker = LeveretProcess(directory / "broker")
     with broker.start():
         soak = Soak(broker, seconds, 200, seed, set(), attacks=True)
         asyncio.run(soak.run())
-        # Memory grows while a broker warms up: a short piece looks for a leak that is fast.
+        # Memory grows while a broker warms up: a short piece only finds fast leaks.
         flat = soak.verdict(5 if seconds >= 600 else 50)
     wrong = [*soak.problems, *([] if flat else ["memory grew, or a client was refused"])]
     try:
@@ -186,7 +186,7 @@ def results() -> list[dict[str, Any]]:
 
 
 def commit() -> str:
-    """The commit that is checked out; with `+` when files that count differ from it."""
+    """The current commit; with `+` if tracked files differ from it."""
     def git(*arguments: str) -> str:
         done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True)
         return done.stdout.strip()
@@ -196,7 +196,7 @@ def commit() -> str:
 
 
 def prove(name: str, minutes: float, seed: int | None) -> bool:
-    """One piece; whether all was well."""
+    """Run one piece; return whether it found no error."""
     at = commit()
     piece = sum(1 for line in results() if line["proof"] == name and line["commit"] == at)
     if seed is None:
@@ -221,7 +221,7 @@ def prove(name: str, minutes: float, seed: int | None) -> bool:
 
 
 def prove_for_ci() -> bool:
-    """A short piece of each proof that can be split."""
+    """Run a short piece of each proof that can be split."""
     codes: list[int] = []
     for names in CI_PROOFS:
         running = [subprocess.Popen([sys.executable, "-m", "bench.proof", name, "--minutes", str(CI_MINUTES)], cwd=ROOT)
@@ -231,7 +231,7 @@ def prove_for_ci() -> bool:
 
 
 def report() -> None:
-    """A table of what was proved, by commit."""
+    """Print the results by commit."""
     totals: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     wrong: Counter[tuple[str, str]] = Counter()
     for line in results():
@@ -249,7 +249,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("proof", choices=[*PROOFS, "report", "ci"])
     parser.add_argument("--minutes", type=float, default=MAX_MINUTES)
-    parser.add_argument("--seed", type=int, help="repeats a piece as far as timing allows")
+    parser.add_argument("--seed", type=int, help="repeat a piece, as far as timing allows")
     given = parser.parse_args()
     if not 0 < given.minutes <= MAX_MINUTES:
         parser.error(f"a piece takes at most {MAX_MINUTES:g} minutes; run several")

@@ -1,8 +1,8 @@
 """What sealing costs publishers, and whether it keeps up: `python -m bench.sealing [--seconds 30] [--rate 100000]`.
 
-Publishers append messages of 256 octets to a stream, with confirms, first as fast as they can and then at the rate; each
-once with sealing off and once with it on, in turns. It keeps up where the part that is not sealed does not grow beyond
-what two segments hold.
+Publishers append messages of 256 bytes to a stream, with confirms, first as fast as they can and then at the rate, each
+once with sealing off and once with it on. Sealing keeps up if the unsealed part does not grow beyond the size of two
+segments.
 """
 
 from __future__ import annotations

@@ -261,7 +261,7 @@ class Soak:
             protocol = PROTOCOLS[number]
             pieces = [self.random.choice(headers)]
             if self.random.random() < 0.6:
-                # Far enough in to reach the machinery behind the login, as a user or as nobody.
+                # Far enough in to reach the code behind the login, with or without a user.
                 pieces = [{"0-9": headers[1], "0-9-1": headers[0], "1.0": AMQP_1_0}[protocol]]
                 pieces += [data.replace(b"user", self.random.choice((b"guest", b"nobdy"))) for data in login(protocol)]
             pieces += [mutated(self.random.choice(pools[number]), self.random) if self.random.random() < 0.2
@@ -317,8 +317,8 @@ class Soak:
     def verdict(self, growth: float) -> bool:
         """Print whether memory is flat; the thirds are compared by their medians."""
         third = len(self.memory) // 3
-        middle = statistics.median(octets for _, octets in self.memory[third : 2 * third])
-        last = statistics.median(octets for _, octets in self.memory[2 * third :])
+        middle = statistics.median(size for _, size in self.memory[third : 2 * third])
+        last = statistics.median(size for _, size in self.memory[2 * third :])
         grown = (last / middle - 1) * 100
         flat = grown <= growth
         print(

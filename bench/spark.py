@@ -14,7 +14,7 @@ sink     a table into a durable queue, persistent and exactly once, until promot
 latency  from a stream to an exactly-once sink
 memory   messages that are published, sealed, archived and counted; what the processes take
 
-All default columns and random bodies of 200 octets (archive: JSON of that size), and for sealed and tail the sink `noop`.
+All default columns and random bodies of 200 bytes (archive: JSON of that size), and for sealed and tail the sink `noop`.
 """
 
 from __future__ import annotations

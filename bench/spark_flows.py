@@ -32,7 +32,7 @@ def say(text: str) -> None:
 
 
 def orders(count: int) -> list[bytes]:
-    """JSON of some 200 octets each."""
+    """JSON of about 200 bytes each."""
     return [json.dumps({"id": number, "customer": f"customer-{number % 997}", "amount": number / 7,
                         "placed": "2026-05-01T12:00:00.123Z", "note": os.urandom(40).hex()}).encode()
             for number in range(count)]
@@ -94,7 +94,7 @@ def sunk(spark: SparkSession, broker: LeveretProcess, rows: int, rounds: int, di
 def _until_declared(broker: LeveretProcess, queue: str) -> None:
     deadline = time.monotonic() + 30
     while not any(found["name"] == queue and found["consumers"] for found in call(broker.data_dir, "queues.list")):
-        assert time.monotonic() < deadline, f"nobody consumes {queue}"
+        assert time.monotonic() < deadline, f"{queue} has no consumer"
         time.sleep(0.05)
 
 
@@ -165,7 +165,7 @@ def remembered(spark: SparkSession, broker: LeveretProcess, rows: int, directory
                      checkpoint=str(directory / "memory-checkpoint"), name="memory", trigger=1.0)
     began = time.monotonic()
     samples: list[dict[str, int]] = []
-    done, told = 0, 0.0
+    done, reported = 0, 0.0
     while done < rows:
         time.sleep(1)
         assert query.isActive, query.exception()
@@ -177,9 +177,9 @@ def remembered(spark: SparkSession, broker: LeveretProcess, rows: int, directory
         if progress:
             end = progress["sources"][0]["endOffset"]
             done = (json.loads(end) if isinstance(end, str) else end)["streams"]["memory-0"]["next"]
-        if time.monotonic() > told + 10:
-            told = time.monotonic()
-            say(f"memory: {done:,} of {rows:,} archived after {told - began:.0f} s; MB: {samples[-1]}")
+        if time.monotonic() > reported + 10:
+            reported = time.monotonic()
+            say(f"memory: {done:,} of {rows:,} archived after {reported - began:.0f} s; MB: {samples[-1]}")
     took = time.monotonic() - began
     query.stop()
     load.result()

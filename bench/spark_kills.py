@@ -5,7 +5,7 @@
 For each row a broker gets numbered messages, and a query moves them in small batches while, again and again, something
 is killed with -9 at a random moment: the query with its JVM and its workers, a Python worker, or the broker, which is
 started again; sometimes the last commit of the checkpoint is deleted while the query is down. In the end the query runs
-undisturbed, and what has arrived is compared with what was sent: sets, and how often each is there.
+undisturbed, and the messages that arrived are compared with those that were sent, including how often each arrived.
 
 With `--cluster` the query runs on a standalone cluster of two workers on loopback, executors are lost in place of Python
 workers, and Spark runs slow tasks a second time beside the first (speculation), for which every third task is slow.
@@ -139,7 +139,7 @@ def _kill(process: int) -> None:
 
 
 def feed(broker: LeveretProcess, first: int, count: int) -> list[str]:
-    """Publish numbered messages, confirmed. What is sent while nothing is killed is there once."""
+    """Publish numbered messages with confirms. Those sent while nothing is killed arrive once."""
     sent = [str(number) for number in range(first, first + count)]
     with (blocking.connect(broker.url()) as connection, connection.channel() as channel,
           channel.publisher(routing_key="in", window=1000, persistent=True) as publisher):
@@ -187,7 +187,7 @@ def _run(name: str, row: Row, kills: int, messages: int, chance: random.Random, 
             if query.process is not None and query.process.poll() == 0:
                 sent += feed(broker, len(sent), messages)
             elif query.process is not None and query.process.poll() is not None and query.process.returncode > 0:
-                failed += 1  # the broker was away, or a worker was killed too often: whoever runs it starts it again
+                failed += 1  # the broker was down, or a worker was killed too often: the query is started again
             query.start()
             _until_reading(query, directory)
         time.sleep(chance.uniform(0.0, 3.0))
@@ -273,7 +273,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--kills", type=int, default=50, help="of each row")
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=ROWS)
-    parser.add_argument("--messages", type=int, default=20000, help="that are there when the query begins")
+    parser.add_argument("--messages", type=int, default=20000, help="number of messages before the query starts")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     parser.add_argument("--cluster", action="store_true", help="of two workers")
     given = parser.parse_args()

@@ -1,9 +1,9 @@
 """A query to be killed, in a process of its own: `python bench/spark_query.py JSON`, run by `bench/spark_kills.py`.
 
-It reads what is there (AvailableNow) and ends. `source` and `sink` are options, of format `amqp` and of the format that the
-sink names, which may be an archive's table. With `dump`, a file, the bodies of the table that the sink has written go there
-in the end, one a line. With `slow`, a directory, the first attempt of every third task waits until another one of it runs,
-some seconds at most, and leaves a file there where that came.
+It reads all available messages (AvailableNow) and ends. `source` and `sink` are options, of format `amqp` and of the
+format that the sink names, which may be an archive's table. With `dump`, a file, the bodies of the table that the sink
+has written go there in the end, one a line. With `slow`, a directory, the first attempt of every third task waits until
+another one of it runs, some seconds at most, and leaves a file there if that happened.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyspark.taskcontext import TaskContext
 
 from leveret.spark.pipeline import Broker, Capture, TableOutput, archive
 
-LONGEST = 6.0
+MAX_WAIT = 6.0
 
 
 def main(argument: str) -> None:
@@ -74,11 +74,11 @@ def _slowed(directory: str) -> Any:
         waiting = not context.attemptNumber() and (context.stageId() + context.partitionId()) % 3 == 0
         for one in batches:
             yield one.slice(0, one.num_rows // 2)
-            deadline = time.monotonic() + LONGEST
+            deadline = time.monotonic() + MAX_WAIT
             while waiting and time.monotonic() < deadline and not os.path.exists(f"{task}-again"):
                 time.sleep(0.02)
             if waiting and os.path.exists(f"{task}-again"):
-                # Both go on now, side by side.
+                # Both continue now, side by side.
                 with open(os.path.join(directory, f"twice-{uuid.uuid4().hex}"), "w"):
                     pass
             waiting = False

@@ -1,11 +1,11 @@
-"""A file that is staged over AMQP 0-9, published and delivered: how fast its octets move, and what memory the broker takes.
+"""A file that is staged over AMQP 0-9, published and delivered: its transfer rates, and the memory that the broker takes.
 
     make bench-staged                              1 GiB, three rounds, beside one of 64 MiB
     make bench-staged ARGS="--mib 4096 --rounds 1"
 
-Staged: from `file.open` until the broker has all octets. In: until the commit of its `file.publish` is answered, that is
+Staged: from `file.open` until the broker has all bytes. In: until the commit of its `file.publish` is answered, that is
 until it is on disk in the log. Out: from `file.open-ok` until `file.deliver`. The client encodes its frames beforehand, and
-looks at those that come no further than their lengths.
+parses incoming frames only as far as their lengths.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MIB = 1 << 20
 MIBS = 1024
 # What is staged before it to compare the memory with.
 SMALL = 64
-# What is to be reached: MB/s each way, and at most so many MB of memory more than for the small one.
+# Targets: MB/s each way, and the most MB of memory beyond those of the small file.
 RATE = 200
 GROWTH = 16
 QUEUE = "bench-staged"
@@ -44,7 +44,7 @@ FILE_DELIVER = b"\x00\x46\x00\x50"
 @dataclass(frozen=True)
 class Result:
     """One file. Rates in MB/s; `peak`: MB of the broker's process at most, `before`: before it began; `disk`: the rate of
-    writing and syncing as many octets without a broker."""
+    writing and syncing as many bytes without a broker."""
 
     mib: int
     rate_staged: float
@@ -56,30 +56,30 @@ class Result:
     disk: float
 
 
-def disk_rate(directory: Path, octets: int) -> float:
+def disk_rate(directory: Path, length: int) -> float:
     """MB/s of the disk itself."""
     block = bytes(MIB)
     path = directory / "floor"
     begin = time.perf_counter()
     with path.open("wb", buffering=0) as file:
-        for _ in range(octets // MIB):
+        for _ in range(length // MIB):
             file.write(block)
         os.fsync(file.fileno())
     seconds = time.perf_counter() - begin
     path.unlink()
-    return octets / seconds / 1e6
+    return length / seconds / 1e6
 
 
-def send_file(client: Client, identifier: str, octets: int) -> float:
+def send_file(client: Client, identifier: str, length: int) -> float:
     """Stage it, publish it, and wait until that is committed. Returns how long the staging took, in seconds."""
     begin = time.perf_counter()
-    client.open_file(identifier, octets)
-    client.begin_stage(octets)
+    client.open_file(identifier, length)
+    client.begin_stage(length)
     size = client.engine.frame_max - 8
     head = bytes((FRAME_BODY,)) + (1).to_bytes(2, "big")
     frame = head + size.to_bytes(4, "big") + bytes(size) + FRAME_END
     frames = frame * 8
-    whole, rest = divmod(octets, size)
+    whole, rest = divmod(length, size)
     for _ in range(whole // 8):
         client.socket.sendall(frames)
     client.socket.sendall(frame * (whole % 8))
@@ -92,7 +92,7 @@ def send_file(client: Client, identifier: str, octets: int) -> float:
     return seconds
 
 
-def receive_file(client: Client, octets: int) -> None:
+def receive_file(client: Client, length: int) -> None:
     """Take everything up to its `file.deliver`."""
     client.send("file.open-ok", staged_size=0)
     data = bytearray(4 * MIB)
@@ -111,8 +111,8 @@ def receive_file(client: Client, octets: int) -> None:
             if data[at] == FRAME_BODY:
                 received += size
             elif data[at + METHOD_AT : at + METHOD_AT + 4] == FILE_DELIVER:
-                if received != octets:
-                    raise SystemExit(f"{received} octets came of a file of {octets}")
+                if received != length:
+                    raise SystemExit(f"received {received} bytes of a file of {length}")
                 return
             at += size + 8
         view[: have - at] = view[at:have]
@@ -121,25 +121,25 @@ def receive_file(client: Client, octets: int) -> None:
 
 def measure(contender: brokers.Contender, mib: int) -> Result:
     """One file through a broker, on a connection of its own."""
-    octets = mib * MIB
-    disk = disk_rate(contender.directory, octets)
+    length = mib * MIB
+    disk = disk_rate(contender.directory, length)
     client = Client(contender.broker, 300)
     client.call("queue.declare", "queue.declare-ok", queue=QUEUE, durable=True)
     before = memory(contender.pid, "VmRSS")
     Path(f"/proc/{contender.pid}/clear_refs").write_text("5")  # the peak counts from here
     cpu = cpu_of(contender.pid)
     begin = time.perf_counter()
-    staged = send_file(client, f"file-{time.time_ns()}", octets)
+    staged = send_file(client, f"file-{time.time_ns()}", length)
     middle = time.perf_counter()
     client.call("file.consume", "file.consume-ok", queue=QUEUE, no_ack=True)
     client.expect("file.open")
     ready = time.perf_counter()
-    receive_file(client, octets)
+    receive_file(client, length)
     end = time.perf_counter()
     cpu = cpu_of(contender.pid) - cpu
     peak = memory(contender.pid, "VmHWM")
     client.close()
-    return Result(mib, octets / staged / 1e6, octets / (middle - begin) / 1e6, octets / (end - ready) / 1e6, before, peak,
+    return Result(mib, length / staged / 1e6, length / (middle - begin) / 1e6, length / (end - ready) / 1e6, before, peak,
                   cpu, disk)
 
 
@@ -199,7 +199,7 @@ def main() -> int:
     parser.add_argument("--mib", type=int, default=MIBS)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--broker", choices=[brokers.COMPILED, brokers.PURE],
-                        help="compiled where there is a compiled build")
+                        help="compiled if there is a compiled build")
     parser.add_argument("--output", type=Path, default=generator.OUTPUT)
     chosen = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 150)

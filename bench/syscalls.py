@@ -1,17 +1,17 @@
-"""Make every system call of the store fail once, in every way, and look whether what was confirmed is there afterwards.
+"""Make every system call of the store fail once, in every way, and check that nothing confirmed is lost.
 
     python bench/syscalls.py                                   each call of one run of the store, each fault
     python bench/syscalls.py --seed 7 --every 5                every fifth call
     python bench/syscalls.py --broker 50                       50 calls of whole brokers under load
 
-A run of the store (batches with messages, settlements, updates, large bodies, copies of rows, checkpoints) is counted, then
-repeated with the n-th call failing, for each n: EIO once and for good, ENOSPC and EDQUOT for a while, a short write or a
-slow sync, and EIO of a read. After it the store is opened again, and must have what was confirmed, or that and whole
-batches that were under way. It may go on, or stop with a message; it may not confirm what is not there, hang, or end
-otherwise.
+A run of the store (batches with messages, settlements, updates, large bodies, copies of rows, checkpoints) is counted,
+then repeated with the n-th call failing, for each n: EIO once and permanently, ENOSPC and EDQUOT for a while, a short
+write or a slow sync, and EIO of a read. Then the store is reopened. It must have everything that was confirmed, and
+nothing else except whole batches that were in flight. The store may continue, or stop with a message; it must not
+confirm what it has not stored, hang, or end in any other way.
 
-With `--broker` a broker process runs under the clients of `bench/power.py` while a call of it or of its sealer fails. Then
-it is killed, and another one starts on its files, and on what a power cut would have left of them.
+With `--broker` a broker process runs under the clients of `bench/power.py` while one of its calls, or of its sealer's,
+fails. Then it is killed, and another broker starts on its files, and on what a power cut would have left of them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ WRITES = "owtsurk"
 
 
 class Fault(NamedTuple):
-    """A way for calls to fail: with an error (0: short writes, slow syncs), so many of them, of these kinds."""
+    """How calls fail: the error (0: short writes, slow syncs), how many of them, and the kinds of calls."""
 
     name: str
     number: int
@@ -100,7 +100,7 @@ class Faulty:
 
 
 def write(path: Path, seed: int, said: list[str]) -> str:
-    """Batches, until all are written or the store has failed; its reason."""
+    """Write batches until all are written or the store has failed; return its reason."""
     try:
         writer = Writer(path, seed, said.append)
     except StorageFailed as error:
@@ -122,7 +122,7 @@ def write(path: Path, seed: int, said: list[str]) -> str:
 
 
 def attempt(faulty: Faulty, path: Path, seed: int, at: int, fault: Fault) -> tuple[str, str]:
-    """One run with a fault: how it ended, and what is wrong ("" when nothing is)."""
+    """Run once with a fault; return how it ended, and what is wrong ("" if nothing is)."""
     said: list[str] = []
     path.mkdir(parents=True)
     faulty.watch(path)
@@ -155,14 +155,14 @@ def attempt(faulty: Faulty, path: Path, seed: int, at: int, fault: Fault) -> tup
 
 
 def checkpoint_often() -> None:
-    """So that a short run has checkpoints, beside commits and in their way."""
+    """Make a short run have checkpoints, both beside commits and blocking them."""
     sqlite_store.CHECKPOINT_PAGES = 48
     sqlite_store.MOST_PAGES = 192
     checkpointer.FEW_PAGES = 8
 
 
 def sweep(library: str, seed: int, every: int, until: float) -> Iterator[tuple[str, int, str, str]]:
-    """Fault, call, how it ended and what was wrong, for each call and each fault in an order of chance."""
+    """Yield fault, call, how it ended and what was wrong, for each call and each fault in random order."""
     faulty = Faulty(library)
     checkpoint_often()
     with tempfile.TemporaryDirectory(prefix="leveret-syscalls-") as place:
@@ -185,7 +185,7 @@ def sweep(library: str, seed: int, every: int, until: float) -> Iterator[tuple[s
 
 
 def run(seed: int, every: int, library: Path, minutes: float) -> tuple[Counter[str], list[str]]:
-    """A sweep in a process of its own, which has the library: counts, and what was wrong."""
+    """Run a sweep in a separate process with the library preloaded; return counts and errors."""
     command = [sys.executable, __file__, "--worker", str(library), "--seed", str(seed), "--every", str(every),
                "--minutes", str(minutes)]
     done = subprocess.run(command, env={**os.environ, "LD_PRELOAD": str(library)}, stdout=subprocess.PIPE, text=True)
@@ -203,7 +203,7 @@ def run(seed: int, every: int, library: Path, minutes: float) -> tuple[Counter[s
 
 
 def fail_in_broker(name: str, seed: int, library: Path, directory: Path) -> tuple[str, list[str]]:
-    """One run of a broker with a fault: how it ended, and what is wrong."""
+    """Run a broker with a fault; return how it ended, and what is wrong."""
     chance = random.Random(seed)
     fault = chance.choice([fault for fault in FAULTS if fault.letters == WRITES])
     at = int(10 ** chance.uniform(0, 3.5))
@@ -213,7 +213,7 @@ def fail_in_broker(name: str, seed: int, library: Path, directory: Path) -> tupl
     ended = "went on"
     wrong: list[str] = []
     try:
-        # Clients may be refused; what counts is what is there afterwards.
+        # Clients may be refused; only what is stored afterwards counts.
         take(workload, directory, library, chance, 1, 0.8, {
             "FAULT_AT": str(at), "FAULT_COUNT": str(fault.count), "FAULT_ERRNO": str(fault.number), "FAULT_CALLS": WRITES,
             "FAULT_SLEEP_US": "20000", "FAULT_SAYS": "1"}, ends=("kill",))
@@ -242,7 +242,7 @@ def fail_in_broker(name: str, seed: int, library: Path, directory: Path) -> tupl
 
 def fail_in_brokers(count: int, seed: int, library: Path, directory: Path,
                     until: float = float("inf")) -> tuple[Counter[str], list[str]]:
-    """So many runs of brokers, of all workloads in turn."""
+    """Run `count` brokers with a fault, with all workloads in turn."""
     counts: Counter[str] = Counter()
     wrong: list[str] = []
     for number in range(count):

@@ -21,9 +21,9 @@ RATE = 2000
 
 @dataclass(frozen=True)
 class Beside:
-    """Something else than RabbitMQ with the same load that Leveret's throughput is compared with.
+    """A further comparison of Leveret's throughput, with something other than RabbitMQ.
 
-    title     what stands in the table
+    title     the row's title in the table
     target    the ratio to reach, at least
     broker    another broker with the same load, or
     workload  the same broker with another load
@@ -74,7 +74,7 @@ class Workload:
         return float(result[self.counted]) / float(result["seconds"])
 
     def reached(self, broker: str, ratio: float) -> bool | None:
-        """None where there is no target."""
+        """None if there is no target."""
         target = self.targets.get(broker)
         if target is None:
             return None
@@ -146,7 +146,7 @@ WORKLOADS = [
     Workload("amqp1-to-0-9-1-properties", "the same, AMQP 1.0 in, 0-9-1 out",
              (*BATCHED, "--publish-1.0", "--properties"), {},
              beside=(_own("properties", THIRD),)),
-    Workload("append", "256 B persistent, confirms, into a queue that nobody reads",
+    Workload("append", "256 B persistent, confirms, into a queue without a consumer",
              (*APPEND, "--durable"), {}, measure=APPENDED),
     Workload("stream-append", "the same into a stream", (*APPEND, "--durable", "--stream"), {}, measure=APPENDED,
              beside=(_queue("append", 0.8),)),
