@@ -12,17 +12,17 @@ from tests.support.amqp09 import Client
 from tests.support.broker import leveret_only, start_broker
 
 
-@pytest.mark.parametrize("octets", [1, 131064, 5_000_001])
-def test_a_file_goes_in_and_comes_out(tmp_path: Path, octets: int) -> None:
+@pytest.mark.parametrize("length", [1, 131064, 5_000_001])
+def test_a_file_goes_in_and_comes_out(tmp_path: Path, length: int) -> None:
     leveret_only("others have no class file")
     with start_broker(tmp_path) as broker:
         client = Client(broker)
         client.call("queue.declare", "queue.declare-ok", queue=staged.QUEUE, durable=True)
-        assert staged.send_file(client, "one", octets) > 0
+        assert staged.send_file(client, "one", length) > 0
         client.call("file.consume", "file.consume-ok", queue=staged.QUEUE, no_ack=True)
-        assert client.expect("file.open").arguments["content_size"] == octets
-        with pytest.raises(SystemExit, match=f"{octets} octets came of a file of {octets + 1}"):
-            staged.receive_file(client, octets + 1)
+        assert client.expect("file.open").arguments["content_size"] == length
+        with pytest.raises(SystemExit, match=f"received {length} bytes of a file of {length + 1}"):
+            staged.receive_file(client, length + 1)
         client.close()
 
 
