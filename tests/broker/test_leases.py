@@ -127,7 +127,7 @@ def test_redelivered_tells_of_others_who_had_the_message_before(world: World, qu
 
 
 def test_packs_cover_indices_of_the_batch(world: World) -> None:
-    packed = pytest.importorskip("leveret.segments.packed")
+    packed = pytest.importorskip("leveret.segments.record_batches")
     queue = world.queue(durable=True, max_priority=3)
     for number, body in enumerate(BODIES):
         world.push(queue, body, persistent=True, priority=number % 2)
@@ -139,7 +139,7 @@ def test_packs_cover_indices_of_the_batch(world: World) -> None:
     plan(world, queue, "l", epoch, 0, 60)
     reader = LeaseReader(queue, "l", epoch, 1, 0, 40, packed=True)
     world.run()
-    found = [packed.Packed(body) for body in reader.packs]
+    found = [packed.DeliveredBatch(body) for body in reader.packs]
     assert (found[0].first, found[-1].next) == (0, 40)
     bodies = [bytes(body).decode() for pack in found for body in pack.rows.bodies]
     assert bodies == [*BODIES[1::2], *BODIES[0:20:2]]

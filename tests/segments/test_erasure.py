@@ -10,12 +10,12 @@ import pytest
 
 from leveret.broker.message import Overlay, make_address
 from leveret.segments.columns import Rows, make_batch
-from leveret.segments.content_encodings import MAX_OCTETS, compress, decompress
+from leveret.segments.content_encodings import MAX_DECOMPRESSED_BYTES, compress, decompress
 from leveret.segments.erasure import Counts, Rule, compile_rules, decode_rules
 from leveret.segments.errors import SegmentDamaged, SegmentMissing
 from leveret.segments.json_paths import JsonPath
 from leveret.segments.manifest import Segment
-from leveret.segments.reader import Stored, open_segment
+from leveret.segments.reader import StoredMessage, open_segment
 from leveret.segments.rewriting import merge, rewrite
 from leveret.segments.writer import SegmentWriter
 from leveret.storage.records import encode_overlay
@@ -58,7 +58,7 @@ def written(directory: Path, messages: list[tuple[int, int, str, bytes, bytes]])
     return writer.finish()
 
 
-def erased(tmp_path: Path, *rules: Rule) -> tuple[dict[int, Stored], Counts]:
+def erased(tmp_path: Path, *rules: Rule) -> tuple[dict[int, StoredMessage], Counts]:
     """What is left, by offset."""
     source = written(tmp_path, MESSAGES)
     with open_segment(str(tmp_path / source.path), expected=source) as reader:
@@ -157,9 +157,9 @@ def test_compressed_bodies_are_looked_into_and_stay_compressed(tmp_path: Path, e
 
 
 def test_what_grows_too_large_is_not_looked_into() -> None:
-    assert decompress(compress(bytes(MAX_OCTETS), "gzip"), "gzip") == bytes(MAX_OCTETS)
+    assert decompress(compress(bytes(MAX_DECOMPRESSED_BYTES), "gzip"), "gzip") == bytes(MAX_DECOMPRESSED_BYTES)
     for encoding in ("gzip", "deflate"):
-        assert decompress(compress(bytes(MAX_OCTETS + 1), encoding), encoding) is None
+        assert decompress(compress(bytes(MAX_DECOMPRESSED_BYTES + 1), encoding), encoding) is None
 
 
 def test_contents_of_other_classes_are_masked(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_the_first_rule_that_a_row_meets_counts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("rule", "words"), [
     ({"action": "remove"}, "rule 1: expected a condition"),
-    ({"action": "mask", "routing_key": "#"}, "mask says what is replaced"),
+    ({"action": "mask", "routing_key": "#"}, "mask lists what the action 'mask' replaces"),
     ({"action": "remove", "routing_key": "#", "mask": ["$.a"]}, "and with no other"),
     ({"action": "mask", "routing_key": "#", "mask": ["a.b"]}, r"JSON path 'a.b': expected '\$'"),
     ({"action": "mask", "routing_key": "#", "mask": ["property:colour"]}, "no property 'colour'"),

@@ -128,7 +128,7 @@ def test_a_stream_without_segments_makes_no_table(site: Site) -> None:
 
 def test_two_streams_do_not_share_a_table(site: Site) -> None:
     site.sync(write(site.directory, rows(0, 2)))
-    with pytest.raises(IcebergError, match="it is that of stream 1, not of stream 2"):
+    with pytest.raises(IcebergError, match="belongs to stream 1, not to stream 2"):
         site.tables.sync(NAME, [], "stream 2")
     assert site.offsets() == [0, 1]
 

@@ -262,7 +262,7 @@ def test_after_a_kill_it_is_started_again(world: World) -> None:
 
 
 def test_an_idle_process_ends(world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(process, "IDLE", 0.2)
+    monkeypatch.setattr(process, "IDLE_TIMEOUT", 0.2)
     entries = world.publish(b"a", b"b")
     segment = world.sealed(entries)
     first = world.store.process

@@ -19,8 +19,8 @@ from leveret.broker.message import make_address
 from leveret.management.control_client import call
 from leveret.segments.columns import make_batch
 from leveret.segments.manifest import Segment
-from leveret.segments.packed import Packed
 from leveret.segments.reader import open_segment
+from leveret.segments.record_batches import DeliveredBatch
 from leveret.wire.amqp0.dialects import QPID
 from leveret.wire.amqp0.properties import encode_header
 from leveret.wire.amqp0.specs import V0_9
@@ -105,7 +105,7 @@ def packed(broker: LeveretProcess, count: int) -> pa.Table:
     batches: list[pa.RecordBatch] = []
     with blocking.connect(broker.url()) as connection, connection.channel() as channel:
         for message in channel.consume("s", arguments={"x-stream-offset": "first", "x-packed": True}):
-            pack = Packed(bytes(message.body))
+            pack = DeliveredBatch(bytes(message.body))
             batches.append(make_batch(pack.rows, queue="s"))
             message.ack()
             if pack.next >= count:

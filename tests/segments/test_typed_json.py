@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.segments import amqp1_records, typed_json
+from leveret.segments import amqp10_records, typed_json
 from leveret.segments.row_view import RowView
 from leveret.selectors import PROPERTIES
 from leveret.wire.amqp0.dialects import RABBITMQ
@@ -105,12 +105,12 @@ def test_times_beyond_64_bits_are_the_last_there_are(shown: int, expected: int) 
 
 
 def test_the_last_second_of_0_9_1_becomes_the_last_time_of_1_0() -> None:
-    assert amqp1_records.added(RawTimestamp((1 << 64) - 1)) == {"$timestamp": ((1 << 63) - 1) // 1000 * 1000}
+    assert amqp10_records.overlay_to_json(RawTimestamp((1 << 64) - 1)) == {"$timestamp": ((1 << 63) - 1) // 1000 * 1000}
 
 
 def test_selectors_over_rows_see_every_millisecond() -> None:
     view = RowView()
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
     for time in range(1_700_000_000_000, 1_700_000_000_000 + 7000, 7):
-        view.look_at({"timestamp": epoch + timedelta(milliseconds=time), "amqp10": None})
+        view.bind({"timestamp": epoch + timedelta(milliseconds=time), "amqp10": None})
         assert view.get(PROPERTIES, "creation-time") == time

@@ -13,7 +13,7 @@ import pytest
 
 from leveret.broker.message import make_address
 from leveret.segments.columns import Rows
-from leveret.segments.tasks import Place
+from leveret.segments.tasks import SegmentLocation
 from leveret.segments.writer import SegmentWriter
 from leveret.storage import disk
 from leveret.storage.data_directory import Reserve
@@ -160,7 +160,7 @@ def test_parents_of_the_directory_of_segments_are_not_private(tmp_path: Path) ->
     before = os.umask(0o022)
     try:
         root = tmp_path / "srv" / "streams"
-        assert Place(str(root)).local_root() == str(root)
+        assert SegmentLocation(str(root)).local_root() == str(root)
         SegmentWriter(str(root / "home" / "events-1"), "events", root=str(root)).abort()
         other = tmp_path / "other" / "streams"
         SegmentWriter(str(other / "home" / "events-1"), "events", root=str(other)).abort()

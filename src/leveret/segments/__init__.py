@@ -1,1 +1,1 @@
-"""Sealed segments of streams: Parquet files with the table schema of messages, and what reads and writes them."""
+"""Sealed segments of streams: Parquet files with one schema for messages, their writers and readers."""

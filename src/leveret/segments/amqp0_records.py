@@ -1,4 +1,4 @@
-"""Records of content headers of 0-9 and 0-9-1."""
+"""Records from the content headers of 0-9 and 0-9-1."""
 
 from __future__ import annotations
 
@@ -6,29 +6,31 @@ import struct
 from typing import Any, Final
 
 from leveret.segments import typed_json
-from leveret.segments.records import DEATHS, DELIVERY_COUNT, NOTHING, Record
+from leveret.segments.records import DEATHS, DELIVERY_COUNT, EMPTY_RECORD, Record
 from leveret.wire.amqp0.dialects import RABBITMQ
 from leveret.wire.amqp0.errors import EncodeError, WireError
 from leveret.wire.amqp0.fieldtable import encode_table
 from leveret.wire.amqp0.values import LongLong
 
-# Class, weight and body size come first: messages that differ in these alone have one record.
-PROPERTIES_AT: Final = 12
+# Class, weight and body size precede the properties and are not part of the record.
+PROPERTIES_START: Final = 12
 _LAST_SECOND: Final = 253402300799
-_LARGEST: Final = (1 << 63) - 1
-# What the broker puts into the headers of a delivery: a signed integer of 64 bits.
+_MAX_INT64: Final = (1 << 63) - 1
+# The header that the broker adds to a delivery: a signed 64-bit integer.
 _OFFSET: Final = b"\x0fx-stream-offsetl"
 _OFFSET_SIZE: Final = len(_OFFSET) + 8
-_WRONG: Final = (WireError, IndexError, ValueError, struct.error)
+_DECODE_ERRORS: Final = (WireError, IndexError, ValueError, struct.error)
 
 
 def parse(properties: bytes) -> Record:
-    """The record of the octets from the property flags on. NOTHING where they are malformed; of the field table only its
-    length is looked at."""
+    """Parse encoded properties, from the property flags on.
+
+    Returns EMPTY_RECORD if they are malformed. The field table is not decoded, only its length is checked.
+    """
     try:
         return _parse(properties)
     except IndexError:
-        return NOTHING
+        return EMPTY_RECORD
 
 
 def _parse(data: bytes) -> Record:
@@ -41,7 +43,7 @@ def _parse(data: bytes) -> Record:
     timestamp: int | None = None
     durable = False
     if flags & 3:
-        return NOTHING  # class basic has one word of flags
+        return EMPTY_RECORD  # class basic has a single word of flags
     if flags & 0x8000:
         start = pos + 1
         pos = start + data[pos]
@@ -74,7 +76,7 @@ def _parse(data: bytes) -> Record:
         expiration = data[start:pos]
         if expiration.isdigit():
             ttl = int(expiration)
-            if ttl > _LARGEST:
+            if ttl > _MAX_INT64:
                 ttl = None
     if flags & 0x0080:
         start = pos + 1
@@ -100,22 +102,24 @@ def _parse(data: bytes) -> Record:
     if flags & 0x0004:
         pos += 1 + data[pos]
     if pos != len(data):
-        return NOTHING
+        return EMPTY_RECORD
     return (content_type, content_encoding, durable, priority, correlation_id, reply_to, ttl, message_id, timestamp, kind,
             user_id, app_id, table, None, None, -1)
 
 
 def decode(table: bytes) -> dict[str, Any] | None:
-    """The fields as JSON data; None where they are malformed."""
+    """Decode a field table to JSON data; None if it is malformed."""
     try:
         return typed_json.from_table(table, 0, len(table))
-    except _WRONG:
+    except _DECODE_ERRORS:
         return None
 
 
-def added(headers: dict[str, Any]) -> dict[str, Any]:
-    """Headers of an overlay as JSON data, typed as consumers get them: counts in 64 bits. Names are in order at every
-    level, wherever the overlay comes from."""
+def overlay_to_json(headers: dict[str, Any]) -> dict[str, Any]:
+    """Return the headers of an overlay as JSON data, typed as consumers receive them (counts are 64-bit).
+
+    Names are sorted at every level, so the result does not depend on where the overlay comes from.
+    """
     found: dict[str, Any] = {}
     for name in sorted(headers):
         value = _ordered(headers[name])
@@ -124,9 +128,9 @@ def added(headers: dict[str, Any]) -> dict[str, Any]:
         elif name == DELIVERY_COUNT and isinstance(value, int):
             value = LongLong(value)
         try:
-            octets = encode_table({name: value}, RABBITMQ)
-            found.update(typed_json.from_table(octets, 4, len(octets)))
-        except (EncodeError, *_WRONG):
+            encoded = encode_table({name: value}, RABBITMQ)
+            found.update(typed_json.from_table(encoded, 4, len(encoded)))
+        except (EncodeError, *_DECODE_ERRORS):
             continue
     return found
 
@@ -145,18 +149,23 @@ def _with_long_count(death: Any) -> Any:
     return death
 
 
-def take_offset(header: bytes) -> tuple[int, bytes]:
-    """The offset that the broker has put into the headers of a delivery, and the header without it; -1 and the header as it
-    is where there is none. The header is one that a broker has sent: it is not checked."""
-    flags = header[PROPERTIES_AT]
+def strip_offset(header: bytes) -> tuple[int, bytes]:
+    """Remove the offset that the broker added to the headers of a delivery.
+
+    The header comes from a broker, so it is not validated.
+
+    Returns:
+        The offset and the header without it; -1 and the unchanged header if it has none.
+    """
+    flags = header[PROPERTIES_START]
     if not flags & 0x20:
         return -1, header
-    pos = PROPERTIES_AT + 2
+    pos = PROPERTIES_START + 2
     if flags & 0x80:
         pos += 1 + header[pos]
     if flags & 0x40:
         pos += 1 + header[pos]
-    # First in the table, or last where the publisher's octets look like it.
+    # It is the first field of the table, or the last one if the publisher's own first field looks like it.
     end = pos + 4 + int.from_bytes(header[pos : pos + 4], "big")
     at = pos + 4
     if header[at : at + 17] != _OFFSET:
@@ -170,12 +179,12 @@ def take_offset(header: bytes) -> tuple[int, bytes]:
 
 
 def headers_at(header: bytes) -> int:
-    """Where the headers begin in a content header, as `Message.headers_at` has it; -1 without any."""
+    """Return where the headers begin in a content header (see `Message.headers_at`); -1 if it has none."""
     try:
-        flags = header[PROPERTIES_AT]
+        flags = header[PROPERTIES_START]
         if not flags & 0x20:
             return -1
-        pos = PROPERTIES_AT + 2
+        pos = PROPERTIES_START + 2
         if flags & 0x80:
             pos += 1 + header[pos]
         if flags & 0x40:

@@ -1,4 +1,4 @@
-"""The properties of the Iceberg catalog, as pyiceberg has them. Imports nothing that the extras bring."""
+"""Properties of the Iceberg catalog, in pyiceberg's form. Imports nothing from the optional extras."""
 
 from __future__ import annotations
 
@@ -7,27 +7,36 @@ import tomllib
 from pathlib import Path
 from typing import Any, Final
 
-# What the catalog is called, and with it its tables in SQLite.
+# The catalog's name, which SQLite catalogs store in each row.
 CATALOG: Final = "leveret"
 DATABASE: Final = "iceberg.db"
 WAREHOUSE: Final = "iceberg"
 
 
 def default_properties(directory: str, data_path: Path) -> dict[str, str]:
-    """The catalog where the configuration names none: SQLite in the data directory, metadata beside the segments, whose
-    directory is a path or a URL."""
+    """Return the catalog used when the configuration names none: SQLite in the data directory.
+
+    The metadata is stored beside the segments.
+
+    Args:
+        directory: Directory of the segments, a path or a URL.
+        data_path: The broker's data directory.
+    """
     place = directory.rstrip("/") if "://" in directory else Path(directory).absolute().as_uri()
     return {"type": "sql", "uri": f"sqlite:///{data_path.absolute()}/{DATABASE}", "warehouse": f"{place}/{WAREHOUSE}"}
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Those of a file in TOML, or JSON where it is called so: names and texts, numbers or booleans. ValueError where it
-    cannot be read."""
+    """Read catalog properties from a TOML file, or a JSON file if its name ends in `.json`.
+
+    Raises:
+        ValueError: The file cannot be read, or a value is not a string, a number or a boolean.
+    """
     try:
         text = path.read_text("utf-8")
         found: Any = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from None
     if not isinstance(found, dict) or not all(isinstance(value, (str, int, float)) for value in found.values()):
-        raise ValueError(f"{path}: expected names with texts, numbers or booleans, such as uri = \"...\"")
+        raise ValueError(f"{path}: expected names with strings, numbers or booleans, such as uri = \"...\"")
     return {str(name): str(value).lower() if isinstance(value, bool) else str(value) for name, value in found.items()}

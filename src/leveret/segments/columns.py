@@ -1,9 +1,9 @@
-"""Messages as columns of Arrow, many at a time.
+"""Messages as Arrow columns.
 
-What a header says is worked out once for all rows that have the same header, and what a field table says once for all
-headers that have the same table; the columns are then spread over the rows. Only columns that are asked for are made.
+Work is done once per distinct value: a header is parsed once for all rows that share it, a field table once for all
+headers that share it, and the results are then spread over the rows. Only requested columns are built.
 
-Nothing that a publisher sent raises an exception here: what cannot be read is null, and `raw_header` has its octets.
+Malformed messages never raise an exception here: a value that cannot be decoded is null, and `raw_header` has its bytes.
 """
 
 from __future__ import annotations
@@ -14,35 +14,37 @@ from typing import Any, Final
 import pyarrow as pa
 
 from leveret.broker.message import FORMAT_AMQP0, FORMAT_AMQP1, FORMAT_CLASS_0_9, PROTOCOLS, Overlay
-from leveret.segments import amqp0_records, amqp1_records, schema
+from leveret.segments import amqp0_records, amqp10_records, schema
 from leveret.segments import records as r
-from leveret.segments.folding import fold, footer_at
-from leveret.segments.records import NOTHING, PROPERTY_NAMES, Record, Table
+from leveret.segments.folding import fold, footer_start
+from leveret.segments.records import EMPTY_RECORD, PROPERTY_NAMES, Record, Table
 from leveret.segments.texts import clean
 from leveret.storage.records import decode_overlay, encode_overlay
 from leveret.wire.amqp0.classes import to_basic
 
-# Making one of these takes a third of a microsecond a row.
+# Building nulls of this type takes a third of a microsecond per row, so they are sliced from here.
 _NO_STRUCTS: Final = pa.nulls(8192, schema.AMQP10)
 _FROM_TABLE: Final = frozenset(("headers", "headers_json", "x_death", "delivery_count"))
 _FROM_RECORD: Final = frozenset((*PROPERTY_NAMES, *_FROM_TABLE, "amqp10"))
 _ADDRESS: Final = frozenset(("exchange", "routing_key"))
-# In the struct `amqp10`.
+# Fields of the struct `amqp10`.
 _ANNOTATIONS_AT: Final = schema.AMQP10.get_field_index("message_annotations")
-_NOT_GIVEN: Final = ("queue", "partition")
+_SOURCE_COLUMNS: Final = ("queue", "partition")
 
 
 class Rows:
-    """Messages side by side; the lists run in parallel.
+    """Messages as parallel lists.
 
-    offsets     of the stream
-    times       when each was appended, milliseconds of Unix time; None where that is not known
-    formats     of the headers, or the one that all of them have
-    addresses   exchange and routing key: octet length, octets, twice
-    headers     as `Message.header` has them
-    bodies      as `Message.body` has them: of 1.0 the encoded sections
-    overlays    encoded as the log has them, b"" for none; None where no row has one
-    redelivered, delivery_counts  None for those of a stream: false, and what the headers say
+    Attributes:
+        offsets: Stream offsets.
+        times: Append times in milliseconds of Unix time; None if they are not known.
+        formats: The format of each header, or one format that all of them have.
+        addresses: Exchange and routing key, each a length byte and its bytes.
+        headers: As in `Message.header`.
+        bodies: As in `Message.body`; for 1.0 the encoded sections.
+        overlays: As encoded in the log, b"" for none; None if no row has one.
+        redelivered: None if false in all rows, as in streams.
+        delivery_counts: None to take them from the headers, as in streams.
     """
 
     __slots__ = ("addresses", "bodies", "delivery_counts", "formats", "headers", "offsets", "overlays", "redelivered",
@@ -66,42 +68,51 @@ class Rows:
 
 
 def make_columns(rows: Rows, names: Collection[str] = schema.FILE_COLUMNS) -> dict[str, pa.Array]:
-    """The columns of these names, each of the type that the file schema has. ValueError for a name that is none."""
+    """Build the named columns with the types of the file schema. ValueError for an unknown name."""
     unknown = [name for name in names if name not in schema.FILE_COLUMNS]
     if unknown:
-        raise ValueError(f"there is no column '{unknown[0]}': expected some of {', '.join(schema.FILE_COLUMNS)}")
-    return _Columns(rows, frozenset(names)).made()
+        raise ValueError(f"column '{unknown[0]}' does not exist; expected some of {', '.join(schema.FILE_COLUMNS)}")
+    return _Columns(rows, frozenset(names)).build()
 
 
 def make_batch(rows: Rows, names: Collection[str] = schema.COLUMNS, queue: str | None = None,
                partition: int = 0) -> pa.RecordBatch:
-    """A batch of the columns of these names in the order of the table's schema; `queue` and `partition` are the same in
-    all rows. ValueError for a name that is none."""
-    made = make_columns(rows, [name for name in names if name not in _NOT_GIVEN])
-    return with_source(made, len(rows), names, queue, partition)
+    """Build a batch of the named columns, in the order of the table schema.
+
+    Args:
+        rows: The messages.
+        names: Columns to build.
+        queue: Value of the column `queue`.
+        partition: Value of the column `partition`.
+
+    Raises:
+        ValueError: A name is unknown.
+    """
+    columns = make_columns(rows, [name for name in names if name not in _SOURCE_COLUMNS])
+    return with_source(columns, len(rows), names, queue, partition)
 
 
-def with_source(made: dict[str, pa.Array], count: int, names: Collection[str], queue: str | None,
+def with_source(columns: dict[str, pa.Array], count: int, names: Collection[str], queue: str | None,
                 partition: int) -> pa.RecordBatch:
-    """A batch of columns with those that say where they are from."""
+    """Build a batch from columns, adding `queue` and `partition` if they are among the names."""
     if "queue" in names:
-        made["queue"] = pa.repeat(pa.scalar(queue, pa.string()), count)
+        columns["queue"] = pa.repeat(pa.scalar(queue, pa.string()), count)
     if "partition" in names:
-        made["partition"] = pa.repeat(pa.scalar(partition, pa.int32()), count)
+        columns["partition"] = pa.repeat(pa.scalar(partition, pa.int32()), count)
     wanted = table_schema(names)
-    return pa.RecordBatch.from_arrays([made[name] for name in wanted.names], schema=wanted)
+    return pa.RecordBatch.from_arrays([columns[name] for name in wanted.names], schema=wanted)
 
 
 def table_schema(names: Collection[str] = schema.COLUMNS) -> pa.Schema:
-    """The table's schema, of these columns only. ValueError for a name that is none."""
+    """Return the table schema reduced to these columns. ValueError for an unknown name."""
     unknown = [name for name in names if name not in schema.COLUMNS]
     if unknown:
-        raise ValueError(f"there is no column '{unknown[0]}': expected some of {', '.join(schema.COLUMNS)}")
+        raise ValueError(f"column '{unknown[0]}' does not exist; expected some of {', '.join(schema.COLUMNS)}")
     return pa.schema([field for field in schema.TABLE_SCHEMA if field.name in names])
 
 
 def split_address(address: bytes) -> tuple[str, str]:
-    """Exchange and routing key as text, with U+FFFD for what is no UTF-8."""
+    """Return exchange and routing key as text, with U+FFFD for invalid UTF-8."""
     length = address[0]
     return address[1 : 1 + length].decode("utf-8", "replace"), address[2 + length :].decode("utf-8", "replace")
 
@@ -112,7 +123,7 @@ class _Columns:
         self.names = names
         self.count = len(rows)
         self.columns: dict[str, pa.Array] = {}
-        # Of headers of 1.0, as far as they are known.
+        # Where the footer begins, by 1.0 header; filled as headers are parsed.
         self.footers: dict[bytes, int] = {}
         formats = rows.formats
         self.only_amqp0 = formats == FORMAT_AMQP0 if isinstance(formats, int) else not any(formats)
@@ -120,7 +131,7 @@ class _Columns:
         overlays = rows.overlays
         self.overlays = overlays if overlays is not None and any(overlays) else None
 
-    def made(self) -> dict[str, pa.Array]:
+    def build(self) -> dict[str, pa.Array]:
         names = self.names
         self._plain_columns()
         if names & _ADDRESS:
@@ -170,13 +181,13 @@ class _Columns:
                 self.columns[name] = _spread(pa.array([part[at] for part in parts], pa.string()), indices)
 
     def _raw_overlays(self) -> pa.Array:
-        """As given; and the address where the columns cannot say it octet for octet."""
-        kept: list[bytes | None] = [octets or None for octets in self.overlays or ()] or [None] * self.count
+        """Return the overlays, with the address added if the text columns cannot represent its bytes."""
+        kept: list[bytes | None] = [overlay or None for overlay in self.overlays or ()] or [None] * self.count
         for address in set(self.rows.addresses):
             try:
                 address.decode("utf-8")
             except UnicodeDecodeError:
-                if not _is_text(address):
+                if not _is_utf8(address):
                     for index, other in enumerate(self.rows.addresses):
                         if other == address:
                             kept[index] = _with_address(kept[index], address)
@@ -185,9 +196,9 @@ class _Columns:
     # Headers
 
     def _keys(self) -> list[Any]:
-        """What tells headers apart; of 1.0 a tuple."""
+        """Return a key per row that is equal for equal headers: a tuple for 1.0, bytes for 0-x."""
         headers = self.rows.headers
-        at = amqp0_records.PROPERTIES_AT
+        at = amqp0_records.PROPERTIES_START
         if self.only_amqp0:
             keys: list[Any] = [header[at:] for header in headers]
         else:
@@ -204,33 +215,33 @@ class _Columns:
         if not self.only_amqp0:
             self.footers = {key[0]: record[r.FOOTER] for key, record in zip(distinct, records, strict=True)
                             if type(key) is tuple and len(key) == 1}
-        fields = list(zip(*records, strict=True)) or [()] * len(NOTHING)
+        fields = list(zip(*records, strict=True)) or [()] * len(EMPTY_RECORD)
         names = self.names
         for at, name in enumerate(PROPERTY_NAMES):
             if name in names:
                 self.columns[name] = _spread(_array(fields[at], schema.FILE_SCHEMA.field(name).type), indices)
         if names & _FROM_TABLE:
-            self._table_columns(fields[r.TABLE], fields[r.MARKS], indices)
+            self._table_columns(fields[r.TABLE], fields[r.BROKER_FIELDS], indices)
         if "amqp10" in names:
             self.amqp10 = fields[r.AMQP10]
             self.indices = indices
 
-    def _table_columns(self, given: Any, marks: Any, indices: pa.Array | None) -> None:
+    def _table_columns(self, given: Any, broker_fields: Any, indices: pa.Array | None) -> None:
         tables: list[Table] = []
         known: dict[bytes, int] = {}
         numbers: list[int | None] = []
-        for content, mark in zip(given, marks, strict=True):
+        for content, broker_field in zip(given, broker_fields, strict=True):
             if type(content) is bytes:
                 number = known.get(content, -1)
                 if number < 0:
                     number = known[content] = len(tables)
                     tables.append(Table(amqp0_records.decode(content), None))
-            elif content is None and mark is None:
+            elif content is None and broker_field is None:
                 numbers.append(None)
                 continue
             else:
                 number = len(tables)
-                tables.append(Table(content, mark))
+                tables.append(Table(content, broker_field))
             numbers.append(number)
         of_rows = _spread(pa.array(numbers, pa.int32()), indices)
         names = self.names
@@ -271,7 +282,7 @@ class _Columns:
             header = raw[index]
             footer = footers.get(header, -2)
             if footer == -2:
-                footer = footers[header] = footer_at(header)
+                footer = footers[header] = footer_start(header)
             raw[index], bodies[index], kinds[index] = fold(header, footer, bodies[index])
         return bodies, raw, kinds
 
@@ -288,41 +299,41 @@ class _Columns:
 
 
 def _record(key: Any) -> Record:
-    """The record of what `_keys` tells apart."""
+    """Parse the header behind a key of `_keys`."""
     if type(key) is bytes:
         return amqp0_records.parse(key)
     if len(key) == 1:
-        return amqp1_records.parse(key[0])
-    return _overlaid(_record(key[0]), decode_overlay(key[1]), type(key[0]) is tuple)
+        return amqp10_records.parse(key[0])
+    return _apply_overlay(_record(key[0]), decode_overlay(key[1]), type(key[0]) is tuple)
 
 
-def _overlaid(record: Record, overlay: Overlay, is_amqp1: bool) -> Record:
-    """The record with what the broker has added: to the headers, of 1.0 to the message annotations."""
+def _apply_overlay(record: Record, overlay: Overlay, is_amqp1: bool) -> Record:
+    """Apply what the broker added: to the headers for 0-x, to the message annotations for 1.0."""
     fields = list(record)
     if overlay.drop_expiration:
         fields[r.TTL_MS] = None
     changes = {name: value for name, value in overlay.headers.items() if name != r.OFFSET}
     if is_amqp1:
-        marks = dict(fields[r.MARKS] or {})
-        marks.update((name, amqp1_records.added(value)) for name, value in changes.items()
+        broker_fields = dict(fields[r.BROKER_FIELDS] or {})
+        broker_fields.update((name, amqp10_records.overlay_to_json(value)) for name, value in changes.items()
                      if name in (r.DEATHS, r.DELIVERY_COUNT))
-        fields[r.MARKS] = marks
+        fields[r.BROKER_FIELDS] = broker_fields
         if fields[r.AMQP10] is not None:
             struct = list(fields[r.AMQP10])
-            struct[_ANNOTATIONS_AT] = amqp1_records.annotated(struct[_ANNOTATIONS_AT], changes)
+            struct[_ANNOTATIONS_AT] = amqp10_records.with_overlay_annotations(struct[_ANNOTATIONS_AT], changes)
             fields[r.AMQP10] = tuple(struct)
         return tuple(fields)
     table = fields[r.TABLE]
     headers = (amqp0_records.decode(table) or {}) if table is not None else {}
     for name in changes:
         headers.pop(clean(name), None)
-    headers.update(amqp0_records.added({name: value for name, value in changes.items() if value is not None}))
+    headers.update(amqp0_records.overlay_to_json({name: value for name, value in changes.items() if value is not None}))
     fields[r.TABLE] = headers or None
     return tuple(fields)
 
 
 def _distinct(keys: list[Any]) -> tuple[list[Any], pa.Array | None]:
-    """The different keys, and which of them each row has; None where every row has its own, in this order."""
+    """Return the distinct keys and each row's index into them; None as indices if all keys are distinct."""
     numbers: dict[Any, int] = dict.fromkeys(keys, 0)
     distinct = list(numbers)
     if len(distinct) == len(keys):
@@ -342,7 +353,7 @@ def _spread(values: pa.Array, indices: pa.Array | None) -> pa.Array:
 
 
 def _array(values: list[Any] | tuple[Any, ...], kind: pa.DataType) -> pa.Array:
-    """The values as an array; quick where all of them are null."""
+    """Build an array, with a fast path for all-null values."""
     if values.count(None) == len(values):
         return pa.nulls(len(values), kind)
     return pa.array(values, kind)
@@ -363,7 +374,7 @@ def _maps(tables: list[Table]) -> pa.Array:
                                    pa.array(values, pa.string()))
 
 
-def _is_text(address: bytes) -> bool:
+def _is_utf8(address: bytes) -> bool:
     try:
         address[1 : 1 + address[0]].decode("utf-8")
         address[2 + address[0] :].decode("utf-8")
@@ -372,8 +383,8 @@ def _is_text(address: bytes) -> bool:
         return False
 
 
-def _with_address(octets: bytes | None, address: bytes) -> bytes:
-    overlay = decode_overlay(octets) if octets is not None else Overlay()
+def _with_address(encoded: bytes | None, address: bytes) -> bytes:
+    overlay = decode_overlay(encoded) if encoded is not None else Overlay()
     if overlay.address is None:
         overlay.address = address
     return encode_overlay(overlay)

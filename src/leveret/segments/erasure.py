@@ -1,4 +1,4 @@
-"""Rules of erasure: which rows of a segment, and what becomes of them. Offsets stay what they are."""
+"""Rules of erasure: which rows of a segment they match, and what happens to these. Offsets never change."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ DROP_BODY: Final = "drop-body"
 MASK: Final = "mask"
 HEADER_PREFIX: Final = "header:"
 PROPERTY_PREFIX: Final = "property:"
-# Properties whose text can be masked.
+# Properties that can be masked.
 PROPERTIES: Final = ("content_type", "correlation_id", "reply_to", "message_id", "type", "user_id", "app_id")
 
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=16_384)]
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A row that meets all conditions of the rule gets its action.
+    """A rule applies its action to each row that meets all of its conditions.
 
-    routing_key  a pattern as a topic exchange has it
-    headers      by name: the text that the header has, None for any
-    body         by JSON path: the text of a value there; a number is written as in JSON
-    selector     an SQL filter, as consumers of AMQP 1.0 give it
-    action       "remove": there is no such row any more; "drop-body": the row stays, its body is empty; "mask": values are
-                 replaced
-    mask         what is replaced: paths into the JSON body, "header:NAME", "property:NAME"
-    mask_with    what stands there instead
+    Attributes:
+        action: "remove" drops the row, "drop-body" empties its body, "mask" replaces values.
+        routing_key: Pattern as in a topic exchange.
+        headers: Required header values as text, by name; None matches any value.
+        body: Required values as text, by JSON path; numbers are written as in JSON.
+        selector: SQL filter, as AMQP 1.0 consumers use it.
+        mask: What to replace: JSON paths into the body, "header:NAME", "property:NAME".
+        mask_with: The replacement.
     """
 
     action: Literal["remove", "drop-body", "mask"]
@@ -50,13 +50,15 @@ Rules = Annotated[list[Rule], msgspec.Meta(min_length=1, max_length=1000)]
 
 
 class Counts(msgspec.Struct, kw_only=True):
-    """What came of it.
+    """Result of applying rules.
 
-    rows     that were looked at
-    matched  that met a rule
-    removed, emptied, masked  by what was done; a row that had nothing to mask is matched only
-    unread   rows whose body a rule wanted to look into and that is no JSON, or compressed in a way that is not known: they
-             were left as they are
+    Attributes:
+        rows: Rows examined.
+        matched: Rows that met a rule.
+        removed: Rows removed.
+        emptied: Rows whose body was dropped.
+        masked: Rows with masked values; a matching row that has nothing to mask only counts as matched.
+        unread: Rows whose body a rule needs but that is not JSON, or compressed with an unknown encoding; left unchanged.
     """
 
     rows: int = 0
@@ -72,7 +74,7 @@ class Counts(msgspec.Struct, kw_only=True):
 
 
 class CompiledRule:
-    """A rule that can be asked. ValueError, which names what is wrong, for one that makes no sense."""
+    """A rule that can be evaluated. Raises ValueError, which says what is wrong, if the rule is invalid."""
 
     def __init__(self, rule: Rule, number: int = 1) -> None:
         self.rule = rule
@@ -80,7 +82,7 @@ class CompiledRule:
         self.mask_properties: list[str] = []
         self.mask_paths: list[JsonPath] = []
         try:
-            self._conditions = self._compiled(rule)
+            self._conditions = self._compile_conditions(rule)
             for target in rule.mask:
                 self._add_mask(target)
         except SelectorError as error:
@@ -88,7 +90,7 @@ class CompiledRule:
         except ValueError as error:
             raise ValueError(f"rule {number}: {error}") from None
 
-    def _compiled(self, rule: Rule) -> list[Callable[[pa.RecordBatch, Counts], list[int]]]:
+    def _compile_conditions(self, rule: Rule) -> list[Callable[[pa.RecordBatch, Counts], list[int]]]:
         conditions: list[Callable[[pa.RecordBatch, Counts], list[int]]] = []
         if rule.routing_key is not None:
             conditions.append(_RoutingKey(rule.routing_key).rows)
@@ -99,9 +101,9 @@ class CompiledRule:
         if rule.body:
             conditions.append(_Body(rule.body).rows)
         if not conditions:
-            raise ValueError("expected a condition: routing_key, headers, body or selector; routing_key '#' is all rows")
+            raise ValueError("expected a condition: routing_key, headers, body or selector (routing_key '#' matches all)")
         if (rule.action == MASK) != bool(rule.mask):
-            raise ValueError("mask says what is replaced: expected it with the action 'mask', and with no other")
+            raise ValueError("mask lists what the action 'mask' replaces: set both or neither")
         return conditions
 
     def _add_mask(self, target: str) -> None:
@@ -110,14 +112,13 @@ class CompiledRule:
         elif target.startswith(PROPERTY_PREFIX):
             name = target.removeprefix(PROPERTY_PREFIX)
             if name not in PROPERTIES:
-                raise ValueError(f"mask: there is no property '{name}' to be masked: expected one of"
-                                 f" {', '.join(PROPERTIES)}")
+                raise ValueError(f"mask: property '{name}' cannot be masked; expected one of {', '.join(PROPERTIES)}")
             self.mask_properties.append(name)
         else:
             self.mask_paths.append(JsonPath(target))
 
     def rows(self, batch: pa.RecordBatch, counts: Counts) -> list[int]:
-        """The rows that meet all conditions. Those that could not be read are counted."""
+        """Return the rows that meet all conditions. Rows that cannot be read are counted in `counts`."""
         found = list(range(batch.num_rows))
         for condition in self._conditions:
             if not found:
@@ -128,14 +129,14 @@ class CompiledRule:
 
 
 def compile_rules(rules: Sequence[Rule]) -> list[CompiledRule]:
-    """The rules, ready to be asked. ValueError for one that makes no sense."""
+    """Compile rules. Raises ValueError for an invalid one."""
     return [CompiledRule(rule, number) for number, rule in enumerate(rules, 1)]
 
 
-def decode_rules(octets: bytes) -> list[Rule]:
-    """Rules from a JSON list. ValueError where they are none."""
+def decode_rules(data: bytes) -> list[Rule]:
+    """Decode a JSON list of rules. Raises ValueError if it is invalid."""
     try:
-        return msgspec.json.decode(octets, type=Rules)
+        return msgspec.json.decode(data, type=Rules)
     except msgspec.DecodeError as error:
         raise ValueError(f"rules: {error}") from None
 
@@ -160,8 +161,8 @@ class _RoutingKey:
 
 
 def _matches(pattern: list[str], words: list[str]) -> bool:
-    """Whether the words match a pattern in which `*` is one word and `#` any number of them."""
-    reached = _entered(pattern, {0})
+    """Match words against a pattern in which `*` is one word and `#` any number of words."""
+    reached = _skip_wildcards(pattern, {0})
     for word in words:
         following: set[int] = set()
         for at in reached:
@@ -170,12 +171,12 @@ def _matches(pattern: list[str], words: list[str]) -> bool:
                     following.add(at)
                 elif pattern[at] in ("*", word):
                     following.add(at + 1)
-        reached = _entered(pattern, following)
+        reached = _skip_wildcards(pattern, following)
     return len(pattern) in reached
 
 
-def _entered(pattern: list[str], places: set[int]) -> set[int]:
-    """The places, and those behind `#`s that match no word."""
+def _skip_wildcards(pattern: list[str], places: set[int]) -> set[int]:
+    """Add the positions after each `#`, which may match no word."""
     found = set(places)
     for place in places:
         while place < len(pattern) and pattern[place] == "#":
@@ -206,7 +207,7 @@ class _Selector:
         view = row_view.RowView()
         found: list[int] = []
         for number, row in enumerate(batch.select(list(row_view.COLUMNS)).to_pylist()):
-            view.look_at(row)
+            view.bind(row)
             if self._filter.matches(view):
                 found.append(number)
         return found
@@ -219,8 +220,8 @@ class _Body:
     def rows(self, batch: pa.RecordBatch, counts: Counts) -> list[int]:
         found: list[int] = []
         encodings = batch.column("content_encoding").to_pylist()
-        for row, octets in enumerate(batch.column("body").to_pylist()):
-            content = decompress(octets, encodings[row])
+        for row, body in enumerate(batch.column("body").to_pylist()):
+            content = decompress(body, encodings[row])
             try:
                 document = msgspec.json.decode(b"" if content is None else content)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""What goes wrong with a segment. Every message names the file, without credentials."""
+"""Errors of segments. Each message names the file, without credentials."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _CREDENTIALS: Final = re.compile(r"(?<=://)[^/@]*@")
 
 
 class SegmentError(Exception):
-    """A segment cannot be read or written. `url` is the file, credentials masked."""
+    """A segment cannot be read or written. `url` is the file with credentials masked."""
 
     def __init__(self, url: str, reason: str) -> None:
         self.url = masked(url)
@@ -18,17 +18,17 @@ class SegmentError(Exception):
 
 
 class SegmentMissing(SegmentError):
-    """There is no such file, or it cannot be reached."""
+    """The file does not exist or cannot be reached."""
 
 
 class SegmentDamaged(SegmentError):
-    """The file is not the one that the manifest names, or cannot be decoded."""
+    """The file is not the one in the manifest, or cannot be decoded."""
 
 
 class SegmentTooNew(SegmentError):
-    """The file has a newer schema version than this reader knows."""
+    """The schema version of the file is newer than this reader supports."""
 
 
 def masked(url: str) -> str:
-    """The URL without credentials."""
+    """Return the URL without credentials."""
     return _CREDENTIALS.sub("***@", url)

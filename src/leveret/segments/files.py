@@ -1,4 +1,4 @@
-"""Where segments are kept: a directory of this machine, or any place that fsspec has a file system for."""
+"""Access to segment files: local directories, and any URL that fsspec supports."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from fsspec.core import url_to_fs
 from leveret.segments.errors import SegmentError, SegmentMissing, masked
 
 Options = Mapping[str, Any]
-_PIECE: Final = 1 << 20
+_CHUNK_BYTES: Final = 1 << 20
 _LOCAL: Final = "file://"
 
 
 def local_path(url: str) -> str | None:
-    """The path of a local file or directory, None for what is elsewhere."""
+    """Return the path of a local file or directory; None for other URLs."""
     if url.startswith(_LOCAL):
         return url[len(_LOCAL) :]
     return None if "://" in url or "::" in url else url
 
 
 def join(directory: str, name: str) -> str:
-    """The URL of a file in a directory; a name that is a whole URL or path stays what it is."""
+    """Return the URL of a file in a directory; a name that is a URL or an absolute path is returned unchanged."""
     if "://" in name or os.path.isabs(name):
         return name
     return f"{directory.rstrip('/')}/{name}" if directory else name
 
 
 def open_file(url: str, options: Options | None = None) -> BinaryIO:
-    """The file, to be read. SegmentMissing where there is none, or it cannot be reached."""
+    """Open a file for reading. Raises SegmentMissing if it does not exist or cannot be reached."""
     path = local_path(url)
     try:
         if path is not None:
@@ -41,13 +41,13 @@ def open_file(url: str, options: Options | None = None) -> BinaryIO:
         opened: BinaryIO = filesystem.open(place, "rb")
         return opened
     except FileNotFoundError as error:
-        raise SegmentMissing(url, "there is no such file") from error
-    except Exception as error:  # of whatever kind the file system raises
-        raise SegmentMissing(url, f"it cannot be opened: {reason_of(error)}") from error
+        raise SegmentMissing(url, "the file does not exist") from error
+    except Exception as error:  # file systems raise exceptions of any kind
+        raise SegmentMissing(url, f"it cannot be opened: {error_text(error)}") from error
 
 
 def size_of(url: str, options: Options | None = None) -> int:
-    """Octets of the file. SegmentMissing as `open_file`."""
+    """Return the size of a file in bytes. Raises SegmentMissing like `open_file`."""
     path = local_path(url)
     try:
         if path is not None:
@@ -55,39 +55,39 @@ def size_of(url: str, options: Options | None = None) -> int:
         filesystem, place = url_to_fs(url, **(options or {}))
         return int(filesystem.size(place))
     except FileNotFoundError as error:
-        raise SegmentMissing(url, "there is no such file") from error
+        raise SegmentMissing(url, "the file does not exist") from error
     except Exception as error:
-        raise SegmentMissing(url, f"it cannot be reached: {reason_of(error)}") from error
+        raise SegmentMissing(url, f"it cannot be reached: {error_text(error)}") from error
 
 
 def checksum(url: str, options: Options | None = None) -> int:
-    """CRC-32 of the file. SegmentMissing as `open_file`."""
+    """Return the CRC-32 of a file. Raises SegmentMissing like `open_file`."""
     found = 0
     with open_file(url, options) as file:
         try:
-            while piece := file.read(_PIECE):
+            while piece := file.read(_CHUNK_BYTES):
                 found = zlib.crc32(piece, found)
         except Exception as error:
-            raise SegmentMissing(url, f"it cannot be read: {reason_of(error)}") from error
+            raise SegmentMissing(url, f"it cannot be read: {error_text(error)}") from error
     return found
 
 
 def put(source: str, url: str, options: Options | None = None) -> None:
-    """Copy a local file to a URL that is not local, and see that all of it is there. SegmentError where it fails."""
+    """Copy a local file to a remote URL and verify its size there. Raises SegmentError if that fails."""
     try:
         filesystem, place = url_to_fs(url, **(options or {}))
         filesystem.makedirs(filesystem._parent(place), exist_ok=True)
         filesystem.put_file(source, place)
         filesystem.invalidate_cache()
-        there = int(filesystem.size(place))
+        size = int(filesystem.size(place))
     except Exception as error:
-        raise SegmentError(url, f"it cannot be written: {reason_of(error)}") from error
-    if there != os.stat(source).st_size:
-        raise SegmentError(url, f"it cannot be written: {there} octets arrived of {os.stat(source).st_size}")
+        raise SegmentError(url, f"it cannot be written: {error_text(error)}") from error
+    if size != os.stat(source).st_size:
+        raise SegmentError(url, f"it cannot be written: {size} of {os.stat(source).st_size} bytes arrived")
 
 
 def remove(url: str, options: Options | None = None) -> bool:
-    """Delete a file; False where it was gone. SegmentError where it cannot be deleted."""
+    """Delete a file; returns False if it does not exist. Raises SegmentError if it cannot be deleted."""
     path = local_path(url)
     try:
         if path is not None:
@@ -98,13 +98,16 @@ def remove(url: str, options: Options | None = None) -> bool:
     except FileNotFoundError:
         return False
     except Exception as error:
-        raise SegmentError(url, f"it cannot be deleted: {reason_of(error)}") from error
+        raise SegmentError(url, f"it cannot be deleted: {error_text(error)}") from error
     return True
 
 
-def names_in(directory: str, options: Options | None = None) -> list[str]:
-    """The names of the files in a directory; none where there is no such directory. SegmentError where it cannot be
-    listed."""
+def list_names(directory: str, options: Options | None = None) -> list[str]:
+    """Return the names of the files in a directory; empty if it does not exist.
+
+    Raises:
+        SegmentError: The directory cannot be listed.
+    """
     path = local_path(directory)
     try:
         if path is not None:
@@ -116,12 +119,15 @@ def names_in(directory: str, options: Options | None = None) -> list[str]:
     except FileNotFoundError:
         return []
     except Exception as error:
-        raise SegmentError(directory, f"it cannot be listed: {reason_of(error)}") from error
+        raise SegmentError(directory, f"it cannot be listed: {error_text(error)}") from error
 
 
-def names_below(directory: str, options: Options | None = None) -> list[str]:
-    """The files in a directory and those below it, by their paths from there; none where there is no such directory.
-    SegmentError where it cannot be listed."""
+def list_tree(directory: str, options: Options | None = None) -> list[str]:
+    """Return the files below a directory, as paths relative to it; empty if it does not exist.
+
+    Raises:
+        SegmentError: The directory cannot be listed.
+    """
     path = local_path(directory)
     try:
         if path is not None:
@@ -134,11 +140,11 @@ def names_below(directory: str, options: Options | None = None) -> list[str]:
     except FileNotFoundError:
         return []
     except Exception as error:
-        raise SegmentError(directory, f"it cannot be listed: {reason_of(error)}") from error
+        raise SegmentError(directory, f"it cannot be listed: {error_text(error)}") from error
 
 
 def check_directory(directory: str, options: Options | None = None) -> None:
-    """ValueError where no file system is known for the URL, or what it needs is not installed."""
+    """Raise ValueError if no file system supports the URL, or one of its dependencies is not installed."""
     if local_path(directory) is not None:
         return
     protocol = directory.split("://", 1)[0].split("::", 1)[0]
@@ -148,7 +154,7 @@ def check_directory(directory: str, options: Options | None = None) -> None:
         raise ValueError(f"{masked(directory)}: {error}") from error
 
 
-def reason_of(error: Exception) -> str:
-    """What an error of a file system says. Such texts may have the URL in them."""
+def error_text(error: Exception) -> str:
+    """Return the text of a file system's error, without credentials."""
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return masked(str(text))

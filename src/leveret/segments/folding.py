@@ -1,10 +1,10 @@
-"""A message of AMQP 1.0 as `raw_header` and `body`: the body is what its sections hold, the header all around that.
+"""The columns `raw_header` and `body` of an AMQP 1.0 message.
 
-`raw_header` is the encoded message as it came, without the octets that are in `body`: the contents of `data` sections, one
-after the other, or the text or octets of an `amqp-value`. Any other body is in `body` as its encoded sections. Since a
-section says how long its content is, both are put together again octet for octet.
+`body` is the content of the body sections: of consecutive `data` sections, or the string or binary of an `amqp-value`. Any
+other body is stored in `body` as encoded sections. `raw_header` is the encoded message without those bytes. A section
+states the length of its content, so the two columns restore the message byte for byte.
 
-A header that is no sequence of sections is kept as it is behind an octet that no section begins with.
+A header that is not a sequence of sections is stored unchanged after a byte with which no section begins.
 """
 
 from __future__ import annotations
@@ -17,45 +17,48 @@ from leveret.wire.amqp1.descriptors import AMQP_SEQUENCE, AMQP_VALUE, DATA, FOOT
 from leveret.wire.amqp1.errors import DecodeError
 from leveret.wire.amqp1.sections import Sections, section_at, split
 
-# What a body is: the content of data sections, of an `amqp-value` that is a string or a binary, or encoded sections.
+# Types of bodies: the content of data sections, of an `amqp-value` with a string or a binary, or encoded sections.
 DATA_BODY: Final = "data"
 STRING_BODY: Final = "string"
 BINARY_BODY: Final = "binary"
 SEQUENCE_BODY: Final = "sequence"
 VALUE_BODY: Final = "value"
 
-_AS_IT_IS: Final = b"\xff"
+_UNSPLIT: Final = b"\xff"
 _DATA_HEAD: Final = b"\x00\x53\x75"
 _SHORT_DATA_HEAD: Final = b"\x00\x53\x75\xa0"
-# Values whose content is the body: what comes between code and content is its length.
+# Format codes of values whose content is the body; only a length stands between code and content.
 _SHORT: Final = (codes.BINARY_8, codes.STRING_8)
 _LONG: Final = (codes.BINARY_32, codes.STRING_32)
 _STRINGS: Final = (codes.STRING_8, codes.STRING_32)
 
 
-def footer_at(header: bytes) -> int:
-    """Where the footer begins in the header of a message, or its end; -1 where it is no sequence of sections."""
+def footer_start(header: bytes) -> int:
+    """Return where the footer begins in a header, or the header's end; -1 if it is not a sequence of sections."""
     try:
         sections = split(header)
     except (DecodeError, IndexError, ValueError):
         return -1
-    return footer_of(sections)
+    return footer_start_of(sections)
 
 
-def footer_of(sections: Sections) -> int:
-    """The same of a header whose sections are known."""
+def footer_start_of(sections: Sections) -> int:
+    """Like `footer_start`, for sections that are parsed already."""
     if sections.body >= 0 or sections.end != len(sections.data):
         return -1
     return sections.footer if sections.footer >= 0 else len(sections.data)
 
 
 def fold(header: bytes, footer: int, body: bytes) -> tuple[bytes, bytes, str | None]:
-    """`raw_header`, `body` and what kind of body it is (DATA_BODY, ...), None where there is none.
+    """Return `raw_header`, `body` and the type of the body (DATA_BODY, ...; None without a body).
 
-    `footer` is what `footer_at` says of the header.
+    Args:
+        header: The encoded sections around the body.
+        footer: The result of `footer_start` for the header.
+        body: The encoded body sections.
     """
     if footer < 0:
-        return _AS_IT_IS + header, body, None
+        return _UNSPLIT + header, body, None
     if body[:3] == _DATA_HEAD and len(body) > 4:
         head = 0
         if body[3] == codes.BINARY_8:
@@ -69,19 +72,19 @@ def fold(header: bytes, footer: int, body: bytes) -> tuple[bytes, bytes, str | N
     if not body:
         return header, body, None
     try:
-        heads, content, kind = _taken_apart(body)
+        heads, content, kind = _split_body(body)
     except (DecodeError, IndexError, ValueError):
-        return _AS_IT_IS + header, body, None
+        return _UNSPLIT + header, body, None
     return header[:footer] + heads + header[footer:], content, kind
 
 
-def _taken_apart(body: bytes) -> tuple[bytes, bytes, str]:
+def _split_body(body: bytes) -> tuple[bytes, bytes, str]:
     heads = []
     contents = []
     pos = 0
     kind = code = 0
     while pos < len(body):
-        kind, code, begin, stop = _content(body, pos)
+        kind, code, begin, stop = _content_range(body, pos)
         if stop > len(body):
             raise ValueError("the body is cut off")
         if begin < 0:
@@ -94,9 +97,8 @@ def _taken_apart(body: bytes) -> tuple[bytes, bytes, str]:
     return b"".join(heads), b"".join(contents), STRING_BODY if code in _STRINGS else BINARY_BODY
 
 
-def _content(data: bytes, pos: int) -> tuple[int, int, int, int]:
-    """Descriptor of the section at `pos`, format code of its value, where its content begins (-1 where that is no octets or
-    text) and ends."""
+def _content_range(data: bytes, pos: int) -> tuple[int, int, int, int]:
+    """Return the section at `pos` as (descriptor, format code, start, stop); start is -1 unless it is bytes or text."""
     end = len(data)
     kind, code, size = section_at(data, pos, end)
     stop = pos + size
@@ -111,19 +113,23 @@ def _content(data: bytes, pos: int) -> tuple[int, int, int, int]:
 
 
 def unfold(raw_header: bytes, body: bytes) -> tuple[bytes, int, bytes]:
-    """Header, where its footer begins (-1 without one) and body of the message, as they were before `fold`.
+    """Restore the message from `raw_header` and `body`.
 
-    ValueError where the two do not belong together.
+    Returns:
+        The header, where its footer begins (-1 without one), and the encoded body.
+
+    Raises:
+        ValueError: The two columns do not belong to the same message.
     """
-    if raw_header[:1] == _AS_IT_IS:
+    if raw_header[:1] == _UNSPLIT:
         return raw_header[1:], -1, body
     try:
-        return _put_together(raw_header, body)
+        return _join_body(raw_header, body)
     except (DecodeError, IndexError) as error:
-        raise ValueError(f"a raw header of AMQP 1.0 is damaged: {error}") from error
+        raise ValueError(f"the raw header of an AMQP 1.0 message is damaged: {error}") from error
 
 
-def _put_together(raw: bytes, body: bytes) -> tuple[bytes, int, bytes]:
+def _join_body(raw: bytes, body: bytes) -> tuple[bytes, int, bytes]:
     end = len(raw)
     pos = 0
     bare = -1
@@ -136,15 +142,15 @@ def _put_together(raw: bytes, body: bytes) -> tuple[bytes, int, bytes]:
         if kind == FOOTER:
             break
         if kind < DATA:
-            # A list or map in eight bits is passed by without the decoder.
+            # Fast path: a list or map with a one-byte size.
             short = raw[pos + 1] == codes.SMALL_ULONG and raw[pos + 3] in (codes.LIST_8, codes.MAP_8)
             pos = pos + 5 + raw[pos + 4] if short else value_end(raw, pos, end)
             continue
         if raw[pos : pos + 4] == _SHORT_DATA_HEAD and bare < 0 and pos + 5 == end and raw[pos + 4] == len(body):
             return raw[:pos], -1, raw[pos:] + body
-        _, _, begin, stop = _content(raw, pos)
+        _, _, begin, stop = _content_range(raw, pos)
         if begin < 0:
-            raise ValueError("a raw header of AMQP 1.0 has a section of the body that belongs elsewhere")
+            raise ValueError("the raw header of an AMQP 1.0 message has a body section out of place")
         if bare < 0:
             bare = pos
         pieces.append(raw[pos:begin])
@@ -154,5 +160,5 @@ def _put_together(raw: bytes, body: bytes) -> tuple[bytes, int, bytes]:
     if bare < 0:
         return raw, pos if pos < end else -1, body
     if taken != len(body):
-        raise ValueError(f"a raw header of AMQP 1.0 tells of a body of {taken} octets, there are {len(body)}")
+        raise ValueError(f"the raw header of an AMQP 1.0 message expects a body of {taken} bytes, got {len(body)}")
     return raw[:bare] + raw[pos:], bare if pos < end else -1, b"".join(pieces)

@@ -1,6 +1,6 @@
-"""Streams as Iceberg tables over their segments: no row is written anew.
+"""Streams as Iceberg tables over their segments; no row is copied.
 
-The manifest of a stream in the log is what counts; `sync` makes a table agree with it, whatever happened to earlier calls.
+The stream's manifest in the log is authoritative: `sync` makes the table agree with it, even if earlier calls failed.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
-# The namespace of the vhost whose name is no name.
+# The namespace for the vhost "/", whose name has no characters that a namespace may have.
 ROOT: Final = "default"
-# Of the tables: what is kept of their own past.
+# Properties of new tables: how much table history is kept.
 PROPERTIES: Final = {
     "write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "10",
     "write.parquet.compression-codec": "zstd",
 }
-# Whose table it is.
+# Table property with the stream that the table belongs to.
 OWNER: Final = "leveret.stream"
-# At most so many files in one commit: a catalog of the network may have its limits.
-_FILES_A_COMMIT: Final = 1000
+# Remote catalogs may limit the size of a commit.
+_MAX_FILES_PER_COMMIT: Final = 1000
 
 
 class IcebergError(Exception):
-    """A table cannot be brought up to date. The text says why, without credentials."""
+    """A table cannot be synchronized. The message has no credentials."""
 
 
-class Synced:
-    """What `sync` did: files added and removed; `snapshot` is the number of the snapshot, None while there is none."""
+class SyncResult:
+    """Result of `sync`: files added and removed, and the id of the current snapshot (None if there is none)."""
 
     __slots__ = ("added", "removed", "snapshot")
 
@@ -49,15 +49,20 @@ class Synced:
 
 
 def identifier(vhost: str, stream: str) -> tuple[str, str]:
-    """Namespace and name of a stream's table."""
+    """Return the namespace and the name of a stream's table."""
     namespace = vhost.strip("/").replace("/", "_").replace(".", "_")
     return namespace or ROOT, stream.replace("/", "_").replace("\x1f", "_")
 
 
 class IcebergTables:
-    """The tables of one catalog. `properties` are pyiceberg's: type, uri, warehouse, credentials.
+    """The tables of one catalog.
 
-    IcebergError where pyiceberg is not installed, or the catalog cannot be opened.
+    Args:
+        properties: pyiceberg's properties: type, uri, warehouse, credentials.
+        snapshots_kept: Age after which snapshots expire.
+
+    Raises:
+        IcebergError: pyiceberg is not installed, or the catalog cannot be opened.
     """
 
     def __init__(self, properties: Mapping[str, str], snapshots_kept: timedelta = timedelta(hours=1)) -> None:
@@ -65,20 +70,26 @@ class IcebergTables:
             from pyiceberg.catalog import load_catalog
         except ImportError as error:
             raise IcebergError('Iceberg tables need the extra `iceberg` (pip install "leveret[iceberg]")') from error
-        # It names every column of which a file has no bounds.
+        # It warns about every column for which a file has no bounds.
         logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)
         self._snapshots_kept = snapshots_kept
         try:
             _make_private(properties.get("uri", ""))
             self._catalog: Catalog = load_catalog(CATALOG, **properties)
-        except Exception as error:  # of whatever kind the catalog raises
+        except Exception as error:  # catalogs raise exceptions of any kind
             raise _failure("the catalog cannot be opened", error) from error
 
-    def sync(self, name: tuple[str, str], urls: Sequence[str], owner: str) -> Synced:
-        """Make the table consist of these files. It is made where there is none, unless there are no files either.
+    def sync(self, name: tuple[str, str], urls: Sequence[str], owner: str) -> SyncResult:
+        """Make the table consist of these files, creating it if there are files.
 
-        `owner` tells the stream from others whose table would have the same name. IcebergError where the table is another
-        stream's, and where something fails; what was committed stays, and the next call goes on.
+        Args:
+            name: Namespace and name of the table.
+            urls: The segments of the stream.
+            owner: Identifies the stream; another stream's table of the same name is left alone.
+
+        Raises:
+            IcebergError: The table belongs to another stream, or the catalog fails. Completed commits stay, and the next
+                call resumes.
         """
         try:
             return self._sync(name, [_whole_url(url) for url in urls], owner)
@@ -87,44 +98,45 @@ class IcebergTables:
         except Exception as error:
             raise _failure(f"table {'.'.join(name)}", error) from error
 
-    def _sync(self, name: tuple[str, str], urls: list[str], owner: str) -> Synced:
+    def _sync(self, name: tuple[str, str], urls: list[str], owner: str) -> SyncResult:
         table = self._table(name, owner, bool(urls))
         if table is None:
-            return Synced(0, 0, None)
+            return SyncResult(0, 0, None)
         present = {task.file.file_path: task.file for task in table.scan().plan_files()}
         wanted = set(urls)
-        gone = [file for path, file in present.items() if path not in wanted]
+        removed = [file for path, file in present.items() if path not in wanted]
         new = [url for url in urls if url not in present]
-        first = new[:_FILES_A_COMMIT]
-        if gone or first:
-            # Both or nothing: rows that were merged or rewritten are never there twice, and never missing.
+        first = new[:_MAX_FILES_PER_COMMIT]
+        if removed or first:
+            # In one transaction, so that rows of merged or rewritten files are neither duplicated nor missing.
             with table.transaction() as transaction:
-                if gone:
+                if removed:
                     with transaction.update_snapshot().overwrite() as snapshot:
-                        for file in gone:
+                        for file in removed:
                             snapshot.delete_data_file(file)
                 if first:
                     transaction.add_files(first, check_duplicate_files=False)
-        for at in range(_FILES_A_COMMIT, len(new), _FILES_A_COMMIT):
-            table.add_files(new[at : at + _FILES_A_COMMIT], check_duplicate_files=False)
-        if gone or new:
+        for at in range(_MAX_FILES_PER_COMMIT, len(new), _MAX_FILES_PER_COMMIT):
+            table.add_files(new[at : at + _MAX_FILES_PER_COMMIT], check_duplicate_files=False)
+        if removed or new:
             self._expire(table)
         current = table.current_snapshot()
-        return Synced(len(new), len(gone), current.snapshot_id if current is not None else None)
+        return SyncResult(len(new), len(removed), current.snapshot_id if current is not None else None)
 
-    def _table(self, name: tuple[str, str], owner: str, make: bool) -> Table | None:
+    def _table(self, name: tuple[str, str], owner: str, create: bool) -> Table | None:
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
         try:
             table = self._catalog.load_table(name)
         except (NoSuchTableError, NoSuchNamespaceError):
-            if not make:
+            if not create:
                 return None
             self._catalog.create_namespace_if_not_exists(name[:1])
             return self._catalog.create_table(name, schema=schema.FILE_SCHEMA, properties={**PROPERTIES, OWNER: owner})
         if table.properties.get(OWNER) != owner:
-            raise IcebergError(f"table {'.'.join(name)}: it is that of {table.properties.get(OWNER) or 'somebody else'},"
-                               f" not of {owner}; streams with a table need names that differ in more than punctuation")
+            other = table.properties.get(OWNER) or "another application"
+            raise IcebergError(f"table {'.'.join(name)} belongs to {other}, not to {owner}; names of streams with"
+                               " a table must differ in more than punctuation")
         known = {field.name for field in table.schema().fields}
         if not known.issuperset(schema.FILE_COLUMNS):
             with table.update_schema() as update:
@@ -132,7 +144,7 @@ class IcebergTables:
         return table
 
     def drop(self, name: tuple[str, str], owner: str) -> bool:
-        """Forget the table of a stream that is deleted; its files are the broker's. False where it has none."""
+        """Drop the table of a deleted stream from the catalog, not its files. Returns False if it has no table."""
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
         try:
@@ -146,7 +158,7 @@ class IcebergTables:
         return True
 
     def _expire(self, table: Table) -> None:
-        """Forget old snapshots, with the metadata that no other snapshot needs."""
+        """Expire old snapshots and delete metadata files that only they use."""
         before = datetime.now(UTC) - self._snapshots_kept
         limit = int(before.timestamp() * 1000)
         current = table.current_snapshot()
@@ -158,7 +170,7 @@ class IcebergTables:
         table.maintenance.expire_snapshots().by_ids([snapshot.snapshot_id for snapshot in old]).commit()
         unneeded -= _metadata_of(table, table.snapshots())
         for path in unneeded:
-            with contextlib.suppress(Exception):  # litter, and nothing worse
+            with contextlib.suppress(Exception):  # an orphaned metadata file is harmless
                 table.io.delete(path)
 
     def close(self) -> None:
@@ -167,7 +179,7 @@ class IcebergTables:
 
 
 def _metadata_of(table: Table, snapshots: Sequence[Any]) -> set[str]:
-    """The manifests of snapshots, and the lists of them."""
+    """Return the manifests and manifest lists of snapshots."""
     found: set[str] = set()
     for snapshot in snapshots:
         found.add(snapshot.manifest_list)
@@ -176,12 +188,12 @@ def _metadata_of(table: Table, snapshots: Sequence[Any]) -> set[str]:
 
 
 def _whole_url(url: str) -> str:
-    """A URL, as other readers of the table need it."""
+    """Return an absolute URL, which other readers of the table need."""
     return url if files.local_path(url) is None or url.startswith("file://") else f"file://{os.path.abspath(url)}"
 
 
 def _make_private(uri: str) -> None:
-    """The database of the catalog is for the broker's user only."""
+    """Create the catalog's SQLite database so that only the broker's user can read it."""
     path = uri.removeprefix("sqlite:///") if uri.startswith("sqlite:///") else ""
     if path:
         os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)

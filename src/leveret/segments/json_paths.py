@@ -6,16 +6,16 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-# A name behind a point, a quoted name in brackets, a number or `*` in brackets, or `*` behind a point.
+# .NAME, .*, [NUMBER], [*], ['NAME'] or ["NAME"].
 _STEP: Final = re.compile(r"""\.(?P<name>[^.\[\]'"*\s]+)|\.(?P<any>\*)|\[(?P<number>\d+)\]|\[(?P<each>\*)\]"""
                           r"""|\[(?P<quote>['"])(?P<quoted>.*?)(?P=quote)\]""")
 
-# A name, the number of an element, or None for all of them.
+# A name, an index, or None for all elements.
 Step = str | int | None
 
 
 class JsonPath:
-    """One path. ValueError for a text that is none."""
+    """A JSON path. Raises ValueError for an invalid one."""
 
     __slots__ = ("steps", "text")
 
@@ -24,12 +24,15 @@ class JsonPath:
         self.steps = _steps(text)
 
     def values(self, document: Any) -> Iterator[Any]:
-        """What is there in the document, nothing where there is no such place."""
+        """Yield the values at the path; none if it does not exist."""
         yield from _found(document, self.steps, 0)
 
     def replace(self, document: Any, value: Any) -> tuple[Any, int]:
-        """The document with `value` at each such place, and how many there were. The document itself is changed; only the
-        path `$` gives another one."""
+        """Replace the values at the path in place.
+
+        Returns:
+            The document (`value` itself for the path `$`) and the number of replaced values.
+        """
         if not self.steps:
             return value, 1
         count = 0
@@ -40,7 +43,7 @@ class JsonPath:
 
 def _steps(text: str) -> tuple[Step, ...]:
     if not text.startswith("$"):
-        raise ValueError(f"JSON path {text[:80]!r}: expected '$' at its beginning, as in $.customer.id")
+        raise ValueError(f"JSON path {text[:80]!r}: expected '$' at the start, as in $.customer.id")
     steps: list[Step] = []
     at = 1
     while at < len(text):

@@ -1,4 +1,4 @@
-"""What the manifest says of a segment: an entry of it in the log, and in replies of the broker."""
+"""Entries of a stream's manifest, as in the log and in replies of the broker."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ import msgspec
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
     """One sealed file of a stream.
 
-    id           never used for another file
-    path         relative to the directory of the stream's segments; a whole URL in replies
-    first, last  offsets, inclusive; rows in between may be missing where they were erased
-    count        rows
-    octets       of the file
-    body_octets  of all bodies
-    first_time, last_time  when the first and the last message were appended, milliseconds of Unix time
-    crc32        of the file
-    groups       rows of each row group, in order
-    footer_octets, footer_crc32  of the end of the file, which says where everything else is; 0 for a file of before
+    Attributes:
+        id: Unique, never reused.
+        path: Relative to the directory of the stream's segments; an absolute URL in replies.
+        first, last: Offsets, inclusive; rows in between may be missing after an erasure.
+        count: Number of rows.
+        octets: Size of the file in bytes.
+        body_octets: Total size of the bodies in bytes.
+        first_time, last_time: Append times of the first and the last message, in milliseconds of Unix time.
+        schema_version: Version of the file schema.
+        crc32: Checksum of the file.
+        groups: Rows of each row group, in order.
+        footer_octets, footer_crc32: Size and checksum of the Parquet footer; 0 for files of earlier versions.
     """
 
     id: str
@@ -37,13 +39,13 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode(segment: Segment) -> bytes:
-    """The entry as it stands in the log."""
+    """Encode an entry for the log."""
     return msgspec.json.encode(segment)
 
 
-def decode(octets: bytes) -> Segment:
-    """The entry that stands in the log. ValueError for what is none."""
+def decode(data: bytes) -> Segment:
+    """Decode an entry of the log. Raises ValueError if it is invalid."""
     try:
-        return msgspec.json.decode(octets, type=Segment)
+        return msgspec.json.decode(data, type=Segment)
     except msgspec.DecodeError as error:
-        raise ValueError(f"no entry of a stream's manifest: {error}") from error
+        raise ValueError(f"invalid entry of a stream's manifest: {error}") from error

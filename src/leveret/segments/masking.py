@@ -1,4 +1,4 @@
-"""What a rule of erasure does to one message: its octets are made anew."""
+"""Applies rules of erasure to single messages by re-encoding them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 from leveret.broker.message import FORMAT_AMQP1, FORMAT_CLASS_0_9
-from leveret.segments.class_masking import with_values
+from leveret.segments.amqp09_masking import with_values
 from leveret.segments.content_encodings import compress, decompress
 from leveret.segments.erasure import DROP_BODY, MASK, CompiledRule, Counts
-from leveret.segments.reader import Stored
+from leveret.segments.reader import StoredMessage
 from leveret.storage.records import decode_overlay, encode_overlay
 from leveret.wire.amqp0.properties import HEADER_MIN_SIZE, decode_header, encode_header, overlay_header
 from leveret.wire.amqp1 import descriptors, message
@@ -22,38 +22,50 @@ from leveret.wire.amqp1.values import Described, Map
 
 _BASIC = 60
 _SIZE = slice(4, 12)
-# Properties of 0-9-1 by the fields of AMQP 1.0 that the columns of their names are made of.
-_FIELDS = {"content_type": "content_type", "correlation_id": "correlation_id", "reply_to": "reply_to",
+# Columns to the AMQP 1.0 properties that they are built from.
+_AMQP10_FIELDS = {"content_type": "content_type", "correlation_id": "correlation_id", "reply_to": "reply_to",
            "message_id": "message_id", "type": "subject", "user_id": "user_id"}
 
 
-def applied(rule: CompiledRule, stored: Stored, encoding: str | None, counts: Counts) -> Stored | None:
-    """The message as the rule leaves it, None where it removes it; `encoding` is the content encoding of its body.
-    ValueError (WireError, DecodeError) for a header that cannot be read."""
+def apply_rule(rule: CompiledRule, stored: StoredMessage, encoding: str | None, counts: Counts) -> StoredMessage | None:
+    """Apply a rule to a message.
+
+    Args:
+        rule: A rule that the message meets.
+        stored: The message.
+        encoding: Content encoding of its body.
+        counts: Updated with what was done.
+
+    Returns:
+        The changed message, the same object if nothing was masked, or None if the rule removes it.
+
+    Raises:
+        ValueError: The header cannot be decoded (WireError, DecodeError).
+    """
     counts.matched += 1
     if rule.rule.action == DROP_BODY:
         counts.emptied += 1
         return _with_body(stored, b"")
     if rule.rule.action == MASK:
-        changed = _masked(rule, stored, encoding, counts)
+        changed = _mask(rule, stored, encoding, counts)
         counts.masked += changed is not stored
         return changed
     counts.removed += 1
     return None
 
 
-def _masked(rule: CompiledRule, stored: Stored, encoding: str | None, counts: Counts) -> Stored:
+def _mask(rule: CompiledRule, stored: StoredMessage, encoding: str | None, counts: Counts) -> StoredMessage:
     mask = rule.rule.mask_with
     if rule.mask_paths:
-        stored = _masked_body(rule, stored, encoding, counts)
+        stored = _mask_body(rule, stored, encoding, counts)
     if stored.format == FORMAT_CLASS_0_9:
         header = with_values(stored.header, rule.mask_headers, rule.mask_properties, mask)
-        masked = _masked_overlay(rule.mask_headers, mask, stored)
+        masked = _mask_overlay(rule.mask_headers, mask, stored)
         return masked._replace(header=header) if header != stored.header else masked
     if rule.mask_headers:
-        stored = _masked_headers(rule.mask_headers, mask, stored)
+        stored = _mask_headers(rule.mask_headers, mask, stored)
     if rule.mask_properties:
-        stored = (_masked_properties0 if stored.format != FORMAT_AMQP1 else _masked_properties1)(
+        stored = (_mask_amqp0_properties if stored.format != FORMAT_AMQP1 else _mask_amqp10_properties)(
             rule.mask_properties, mask, stored)
     return stored
 
@@ -61,7 +73,7 @@ def _masked(rule: CompiledRule, stored: Stored, encoding: str | None, counts: Co
 # Bodies
 
 
-def _masked_body(rule: CompiledRule, stored: Stored, encoding: str | None, counts: Counts) -> Stored:
+def _mask_body(rule: CompiledRule, stored: StoredMessage, encoding: str | None, counts: Counts) -> StoredMessage:
     content = stored.body if stored.format != FORMAT_AMQP1 else _content(stored.body)
     content = None if content is None else decompress(content, encoding)
     document: Any = None
@@ -81,7 +93,7 @@ def _masked_body(rule: CompiledRule, stored: Stored, encoding: str | None, count
 
 
 def _content(body: bytes) -> bytes | None:
-    """What the body of AMQP 1.0 holds, None for what is neither octets nor a text."""
+    """Return the content of an AMQP 1.0 body; None if it is neither bytes nor text."""
     pieces: list[bytes] = []
     for _, begin, end in section_ranges(body):
         value = decode_value(body, begin, end)[0]
@@ -94,8 +106,8 @@ def _content(body: bytes) -> bytes | None:
     return b"".join(pieces)
 
 
-def _with_body(stored: Stored, content: bytes) -> Stored:
-    """The message with another content; of AMQP 1.0 a text stays one, and whatever else there was becomes data."""
+def _with_body(stored: StoredMessage, content: bytes) -> StoredMessage:
+    """Replace the content of the body. In AMQP 1.0 a text stays a text, and any other body becomes data."""
     if stored.format != FORMAT_AMQP1:
         header = stored.header
         if len(header) >= HEADER_MIN_SIZE:
@@ -112,8 +124,8 @@ def _with_body(stored: Stored, content: bytes) -> Stored:
 # Headers
 
 
-def _masked_overlay(names: list[str], mask: str, stored: Stored) -> Stored:
-    """With what the broker has added."""
+def _mask_overlay(names: list[str], mask: str, stored: StoredMessage) -> StoredMessage:
+    """Mask headers that the broker added."""
     if stored.overlay is None:
         return stored
     overlay = decode_overlay(stored.overlay)
@@ -123,8 +135,8 @@ def _masked_overlay(names: list[str], mask: str, stored: Stored) -> Stored:
     return stored._replace(overlay=encode_overlay(overlay))
 
 
-def _masked_headers(names: list[str], mask: str, stored: Stored) -> Stored:
-    stored = _masked_overlay(names, mask, stored)
+def _mask_headers(names: list[str], mask: str, stored: StoredMessage) -> StoredMessage:
+    stored = _mask_overlay(names, mask, stored)
     if stored.format != FORMAT_AMQP1:
         present = decode_header(stored.header)[2].get("headers") or {}
         found = {name: mask for name in names if name in present}
@@ -132,15 +144,15 @@ def _masked_headers(names: list[str], mask: str, stored: Stored) -> Stored:
     sections = split(stored.header)
     if sections.application_properties < 0:
         return stored
-    changed = _masked_map(message.application_properties(sections), names, mask)
+    changed = _mask_pairs(message.application_properties(sections), names, mask)
     if changed is None:
         return stored
     return _with_section(stored, sections.application_properties, sections.application_properties_end,
                          bytes((0, 0x53, descriptors.APPLICATION_PROPERTIES)) + encode_pairs(changed))
 
 
-def _masked_map(found: Any, names: list[str], mask: str) -> list[tuple[Any, Any]] | None:
-    """The pairs with the mask in the place of these values, None where there are none of them."""
+def _mask_pairs(found: Any, names: list[str], mask: str) -> list[tuple[Any, Any]] | None:
+    """Return the pairs with these values masked; None if it has none of them."""
     pairs = found.pairs if isinstance(found, Map) else list(found.items())
     if not any(key in names for key, _ in pairs):
         return None
@@ -150,12 +162,12 @@ def _masked_map(found: Any, names: list[str], mask: str) -> list[tuple[Any, Any]
 # Properties
 
 
-def _masked_properties0(names: list[str], mask: str, stored: Stored) -> Stored:
+def _mask_amqp0_properties(names: list[str], mask: str, stored: StoredMessage) -> StoredMessage:
     _, size, properties = decode_header(stored.header)
     found = [name for name in names if name in properties]
     if not found:
         return stored
-    # The table stays octet for octet as it was: its types are not all told apart by their values.
+    # The table is copied byte for byte: its values alone do not determine their types.
     table = properties.pop("headers", None)
     properties.update(dict.fromkeys(found, mask[:255]))
     header = encode_header(_BASIC, size, {**properties, "headers": {} if table is not None else None})
@@ -167,7 +179,7 @@ def _masked_properties0(names: list[str], mask: str, stored: Stored) -> Stored:
 
 
 def _table(header: bytes) -> tuple[int, int]:
-    """Where the table of a header that has one begins and ends."""
+    """Return where the field table of a header begins and ends; the header must have one."""
     flags = header[12]
     pos = HEADER_MIN_SIZE
     if flags & 0x80:
@@ -177,12 +189,13 @@ def _table(header: bytes) -> tuple[int, int]:
     return pos, pos + 4 + int.from_bytes(header[pos : pos + 4], "big")
 
 
-def _masked_properties1(names: list[str], mask: str, stored: Stored) -> Stored:
+def _mask_amqp10_properties(names: list[str], mask: str, stored: StoredMessage) -> StoredMessage:
     sections = split(stored.header)
     fields = message.properties(sections)
     if fields is None:
         return stored
-    found = [_FIELDS[name] for name in names if name in _FIELDS and getattr(fields, _FIELDS[name]) is not None]
+    found = [_AMQP10_FIELDS[name] for name in names
+             if name in _AMQP10_FIELDS and getattr(fields, _AMQP10_FIELDS[name]) is not None]
     if not found:
         return stored
     for name in found:
@@ -190,8 +203,8 @@ def _masked_properties1(names: list[str], mask: str, stored: Stored) -> Stored:
     return _with_section(stored, sections.properties, sections.properties_end, encode_composite(fields))
 
 
-def _with_section(stored: Stored, begin: int, end: int, octets: bytes) -> Stored:
-    header = stored.header[:begin] + octets + stored.header[end:]
+def _with_section(stored: StoredMessage, begin: int, end: int, encoded: bytes) -> StoredMessage:
+    header = stored.header[:begin] + encoded + stored.header[end:]
     at = stored.headers_at
     return stored._replace(header=header, headers_at=at + len(header) - len(stored.header) if at >= 0 else at)
 

@@ -1,9 +1,8 @@
-"""The sealer process as the broker has it: started when there is something to do, ended when there has been nothing for
-long, and started again when it has died.
+"""The broker's side of the sealer process: starts it on demand, stops it when idle, restarts it after a crash.
 
-Two threads wait for pipes, so that the event loop does not: one starts the process and writes to it, one reads its answers.
-Everything else happens on the event loop. What the process was asked for when it died it is asked once more, but for
-segments that it was writing: these begin anew when it is time.
+Two threads do the blocking pipe I/O: one starts the process and writes requests, one reads replies. Everything else runs
+on the event loop. Requests that are pending when the process dies are sent again, except those of a segment that is being
+written: its task fails, and the owner starts it again.
 """
 
 from __future__ import annotations
@@ -29,31 +28,31 @@ from leveret.broker.bodies import Spool
 from leveret.broker.log import Loaded, Located
 from leveret.broker.segments import FAILED, SealTask, Segment, SegmentStore, Written
 from leveret.segments import process_frames
-from leveret.segments.process_frames import Answer, Setup
+from leveret.segments.process_frames import Reply, Setup
 from leveret.storage import disk
 from leveret.storage.located import rebuild
 
 log = logging.getLogger("leveret.segments")
 
-# Parts of a segment that are on their way to the process.
+# Parts of a segment that are sent ahead of their replies.
 _WINDOW: Final = 2
-# The pause before a process that did not live for _SHORT seconds is started again, doubled each time.
-_FIRST_PAUSE: Final = 0.1
-_LONGEST_PAUSE: Final = 30.0
-_SHORT: Final = 10.0
-# A process that had nothing to do for so many seconds is ended.
-IDLE = 900.0
-# Seconds that it gets to end.
-_PATIENCE: Final = 2.0
+# Delay before a process that lived for less than _MIN_UPTIME seconds is restarted; doubled each time.
+_MIN_RESTART_DELAY: Final = 0.1
+_MAX_RESTART_DELAY: Final = 30.0
+_MIN_UPTIME: Final = 10.0
+# Seconds after which an idle process is stopped.
+IDLE_TIMEOUT = 900.0
+# Seconds that the process gets to exit.
+_STOP_TIMEOUT: Final = 2.0
 _DIED: Final = "the sealer process has died"
 
 
-class _Question:
-    """Something that the process was asked for. `generation`: of the process that was asked, 0 for none yet."""
+class _Request:
+    """A request to the process. `generation` is that of the process it was sent to, 0 before."""
 
     __slots__ = ("done", "fields", "generation", "tries")
 
-    def __init__(self, fields: dict[str, Any], done: Callable[[Answer, list[Loaded]], None], tries: int) -> None:
+    def __init__(self, fields: dict[str, Any], done: Callable[[Reply, list[Loaded]], None], tries: int) -> None:
         self.fields = fields
         self.done = done
         self.tries = tries
@@ -77,15 +76,16 @@ class _Job:
 
 
 class SealerProcess(SegmentStore):
-    """Segments in a directory of this machine, or at any URL that fsspec knows, kept by a process of their own.
+    """Keeps segments in a local directory, or at any URL that fsspec supports, using a separate process.
 
-    directory     absolute path or URL
-    database      the file of the log
-    spool         where the broker keeps large bodies, None for in memory
-    unfinished    a local directory for files that are put elsewhere
-    options_file  what fsspec is told besides the URL: a file in TOML, or JSON
-    catalog       properties of the Iceberg catalog, None where streams have no tables
-    mode          of local segment files
+    Args:
+        directory: Absolute path or URL.
+        database: The file of the log.
+        spool: Where the broker keeps large bodies, None for in memory.
+        unfinished: Local directory for files that are uploaded when they are complete.
+        options_file: TOML or JSON file with options for fsspec.
+        catalog: Properties of the Iceberg catalog, None if streams have no tables.
+        mode: Mode of local segment files.
     """
 
     def __init__(self, directory: str, database: Path, spool: Spool | None, unfinished: Path,
@@ -95,88 +95,88 @@ class SealerProcess(SegmentStore):
         self.spool = spool
         self._setup = Setup(directory=directory, database=str(database), spool=str(unfinished), options_file=options_file,
                             catalog=catalog, mode=mode)
-        self._post: Callable[[Callable[[], None]], None] = _nowhere
-        self._outbox: queue.SimpleQueue[_Question | None] = queue.SimpleQueue()
-        self._asked: dict[int, _Question] = {}
+        self._post: Callable[[Callable[[], None]], None] = _drop_callback
+        self._outbox: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+        self._pending: dict[int, _Request] = {}
         self._number = 0
         self._jobs: deque[_Job] = deque()
         self._stopping = threading.Event()
         self._writer: threading.Thread | None = None
         self._generation = 0
-        self._dismissed = 0
-        self._pause = 0.0
+        self._retired_generation = 0
+        self._restart_delay = 0.0
         self.process: subprocess.Popen[bytes] | None = None
         self.starts = 0
 
-    # The life of the process
+    # Life cycle of the process
 
     def start(self, post: Callable[[Callable[[], None]], None]) -> None:
         self._post = post
 
     def stop(self) -> None:
         self._stopping.set()
-        self._post = _nowhere
+        self._post = _drop_callback
         if self._writer is not None:
             self._outbox.put(None)
-            self._writer.join(2 * _PATIENCE)
+            self._writer.join(2 * _STOP_TIMEOUT)
             if self._writer.is_alive() and self.process is not None:
-                self.process.kill()  # it does not even take what it is told
+                self.process.kill()  # it does not even read its pipe
                 self._writer.join()
-        self._asked.clear()
+        self._pending.clear()
         while self._jobs:
             self._jobs.popleft().release()
 
-    def _ask(self, fields: dict[str, Any], done: Callable[[Answer, list[Loaded]], None], tries: int = 2) -> int:
+    def _request(self, fields: dict[str, Any], done: Callable[[Reply, list[Loaded]], None], tries: int = 2) -> int:
         self._number += 1
         fields["n"] = self._number
-        question = _Question(fields, done, tries)
-        self._asked[self._number] = question
-        self._send(question)
+        request = _Request(fields, done, tries)
+        self._pending[self._number] = request
+        self._send(request)
         return self._number
 
-    def _send(self, question: _Question) -> None:
+    def _send(self, request: _Request) -> None:
         if self._writer is None and not self._stopping.is_set():
             self._writer = threading.Thread(target=self._write, name="leveret-segments", daemon=True)
             self._writer.start()
-        self._outbox.put(question)
+        self._outbox.put(request)
 
     def _write(self) -> None:
-        """The thread that writes, and starts the process."""
+        """Run the thread that starts the process and writes to it."""
         process: subprocess.Popen[bytes] | None = None
         began = 0.0
         while True:
             try:
-                question = self._outbox.get(timeout=IDLE if process is not None else None)
+                request = self._outbox.get(timeout=IDLE_TIMEOUT if process is not None else None)
             except queue.Empty:
-                if process is not None and not self._asked and not self._jobs:
-                    self._dismissed = self._generation
+                if process is not None and not self._pending and not self._jobs:
+                    self._retired_generation = self._generation
                     _end(process)
                     process = None
                 continue
-            if question is None:
+            if request is None:
                 break
             if process is None or process.poll() is not None:
-                if question.fields["op"] == process_frames.ABANDON:
+                if request.fields["op"] == process_frames.ABANDON:
                     continue
-                self._pause = 0.0 if time.monotonic() - began > _SHORT else min(max(2 * self._pause, _FIRST_PAUSE),
-                                                                                _LONGEST_PAUSE)
-                if self._stopping.wait(self._pause):
+                self._restart_delay = 0.0 if time.monotonic() - began > _MIN_UPTIME else min(
+                    max(2 * self._restart_delay, _MIN_RESTART_DELAY), _MAX_RESTART_DELAY)
+                if self._stopping.wait(self._restart_delay):
                     break
                 began = time.monotonic()
-                process = self._begin()
+                process = self._start_process()
                 if process is None:
-                    self._post(partial(self._fail, question, "the sealer process cannot be started"))
+                    self._post(partial(self._fail, request, "the sealer process cannot be started"))
                     continue
-            question.generation = self._generation
+            request.generation = self._generation
             assert process.stdin is not None
             try:
-                octets = process_frames.encode(question.fields)
+                data = process_frames.encode(request.fields)
             except Exception as error:
-                log.exception("a question to the sealer process cannot be encoded")
-                self._post(partial(self._fail, question, f"{type(error).__name__}: {error}"))
+                log.exception("a request to the sealer process cannot be encoded")
+                self._post(partial(self._fail, request, f"{type(error).__name__}: {error}"))
                 continue
-            with contextlib.suppress(OSError):  # the other thread notices that it has died
-                process.stdin.write(octets)
+            with contextlib.suppress(OSError):  # the reading thread notices that the process died
+                process.stdin.write(data)
                 if self._outbox.empty():
                     process.stdin.flush()
         if process is not None:
@@ -186,7 +186,7 @@ class SealerProcess(SegmentStore):
         return subprocess.Popen(python_command("leveret.segments.process_main"), stdin=subprocess.PIPE,
                                 stdout=subprocess.PIPE, process_group=0 if os.name == "posix" else None)
 
-    def _begin(self) -> subprocess.Popen[bytes] | None:
+    def _start_process(self) -> subprocess.Popen[bytes] | None:
         try:
             process = self._spawn()
         except (OSError, subprocess.SubprocessError) as error:
@@ -200,120 +200,121 @@ class SealerProcess(SegmentStore):
             process.stdin.write(process_frames.encode(self._setup))
         try:
             threading.Thread(target=self._read, args=(process, process.stdout, self._generation),
-                             name="leveret-segments-answers", daemon=True).start()
+                             name="leveret-segments-replies", daemon=True).start()
         except RuntimeError as error:
-            log.error("the thread that reads the sealer process's answers cannot be started: %s", error)
+            log.error("the thread that reads the sealer process's replies cannot be started: %s", error)
             process.kill()
             _end(process)
             return None
         log.info("sealer process %d keeps segments in %s", process.pid, self.directory)
         return process
 
-    def _read(self, process: subprocess.Popen[bytes], answers: IO[bytes], generation: int) -> None:
-        """The thread that reads what one process answers."""
-        decode = msgspec.msgpack.Decoder(Answer).decode
+    def _read(self, process: subprocess.Popen[bytes], replies: IO[bytes], generation: int) -> None:
+        """Run the thread that reads the replies of one process."""
+        decode = msgspec.msgpack.Decoder(Reply).decode
         while True:
             try:
-                octets = process_frames.read(answers)  # type: ignore[arg-type]
-                if octets is None:
+                data = process_frames.read(replies)  # type: ignore[arg-type]
+                if data is None:
                     break
-                answer = decode(octets)
-                loaded = rebuild(answer.rows, self.spool) if answer.rows is not None else []
+                reply = decode(data)
+                loaded = rebuild(reply.rows, self.spool) if reply.rows is not None else []
             except Exception:
-                # Nobody would read what it answers: without it, what was asked is asked again, or fails.
-                log.exception("an answer of sealer process %d cannot be read: it is ended", process.pid)
+                # Nobody reads the pipe any more, so the process must end; its pending requests are sent again or fail.
+                log.exception("invalid reply of sealer process %d: killing it", process.pid)
                 process.kill()
                 break
-            answer.rows = None
-            self._post(_Answered(self, answer, loaded).call)
-        answers.close()
+            reply.rows = None
+            self._post(_ReplyCallback(self, reply, loaded).call)
+        replies.close()
         code = process.wait()
         self._post(lambda: self._died(generation, process.pid, code))
 
-    # Answers
+    # Replies
 
-    def answered(self, answer: Answer, loaded: list[Loaded]) -> None:
-        question = self._asked.pop(answer.n, None)
-        if question is not None:
-            question.done(answer, loaded)
-        elif self._jobs and self._jobs[0].number == answer.n:
-            self._job_answered(self._jobs[0], answer)
-        elif answer.written is not None:
-            self.remove([answer.written["path"]])  # finished just before it was abandoned
+    def replied(self, reply: Reply, loaded: list[Loaded]) -> None:
+        request = self._pending.pop(reply.n, None)
+        if request is not None:
+            request.done(reply, loaded)
+        elif self._jobs and self._jobs[0].number == reply.n:
+            self._job_replied(self._jobs[0], reply)
+        elif reply.written is not None:
+            self.remove([reply.written["path"]])  # finished just before it was abandoned
 
     def _died(self, generation: int, pid: int, code: int) -> None:
-        """A process is gone, and with it what it was asked for."""
-        if generation == self._dismissed:
+        """Handle the death of a process with its pending requests."""
+        if generation == self._retired_generation:
             return
         if not self._stopping.is_set():
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            log.error("sealer process %d has died (%s): it is started again when it is needed", pid, how)
+            log.error("sealer process %d died (%s); it is restarted when needed", pid, how)
         if self._jobs and self._jobs[0].number:
             self._job_failed(self._jobs[0], FAILED, _DIED)
-        for question in [one for one in self._asked.values() if one.generation == generation]:
-            question.tries -= 1
-            if question.tries:
-                question.generation = 0
-                self._send(question)
+        for request in [one for one in self._pending.values() if one.generation == generation]:
+            request.tries -= 1
+            if request.tries:
+                request.generation = 0
+                self._send(request)
             else:
-                self._fail(question, _DIED)
+                self._fail(request, _DIED)
 
-    def _fail(self, question: _Question, text: str) -> None:
-        number: int = question.fields["n"]
-        if self._asked.pop(number, None) is not None:
-            question.done(Answer(n=number, error=(FAILED, text)), [])
+    def _fail(self, request: _Request, text: str) -> None:
+        number: int = request.fields["n"]
+        if self._pending.pop(number, None) is not None:
+            request.done(Reply(n=number, error=(FAILED, text)), [])
         elif self._jobs and self._jobs[0].number == number:
             self._job_failed(self._jobs[0], FAILED, text)
 
-    # Sealing: one segment at a time
+    # Sealing, one segment at a time
 
     def seal(self, task: SealTask) -> None:
         self._jobs.append(_Job(task))
         if len(self._jobs) == 1:
-            self._begin_job(self._jobs[0])
+            self._start_job(self._jobs[0])
 
-    def _begin_job(self, job: _Job) -> None:
+    def _start_job(self, job: _Job) -> None:
         self._number += 1
         job.number = self._number
-        self._tell(job, {"op": process_frames.SEAL, "directory": job.task.directory, "stream": job.task.stream})
+        self._send_job(job, {"op": process_frames.SEAL, "directory": job.task.directory, "stream": job.task.stream})
         job.task.next_part()
 
-    def _tell(self, job: _Job, fields: dict[str, Any]) -> None:
+    def _send_job(self, job: _Job, fields: dict[str, Any]) -> None:
         fields["n"] = job.number
-        self._send(_Question(fields, _ignore, 0))
+        self._send(_Request(fields, _ignore, 0))
 
-    def _job_of(self, task: SealTask) -> _Job | None:
+    def _active_job(self, task: SealTask) -> _Job | None:
         return self._jobs[0] if self._jobs and self._jobs[0].task is task else None
 
     def part(self, task: SealTask, located: Located, first: int, times: array[int]) -> None:
-        job = self._job_of(task)
+        job = self._active_job(task)
         if job is None:
             located.release()
             return
         job.located.append(located)
-        self._tell(job, {"op": process_frames.PART, "runs": located.runs.tobytes(), "first": first, "times": list(times)})
+        self._send_job(job, {"op": process_frames.PART, "runs": located.runs.tobytes(), "first": first,
+                             "times": list(times)})
         if len(job.located) < _WINDOW:
             task.next_part()
 
     def finish(self, task: SealTask) -> None:
-        job = self._job_of(task)
+        job = self._active_job(task)
         if job is not None and not job.finishing:
             job.finishing = True
-            self._tell(job, {"op": process_frames.FINISH})
+            self._send_job(job, {"op": process_frames.FINISH})
 
-    def _job_answered(self, job: _Job, answer: Answer) -> None:
-        if answer.error is not None:
-            self._job_failed(job, *answer.error)
-        elif answer.written is not None:
+    def _job_replied(self, job: _Job, reply: Reply) -> None:
+        if reply.error is not None:
+            self._job_failed(job, *reply.error)
+        elif reply.written is not None:
             self._next_job(job)
-            job.task.written(_written(answer.written))
+            job.task.written(_to_written(reply.written))
         else:
             job.located.popleft().release()
             if not job.finishing:
                 job.task.next_part()
 
     def _job_failed(self, job: _Job, kind: str, text: str) -> None:
-        self._tell(job, {"op": process_frames.ABANDON})
+        self._send_job(job, {"op": process_frames.ABANDON})
         self._next_job(job)
         job.task.failed(kind, text)
 
@@ -321,85 +322,85 @@ class SealerProcess(SegmentStore):
         job.release()
         self._jobs.remove(job)
         if self._jobs and not self._jobs[0].number:
-            self._begin_job(self._jobs[0])
+            self._start_job(self._jobs[0])
 
     def abandon(self, task: SealTask) -> None:
         for job in self._jobs:
             if job.task is task:
                 if job.number:
-                    self._tell(job, {"op": process_frames.ABANDON})
+                    self._send_job(job, {"op": process_frames.ABANDON})
                 self._next_job(job)
                 return
 
-    # The rest
+    # Other operations
 
     def url_of(self, path: str) -> str:
         return f"{self.directory.rstrip('/')}/{path}"
 
     def read(self, segment: Segment, first: int, last: int, done: Callable[[list[Loaded], str, str], None]) -> None:
-        def answered(answer: Answer, loaded: list[Loaded]) -> None:
-            kind, text = answer.error if answer.error is not None else ("", "")
+        def replied(reply: Reply, loaded: list[Loaded]) -> None:
+            kind, text = reply.error if reply.error is not None else ("", "")
             done(loaded, kind, text)
 
-        self._ask({"op": process_frames.READ, "segment": segment.entry(), "first": first, "last": last}, answered)
+        self._request({"op": process_frames.READ, "segment": segment.entry(), "first": first, "last": last}, replied)
 
     def merge(self, sources: list[Segment], directory: str, stream: str,
               done: Callable[[Written | None, str, str], None]) -> None:
-        def answered(answer: Answer, _: list[Loaded]) -> None:
-            if answer.written is not None:
-                done(_written(answer.written), "", "")
+        def replied(reply: Reply, _: list[Loaded]) -> None:
+            if reply.written is not None:
+                done(_to_written(reply.written), "", "")
             else:
-                kind, text = answer.error if answer.error is not None else (FAILED, "no answer")
+                kind, text = reply.error if reply.error is not None else (FAILED, "no reply")
                 done(None, kind, text)
 
-        self._ask({"op": process_frames.MERGE, "sources": [segment.entry() for segment in sources], "directory": directory,
-                   "stream": stream}, answered, tries=1)
+        self._request({"op": process_frames.MERGE, "sources": [segment.entry() for segment in sources],
+                       "directory": directory, "stream": stream}, replied, tries=1)
 
     def work(self, task: str, arguments: bytes, done: Callable[[bytes, str, str], None]) -> None:
-        def answered(answer: Answer, _: list[Loaded]) -> None:
-            kind, text = answer.error if answer.error is not None else ("", "")
-            done(answer.result, kind, text)
+        def replied(reply: Reply, _: list[Loaded]) -> None:
+            kind, text = reply.error if reply.error is not None else ("", "")
+            done(reply.result, kind, text)
 
-        self._ask({"op": process_frames.TASK, "name": task, "arguments": arguments}, answered, tries=1)
+        self._request({"op": process_frames.TASK, "name": task, "arguments": arguments}, replied, tries=1)
 
     def remove(self, paths: list[str]) -> None:
-        self._ask({"op": process_frames.REMOVE, "paths": paths}, _ignore)
+        self._request({"op": process_frames.REMOVE, "paths": paths}, _ignore)
 
     def find(self, directory: str, done: Callable[[list[str]], None]) -> None:
-        def answered(answer: Answer, _: list[Loaded]) -> None:
-            if answer.error is not None:
-                log.warning("segments in %s cannot be listed: %s", self.directory, answer.error[1])
+        def replied(reply: Reply, _: list[Loaded]) -> None:
+            if reply.error is not None:
+                log.warning("segments in %s cannot be listed: %s", self.directory, reply.error[1])
                 return
-            done(answer.paths or [])
+            done(reply.paths or [])
 
-        self._ask({"op": process_frames.FIND, "directory": directory}, answered)
+        self._request({"op": process_frames.FIND, "directory": directory}, replied)
 
 
-class _Answered:
-    """An answer on its way to the event loop."""
+class _ReplyCallback:
+    """Passes a reply to the event loop."""
 
-    __slots__ = ("answer", "loaded", "process")
+    __slots__ = ("loaded", "process", "reply")
 
-    def __init__(self, process: SealerProcess, answer: Answer, loaded: list[Loaded]) -> None:
+    def __init__(self, process: SealerProcess, reply: Reply, loaded: list[Loaded]) -> None:
         self.process = process
-        self.answer = answer
+        self.reply = reply
         self.loaded = loaded
 
     def call(self) -> None:
-        self.process.answered(self.answer, self.loaded)
+        self.process.replied(self.reply, self.loaded)
 
 
-def _written(fields: dict[str, Any]) -> Written:
+def _to_written(fields: dict[str, Any]) -> Written:
     return Written(fields["id"], fields["path"], fields["count"], fields["octets"], fields["body_octets"], fields["crc32"],
                    list(fields["groups"]), fields["schema_version"], fields["footer_octets"], fields["footer_crc32"])
 
 
-def _ignore(answer: Answer, loaded: list[Loaded]) -> None:
-    """Nobody waits for it."""
+def _ignore(reply: Reply, loaded: list[Loaded]) -> None:
+    """Handle a reply that carries no information."""
 
 
-def _nowhere(callback: Callable[[], None]) -> None:
-    """There is no event loop."""
+def _drop_callback(callback: Callable[[], None]) -> None:
+    """Drop a callback: no event loop is running."""
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -407,7 +408,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(OSError):
         process.stdin.close()
     try:
-        process.wait(_PATIENCE)
+        process.wait(_STOP_TIMEOUT)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

@@ -1,8 +1,8 @@
-"""What broker and sealer process say to each other: frames of four octets of length and a MessagePack object, over pipes.
+"""Protocol between broker and sealer process: over pipes, frames of a 4-byte length and a MessagePack object.
 
-The broker asks, the process answers; both name the question by its number `n`. `op` is one of SEAL, PART, FINISH, ABANDON
-(of one segment after the other, `n` that of SEAL), READ, MERGE, TASK, REMOVE and FIND. An answer has `error`, a kind and a
-text, or what was asked for.
+The broker sends requests and the process replies; both carry the number `n` of the request. `op` is SEAL, PART, FINISH or
+ABANDON (which write one segment; all carry the `n` of its SEAL), READ, MERGE, TASK, REMOVE or FIND. A reply has either
+`error`, a kind and a text, or the result.
 """
 
 from __future__ import annotations
@@ -25,12 +25,20 @@ REMOVE: Final = "remove"
 FIND: Final = "find"
 
 _LENGTH: Final = struct.Struct("<I")
-_MOST: Final = (1 << 32) - 1
+_MAX_FRAME_BYTES: Final = (1 << 32) - 1
 
 
 class Setup(msgspec.Struct, kw_only=True):
-    """The first frame: where segments are, where the log is, where unfinished files go that are put elsewhere, the
-    properties of the Iceberg catalog, None for none, and the mode of segment files."""
+    """The first frame.
+
+    Attributes:
+        directory: Where segments are stored.
+        database: The file of the log.
+        spool: Local directory for files that are uploaded when they are complete.
+        options_file: File with options for fsspec, None for none.
+        catalog: Properties of the Iceberg catalog, None for none.
+        mode: Mode of segment files.
+    """
 
     directory: str
     database: str
@@ -40,8 +48,8 @@ class Setup(msgspec.Struct, kw_only=True):
     mode: int
 
 
-class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """`written` is an entry of the manifest, its path relative to the directory of all segments."""
+class Reply(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A reply. `written` is a manifest entry with a path relative to the directory of all segments."""
 
     n: int
     error: tuple[str, str] | None = None
@@ -52,18 +60,18 @@ class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def encode(frame: object) -> bytes:
-    """A frame. ValueError where it is too large."""
-    octets = msgspec.msgpack.encode(frame)
-    if len(octets) > _MOST:
-        raise ValueError(f"{len(octets)} octets are too many for a frame")
-    return _LENGTH.pack(len(octets)) + octets
+    """Encode a frame. Raises ValueError if it is too large."""
+    payload = msgspec.msgpack.encode(frame)
+    if len(payload) > _MAX_FRAME_BYTES:
+        raise ValueError(f"a frame of {len(payload)} bytes is too large; expected at most {_MAX_FRAME_BYTES}")
+    return _LENGTH.pack(len(payload)) + payload
 
 
 def read(file: BinaryIO) -> bytes | None:
-    """The octets of the next frame, None at the end."""
+    """Return the payload of the next frame, None at the end of the file."""
     head = file.read(_LENGTH.size)
     if len(head) < _LENGTH.size:
         return None
     length: int = _LENGTH.unpack(head)[0]
-    octets = file.read(length)
-    return octets if len(octets) == length else None
+    payload = file.read(length)
+    return payload if len(payload) == length else None

@@ -1,8 +1,8 @@
-"""The sealer process: writes, reads, merges and removes segments, as the broker asks for.
+"""The sealer process: writes, reads, merges and removes segments at the broker's request.
 
-It reads the messages to be sealed from the file of the broker's log, so that they do not pass through the broker once more.
-What readers wait for has a thread of its own; everything else is done in the order in which it was asked for. The process
-ends with the pipe that its questions come from.
+It reads the messages to seal from the database of the broker's log, so that they do not pass through the broker again.
+Reads have a thread of their own because consumers wait for them; everything else is done in order. The process exits when
+its request pipe is closed.
 """
 
 from __future__ import annotations
@@ -31,66 +31,66 @@ from leveret.segments import files, process_frames, tasks
 from leveret.segments.columns import Rows
 from leveret.segments.errors import SegmentDamaged, SegmentError, SegmentMissing, SegmentTooNew, masked
 from leveret.segments.manifest import Segment
-from leveret.segments.process_frames import Answer, Setup
-from leveret.segments.reader import SegmentReader, Stored, between, open_whole, rebuild
+from leveret.segments.process_frames import Reply, Setup
+from leveret.segments.reader import SegmentReader, StoredMessage, open_verified, rebuild, slice_offsets
 from leveret.segments.rewriting import merge
 from leveret.segments.writer import SegmentWriter, is_temporary
 from leveret.storage import disk
 from leveret.storage.located import LogReader, RowGone
 
-# Open files, and decoded row groups, that are kept for the next read.
-_OPEN: Final = 16
-_GROUPS: Final = 2
-# The broker goes first where there is too little time of the processors.
-_NICE: Final = 5
+# Open files and decoded row groups that are cached between reads.
+_MAX_OPEN_FILES: Final = 16
+_MAX_CACHED_GROUPS: Final = 2
+# The broker takes precedence when CPU time is scarce.
+_NICENESS: Final = 5
 
-Question = dict[str, Any]
+Request = dict[str, Any]
 
 
 class Sealer:
-    """Answers questions. `answer` sends one."""
+    """Handles all requests but reads; `reply` sends a reply."""
 
-    def __init__(self, setup: Setup, answer: Callable[[Answer], None]) -> None:
+    def __init__(self, setup: Setup, reply: Callable[[Reply], None]) -> None:
         self.directory = setup.directory
         self.database = Path(setup.database)
         self.spool = setup.spool
         self.options = _options(setup.options_file)
         self.mode = setup.mode
-        self.place = tasks.Place(self.directory, self.options, self.spool, setup.catalog, setup.mode)
-        self.answer = answer
+        self.location = tasks.SegmentLocation(self.directory, self.options, self.spool, setup.catalog, setup.mode)
+        self.reply = reply
         self.writers: dict[int, tuple[str, SegmentWriter]] = {}
         self.log: LogReader | None = None
         self._cleared: set[str] = set()
 
-    def do(self, question: Question) -> None:
-        """Answer one question of the thread that does not read."""
-        number: int = question["n"]
+    def handle(self, request: Request) -> None:
+        """Handle one request."""
+        number: int = request["n"]
         try:
-            match question["op"]:
+            match request["op"]:
                 case process_frames.SEAL:
-                    self._begin(number, question["directory"], question["stream"])
+                    self._begin(number, request["directory"], request["stream"])
                 case process_frames.PART:
                     if number in self.writers:
-                        self._part(number, question["runs"], question["first"], question["times"])
-                        self.answer(Answer(n=number))
+                        self._part(number, request["runs"], request["first"], request["times"])
+                        self.reply(Reply(n=number))
                 case process_frames.FINISH:
                     directory, writer = self.writers.pop(number)
-                    self.answer(Answer(n=number, written=_entry(directory, writer.finish())))
+                    self.reply(Reply(n=number, written=_entry(directory, writer.finish())))
                 case process_frames.ABANDON:
                     self._abort(number)
                 case process_frames.MERGE:
-                    self.answer(Answer(n=number, written=self._merge(question)))
+                    self.reply(Reply(n=number, written=self._merge(request)))
                 case process_frames.TASK:
-                    result, *error = tasks.run(self.place, question["name"], question["arguments"])
-                    self.answer(Answer(n=number, error=(error[0], error[1]) if error[0] else None, result=result))
+                    result, *error = tasks.run(self.location, request["name"], request["arguments"])
+                    self.reply(Reply(n=number, error=(error[0], error[1]) if error[0] else None, result=result))
                 case process_frames.REMOVE:
-                    self._remove(question["paths"])
-                    self.answer(Answer(n=number))
+                    self._remove(request["paths"])
+                    self.reply(Reply(n=number))
                 case process_frames.FIND:
-                    self.answer(Answer(n=number, paths=self._find(question["directory"])))
+                    self.reply(Reply(n=number, paths=self._find(request["directory"])))
         except Exception as error:
             self._abort(number)
-            self.answer(Answer(n=number, error=_error(error, self.directory)))
+            self.reply(Reply(n=number, error=_error(error, self.directory)))
 
     def _url(self, path: str) -> str:
         return files.join(self.directory, path)
@@ -100,11 +100,11 @@ class Sealer:
         url = self._url(directory)
         place = files.local_path(url) or self.spool
         if place not in self._cleared:
-            # What is unfinished there is of a process before this one, which was killed. There is but one at a time.
+            # Only one process runs at a time, so unfinished files are left from an earlier one that was killed.
             self._cleared.add(place)
-            for name in filter(is_temporary, files.names_in(place)):
+            for name in filter(is_temporary, files.list_names(place)):
                 files.remove(files.join(place, name))
-        return SegmentWriter(url, stream, self.options, self.spool, self.place.local_root(), self.mode)
+        return SegmentWriter(url, stream, self.options, self.spool, self.location.local_root(), self.mode)
 
     def _begin(self, number: int, directory: str, stream: str) -> None:
         self.writers[number] = (directory, self._writer(directory, stream))
@@ -132,14 +132,14 @@ class Sealer:
             with contextlib.suppress(OSError):
                 found[1].abort()
 
-    def _merge(self, question: Question) -> dict[str, Any]:
+    def _merge(self, request: Request) -> dict[str, Any]:
         readers: list[SegmentReader] = []
-        directory: str = question["directory"]
+        directory: str = request["directory"]
         try:
-            for source in question["sources"]:
+            for source in request["sources"]:
                 segment = manifest_entry(source)
-                readers.append(open_whole(self._url(segment.path), self.options, segment))
-            return _entry(directory, merge(readers, self._writer(directory, question["stream"])))
+                readers.append(open_verified(self._url(segment.path), self.options, segment))
+            return _entry(directory, merge(readers, self._writer(directory, request["stream"])))
         finally:
             for reader in readers:
                 reader.close()
@@ -147,7 +147,7 @@ class Sealer:
     def _remove(self, paths: list[str]) -> None:
         for path in paths:
             url = self._url(path)
-            with contextlib.suppress(SegmentError):  # found, and tried again, at the next start
+            with contextlib.suppress(SegmentError):  # removed at the next start
                 files.remove(url, self.options)
             local = files.local_path(url)
             if local is not None:
@@ -155,34 +155,34 @@ class Sealer:
                     os.rmdir(os.path.dirname(local))
 
     def _find(self, directory: str) -> list[str]:
-        return [f"{directory}/{name}" for name in files.names_below(self._url(directory), self.options)]
+        return [f"{directory}/{name}" for name in files.list_tree(self._url(directory), self.options)]
 
 
-class Readings:
-    """Reads segments for readers of the broker."""
+class SegmentReads:
+    """Handles reads, which serve consumers of the broker."""
 
     def __init__(self, sealer: Sealer) -> None:
         self.sealer = sealer
         self.readers: OrderedDict[str, SegmentReader] = OrderedDict()
         self.groups: OrderedDict[tuple[str, int], list[pa.RecordBatch]] = OrderedDict()
 
-    def do(self, question: Question) -> None:
+    def handle(self, request: Request) -> None:
         try:
-            rows = self._read(manifest_entry(question["segment"]), question["first"], question["last"])
-            answer = Answer(n=question["n"], rows=[_packed(row) for row in rows])
+            rows = self._read(manifest_entry(request["segment"]), request["first"], request["last"])
+            reply = Reply(n=request["n"], rows=[_row_fields(row) for row in rows])
         except Exception as error:
-            answer = Answer(n=question["n"], error=_error(error, self.sealer.directory))
-        self.sealer.answer(answer)
+            reply = Reply(n=request["n"], error=_error(error, self.sealer.directory))
+        self.sealer.reply(reply)
 
-    def _read(self, segment: Segment, first: int, last: int) -> list[Stored]:
+    def _read(self, segment: Segment, first: int, last: int) -> list[StoredMessage]:
         reader = self._reader(segment)
-        rows: list[Stored] = []
+        rows: list[StoredMessage] = []
         while first <= last:
             low, high = reader.group_of(first)
             if low > last or high < first:
                 break
             for batch in self._group(segment.path, reader, low, high):
-                wanted = between(batch, first, last)
+                wanted = slice_offsets(batch, first, last)
                 if wanted.num_rows:
                     rows += rebuild(wanted)
             first = high + 1
@@ -194,7 +194,7 @@ class Readings:
         if batches is None:
             batches = reader.message_batches(low, high)
             self.groups[key] = batches
-            if len(self.groups) > _GROUPS:
+            if len(self.groups) > _MAX_CACHED_GROUPS:
                 self.groups.popitem(last=False)
         self.groups.move_to_end(key)
         return batches
@@ -204,16 +204,16 @@ class Readings:
         reader = self.readers.get(path)
         if reader is None:
             url = self.sealer._url(path)
-            reader = open_whole(url, self.sealer.options, segment)
+            reader = open_verified(url, self.sealer.options, segment)
             self.readers[path] = reader
-            if len(self.readers) > _OPEN:
+            if len(self.readers) > _MAX_OPEN_FILES:
                 self.readers.popitem(last=False)[1].close()
         self.readers.move_to_end(path)
         return reader
 
 
 def manifest_entry(fields: dict[str, Any]) -> Segment:
-    """What the broker says of a segment."""
+    """Convert the fields of a request to a manifest entry."""
     return msgspec.convert(fields, Segment)
 
 
@@ -223,13 +223,13 @@ def _entry(directory: str, segment: Segment) -> dict[str, Any]:
     return entry
 
 
-def _packed(row: Stored) -> Any:
+def _row_fields(row: StoredMessage) -> Any:
     return (row.offset, row.time, row.format, row.address, row.header, row.headers_at, row.body, row.overlay, row.priority,
             row.persistent)
 
 
 def _error(error: Exception, directory: str) -> tuple[str, str]:
-    """The kind and the text of what went wrong; `directory` where the segments are."""
+    """Return the kind and the text of an error. `directory` is where the segments are."""
     kind = FAILED
     if isinstance(error, RowGone):
         kind = AGAIN
@@ -245,62 +245,62 @@ def _error(error: Exception, directory: str) -> tuple[str, str]:
 
 
 def _options(path: str | None) -> dict[str, Any] | None:
-    """What fsspec is told besides the URL."""
+    """Read the options for fsspec."""
     if path is None:
         return None
-    octets = Path(path).read_bytes()
-    found: dict[str, Any] = json.loads(octets) if path.endswith(".json") else tomllib.loads(octets.decode("utf-8"))
+    data = Path(path).read_bytes()
+    found: dict[str, Any] = json.loads(data) if path.endswith(".json") else tomllib.loads(data.decode("utf-8"))
     return found
 
 
-def _serve(jobs: queue.SimpleQueue[Question], do: Callable[[Question], None]) -> None:
+def _serve(requests: queue.SimpleQueue[Request], handle: Callable[[Request], None]) -> None:
     while True:
-        do(jobs.get())
+        handle(requests.get())
 
 
-def run(questions: BinaryIO, answers: BinaryIO) -> None:
-    """Answer until there are no more questions."""
-    octets = process_frames.read(questions)
-    if octets is None:
+def run(requests: BinaryIO, replies: BinaryIO) -> None:
+    """Handle requests until the pipe is closed."""
+    data = process_frames.read(requests)
+    if data is None:
         return
-    setup = msgspec.msgpack.decode(octets, type=Setup)
-    # Messages, and in the metadata of tables what is in them, are for the broker's user, and whoever may read segments.
+    setup = msgspec.msgpack.decode(data, type=Setup)
+    # Segments and table metadata contain message data: only the broker's user may read them, or those that `mode` admits.
     os.umask(0o777 & ~disk.directory_mode(setup.mode))
     lock = threading.Lock()
 
-    def answer(frame: Answer) -> None:
+    def reply(frame: Reply) -> None:
         data = process_frames.encode(frame)
         try:
             with lock:
-                answers.write(data)
-                answers.flush()
+                replies.write(data)
+                replies.flush()
         except OSError:
             os._exit(0)  # the broker was killed
 
-    sealer = Sealer(setup, answer)
-    readings = Readings(sealer)
-    jobs: queue.SimpleQueue[Question] = queue.SimpleQueue()
-    reads: queue.SimpleQueue[Question] = queue.SimpleQueue()
-    for waiting, do in ((jobs, sealer.do), (reads, readings.do)):
-        threading.Thread(target=_serve, args=(waiting, do), daemon=True).start()
+    sealer = Sealer(setup, reply)
+    reads_handler = SegmentReads(sealer)
+    jobs: queue.SimpleQueue[Request] = queue.SimpleQueue()
+    reads: queue.SimpleQueue[Request] = queue.SimpleQueue()
+    for waiting, handle in ((jobs, sealer.handle), (reads, reads_handler.handle)):
+        threading.Thread(target=_serve, args=(waiting, handle), daemon=True).start()
     while True:
-        octets = process_frames.read(questions)
-        if octets is None:
+        data = process_frames.read(requests)
+        if data is None:
             return
-        question: Question = msgspec.msgpack.decode(octets)
-        (reads if question["op"] == process_frames.READ else jobs).put(question)
+        request: Request = msgspec.msgpack.decode(data)
+        (reads if request["op"] == process_frames.READ else jobs).put(request)
 
 
 def main() -> None:
-    """The process: questions on descriptor 0, answers on 1."""
+    """Run the process: requests on descriptor 0, replies on 1."""
     with contextlib.suppress(OSError):
-        os.nice(_NICE)
+        os.nice(_NICENESS)
     gc.set_threshold(50_000, 20, 20)
     os.umask(0o077)
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what others print must not get between the frames
-    run(sys.stdin.buffer, answers)
-    os._exit(0)  # whatever the threads are doing: the broker is gone, and nobody wants it any more
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # output of libraries must not end up between the frames
+    run(sys.stdin.buffer, replies)
+    os._exit(0)  # the broker has exited: do not wait for the threads
 
 
 if __name__ == "__main__":

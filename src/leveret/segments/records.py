@@ -1,4 +1,4 @@
-"""What the header of one message says, as the values of the columns: made once for all rows with the same header."""
+"""Records: column values that depend only on a message's header, built once for all rows with the same header."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from leveret.segments.texts import FIRST_TIME, LAST_TIME, text_of, to_json, untagged
 
-# The order of a record.
+# Indices into a record.
 CONTENT_TYPE: Final = 0
 CONTENT_ENCODING: Final = 1
 DURABLE: Final = 2
@@ -20,16 +20,16 @@ TIMESTAMP: Final = 8
 TYPE: Final = 9
 USER_ID: Final = 10
 APP_ID: Final = 11
-# The headers: octets of a field table, or JSON data; of 1.0 the application properties.
+# The headers: an encoded field table, or JSON data; for 1.0 the application properties.
 TABLE: Final = 12
-# Of 1.0: the fields of the struct without the kind of the body, and what `x_death` and `delivery_count` are made of.
+# For 1.0: the fields of the struct without the body's type, and the data for `x_death` and `delivery_count`.
 AMQP10: Final = 13
-MARKS: Final = 14
-# Where the footer begins, as `folding.footer_at` has it.
+BROKER_FIELDS: Final = 14
+# Where the footer begins, see `folding.footer_start`.
 FOOTER: Final = 15
 
 Record = tuple[Any, ...]
-NOTHING: Final[Record] = (*(None,) * 15, -1)
+EMPTY_RECORD: Final[Record] = (*(None,) * 15, -1)
 
 PROPERTY_NAMES: Final = ("content_type", "content_encoding", "durable", "priority", "correlation_id", "reply_to", "ttl_ms",
                          "message_id", "timestamp", "type", "user_id", "app_id")
@@ -40,27 +40,28 @@ DELIVERY_COUNT: Final = "x-delivery-count"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
-_LARGEST_LONG: Final = (1 << 63) - 1
-_LARGEST_INT: Final = (1 << 31) - 1
+_MAX_INT64: Final = (1 << 63) - 1
+_MAX_INT32: Final = (1 << 31) - 1
 
 
 def micros_of_ms(milliseconds: Any) -> int | None:
-    """Microseconds of Unix time; None for what no DataFrame can hold."""
+    """Convert milliseconds of Unix time to microseconds; None if it is out of range for a DataFrame."""
     if isinstance(milliseconds, int) and not isinstance(milliseconds, bool) and FIRST_TIME <= milliseconds <= LAST_TIME:
         return int(milliseconds) * 1000
     return None
 
 
 class Table:
-    """The headers of a message as the columns have them: pairs of texts, JSON, deaths; empty or None where there are none.
+    """The header columns of a message; empty or None if it has no headers.
 
-    `data` is the table as JSON data; `marks` those of 1.0 that say what `x_death` and `delivery_count` are, None for 0-9-1,
-    which has them among the headers.
+    Args:
+        data: The headers as JSON data.
+        broker_fields: For 1.0, the data for `x_death` and `delivery_count`; None for 0-9-1, where they are headers.
     """
 
     __slots__ = ("deaths", "delivery_count", "json", "keys", "values")
 
-    def __init__(self, data: dict[str, Any] | None, marks: dict[str, Any] | None) -> None:
+    def __init__(self, data: dict[str, Any] | None, broker_fields: dict[str, Any] | None) -> None:
         if data is None:
             data = {}
         elif OFFSET in data:
@@ -68,14 +69,14 @@ class Table:
         self.keys = list(data)
         self.values = [text_of(value) for value in data.values()]
         self.json = to_json(data) if data else None
-        found = data if marks is None else marks
+        found = data if broker_fields is None else broker_fields
         self.deaths = _deaths(found.get(DEATHS))
         count = untagged(found.get(DELIVERY_COUNT))
-        self.delivery_count = count if type(count) is int and 0 <= count <= _LARGEST_INT else 0
+        self.delivery_count = count if type(count) is int and 0 <= count <= _MAX_INT32 else 0
 
 
 def _deaths(data: Any) -> list[dict[str, Any]] | None:
-    """The rows of `x_death`; None where there are none."""
+    """Return the rows of `x_death`; None if there are none."""
     if not isinstance(data, list):
         return None
     return [_death(item) for item in data if isinstance(item, dict)] or None
@@ -87,7 +88,7 @@ def _death(item: dict[str, Any]) -> dict[str, Any]:
     keys = found.get("routing-keys")
     return {
         "queue": _string(found.get("queue")), "reason": _string(found.get("reason")),
-        "count": count if type(count) is int and -_LARGEST_LONG <= count <= _LARGEST_LONG else None,
+        "count": count if type(count) is int and -_MAX_INT64 <= count <= _MAX_INT64 else None,
         "exchange": _string(found.get("exchange")),
         "routing_keys": [key for key in keys if isinstance(key, str)] if isinstance(keys, list) else None,
         "time": _micros(found.get("time")), "original_expiration": _string(found.get("original-expiration")),

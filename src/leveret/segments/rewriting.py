@@ -1,4 +1,4 @@
-"""New files for old ones: neighbours made one, and rows erased by rules. Offsets stay what they are."""
+"""Rewriting of segments: adjacent files are merged, and rows are erased by rules. Offsets never change."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from leveret.segments.columns import Rows, make_columns
 from leveret.segments.erasure import CompiledRule, Counts
 from leveret.segments.errors import SegmentDamaged
 from leveret.segments.manifest import Segment
-from leveret.segments.masking import applied
-from leveret.segments.reader import SegmentReader, Stored, rebuild
+from leveret.segments.masking import apply_rule
+from leveret.segments.reader import SegmentReader, StoredMessage, rebuild
 from leveret.segments.writer import SegmentWriter
 from leveret.wire.amqp0.errors import EncodeError, WireError
 from leveret.wire.amqp1.errors import DecodeError
 from leveret.wire.amqp1.errors import EncodeError as EncodeError1
 
-# Rows that are in memory at a time, but for row groups that are being written.
+# Rows in memory at a time, besides the row group that is being written.
 BATCH_ROWS = 4096
 
 
 def merge(sources: Sequence[SegmentReader], writer: SegmentWriter) -> Segment:
-    """One file of neighbours, in the order of their offsets. The sources stay open, and what they are.
+    """Merge adjacent segments, in the order of their offsets, into one file. The sources stay open and unchanged.
 
-    SegmentError where a source cannot be read or the file not written; nothing is left of it then.
+    Raises:
+        SegmentError: A source cannot be read or the file cannot be written; no file is left behind.
     """
     try:
         for source in sources:
@@ -38,17 +39,27 @@ def merge(sources: Sequence[SegmentReader], writer: SegmentWriter) -> Segment:
         raise
 
 
-def rewrite(source: SegmentReader, rules: Sequence[CompiledRule], writer: SegmentWriter | None) -> tuple[Segment | None,
-                                                                                                         Counts]:
-    """A file in which the rules have been applied, each row by the first rule that it meets; and what was done. None where
-    no row was changed, and with no writer: then it is only counted.
+def rewrite(source: SegmentReader, rules: Sequence[CompiledRule],
+            writer: SegmentWriter | None) -> tuple[Segment | None, Counts]:
+    """Apply rules to a segment, to each row the first rule that it meets.
 
-    The new file covers the offsets of the source, whichever rows are still there. SegmentError as `merge`.
+    The new file covers the offsets of the source, whichever rows remain.
+
+    Args:
+        source: The segment.
+        rules: Rules in order of precedence.
+        writer: Writes the new file; None only counts.
+
+    Returns:
+        The new segment, None if no row changed or there is no writer; and the counts.
+
+    Raises:
+        SegmentError: As for `merge`.
     """
     counts = Counts()
     try:
         for batch in source.file_batches(BATCH_ROWS):
-            changed = _applied(batch, rules, counts, source.url)
+            changed = _apply_rules(batch, rules, counts, source.url)
             if writer is None:
                 continue
             if changed is None:
@@ -68,8 +79,9 @@ def rewrite(source: SegmentReader, rules: Sequence[CompiledRule], writer: Segmen
         raise
 
 
-def _applied(batch: pa.RecordBatch, rules: Sequence[CompiledRule], counts: Counts, url: str) -> list[Stored] | None:
-    """The rows as the rules leave them, None where no rule says anything of them."""
+def _apply_rules(batch: pa.RecordBatch, rules: Sequence[CompiledRule], counts: Counts,
+                 url: str) -> list[StoredMessage] | None:
+    """Return the rows as the rules leave them, None if no rule matches any row."""
     counts.rows += batch.num_rows
     by_row: dict[int, CompiledRule] = {}
     for rule in rules:
@@ -78,11 +90,11 @@ def _applied(batch: pa.RecordBatch, rules: Sequence[CompiledRule], counts: Count
     if not by_row:
         return None
     encodings = batch.column("content_encoding")
-    found: list[Stored] = []
+    found: list[StoredMessage] = []
     try:
         for number, stored in enumerate(rebuild(batch)):
             rule_of_row = by_row.get(number)
-            kept = stored if rule_of_row is None else applied(
+            kept = stored if rule_of_row is None else apply_rule(
                     rule_of_row, stored, encodings[number].as_py(), counts)
             if kept is not None:
                 found.append(kept)
@@ -95,7 +107,7 @@ def _columns(batch: pa.RecordBatch) -> dict[str, pa.Array]:
     return {name: batch.column(name) for name in schema.FILE_COLUMNS}
 
 
-def _rows(messages: list[Stored]) -> Rows:
+def _rows(messages: list[StoredMessage]) -> Rows:
     return Rows([item.offset for item in messages], [item.time for item in messages], [item.format for item in messages],
                 [item.address for item in messages], [item.header for item in messages], [item.body for item in messages],
                 [item.overlay or b"" for item in messages])

@@ -1,4 +1,4 @@
-"""A row of a segment as selectors see a message."""
+"""A segment's row as selectors see a message."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ COLUMNS: Final = ("exchange", "routing_key", "durable", "priority", "ttl_ms", "d
 
 
 class RowView(MessageView):
-    """The row is a dict of COLUMNS, as Arrow gives it. A message of 0-9-1 looks as a consumer of AMQP 1.0 gets it."""
+    """A row as a dict of COLUMNS. A 0-9-1 message appears as an AMQP 1.0 consumer receives it."""
 
     __slots__ = ("_annotations", "_application", "_row", "_struct")
 
     def __init__(self) -> None:
         super().__init__()
-        self.look_at({})
+        self.bind({})
 
-    def look_at(self, row: dict[str, Any]) -> None:
+    def bind(self, row: dict[str, Any]) -> None:
         self._row = row
         self._struct: dict[str, Any] = row.get("amqp10") or {}
         self._application: dict[str, Any] | None = None
@@ -67,7 +67,7 @@ class RowView(MessageView):
         return row.get(column) if column in row else self._struct.get(column)
 
     def _maps(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Application properties, and message annotations with those that say how the message was published."""
+        """Return the application properties and the message annotations, including those with the published address."""
         row = self._row
         application = _decoded(row.get("headers_json"))
         if row.get("amqp10") is not None:

@@ -1,7 +1,7 @@
-"""The columns of a segment, which are those of the data source `amqp` too, with the identifiers that Iceberg knows them by.
+"""The columns of segments and of the data source `amqp`, with their Iceberg field ids.
 
-It evolves by nullable columns at the end only: a file of an older version reads as one whose newer columns are null.
-A field identifier is never used for anything else again.
+The schema evolves only by appending nullable columns: in a file of an older version the newer columns read as null. A field
+id is never reused.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
-# Of what is written. A reader takes this and older ones.
+# Version that is written. Readers accept it and older ones.
 SCHEMA_VERSION: Final = 1
 
 # Keys of the file's metadata.
@@ -19,7 +19,7 @@ STREAM_KEY: Final = b"leveret.stream"
 FIRST_KEY: Final = b"leveret.first_offset"
 LAST_KEY: Final = b"leveret.last_offset"
 COUNT_KEY: Final = b"leveret.count"
-# The names, with commas, of the columns that are null in all rows: readers need not decode them. It may be missing.
+# Comma-separated names of the columns that are null in all rows and need not be decoded. Optional.
 NULL_COLUMNS_KEY: Final = b"leveret.null_columns"
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
@@ -37,9 +37,9 @@ AMQP10: Final = pa.struct([
     pa.field("footer", pa.string()), pa.field("body_type", pa.string()),
 ])
 
-# Constant in a file, and not in it: who reads it knows them.
-_GIVEN: Final = [pa.field("queue", pa.string()), pa.field("partition", pa.int32())]
-_STORED: Final = [
+# Constant within a file and therefore not stored; the reader supplies them.
+_SOURCE_FIELDS: Final = [pa.field("queue", pa.string()), pa.field("partition", pa.int32())]
+_STORED_FIELDS: Final = [
     pa.field("offset", pa.int64(), nullable=False), pa.field("append_time", TIMESTAMP),
     pa.field("protocol", pa.string()), pa.field("exchange", pa.string()), pa.field("routing_key", pa.string()),
     pa.field("redelivered", pa.bool_()), pa.field("delivery_count", pa.int32()), pa.field("content_type", pa.string()),
@@ -52,12 +52,11 @@ _STORED: Final = [
 ]
 RAW: Final = [pa.field("raw_header", pa.binary(), nullable=False), pa.field("raw_overlay", pa.binary())]
 
-# What a reader gives, and what a DataFrame has.
-TABLE_SCHEMA: Final = pa.schema([*_GIVEN, *_STORED])
+# The schema of readers and DataFrames.
+TABLE_SCHEMA: Final = pa.schema([*_SOURCE_FIELDS, *_STORED_FIELDS])
 COLUMNS: Final = tuple(TABLE_SCHEMA.names)
 
-# The identifiers of all fields, by their paths. They are those that Iceberg gives to the fields of a new table: level by
-# level within a field, from one field to the next. A field that is added gets the next number.
+# Field ids by path, as Iceberg assigns them to the fields of a new table: level by level. A new field gets the next id.
 FIELD_IDS: Final[dict[str, int]] = {name: number for number, name in enumerate((
     "offset", "append_time", "protocol", "exchange", "routing_key", "redelivered", "delivery_count", "content_type",
     "content_encoding", "durable", "priority", "correlation_id", "reply_to", "ttl_ms", "message_id", "timestamp", "type",
@@ -72,19 +71,19 @@ FIELD_IDS: Final[dict[str, int]] = {name: number for number, name in enumerate((
 ), 1)}
 
 
-def _identified(field: pa.Field, path: str) -> pa.Field:
-    """The field with its identifier, and those of what is in it."""
+def _with_field_ids(field: pa.Field, path: str) -> pa.Field:
+    """Return the field with the ids of itself and its children."""
     kind = field.type
     if pa.types.is_struct(kind):
         inner = [kind.field(at) for at in range(kind.num_fields)]
-        kind = pa.struct([_identified(item, f"{path}.{item.name}") for item in inner])
+        kind = pa.struct([_with_field_ids(item, f"{path}.{item.name}") for item in inner])
     elif pa.types.is_map(kind):
-        kind = pa.map_(_identified(kind.key_field, f"{path}.key"), _identified(kind.item_field, f"{path}.value"))
+        kind = pa.map_(_with_field_ids(kind.key_field, f"{path}.key"), _with_field_ids(kind.item_field, f"{path}.value"))
     elif pa.types.is_list(kind):
-        kind = pa.list_(_identified(kind.value_field.with_name("element"), f"{path}.element"))
+        kind = pa.list_(_with_field_ids(kind.value_field.with_name("element"), f"{path}.element"))
     return field.with_type(kind).with_metadata({b"PARQUET:field_id": str(FIELD_IDS[path]).encode()})
 
 
-# What is in a file.
-FILE_SCHEMA: Final = pa.schema([_identified(field, field.name) for field in (*_STORED, *RAW)])
+# The schema of files.
+FILE_SCHEMA: Final = pa.schema([_with_field_ids(field, field.name) for field in (*_STORED_FIELDS, *RAW)])
 FILE_COLUMNS: Final = tuple(FILE_SCHEMA.names)

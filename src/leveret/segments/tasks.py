@@ -1,4 +1,4 @@
-"""What the sealer process does beside writing and reading: rewriting of segments, and Iceberg tables. JSON in, JSON out."""
+"""Tasks of the sealer process besides reading and writing: rewriting segments, Iceberg tables. JSON in, JSON out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from leveret.segments.erasure import Counts, Rules, compile_rules
 from leveret.segments.errors import SegmentDamaged, SegmentError, SegmentMissing
 from leveret.segments.files import Options
 from leveret.segments.manifest import Segment
-from leveret.segments.reader import open_whole
+from leveret.segments.reader import open_verified
 from leveret.segments.rewriting import rewrite
 from leveret.segments.writer import SegmentWriter
 from leveret.storage import disk
@@ -22,17 +22,19 @@ from leveret.storage import disk
 REWRITE: Final = "rewrite"
 SYNC_TABLE: Final = "sync-table"
 DROP_TABLE: Final = "drop-table"
-# Files of older snapshots are gone by then, but for those under a read lease.
+# Files that only older snapshots use are removed by then, unless they are pinned.
 SNAPSHOTS_KEPT: Final = timedelta(hours=1)
 
 
-class Place:
-    """Where segments are.
+class SegmentLocation:
+    """Where segments are stored.
 
-    root     directory of the store, a path or a URL; options go to fsspec
-    spool    local directory for files on their way elsewhere, None for that of temporary files
-    catalog  properties of the Iceberg catalog, None where streams have no tables
-    mode     of local segment files
+    Args:
+        root: Directory of the store, a path or a URL.
+        options: Options for fsspec.
+        spool: Local directory for files that are uploaded when complete, None for that of temporary files.
+        catalog: Properties of the Iceberg catalog, None if streams have no tables.
+        mode: Mode of local segment files.
     """
 
     def __init__(self, root: str, options: Options | None = None, spool: str | None = None,
@@ -46,7 +48,7 @@ class Place:
         self._tables: iceberg.IcebergTables | None = None
 
     def local_root(self) -> str | None:
-        """The root where it is a directory of this machine, which is there then, and known to its parents on disk."""
+        """Return the root if it is a local directory, created and synced with its parents; else None."""
         path = files.local_path(self.root)
         if path is not None and not self._on_disk:
             disk.make_directories(path, disk.directory_mode(self.mode))
@@ -55,16 +57,16 @@ class Place:
         return path
 
     def tables(self) -> iceberg.IcebergTables:
-        """The tables of the catalog; it is opened once. IcebergError where that fails."""
+        """Return the tables of the catalog, which is opened once. Raises IcebergError if that fails."""
         if self.catalog is None:
-            raise iceberg.IcebergError("streams have no Iceberg tables here: the setting streams.iceberg is off")
+            raise iceberg.IcebergError("streams have no Iceberg tables: set streams.iceberg to enable them")
         if self._tables is None:
             self._tables = iceberg.IcebergTables(self.catalog, SNAPSHOTS_KEPT)
         return self._tables
 
 
 class Rewrite(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`directory` of the new file, relative to the root; `dry_run`: only count."""
+    """Arguments of REWRITE. `directory` of the new file is relative to the root; `dry_run` only counts."""
 
     segment: Segment
     directory: str
@@ -74,14 +76,14 @@ class Rewrite(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Rewritten(msgspec.Struct, kw_only=True):
-    """`segment` has a path relative to the root; None where nothing was changed, or it was a dry run."""
+    """Result of REWRITE. `segment` has a path relative to the root; None if nothing changed, or for a dry run."""
 
     segment: Segment | None
     counts: Counts
 
 
 class Table(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Of one stream; `paths` are relative to the root."""
+    """Arguments of SYNC_TABLE and DROP_TABLE. `paths` are relative to the root."""
 
     vhost: str
     stream: str
@@ -89,10 +91,10 @@ class Table(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     paths: list[str] = []
 
 
-def run(place: Place, name: str, arguments: bytes) -> tuple[bytes, str, str]:
-    """The result of a task; or b"" with what went wrong, kind and text as of a store."""
+def run(location: SegmentLocation, name: str, arguments: bytes) -> tuple[bytes, str, str]:
+    """Run a task. Returns its result; or b"" and the kind and text of the error, as a segment store reports them."""
     try:
-        return TASKS[name](place, arguments), "", ""
+        return TASKS[name](location, arguments), "", ""
     except SegmentMissing as error:
         return b"", MISSING, str(error)
     except SegmentDamaged as error:
@@ -101,33 +103,33 @@ def run(place: Place, name: str, arguments: bytes) -> tuple[bytes, str, str]:
         return b"", FAILED, str(error)
 
 
-def _rewrite(place: Place, arguments: bytes) -> bytes:
+def _rewrite(location: SegmentLocation, arguments: bytes) -> bytes:
     wanted = msgspec.json.decode(arguments, type=Rewrite)
     rules = compile_rules(wanted.rules)
-    directory = files.join(place.root, wanted.directory)
-    with open_whole(files.join(place.root, wanted.segment.path), place.options, wanted.segment) as source:
-        writer = None if wanted.dry_run else SegmentWriter(directory, wanted.stream, place.options, place.spool,
-                                                           place.local_root(), place.mode)
+    directory = files.join(location.root, wanted.directory)
+    with open_verified(files.join(location.root, wanted.segment.path), location.options, wanted.segment) as source:
+        writer = None if wanted.dry_run else SegmentWriter(directory, wanted.stream, location.options, location.spool,
+                                                           location.local_root(), location.mode)
         made, counts = rewrite(source, rules, writer)
     if made is not None:
         made = msgspec.structs.replace(made, path=f"{wanted.directory}/{made.path}")
     return msgspec.json.encode(Rewritten(segment=made, counts=counts))
 
 
-def _sync_table(place: Place, arguments: bytes) -> bytes:
+def _sync_table(location: SegmentLocation, arguments: bytes) -> bytes:
     wanted = msgspec.json.decode(arguments, type=Table)
     name = iceberg.identifier(wanted.vhost, wanted.stream)
-    done = place.tables().sync(name, [files.join(place.root, path) for path in wanted.paths], wanted.owner)
+    done = location.tables().sync(name, [files.join(location.root, path) for path in wanted.paths], wanted.owner)
     return msgspec.json.encode({"table": ".".join(name), "added": done.added, "removed": done.removed,
                                 "snapshot": done.snapshot})
 
 
-def _drop_table(place: Place, arguments: bytes) -> bytes:
+def _drop_table(location: SegmentLocation, arguments: bytes) -> bytes:
     wanted = msgspec.json.decode(arguments, type=Table)
     name = iceberg.identifier(wanted.vhost, wanted.stream)
-    return msgspec.json.encode({"table": ".".join(name), "dropped": place.tables().drop(name, wanted.owner)})
+    return msgspec.json.encode({"table": ".".join(name), "dropped": location.tables().drop(name, wanted.owner)})
 
 
-TASKS: Final[dict[str, Callable[[Place, bytes], bytes]]] = {
+TASKS: Final[dict[str, Callable[[SegmentLocation, bytes], bytes]]] = {
     REWRITE: _rewrite, SYNC_TABLE: _sync_table, DROP_TABLE: _drop_table,
 }

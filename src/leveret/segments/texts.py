@@ -1,4 +1,4 @@
-"""Header values as text, made of the JSON data that `typed_json` gives."""
+"""Header values as text, from the JSON data of `typed_json`."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import msgspec
 from leveret.segments import typed_json
 
 _encode: Final = msgspec.json.encode
-# What `datetime` holds, in milliseconds.
+# The range of `datetime`, in milliseconds.
 FIRST_TIME: Final = -62135596800000
 LAST_TIME: Final = 253402300799999
 
-# Types whose JSON data is no simple value.
+# Tags of JSON data that is not a scalar.
 _NESTED: Final = frozenset(("$array", "$map", "$described", "$table"))
 
 
 def clean(text: str) -> str:
-    """The text with U+FFFD for octets that were no UTF-8."""
+    """Return the text with U+FFFD for invalid UTF-8."""
     if text.isascii():
         return text
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def to_json(data: Any) -> str:
-    """JSON data as JSON."""
+    """Encode JSON data."""
     try:
         return _encode(data).decode("utf-8")
     except (OverflowError, msgspec.MsgspecError):  # an integer of more than 64 bits
@@ -34,7 +34,7 @@ def to_json(data: Any) -> str:
 
 
 def text_of(data: Any) -> str | None:
-    """JSON data as text: nested values as JSON, octets in base64, times in ISO 8601."""
+    """Return JSON data as text: nested values as JSON, binary as base64, times in ISO 8601."""
     kind = type(data)
     if kind is str or data is None:
         return data  # type: ignore[no-any-return]
@@ -54,7 +54,7 @@ def text_of(data: Any) -> str | None:
 
 
 def untagged(data: Any) -> Any:
-    """The value behind the mark of its type."""
+    """Return the value without the tag of its type."""
     if type(data) is dict and len(data) == 1:
         tag, inner = next(iter(data.items()))
         if tag.startswith("$"):

@@ -1,18 +1,18 @@
 """Typed values of messages as JSON, and back: `headers_json` and the JSON columns of `amqp10`.
 
-What JSON has is itself: null, true and false, texts, lists, objects (tables and maps with texts as keys), an integer, and a
-number with a point (a double). A plain integer is of AMQP 0-x 32 bits wide where that holds it, else 64, and of AMQP 1.0
-a long. Every other type is an object with one key, named as AMQP 1.0 names the type, in both protocols:
+Null, booleans, strings, lists, objects (tables and maps with string keys), integers and doubles are plain JSON. A plain
+integer is 32 bits wide in AMQP 0-x if it fits, else 64, and a long in AMQP 1.0. Every other type is an object with one key,
+the name of the type in AMQP 1.0, for both protocols:
 
     {"$byte": 5} {"$ubyte": 5} {"$short": 5} {"$ushort": 5} {"$int": 5} {"$uint": 5} {"$long": 5} {"$ulong": 5}
     {"$float": 1.5} {"$float": "nan"} {"$double": "inf"} {"$decimal": "1.5"} {"$decimal32": "1.5"} ... 64, 128
-    {"$binary": base64} {"$string": base64 of octets that are no UTF-8} {"$char": "x"} {"$symbol": "x"} {"$uuid": "..."}
-    {"$timestamp": ISO 8601, or milliseconds since 1970 where it has no such year}
+    {"$binary": base64} {"$string": base64 of invalid UTF-8} {"$char": "x"} {"$symbol": "x"} {"$uuid": "..."}
+    {"$timestamp": ISO 8601, or milliseconds since 1970 if the year is out of range}
     {"$array": {"type": "uint", "items": [...]}}  {"$map": [[key, value], ...]}  {"$described": [descriptor, value]}
-    {"$decimal64": {"octets": base64}}  of decimals that their number does not tell
-    {"$table": {...}}   an object of one entry whose key begins with "$"
+    {"$decimal64": {"octets": base64}}  for decimals that their number does not determine
+    {"$table": {...}}   an object with one entry whose key begins with "$"
 
-Names that are no UTF-8 have U+FFFD in place of what is not.
+In names, U+FFFD replaces invalid UTF-8.
 """
 
 from __future__ import annotations
@@ -63,14 +63,16 @@ _INT64: Final = struct.Struct(">q").unpack_from
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _YEAR_10000: Final = 253402300800
-# Integers of field tables by type: the key, and how they are packed behind which tag of RabbitMQ's dialect.
-_INTEGERS0: Final = {dialects.INT8: "$byte", dialects.UINT8: "$ubyte", dialects.INT16: "$short", dialects.UINT16: "$ushort",
-                     dialects.UINT32: "$uint", dialects.UINT64: "$ulong"}
-_PACKED0: Final = {"$byte": (b"b", ">b"), "$ubyte": (b"B", ">B"), "$short": (b"s", ">h"), "$ushort": (b"u", ">H"),
+# Integer types of field tables: their keys, and how RabbitMQ's dialect encodes each key (tag, format).
+_AMQP0_INTEGERS: Final = {
+    dialects.INT8: "$byte", dialects.UINT8: "$ubyte", dialects.INT16: "$short", dialects.UINT16: "$ushort",
+    dialects.UINT32: "$uint", dialects.UINT64: "$ulong"}
+_AMQP0_PACKING: Final = {"$byte": (b"b", ">b"), "$ubyte": (b"B", ">B"), "$short": (b"s", ">h"), "$ushort": (b"u", ">H"),
                    "$int": (b"I", ">i"), "$uint": (b"i", ">I"), "$long": (b"l", ">q"), "$ulong": (b"l", ">q")}
-_CLASSES1: Final[dict[str, type[int]]] = {"$byte": Byte, "$ubyte": UByte, "$short": Short, "$ushort": UShort, "$int": Int,
-                                          "$uint": UInt, "$long": int, "$ulong": ULong}
-_KEYS1: Final[dict[type, str]] = {kind: key for key, kind in _CLASSES1.items() if kind is not int}
+_AMQP10_CLASSES: Final[dict[str, type[int]]] = {
+    "$byte": Byte, "$ubyte": UByte, "$short": Short, "$ushort": UShort, "$int": Int, "$uint": UInt, "$long": int,
+    "$ulong": ULong}
+_AMQP10_KEYS: Final[dict[type, str]] = {kind: key for key, kind in _AMQP10_CLASSES.items() if kind is not int}
 _RANGES: Final = {"$byte": (-1 << 7, 1 << 7), "$ubyte": (0, 1 << 8), "$short": (-1 << 15, 1 << 15),
                   "$ushort": (0, 1 << 16), "$int": (-1 << 31, 1 << 31), "$uint": (0, 1 << 32),
                   "$long": (-1 << 63, 1 << 63), "$ulong": (0, 1 << 64)}
@@ -79,33 +81,33 @@ _DECIMALS: Final[dict[str, type[Decimal32] | type[Decimal64] | type[Decimal128]]
 
 
 def text(value: Any) -> str:
-    """JSON data as a text."""
+    """Serialize JSON data."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
-def parse(octets: str | bytes) -> Any:
-    """A text as JSON data. ValueError for what is no JSON."""
+def parse(document: str | bytes) -> Any:
+    """Parse JSON. Raises ValueError if it is invalid."""
     try:
-        return json.loads(octets, parse_constant=_no_constant)
+        return json.loads(document, parse_constant=_no_constant)
     except RecursionError:
         raise ValueError("the JSON is nested too deeply") from None
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON value")
+    raise ValueError(f"{name} is not a JSON value")
 
 
-# AMQP 0-x, from the octets of a field table, where types are that Python's values have lost.
+# AMQP 0-x: from the encoded table, because Python's values do not keep all types.
 
 
 def from_table(data: bytes, pos: int, end: int, dialect: Dialect = RABBITMQ, depth: int = 0) -> dict[str, Any]:
-    """The fields between `pos` and `end` (behind the table's length) as JSON data. WireError 502 when malformed."""
+    """Convert the fields between `pos` and `end` (without the table's length) to JSON data. WireError 502 if malformed."""
     table: dict[str, Any] = {}
     while pos < end:
         start = pos + 1
         pos = start + data[pos]
         if pos >= end:
-            raise WireError(SYNTAX_ERROR, "a field table ends within a field")
+            raise WireError(SYNTAX_ERROR, "a field table ends in the middle of a field")
         name = data[start:pos].decode("utf-8", "replace")
         stop = value_end(data, pos, end, dialect)
         table[name] = _from_field(data, pos, stop, dialect, depth)
@@ -116,11 +118,11 @@ def from_table(data: bytes, pos: int, end: int, dialect: Dialect = RABBITMQ, dep
 def _from_field(data: bytes, pos: int, stop: int, dialect: Dialect, depth: int) -> Any:
     kind = dialect.types[data[pos]]
     if kind == dialects.LONG_STRING:
-        octets = data[pos + 5 : stop]
+        encoded = data[pos + 5 : stop]
         try:
-            return octets.decode("utf-8")
+            return encoded.decode("utf-8")
         except UnicodeDecodeError:
-            return {"$string": base64.b64encode(octets).decode()}
+            return {"$string": base64.b64encode(encoded).decode()}
     if kind == dialects.INT32:
         return _INT32(data, pos + 1)[0]
     if kind == dialects.INT64:
@@ -132,7 +134,7 @@ def _from_field(data: bytes, pos: int, stop: int, dialect: Dialect, depth: int) 
         if depth >= MAX_DEPTH:
             raise WireError(SYNTAX_ERROR, f"a field table is nested more than {MAX_DEPTH} deep")
         if kind == dialects.TABLE:
-            return _guarded(from_table(data, pos + 5, stop, dialect, depth + 1))
+            return _escape_table(from_table(data, pos + 5, stop, dialect, depth + 1))
         values: list[Any] = []
         at = pos + 5
         while at < stop:
@@ -141,7 +143,7 @@ def _from_field(data: bytes, pos: int, stop: int, dialect: Dialect, depth: int) 
             at = following
         return values
     value: Any = decode_array(data, pos, stop, dialect)[0]
-    key = _INTEGERS0.get(kind)
+    key = _AMQP0_INTEGERS.get(kind)
     if key is not None:
         return {key: value}
     if kind == dialects.FLOAT:
@@ -158,9 +160,9 @@ def _from_field(data: bytes, pos: int, stop: int, dialect: Dialect, depth: int) 
 
 
 def to_table(value: Any) -> bytes:
-    """JSON data as a field table of RabbitMQ's dialect, with its length. ValueError (EncodeError) for what is none."""
+    """Encode JSON data as a field table of RabbitMQ's dialect, with its length. EncodeError (a ValueError) if invalid."""
     if not isinstance(value, dict):
-        raise EncodeError(f"headers: expected a JSON object, not {_shown(value)}")
+        raise EncodeError(f"headers: expected a JSON object, not {_preview(value)}")
     return _to_table(value, 0)
 
 
@@ -186,18 +188,18 @@ def _to_field(name: str, value: Any, depth: int) -> bytes:
         return b"F" + _to_table(inner, depth + 1)
     if key in _RANGES:
         number = _integer(name, key, inner)
-        tag, form = _PACKED0[key]
+        tag, form = _AMQP0_PACKING[key]
         if number >= 1 << 63:
             return encode_value(str(number), RABBITMQ)  # as docs/conversion.md has it
         return tag + struct.pack(form, number)
     if key == "$float":
         return b"f" + struct.pack(">f", _number(name, key, inner))
     if key == "$string":
-        return b"S" + encode_long_string(_octets(name, key, inner))
+        return b"S" + encode_long_string(_decode_base64(name, key, inner))
     if key == "$timestamp":
-        seconds = _moment(name, inner) // 1000
+        seconds = _milliseconds(name, inner) // 1000
         if not 0 <= seconds < 1 << 64:
-            raise EncodeError(f"{name}: $timestamp: {_shown(inner)} is before 1970, which AMQP 0-9-1 cannot say")
+            raise EncodeError(f"{name}: $timestamp: {_preview(inner)} is before 1970, which AMQP 0-9-1 cannot represent")
         return b"T" + struct.pack(">Q", seconds)
     if key == "$array" and isinstance(inner, dict) and isinstance(inner.get("items"), list):
         return _to_array(name, inner["items"], depth)
@@ -223,16 +225,16 @@ def _to_array(name: str, values: list[Any], depth: int) -> bytes:
     return b"A" + struct.pack(">I", len(data)) + data
 
 
-# AMQP 1.0, from and to the values of leveret.wire.amqp1.
+# AMQP 1.0: from and to the values of leveret.wire.amqp1.
 
 
 def from_value(value: Any) -> Any:
-    """A value of AMQP 1.0, as decoded, as JSON data."""
+    """Convert a decoded AMQP 1.0 value to JSON data."""
     kind = type(value)
     if kind is str or kind is bool or kind is int or value is None:
         return value
-    if kind in _KEYS1:
-        return {_KEYS1[kind]: int(value)}
+    if kind in _AMQP10_KEYS:
+        return {_AMQP10_KEYS[kind]: int(value)}
     if kind is Timestamp:
         if 0 <= value < _YEAR_10000 * 1000:
             return {"$timestamp": _iso(_EPOCH + timedelta(milliseconds=int(value)))}
@@ -262,13 +264,13 @@ def from_value(value: Any) -> Any:
         return {"$described": [from_value(value.descriptor), from_value(value.value)]}
     if isinstance(value, (Decimal32, Decimal64, Decimal128)):
         return _from_decimal(value)
-    raise TypeError(f"no value of AMQP 1.0: {kind.__name__}")
+    raise TypeError(f"not an AMQP 1.0 value: {kind.__name__}")
 
 
 def from_pairs(pairs: list[tuple[Any, Any]]) -> Any:
-    """A map as JSON data: an object where all keys are texts and differ."""
+    """Convert a map to JSON data: an object if its keys are distinct strings."""
     if all(type(key) is str for key, _ in pairs) and len({key for key, _ in pairs}) == len(pairs):
-        return _guarded({key: from_value(item) for key, item in pairs})
+        return _escape_table({key: from_value(item) for key, item in pairs})
     return {"$map": [[from_value(key), from_value(item)] for key, item in pairs]}
 
 
@@ -284,7 +286,7 @@ def _from_decimal(value: Decimal32 | Decimal64 | Decimal128) -> Any:
 
 
 def to_value(name: str, value: Any) -> Any:
-    """JSON data as a value of AMQP 1.0. ValueError, which names it, for what is none."""
+    """Convert JSON data to an AMQP 1.0 value. Raises ValueError, which includes `name`, if it is invalid."""
     if isinstance(value, list):
         return [to_value(name, item) for item in value]
     if not isinstance(value, dict):
@@ -295,28 +297,28 @@ def to_value(name: str, value: Any) -> Any:
     if key == "$table" and isinstance(inner, dict):
         return {field: to_value(field, item) for field, item in inner.items()}
     if key in _RANGES:
-        return _CLASSES1[key](_integer(name, key, inner))
+        return _AMQP10_CLASSES[key](_integer(name, key, inner))
     if key == "$timestamp":
-        # Those of 0-9-1 count seconds in 64 bits, these milliseconds.
-        return Timestamp(min(max(_moment(name, inner), -1 << 63), (1 << 63) - 1))
+        # AMQP 0-9-1 has 64-bit seconds; 1.0 has 64-bit milliseconds.
+        return Timestamp(min(max(_milliseconds(name, inner), -1 << 63), (1 << 63) - 1))
     if key == "$float":
         return Float(_number(name, key, inner))
     if key in _DECIMALS:
         if isinstance(inner, dict):
-            return _DECIMALS[key](_octets(name, key, inner.get("octets")))
+            return _DECIMALS[key](_decode_base64(name, key, inner.get("octets")))
         try:
             return _DECIMALS[key].of(str(inner))
         except ArithmeticError:
-            raise ValueError(f"{name}: {key}: {_shown(inner)} is no number") from None
+            raise ValueError(f"{name}: {key}: {_preview(inner)} is not a number") from None
     if key in ("$symbol", "$char") and isinstance(inner, str):
         return Symbol(inner) if key == "$symbol" else Char(inner)
     if key == "$uuid" and isinstance(inner, str):
         try:
             return UUID(inner)
         except ValueError:
-            raise ValueError(f"{name}: $uuid: {_shown(inner)} is no UUID") from None
+            raise ValueError(f"{name}: $uuid: {_preview(inner)} is not a UUID") from None
     if key == "$string":
-        return _octets(name, key, inner).decode("utf-8", "replace")
+        return _decode_base64(name, key, inner).decode("utf-8", "replace")
     if key == "$array" and isinstance(inner, dict) and isinstance(inner.get("items"), list):
         descriptors = [to_value(name, item) for item in inner.get("descriptors", [])]
         return Array(str(inner.get("type")), [to_value(name, item) for item in inner["items"]], tuple(descriptors))
@@ -328,11 +330,11 @@ def to_value(name: str, value: Any) -> Any:
     return str(plain) if isinstance(plain, Decimal) else plain
 
 
-# Both
+# Shared
 
 
-def _guarded(value: dict[str, Any]) -> dict[str, Any]:
-    """An object that is not taken for one that tags a type."""
+def _escape_table(value: dict[str, Any]) -> dict[str, Any]:
+    """Wrap an object that would be read as a tagged type."""
     return {"$table": value} if _tag(value)[0] else value
 
 
@@ -344,21 +346,21 @@ def _tag(value: dict[str, Any]) -> tuple[str, Any]:
 
 def _plain(name: str, key: str, inner: Any) -> Any:
     if key == "$binary":
-        return _octets(name, key, inner)
+        return _decode_base64(name, key, inner)
     if key == "$double":
         return _number(name, key, inner)
     if key == "$decimal" or key in _DECIMALS:
         try:
             return Decimal(str(inner))
         except InvalidOperation:
-            raise ValueError(f"{name}: {key}: {_shown(inner)} is no number") from None
-    raise ValueError(f"{name}: no type of AMQP is written {_shown({key: inner})}")
+            raise ValueError(f"{name}: {key}: {_preview(inner)} is not a number") from None
+    raise ValueError(f"{name}: unknown AMQP type {_preview({key: inner})}")
 
 
 def _integer(name: str, key: str, value: Any) -> int:
     low, end = _RANGES[key]
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value < end:
-        raise ValueError(f"{name}: {key}: {_shown(value)}; expected an integer from {low} to {end - 1}")
+        raise ValueError(f"{name}: {key}: {_preview(value)}; expected an integer from {low} to {end - 1}")
     return value
 
 
@@ -366,32 +368,32 @@ def _number(name: str, key: str, value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{name}: {key}: {_shown(value)} is no number") from None
+        raise ValueError(f"{name}: {key}: {_preview(value)} is not a number") from None
 
 
-def _octets(name: str, key: str, value: Any) -> bytes:
+def _decode_base64(name: str, key: str, value: Any) -> bytes:
     try:
         return base64.b64decode(value, validate=True)
     except (binascii.Error, TypeError, ValueError):
-        raise ValueError(f"{name}: {key}: {_shown(value)} is no base64") from None
+        raise ValueError(f"{name}: {key}: {_preview(value)} is not base64") from None
 
 
 def _iso(moment: datetime) -> str:
     return moment.isoformat().replace("+00:00", "Z")
 
 
-def _moment(name: str, value: Any) -> int:
-    """Milliseconds since 1970."""
+def _milliseconds(name: str, value: Any) -> int:
+    """Return milliseconds since 1970."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     try:
         moment = datetime.fromisoformat(value)
     except (TypeError, ValueError):
-        raise ValueError(f"{name}: $timestamp: {_shown(value)}; expected ISO 8601") from None
+        raise ValueError(f"{name}: $timestamp: {_preview(value)}; expected ISO 8601") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return (moment - _EPOCH) // _MILLISECOND
 
 
-def _shown(value: Any) -> str:
+def _preview(value: Any) -> str:
     return repr(value)[:80]

@@ -1,4 +1,4 @@
-"""Writing a segment: rows in the order of their offsets become one Parquet file, which appears whole or not at all."""
+"""Writing segments: rows in the order of their offsets become a Parquet file, which appears completely or not at all."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from leveret.segments.files import Options
 from leveret.segments.manifest import Segment
 from leveret.storage import disk
 
-# A row group has at most so many rows, and about so many octets of bodies and headers: what a writer holds in memory.
+# Limits of a row group, which the writer buffers in memory; bytes are those of bodies and headers, approximately.
 GROUP_ROWS: Final = 65_536
-GROUP_OCTETS: Final = 32 << 20
+GROUP_BYTES: Final = 32 << 20
 SUFFIX: Final = ".parquet"
-TEMPORARY: Final = ".unfinished"
+TEMPORARY_SUFFIX: Final = ".unfinished"
 
-# Values that come again and again; others would only fill a dictionary that is given up.
-_DICTIONARY: Final = ["protocol", "exchange", "routing_key", "content_type", "content_encoding", "reply_to", "type",
+# Columns with repeated values. For others, Parquet would build a dictionary and then discard it.
+_DICTIONARY_COLUMNS: Final = ["protocol", "exchange", "routing_key", "content_type", "content_encoding", "reply_to", "type",
                       "user_id", "app_id", "headers.key_value.key", "headers.key_value.value", "headers_json", "raw_header"]
-# What readers skip row groups by. Bounds of other columns would only be octets of messages in the footer.
-_STATISTICS: Final = ["offset", "append_time", "exchange", "routing_key"]
+# Columns that readers skip row groups by. For others, bounds would only put message data into the footer.
+_STATISTICS_COLUMNS: Final = ["offset", "append_time", "exchange", "routing_key"]
 
 
-# Bodies that are compressed or encrypted already would only be copied, at a quarter of what a row takes. So the first ones
-# are tried, up to so many octets, and bodies are stored as they are where those do not become so much shorter.
-_TRIED: Final = 1 << 18
-_WORTHWHILE: Final = 0.95
-# The length of the metadata, and the magic number.
-_ENDING: Final = 8
+# Compressing bodies that are already compressed or encrypted costs a quarter of the time for a row and saves nothing. So a
+# sample of the first bodies is compressed, and bodies are stored uncompressed unless it shrinks below this ratio.
+_SAMPLE_BYTES: Final = 1 << 18
+_MAX_COMPRESSED_RATIO: Final = 0.95
+# Length of the metadata and magic number, at the end of the file.
+_TRAILER_BYTES: Final = 8
 
 
 def _leaves(kind: pa.DataType, path: str) -> list[str]:
-    """The columns as Parquet has them, below a field."""
+    """Return the Parquet leaf columns of a field."""
     if pa.types.is_struct(kind):
         return [leaf for field in kind for leaf in _leaves(field.type, f"{path}.{field.name}")]
     if pa.types.is_map(kind):
@@ -56,21 +56,21 @@ _LEAVES: Final = [leaf for field in schema.FILE_SCHEMA for leaf in _leaves(field
 
 
 class _Output:
-    """The file that Arrow writes to, with the checksum of what it has written."""
+    """The file that Arrow writes to; computes the checksum."""
 
     def __init__(self, path: str, mode: int) -> None:
         disk.create_file(path, mode)
         self.file = open(path, "wb")  # noqa: SIM115
         self.crc32 = 0
-        self.octets = 0
+        self.size = 0
         self.closed = False
 
     def write(self, data: Any) -> int:
         view = memoryview(data)
         if self.closed:
-            return view.nbytes  # Arrow ends every file that it began, even one that is not wanted any more
+            return view.nbytes  # Arrow finishes every file, even a discarded one
         self.crc32 = zlib.crc32(view, self.crc32)
-        self.octets += view.nbytes
+        self.size += view.nbytes
         return self.file.write(view)
 
     def flush(self) -> None:
@@ -80,31 +80,35 @@ class _Output:
         return True
 
     def tell(self) -> int:
-        return self.octets
+        return self.size
 
     def close(self) -> None:
-        """Everything is on disk then."""
+        """Flush and sync the file."""
         if not self.closed:
             self.closed = True
             self.file.flush()
             os.fsync(self.file.fileno())
             self.file.close()
 
-    def abandon(self) -> None:
+    def discard(self) -> None:
         self.closed = True
-        with contextlib.suppress(OSError):  # there may be no room for what it has buffered
+        with contextlib.suppress(OSError):  # flushing the buffer may fail on a full disk
             self.file.close()
 
 
 class SegmentWriter:
-    """Writes one segment into a directory, which may be any URL that fsspec knows.
+    """Writes one segment into a directory, a path or any URL that fsspec supports.
 
-    Rows are held until a row group is full; `finish` puts the file in its place. A local file is written beside its place,
-    synced and renamed, and the directories up to `root` are synced; for another place it is written to `spool` (a local
-    directory; that for temporary files if None) and copied from there.
+    Rows are buffered until a row group is full; `finish` puts the file in place. A local file is written to another name,
+    synced and renamed, and the directories up to `root` are synced. For a URL the file is written to `spool` and uploaded.
 
-    root  the local directory that all segments are in; None for `directory` itself
-    mode  of a local file; directories get what goes with it
+    Args:
+        directory: Where the segment goes.
+        stream: Name of the stream.
+        options: Options for fsspec.
+        spool: Local directory for files to upload; None for that of temporary files.
+        root: Local directory of all segments; None for `directory` itself.
+        mode: Mode of a local file; modes of directories are derived from it.
     """
 
     def __init__(self, directory: str, stream: str, options: Options | None = None, spool: str | None = None,
@@ -119,38 +123,44 @@ class SegmentWriter:
         self.count = 0
         self.body_octets = 0
         self._covered: tuple[int, int] | None = None
-        self._held: list[dict[str, pa.Array]] = []
-        self._held_rows = 0
-        self._held_octets = 0
+        self._buffered: list[dict[str, pa.Array]] = []
+        self._buffered_rows = 0
+        self._buffered_bytes = 0
         self._null = set(schema.FILE_COLUMNS)
         local = files.local_path(directory)
         self._root = root if root is not None else local or ""
         try:
             if local is not None:
                 disk.make_directories(local, disk.directory_mode(mode), root)
-                _widen(local, self._root, disk.directory_mode(mode))
+                _widen_directories(local, self._root, disk.directory_mode(mode))
             elif spool is not None:
                 disk.make_directories(spool)
             self._temporary = os.path.join(local if local is not None else spool or tempfile.gettempdir(),
-                                           f".{self.id}{TEMPORARY}")
+                                           f".{self.id}{TEMPORARY_SUFFIX}")
             self._output = _Output(self._temporary, mode if local is not None else disk.PRIVATE_FILE)
         except OSError as error:
-            raise SegmentError(directory, f"no file can be made there: {error.strerror}") from error
+            raise SegmentError(directory, f"no file can be created there: {error.strerror}") from error
         self._local = local
         self._writer: pq.ParquetWriter | None = None
 
     def append(self, rows: Rows) -> None:
-        """Add rows, whose offsets go on where those before ended. SegmentError where the disk fails, ValueError for rows
-        out of order; the writer is of no use any more after either, but for `abort`."""
+        """Add rows, whose offsets must follow those before.
+
+        After an error the writer can only be aborted.
+
+        Raises:
+            SegmentError: Writing failed.
+            ValueError: The offsets are not ascending.
+        """
         if not len(rows):
             return
         offsets = rows.offsets
         if offsets[0] <= self.last or any(offset >= after for offset, after in pairwise(offsets)):
-            raise ValueError(f"offset {offsets[0]} follows {self.last}: expected growing ones")
+            raise ValueError(f"offset {offsets[0]} follows {self.last}: expected ascending offsets")
         self.append_columns(make_columns(rows), len(rows))
 
     def append_columns(self, columns: dict[str, pa.Array], count: int) -> None:
-        """Add rows that are columns of the file's schema already."""
+        """Add rows that are columns of the file schema already."""
         if self.first < 0:
             self.first = columns["offset"][0].as_py()
             self.first_time = _milliseconds(columns["append_time"][0])
@@ -160,67 +170,70 @@ class SegmentWriter:
         begin = 0
         bodies, headers = columns["body"], columns["raw_header"]
         while begin < count:
-            # As many as there is room for in the group, and one at least.
-            take = min(count - begin, GROUP_ROWS - self._held_rows)
-            octets = _octets(bodies, begin, take)
-            # What is made of a header takes as much again, or twice.
-            others = 3 * _octets(headers, begin, take)
-            while take > 1 and self._held_octets + octets + others > GROUP_OCTETS:
+            # As many rows as the group has room for, but at least one.
+            take = min(count - begin, GROUP_ROWS - self._buffered_rows)
+            n_bytes = _total_bytes(bodies, begin, take)
+            # Columns derived from a header take about twice its size.
+            others = 3 * _total_bytes(headers, begin, take)
+            while take > 1 and self._buffered_bytes + n_bytes + others > GROUP_BYTES:
                 take = max(take // 2, 1)
-                octets = _octets(bodies, begin, take)
-                others = 3 * _octets(headers, begin, take)
-            self._held.append({name: column.slice(begin, take) for name, column in columns.items()})
-            self._held_rows += take
-            self._held_octets += octets + others
-            self.body_octets += octets
+                n_bytes = _total_bytes(bodies, begin, take)
+                others = 3 * _total_bytes(headers, begin, take)
+            self._buffered.append({name: column.slice(begin, take) for name, column in columns.items()})
+            self._buffered_rows += take
+            self._buffered_bytes += n_bytes + others
+            self.body_octets += n_bytes
             begin += take
-            if self._held_rows >= GROUP_ROWS or self._held_octets >= GROUP_OCTETS:
+            if self._buffered_rows >= GROUP_ROWS or self._buffered_bytes >= GROUP_BYTES:
                 self._write_group()
 
     def _write_group(self) -> None:
-        if not self._held_rows:
+        if not self._buffered_rows:
             return
-        held, self._held = self._held, []
+        buffered, self._buffered = self._buffered, []
         table = pa.Table.from_arrays(
-            [pa.chunked_array([columns[name] for columns in held], type=schema.FILE_SCHEMA.field(name).type)
+            [pa.chunked_array([columns[name] for columns in buffered], type=schema.FILE_SCHEMA.field(name).type)
              for name in schema.FILE_COLUMNS], schema=schema.FILE_SCHEMA)
-        self._null = {name for name in self._null if table.column(name).null_count == self._held_rows}
+        self._null = {name for name in self._null if table.column(name).null_count == self._buffered_rows}
         try:
             if self._writer is None:
                 self._writer = self._begin(table.column("body").chunk(0))
             self._writer.write_table(table, row_group_size=GROUP_ROWS)
         except OSError as error:
             raise SegmentError(self._temporary, f"it cannot be written: {error}") from error
-        self.groups.append(self._held_rows)
-        self._held_rows = 0
-        self._held_octets = 0
+        self.groups.append(self._buffered_rows)
+        self._buffered_rows = 0
+        self._buffered_bytes = 0
 
     def _begin(self, bodies: pa.Array | None = None) -> pq.ParquetWriter:
-        """`bodies`: some of the first ones, by which it is seen how they are stored."""
+        """Create the Parquet writer. Some of the first `bodies` decide whether bodies are compressed."""
         codecs = dict.fromkeys(_LEAVES, "zstd")
-        if bodies is not None and not _shrink(bodies):
+        if bodies is not None and not _compresses_well(bodies):
             codecs["body"] = "none"
         return pq.ParquetWriter(
             pa.PythonFile(self._output, mode="w"),
             schema.FILE_SCHEMA.with_metadata({schema.VERSION_KEY: str(schema.SCHEMA_VERSION).encode(),
                                               schema.STREAM_KEY: self.stream.encode("utf-8", "replace")}),
-            compression=codecs, use_dictionary=_DICTIONARY, write_statistics=_STATISTICS, version="2.6",
+            compression=codecs, use_dictionary=_DICTIONARY_COLUMNS, write_statistics=_STATISTICS_COLUMNS, version="2.6",
             write_page_checksum=True,
         )
 
     def cover(self, first: int, last: int) -> None:
-        """The segment covers these offsets (inclusive), though some of the first or last rows are not there any more, or
-        none at all."""
+        """Set the range of offsets (inclusive) that the segment covers, which may exceed those of its rows."""
         self._covered = first, last
 
     def finish(self) -> Segment:
-        """Put the file in its place, and tell the manifest of it. ValueError where there are no rows and no offsets are
-        covered, SegmentError where it fails; the file is not there then."""
+        """Put the file in place and return its manifest entry. On errors no file is left.
+
+        Raises:
+            ValueError: There are no rows, and `cover` was not called.
+            SegmentError: Writing failed.
+        """
         if self._covered is not None:
             self.first, self.last = self._covered
         if self.first < 0:
             self.abort()
-            raise ValueError("a segment without rows is not written")
+            raise ValueError("a segment needs rows or a range of offsets")
         name = f"{self.first:020d}-{self.id}{SUFFIX}"
         try:
             self._write_group()
@@ -232,10 +245,10 @@ class SegmentWriter:
                 schema.NULL_COLUMNS_KEY: ",".join(sorted(self._null)).encode()})
             self._writer.close()
             self._output.close()
-            footer_octets, footer_crc32 = _footer_of(self._temporary)
+            footer_octets, footer_crc32 = _footer_size_and_crc(self._temporary)
             if self._local is not None:
                 os.rename(self._temporary, os.path.join(self._local, name))
-                # The manifest names the file next, and then the log lets go of its messages.
+                # Must be durable first: next the manifest names the file, and the log drops the messages.
                 disk.sync_directories(self._local, self._root)
             else:
                 files.put(self._temporary, files.join(self.directory, name), self.options)
@@ -247,14 +260,14 @@ class SegmentWriter:
             self.abort()
             raise
         return Segment(id=self.id, path=name, first=self.first, last=self.last, count=self.count,
-                       octets=self._output.octets, body_octets=self.body_octets, first_time=self.first_time,
+                       octets=self._output.size, body_octets=self.body_octets, first_time=self.first_time,
                        last_time=self.last_time, schema_version=schema.SCHEMA_VERSION, crc32=self._output.crc32,
                        groups=tuple(self.groups), footer_octets=footer_octets, footer_crc32=footer_crc32)
 
     def abort(self) -> None:
-        """Leave no file."""
-        self._held = []
-        self._output.abandon()
+        """Discard everything; no file is left."""
+        self._buffered = []
+        self._output.discard()
         try:
             os.unlink(self._temporary)
         except FileNotFoundError:
@@ -262,25 +275,25 @@ class SegmentWriter:
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file of this name is one that a writer did not finish."""
-    return name.startswith(".") and name.endswith(TEMPORARY)
+    """Return whether a file name is that of an unfinished segment."""
+    return name.startswith(".") and name.endswith(TEMPORARY_SUFFIX)
 
 
-def _shrink(bodies: pa.Array) -> bool:
-    """Whether it is worthwhile to compress such bodies."""
+def _compresses_well(bodies: pa.Array) -> bool:
+    """Return whether compressing such bodies is worth the time."""
     sample = bodies
-    while len(sample) > 1 and _octets(sample, 0, len(sample)) > _TRIED:
+    while len(sample) > 1 and _total_bytes(sample, 0, len(sample)) > _SAMPLE_BYTES:
         sample = sample.slice(0, len(sample) // 2)
-    octets = b"".join(filter(None, sample.to_pylist()))[:_TRIED]
-    return not octets or pa.Codec("zstd").compress(octets).size < _WORTHWHILE * len(octets)
+    data = b"".join(filter(None, sample.to_pylist()))[:_SAMPLE_BYTES]
+    return not data or pa.Codec("zstd").compress(data).size < _MAX_COMPRESSED_RATIO * len(data)
 
 
 def _milliseconds(moment: pa.Scalar) -> int:
     return (moment.value or 0) // 1000
 
 
-def _octets(bodies: pa.Array, begin: int, count: int) -> int:
-    """Octets of some of the bodies."""
+def _total_bytes(bodies: pa.Array, begin: int, count: int) -> int:
+    """Return the total size of some of the bodies."""
     slice = bodies.slice(begin, count)
     offsets = slice.buffers()[1]
     if offsets is None or not count:
@@ -289,17 +302,17 @@ def _octets(bodies: pa.Array, begin: int, count: int) -> int:
     return int(ends[slice.offset + count] - ends[slice.offset])
 
 
-def _footer_of(path: str) -> tuple[int, int]:
-    """Size and checksum of what a Parquet file ends with: its metadata, their length, and the magic number."""
+def _footer_size_and_crc(path: str) -> tuple[int, int]:
+    """Return size and CRC-32 of a Parquet file's footer: the metadata, its length, and the magic number."""
     with open(path, "rb") as file:
-        file.seek(-_ENDING, os.SEEK_END)
-        size = int.from_bytes(file.read(4), "little") + _ENDING
+        file.seek(-_TRAILER_BYTES, os.SEEK_END)
+        size = int.from_bytes(file.read(4), "little") + _TRAILER_BYTES
         file.seek(-size, os.SEEK_END)
         return size, zlib.crc32(file.read())
 
 
-def _widen(directory: str, root: str, mode: int) -> None:
-    """Let those pass the directories from the root on who may read the files: some may be from before that was set."""
+def _widen_directories(directory: str, root: str, mode: int) -> None:
+    """Give the directories up to the root the mode that readers of the files need; they may predate the setting."""
     path = os.path.abspath(directory)
     while True:
         disk.widen(path, mode)

@@ -8,7 +8,8 @@ of the messages as they came, never converted. Its body, little-endian, in colum
     sizes of addresses, of headers, of overlays, of bodies (each n of 4)
     addresses  headers  overlays  bodies
 
-Offsets that it covers and does not hold were filtered out or are not there any more. `leveret.segments.packed` reads it.
+Offsets that it covers and does not hold were filtered out or are not there any more. `leveret.segments.record_batches`
+reads it.
 """
 
 from __future__ import annotations

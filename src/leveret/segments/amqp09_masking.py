@@ -1,4 +1,4 @@
-"""Masks over headers and properties of contents of the classes that only 0-9 has: file, stream and message."""
+"""Masking of headers and properties of the content classes that only 0-9 has: file, stream and message."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ _SIZE: Final = slice(4, 12)
 
 
 def with_values(header: bytes, headers: list[str], properties: list[str], mask: str) -> bytes:
-    """The header with the mask in the place of these of its headers and properties; the same one where it has none of them.
-    WireError for a header that cannot be read, EncodeError for a mask that does not fit."""
+    """Return the header with these headers and properties masked; the same object if it has none of them.
+
+    Raises:
+        WireError: The header cannot be decoded.
+        EncodeError: The mask does not fit.
+    """
     kind = class_of(header)
     message = kind == MESSAGE
     found = decode_transfer(header) if message else decode_header(header, QPID, V0_9)[2]

@@ -1,5 +1,7 @@
-"""The properties section of AMQP 1.0 as a list of its fields: in the forms that everybody writes without the generic
-decoder, which has the last word."""
+"""The properties section of AMQP 1.0 as a list of fields.
+
+Common encodings are parsed here; all others go to the generic decoder.
+"""
 
 from __future__ import annotations
 
@@ -11,36 +13,36 @@ from leveret.wire.amqp1.errors import DecodeError
 from leveret.wire.amqp1.sections import Sections
 from leveret.wire.amqp1.values import ULong
 
-# The order of the fields.
+# In the order of the section.
 NAMES: Final = ("message_id", "user_id", "to", "subject", "reply_to", "correlation_id", "content_type", "content_encoding",
                 "absolute_expiry_time", "creation_time", "group_id", "group_sequence", "reply_to_group_id")
-NOTHING: Final[list[Any]] = [None] * len(NAMES)
+NO_FIELDS: Final[list[Any]] = [None] * len(NAMES)
 
 _IDENTIFIER: Final = frozenset((codes.STRING_8, codes.ULONG, codes.SMALL_ULONG, codes.UUID, codes.BINARY_8))
 _STRING: Final = frozenset((codes.STRING_8,))
 _SYMBOL: Final = frozenset((codes.SYMBOL_8,))
 _TIMESTAMP: Final = frozenset((codes.TIMESTAMP,))
-# By field: the format codes of the usual forms.
-_USUAL: Final = (_IDENTIFIER, frozenset((codes.BINARY_8,)), _STRING, _STRING, _STRING, _IDENTIFIER, _SYMBOL, _SYMBOL,
+# Format codes that the fast path accepts, by field.
+_COMMON_CODES: Final = (_IDENTIFIER, frozenset((codes.BINARY_8,)), _STRING, _STRING, _STRING, _IDENTIFIER, _SYMBOL, _SYMBOL,
                  _TIMESTAMP, _TIMESTAMP, _STRING, frozenset((codes.SMALL_UINT, codes.UINT)), _STRING)
 
 
 def fields_of(sections: Sections) -> list[Any]:
-    """The fields, None where absent; all of them None where the section is absent or malformed."""
+    """Return the fields, None for each absent one; all are None if the section is absent or malformed."""
     if sections.properties < 0:
-        return NOTHING
-    found = _usual(sections.data, sections.properties, sections.properties_end)
+        return NO_FIELDS
+    found = _decode_common(sections.data, sections.properties, sections.properties_end)
     if found is not None:
         return found
     try:
         fields = message.properties(sections)
     except (DecodeError, IndexError, ValueError, OverflowError):
-        return NOTHING
-    return NOTHING if fields is None else [getattr(fields, name) for name in NAMES]
+        return NO_FIELDS
+    return NO_FIELDS if fields is None else [getattr(fields, name) for name in NAMES]
 
 
-def _usual(data: bytes, pos: int, end: int) -> list[Any] | None:
-    """The fields of a section in its usual form, None for any other one."""
+def _decode_common(data: bytes, pos: int, end: int) -> list[Any] | None:
+    """Parse a section whose fields have common encodings; None if it has others."""
     if end - pos < 6 or data[pos + 1] != codes.SMALL_ULONG or data[pos + 3] != codes.LIST_8:
         return None
     count = data[pos + 5]
@@ -55,7 +57,7 @@ def _usual(data: bytes, pos: int, end: int) -> list[Any] | None:
             if code == codes.NULL:
                 fields.append(None)
                 continue
-            if code not in _USUAL[index]:
+            if code not in _COMMON_CODES[index]:
                 return None
             if code == codes.STRING_8 or code == codes.SYMBOL_8:
                 start = pos + 1
@@ -87,4 +89,4 @@ def _usual(data: bytes, pos: int, end: int) -> list[Any] | None:
         return None
     if pos != end:
         return None
-    return fields + NOTHING[count:]
+    return fields + NO_FIELDS[count:]

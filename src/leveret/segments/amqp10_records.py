@@ -1,4 +1,4 @@
-"""Records of the sections around the body of a message of AMQP 1.0."""
+"""Records from the header of an AMQP 1.0 message: the sections around its body."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Final
 from uuid import UUID
 
 from leveret.segments import typed_json
-from leveret.segments.amqp1_properties import fields_of
-from leveret.segments.folding import footer_of
-from leveret.segments.records import DEATHS, DELIVERY_COUNT, NOTHING, OFFSET, Record, micros_of_ms
+from leveret.segments.amqp10_properties import fields_of
+from leveret.segments.folding import footer_start_of
+from leveret.segments.records import DEATHS, DELIVERY_COUNT, EMPTY_RECORD, OFFSET, Record, micros_of_ms
 from leveret.segments.texts import clean, text_of, to_json
 from leveret.wire.amqp0.values import RawTimestamp
 from leveret.wire.amqp1 import message
@@ -19,22 +19,22 @@ from leveret.wire.amqp1.errors import DecodeError
 from leveret.wire.amqp1.sections import Sections, split
 from leveret.wire.amqp1.values import Map, Timestamp
 
-# Annotations that the broker writes anew for each delivery.
-_OF_DELIVERY: Final = frozenset((OFFSET, "x-exchange", "x-routing-key"))
+# Annotations that the broker writes for each delivery.
+_DELIVERY_ANNOTATIONS: Final = frozenset((OFFSET, "x-exchange", "x-routing-key"))
 _DEATHS: Final = "x-opt-deaths"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
-# The last second whose milliseconds fit a timestamp of AMQP 1.0.
+# The last second whose milliseconds fit an AMQP 1.0 timestamp.
 _LAST_SECOND: Final = ((1 << 63) - 1) // 1000
-_WRONG: Final = (DecodeError, IndexError, ValueError, OverflowError)
+_DECODE_ERRORS: Final = (DecodeError, IndexError, ValueError, OverflowError)
 
 
 def parse(header: bytes) -> Record:
-    """The record; NOTHING where the octets are no sections. A section that is malformed gives nulls."""
+    """Parse the header; EMPTY_RECORD if it is not a sequence of sections. A malformed section yields nulls."""
     try:
         sections = split(header)
-    except _WRONG:
-        return NOTHING
+    except _DECODE_ERRORS:
+        return EMPTY_RECORD
     application = _map(message.application_properties, sections, sections.application_properties,
                        sections.application_properties_end)
     annotations = _map(message.message_annotations, sections, sections.message_annotations,
@@ -44,8 +44,8 @@ def parse(header: bytes) -> Record:
     if annotations:
         deaths = annotations.get(_DEATHS)
         count = annotations.get(DELIVERY_COUNT, count)
-        if not _OF_DELIVERY.isdisjoint(annotations):
-            annotations = {name: value for name, value in annotations.items() if name not in _OF_DELIVERY}
+        if not _DELIVERY_ANNOTATIONS.isdisjoint(annotations):
+            annotations = {name: value for name, value in annotations.items() if name not in _DELIVERY_ANNOTATIONS}
     (message_id, user_id, to, subject, reply_to, correlation_id, content_type, content_encoding, expiry, creation, group_id,
      group_sequence, reply_to_group_id) = fields_of(sections)
     message_id_text, message_id_type = _identifier(message_id)
@@ -63,36 +63,38 @@ def parse(header: bytes) -> Record:
         sections.priority if sections.priority >= 0 else None, correlation_id_text, _text(reply_to),
         sections.ttl if sections.ttl >= 0 else None, message_id_text, micros_of_ms(creation), _text(subject),
         user_id.decode("utf-8", "replace") if user_id is not None else None, None, application, amqp10,
-        {DEATHS: deaths, DELIVERY_COUNT: count}, footer_of(sections),
+        {DEATHS: deaths, DELIVERY_COUNT: count}, footer_start_of(sections),
     )
 
 
-# Sections that publishers write again and again: maps by their octets.
+# Publishers often repeat sections, so decoded maps are cached by their bytes.
 _cache: dict[bytes, dict[str, Any] | None] = {}
-_MOST_CACHED: Final = 1024
-_LONGEST_CACHED: Final = 1024
+_MAX_CACHED: Final = 1024
+_MAX_CACHED_BYTES: Final = 1024
 
 
 def _map(decode: Any, sections: Sections, begin: int, end: int) -> dict[str, Any] | None:
-    """The map of the section between `begin` and `end` as JSON data with its keys as text, not to be changed; None where
-    there is none, or it is malformed."""
+    """Decode the map of a section to JSON data with text keys; None if it is absent or malformed.
+
+    The result is cached and must not be modified.
+    """
     if begin < 0:
         return None
-    octets = sections.data[begin:end]
-    if octets in _cache:
-        return _cache[octets]
+    encoded = sections.data[begin:end]
+    if encoded in _cache:
+        return _cache[encoded]
     try:
         value = decode(sections)
-    except (*_WRONG, AttributeError, TypeError):
+    except (*_DECODE_ERRORS, AttributeError, TypeError):
         value = None
     found: dict[str, Any] | None = None
     if value is not None:
         pairs = value.pairs if isinstance(value, Map) else value.items()
         found = {text_of(typed_json.from_value(key)) or "": typed_json.from_value(item) for key, item in pairs}
-    if len(octets) <= _LONGEST_CACHED:
-        if len(_cache) >= _MOST_CACHED:
+    if len(encoded) <= _MAX_CACHED_BYTES:
+        if len(_cache) >= _MAX_CACHED:
             _cache.clear()
-        _cache[octets] = found
+        _cache[encoded] = found
     return found
 
 
@@ -105,7 +107,7 @@ def _text(value: Any) -> str | None:
 
 
 def _identifier(value: Any) -> tuple[str | None, str | None]:
-    """A message identifier as text, and its type."""
+    """Return a message identifier as text, and the name of its type."""
     if value is None:
         return None, None
     if isinstance(value, str):
@@ -117,22 +119,22 @@ def _identifier(value: Any) -> tuple[str | None, str | None]:
     return str(int(value)), "ulong"
 
 
-def annotated(annotations: str | None, changes: dict[str, Any]) -> str | None:
-    """The message annotations, as JSON, with headers that the broker has added as it delivers them."""
+def with_overlay_annotations(annotations: str | None, changes: dict[str, Any]) -> str | None:
+    """Return message annotations (JSON) with the headers of an overlay applied."""
     table: dict[str, Any] = typed_json.parse(annotations) if annotations else {}
     for name, value in sorted(changes.items()):
         if name == DELIVERY_COUNT:
-            continue  # the header section says it
+            continue  # it is in the header section
         annotation = _DEATHS if name == DEATHS else clean(name if name.startswith("x-") else f"x-opt-{name}")
         if value is None:
             table.pop(annotation, None)
         else:
-            table[annotation] = added(value)
+            table[annotation] = overlay_to_json(value)
     return _json(table)
 
 
-def added(value: Any) -> Any:
-    """A header of an overlay as JSON data, typed as consumers of 1.0 get it."""
+def overlay_to_json(value: Any) -> Any:
+    """Return a header of an overlay as JSON data, typed as 1.0 consumers receive it."""
     if isinstance(value, datetime):
         return typed_json.from_value(Timestamp((value - _EPOCH) // _MILLISECOND))
     if isinstance(value, RawTimestamp):
@@ -146,7 +148,7 @@ def added(value: Any) -> Any:
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, (list, tuple)):
-        return [added(item) for item in value]
+        return [overlay_to_json(item) for item in value]
     if isinstance(value, dict):
-        return {clean(str(key)): added(value[key]) for key in sorted(value)}
+        return {clean(str(key)): overlay_to_json(value[key]) for key in sorted(value)}
     return typed_json.from_value(value)

@@ -1,5 +1,7 @@
-"""Packs of messages, as readers get them from a broker that was asked for `x-packed`; `leveret.broker.queues.packing` makes
-them, and says how they are laid out."""
+"""Decoding of record batches, which a reader gets with `x-packed`.
+
+`leveret.broker.queues.packing` encodes them and documents their layout.
+"""
 
 from __future__ import annotations
 
@@ -18,23 +20,23 @@ _HEAD: Final = struct.Struct("<4sIQQ")
 _ROW: Final = 8 + 8 + 1 + 4 + 4 * 4
 
 
-class PackDamaged(ValueError):
-    """Octets that are no pack."""
+class InvalidRecordBatch(ValueError):
+    """Not a valid record batch."""
 
 
-class Packed:
-    """One pack: its `rows`, how many, and the offsets that it covers, from `first` to before `next`."""
+class DeliveredBatch:
+    """A record batch: `count` messages in `rows`, covering the offsets from `first` to before `next`."""
 
     __slots__ = ("count", "first", "next", "rows")
 
     def __init__(self, data: bytes) -> None:
         if len(data) < _HEAD.size or data[:4] != MAGIC:
-            raise PackDamaged(f"{len(data)} octets came that are no pack of messages")
+            raise InvalidRecordBatch(f"a delivery of {len(data)} bytes is not a record batch")
         _, count, self.first, self.next = _HEAD.unpack_from(data)
         self.count: int = count
         at = _HEAD.size
         if len(data) < at + _ROW * count:
-            raise PackDamaged(f"a pack of {count} messages ends after {len(data)} octets")
+            raise InvalidRecordBatch(f"a record batch of {count} messages ends after {len(data)} bytes")
         columns: list[array[int]] = []
         for kind in "QqBIIIII":
             column = array(kind)
@@ -49,7 +51,7 @@ class Packed:
             at = ends[-1]
             parts.append([data[begin:end] for begin, end in pairwise(ends)])
         if at != len(data):
-            raise PackDamaged(f"a pack of {count} messages has {len(data)} octets instead of {at}")
+            raise InvalidRecordBatch(f"a record batch of {count} messages has {len(data)} bytes; expected {at}")
         addresses, headers, overlays, bodies = parts
         any_facts = facts.tobytes() if any(facts) else b""
         formats: Any = FORMAT_AMQP0
@@ -57,13 +59,14 @@ class Packed:
             formats = [fact & FORMAT_MASK for fact in any_facts]
         self.rows = Rows(
             offsets.tolist(), times.tolist(), formats, addresses, headers, bodies,
-            [_encoded(octets) if fact & HAS_OVERLAY else b"" for octets, fact in zip(overlays, any_facts, strict=True)]
+            [_encode_overlay(overlay) if fact & HAS_OVERLAY else b""
+             for overlay, fact in zip(overlays, any_facts, strict=True)]
             if any_facts else None,
             [fact & REDELIVERED != 0 for fact in any_facts] if any_facts else None,
             counts.tolist() if any(counts) else None)
 
 
-def _encoded(octets: bytes) -> bytes:
-    """An overlay as the log has it."""
-    made = metadata.unpack(octets)
+def _encode_overlay(overlay: bytes) -> bytes:
+    """Encode an overlay as the log does."""
+    made = metadata.unpack(overlay)
     return encode_overlay(Overlay(made["address"], made["headers"], made["drop_expiration"]))
