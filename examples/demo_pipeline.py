@@ -43,7 +43,7 @@ BURSTS = 8
 LARGE = 900
 # Seconds of publishing before the broker is killed, then before the pipeline is, and after that.
 PHASES = tuple(float(text) for text in os.environ.get("LEVERET_DEMO_SECONDS", "6,6,4").split(","))
-PATIENCE = 240.0
+RECONNECT_TIMEOUT = 240.0
 
 PIPELINE = """
 name = "shop"
@@ -210,7 +210,7 @@ class Pipeline:
         if self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(PATIENCE)
+                self.process.wait(RECONNECT_TIMEOUT)
             except subprocess.TimeoutExpired:
                 self.kill()
         return self.process.returncode
@@ -233,11 +233,11 @@ class Pipeline:
 
 def until(what: str, true: Callable[[], bool], pipeline: Pipeline) -> None:
     """Wait for something that has to come."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + RECONNECT_TIMEOUT
     while not true():
         pipeline.check()
         if time.monotonic() > deadline:
-            raise SystemExit(f"waited {PATIENCE:g} s in vain: {what}")
+            raise SystemExit(f"waited {RECONNECT_TIMEOUT:g} s in vain: {what}")
         time.sleep(0.2)
 
 
@@ -437,7 +437,7 @@ def ready(broker: Broker, queue: str) -> int:
 def finish_windows(broker: Broker, pipeline: Pipeline) -> None:
     """Let time go on for the windows: an event now and then, until one that was told earlier is closed."""
     last = time.time()
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + RECONNECT_TIMEOUT
     while time.monotonic() < deadline:
         with blocking.connect(broker.url) as connection, connection.channel() as channel:
             channel.publish(b"tick", "tick", "stats")

@@ -1,5 +1,7 @@
-"""The data source `amqp` for Spark, which looks for modules whose names begin with `pyspark_` by itself. What it shows is
-`leveret.spark`'s."""
+"""The data source `amqp` for Spark, which discovers it because the module's name begins with `pyspark_`.
+
+Everything here comes from `leveret.spark`.
+"""
 
 from __future__ import annotations
 

@@ -49,24 +49,24 @@ def refused(tmp_path: Path, text: str) -> str:
 
 
 @pytest.mark.parametrize(("old", "new", "told"), [
-    ("exchange =", "exchnge =", ":8: flows.orders.capture.exchnge is not known; did you mean exchange?"),
+    ("exchange =", "exchnge =", ":8: flows.orders.capture.exchnge is unknown; did you mean exchange?"),
     ('path = "two"', 'path = "two"\npartitin = []',
-     ":20: flows.orders.tables[2].partitin is not known; did you mean partition?"),
+     ":20: flows.orders.tables[2].partitin is unknown; did you mean partition?"),
     ('path = "two"', 'path = "two"\npartition = ["week(x)"]',
      ":20: flows.orders.tables[2].partition[1] is 'week(x)'; expected day(COLUMN), hour(COLUMN), month(COLUMN) or a "
      "column"),
     ('"json"', '"jsn"', ":11: flows.orders.decode.format is 'jsn'; expected one of avro, json, protobuf, raw"),
     ('schema = "id BIGINT"', "schema = 3",
-     ":12: flows.orders.decode.schema does not fit: expected `str | null`, got `int`"),
+     ":12: flows.orders.decode.schema is invalid: expected `str | null`, got `int`"),
     ('schema = "id BIGINT"\n', "",
-     ":10: flows.orders.decode of format \"json\" needs exactly one of schema and schema_file"),
-    ('quarantine = "bad"', "", ":10: flows.orders.decode.quarantine is not set, and on_error is \"quarantine\"; name a "
-     "table's directory, or set on_error to \"fail\" or \"drop\""),
+     ":10: flows.orders.decode with format \"json\" needs exactly one of schema and schema_file"),
+    ('quarantine = "bad"', "", ":10: flows.orders.decode.quarantine is not set, but on_error is \"quarantine\"; set it to "
+     "a table's directory, or set on_error to \"fail\" or \"drop\""),
     ('exchange = "orders", ', 'exchange = "orders", queue = "q", ', ":8: flows.orders.capture has exchange and queue; "
      "expected exactly one of exchange, queue, stream, super_stream and stream_pattern"),
     ("[flows.orders]", "[flows.orders]\nkind = \"enrch\"", ":8: flows.orders.kind is 'enrch'; expected one of flow, "
      "archive, traffic, enrich, scrub"),
-    ('name = "shop"', "", ": the pipeline does not fit: object missing required field `name`"),
+    ('name = "shop"', "", ": the pipeline is invalid: object missing required field `name`"),
     ('name = "shop"', "name = ", ": not valid TOML: Invalid value (at line 1, column 8)"),
 ], ids=["unknown", "unknown-in-array", "partition", "choice", "type", "missing", "quarantine", "two-sources", "kind",
         "name", "toml"])
@@ -76,9 +76,9 @@ def test_a_file_that_is_wrong(tmp_path: Path, old: str, new: str, told: str) -> 
 
 @pytest.mark.parametrize(("options", "told"), [
     ("maxMessagesPerTriger = 5",
-     "flows.orders: there is no option 'maxMessagesPerTriger'; did you mean maxMessagesPerTrigger"),
-    ("maxMessagesPerTrigger = -5", "flows.orders: option maxMessagesPerTrigger: '-5' cannot be used"),
-    ("queue = 'x'", ":8: flows.orders.capture.options.queue has a key of its own; set it there"),
+     "flows.orders: unknown option 'maxMessagesPerTriger'; did you mean maxMessagesPerTrigger"),
+    ("maxMessagesPerTrigger = -5", "flows.orders: option maxMessagesPerTrigger: '-5' is invalid"),
+    ("queue = 'x'", ":8: flows.orders.capture.options.queue has a key of its own in the capture; set that instead"),
 ])
 def test_an_option_of_the_source_that_is_wrong(tmp_path: Path, options: str, told: str) -> None:
     text = GOOD.replace('keys = ["order.#"]', f"options = {{ {options} }}")

@@ -15,7 +15,7 @@ import pyspark
 from tests.spark.environment import JAVA_OPTIONS, environment
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
-PATIENCE = 90.0
+TIMEOUT = 90.0
 
 
 class Cluster:
@@ -73,7 +73,7 @@ class Cluster:
         return log
 
     def _said(self, log: Path, pattern: str) -> str:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while True:
             text = log.read_text(errors="replace")
             found = re.search(pattern, text)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 # Seconds for whatever a query has to do.
-PATIENCE = 60
+TIMEOUT = 60
 
 
 def declare_stream(connection: blocking.Connection, name: str, **arguments: Any) -> None:
@@ -51,7 +51,7 @@ def start(spark: SparkSession, url: str, directory: Path, *, available_now: bool
 def run(spark: SparkSession, url: str, directory: Path, **options: Any) -> StreamingQuery:
     """The same over what is there now, to its end."""
     query = start(spark, url, directory, **options)
-    assert query.awaitTermination(PATIENCE)
+    assert query.awaitTermination(TIMEOUT)
     return query
 
 
@@ -73,9 +73,9 @@ def declare_super_stream(connection: blocking.Connection, name: str, partitions:
             channel.bind_queue(f"{name}-{number}", name, "1")
 
 
-def until(condition: Callable[[], Any], patience: float = PATIENCE) -> Any:
+def until(condition: Callable[[], Any], timeout: float = TIMEOUT) -> Any:
     """What the condition gives once it is true."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     while True:
         found = condition()
         if found:

@@ -12,7 +12,7 @@ from leveret import blocking
 from leveret.spark.connection import ControlClient, endpoint_of
 from leveret.spark.errors import SparkError
 from tests.spark.sinks import settings_of
-from tests.spark.support import PATIENCE, declare_stream, publish, run, start
+from tests.spark.support import TIMEOUT, declare_stream, publish, run, start
 from tests.support.broker import LeveretProcess
 
 if TYPE_CHECKING:
@@ -38,15 +38,15 @@ def test_a_consumer_of_a_stream_moves_to_the_end_of_what_was_committed(
     assert lag() == 1
     running = start(spark, broker.url(), tmp_path, available_now=False, **options)
     try:
-        with pytest.raises(SparkError, match="is running; expected one that has ended"):
+        with pytest.raises(SparkError, match="is running; stop it or wait for its end"):
             pyspark_amqp.finish(running)
     finally:
         running.stop()
-        running.awaitTermination(PATIENCE)
+        running.awaitTermination(TIMEOUT)
 
 
 def test_a_query_without_a_source_of_ours_has_nothing_to_commit(spark: SparkSession, tmp_path: Path) -> None:
     query = (spark.readStream.format("rate").load().writeStream.format("noop")
              .option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start())
-    assert query.awaitTermination(PATIENCE)
+    assert query.awaitTermination(TIMEOUT)
     assert pyspark_amqp.finish(query) == 0

@@ -250,7 +250,7 @@ def test_file_systems_are_told_what_the_file_of_an_option_says(
     with pytest.raises(ReadFailed, match="cannot be opened: wrong key"):
         table(*pickle.loads(sent))
     file.write_text("s3cret")
-    with pytest.raises(OptionError, match=f"{name_of_file}' is no {file.suffix[1:].upper()}; expected") as caught:
+    with pytest.raises(OptionError, match=f"{name_of_file}' is not valid {file.suffix[1:].upper()}; expected") as caught:
         reader(broker, stream, storageOptionsFile=str(file))
     assert "s3cret" not in str(caught.value)
 

@@ -175,7 +175,7 @@ def test_files_are_held(spark: SparkSession, broker: LeveretProcess, connection:
     declare_stream(connection, name, x_max_length_bytes=2 << 20)
     publish(connection, name, [b"x" * (200 << 10) for _ in range(5)])
     seal(broker, connection, name, 5)
-    frame = load(spark, broker, stream=name, hold="10m")
+    frame = load(spark, broker, stream=name, pin_for="10m")
     with connection.channel() as channel:
         held = ask(channel, "stream.describe", stream=name, segments=True)["segments"]
         publish(connection, name, [b"y" * (200 << 10) for _ in range(20)])
@@ -196,10 +196,10 @@ def test_a_stream_that_was_declared_again(spark: SparkSession, broker: LeveretPr
 
 
 @pytest.mark.parametrize(("options", "error", "text"), [
-    ({"queue": "q"}, OptionError, "option queue: 'q' is no stream"),
-    ({"stream": "s", "maxMessagesPerTrigger": 5}, OptionError, "maxMessagesPerTrigger: not taken by read"),
-    ({"stream": "s", "hold": "long"}, OptionError, "hold: 'long' cannot be used; expected a time"),
-    ({"stream": "s", "hold": "2d"}, OptionError, "a day at most"),
+    ({"queue": "q"}, OptionError, "option queue: 'q' is not a stream"),
+    ({"stream": "s", "maxMessagesPerTrigger": 5}, OptionError, "maxMessagesPerTrigger: only readStream takes it, not read"),
+    ({"stream": "s", "pin_for": "long"}, OptionError, "pin_for: 'long' is invalid; expected a time"),
+    ({"stream": "s", "pin_for": "2d"}, OptionError, "at most 1d"),
     ({"stream": "s", "colums": "body"}, OptionError, "did you mean columns"),
     ({"stream": "s", "columns": "bod"}, OptionError, "expected body"),
     ({"stream": "s", "endingOffsets": '{"s": 5}'}, OffsetError, "out of range"),

@@ -10,7 +10,7 @@ import pytest
 from leveret.client import blocking
 from leveret.spark.batch_reader import StreamBatchReader
 from leveret.spark.errors import DataLoss, OptionError, ReadFailed
-from leveret.spark.losses import note_loss
+from leveret.spark.losses import record_loss
 from leveret.spark.options import STREAM, read_options
 from leveret.spark.target import Target
 from tests.spark.support import declare_stream, publish, until
@@ -38,7 +38,7 @@ def test_what_is_left_out_is_written_down(broker: LeveretProcess, connection: bl
     publish(connection, name, [b"x" * (400 << 10) for _ in range(12)])
     with connection.channel() as channel:
         until(lambda: ask(channel, "stream.describe", stream=name)["first_offset"] > 1)
-    with pytest.raises(DataLoss, match="1 messages, from offset 0 to 0, are gone"):
+    with pytest.raises(DataLoss, match="1 messages, from offset 0 to 0, were removed"):
         list(strict.read(planned[0]))
     assert not losses.exists()
     for _ in range(2):  # a task that is repeated says it once
@@ -55,11 +55,11 @@ def test_what_is_left_out_is_written_down(broker: LeveretProcess, connection: bl
 
 
 def test_losing_in_silence_is_refused(broker: LeveretProcess, name: str) -> None:
-    with pytest.raises(OptionError, match="option failOnDataLoss: false is taken by read with lossDirectory only"):
+    with pytest.raises(OptionError, match="option failOnDataLoss: in read, false needs lossDirectory"):
         reader(broker, name, failOnDataLoss="false")
 
 
 def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ReadFailed, match=r"option lossDirectory: .* cannot be written .* from offset 3 to 4 are gone"):
-        note_loss(str(tmp_path / "file" / "losses"), "orders", 3, 5)
+    with pytest.raises(ReadFailed, match=r"option lossDirectory: .* cannot be written .* from offset 3 to 4 are lost"):
+        record_loss(str(tmp_path / "file" / "losses"), "orders", 3, 5)

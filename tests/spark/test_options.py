@@ -52,19 +52,19 @@ def test_values_of_every_kind() -> None:
     ("protocol", "0-8", "0-9-1 or 1.0"),
     ("mode", "sideways", "stream, lease, spool or browse"),
     ("startingOffsets", "newest", "earliest or latest"),
-    ("startingOffsets", '{"s": -3}', "the offset of 's' is none"),
+    ("startingOffsets", '{"s": -3}', "the value of 's' is not an offset"),
     ("startingOffsets", "[1]", "offsets by stream in JSON"),
     ("endingOffsets", "earliest", "expected latest, or offsets"),
     ("startingTimestamp", "yesterday", "milliseconds of Unix time"),
     ("maxMessagesPerTrigger", "0", "an integer of at least 1"),
-    ("maxBytesPerTrigger", "much", "octets above 0"),
+    ("maxBytesPerTrigger", "much", "bytes above 0"),
     ("maxTriggerDelay", "soon", "a time such as 500ms"),
     ("failOnDataLoss", "perhaps", "true or false"),
     ("streamPattern", "(", "a regular expression"),
-    ("columns", " , ", "names with commas"),
+    ("columns", " , ", "comma-separated names"),
     ("history", "files", "auto, segments or amqp"),
     ("stream", "", "a text that is not empty"),
-    ("maxRate", "-1", "messages a second"),
+    ("maxRate", "-1", "messages per second"),
 ])
 def test_a_value_of_no_use_is_named(name: str, value: str, expected: str) -> None:
     with pytest.raises(OptionError) as raised:
@@ -74,9 +74,9 @@ def test_a_value_of_no_use_is_named(name: str, value: str, expected: str) -> Non
 
 
 def test_an_unknown_option_gets_those_that_are_near() -> None:
-    with pytest.raises(OptionError, match=r"no option 'startingOffset'; did you mean startingOffsets"):
+    with pytest.raises(OptionError, match=r"unknown option 'startingOffset'; did you mean startingOffsets"):
         read_options({"stream": "s", "startingOffset": "latest"})
-    with pytest.raises(OptionError, match=r"docs/spark\.md has the table"):
+    with pytest.raises(OptionError, match=r"docs/spark\.md lists all options"):
         read_options({"xyzzy": "1"})
 
 
@@ -87,7 +87,7 @@ def test_exactly_one_source(options: dict[str, str]) -> None:
 
 
 def test_an_option_of_another_mode() -> None:
-    with pytest.raises(OptionError, match=r"option spoolDir: not taken in mode stream; it is for mode spool"):
+    with pytest.raises(OptionError, match=r"option spoolDir: not valid in mode stream, only in mode spool"):
         read_options({"stream": "s", "spoolDir": "/tmp"}).check_mode("stream")
     # A table for reading and writing has both.
     read_options({"stream": "s", "exchange": "e", "routingKey": "k"}).check_mode("stream")

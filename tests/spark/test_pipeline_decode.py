@@ -128,10 +128,10 @@ def test_protobuf(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("decode", "told"), [
-    (Decode(format="json", schema="id BIGNT", on_error="drop"), r"decode.schema is no list of columns: .*BIGNT"),
+    (Decode(format="json", schema="id BIGNT", on_error="drop"), r"decode.schema is not a list of columns: .*BIGNT"),
     (Decode(format="json", schema="id BIGINT", column="body", on_error="drop"), "decode.column is 'body'"),
-    (Decode(format="avro", schema='{"type": "reco"}', on_error="drop"), "decode.schema is no Avro schema"),
-    (Decode(format="avro", schema='"long"', on_error="drop"), "no record of Avro's"),
+    (Decode(format="avro", schema='{"type": "reco"}', on_error="drop"), "decode.schema is not an Avro schema"),
+    (Decode(format="avro", schema='"long"', on_error="drop"), "not an Avro record"),
     (Decode(format="avro", schema_file="/nowhere/x.avsc", on_error="drop"), "/nowhere/x.avsc cannot be read: No such file"),
 ], ids=["ddl", "column", "avro", "no-record", "no-file"])
 def test_a_schema_that_is_none(spark: SparkSession, decode: Decode, told: str) -> None:
@@ -140,7 +140,7 @@ def test_a_schema_that_is_none(spark: SparkSession, decode: Decode, told: str) -
 
 
 @pytest.mark.parametrize(("message", "told"), [("shop.Nothing", "'shop.Nothing' is not in the descriptor set"),
-                                               ("shop.Tree", "shop.Tree holds itself")])
+                                               ("shop.Tree", "shop.Tree is recursive")])
 def test_a_message_type_that_cannot_be(spark: SparkSession, tmp_path: Path, message: str, told: str) -> None:
     path = tmp_path / "shop.desc"
     path.write_bytes(descriptors())
@@ -151,4 +151,4 @@ def test_a_message_type_that_cannot_be(spark: SparkSession, tmp_path: Path, mess
 def test_an_encoded_body_is_not_taken_for_json(spark: SparkSession) -> None:
     decode = Decode(format="json", schema="id BIGINT", on_error="drop")
     source = messages(spark, [b'{"id": 1}'], content_encoding="gzip")
-    assert reasons(decoded(source, decode), decode, source.columns) == ["content-encoding gzip is not decoded"]
+    assert reasons(decoded(source, decode), decode, source.columns) == ["content-encoding gzip is not supported"]

@@ -107,7 +107,7 @@ def test_a_query_that_ends_in_a_batch_goes_on(
                 Decode(format="json", schema=SCHEMA, quarantine=str(tmp_path / "bad")),
                 tables=[TableOutput(path=str(tmp_path / "table"))])
     # Where the table's files are known already, no count of a write is waited for.
-    monkeypatch.setattr(flows, "OBSERVED_WITHIN", 3600)
+    monkeypatch.setattr(flows, "OBSERVATION_TIMEOUT", 3600)
     moved = 0
     move, write_text, listing = Files.move, Files.write_text, Files.listing
 
@@ -202,7 +202,7 @@ def test_a_file_that_the_driver_does_not_see_is_named(spark: SparkSession, broke
     declare_stream(connection, name)
     publish(connection, "", orders(3), name)
     monkeypatch.setattr(Files, "move", lambda self, source, target: False)
-    with pytest.raises(Exception, match=r'which a task has written, is not there; .* writer = "spark"'):
+    with pytest.raises(Exception, match=r'which a task has written, does not exist; .* writer = "spark"'):
         run_to_end(archive(spark, Broker(url=broker.url()), Capture(stream=name), TableOutput(path=str(tmp_path / "table")),
                            checkpoint=str(tmp_path / "checkpoint"), name=name, once=True))
 
@@ -236,7 +236,7 @@ def test_spark_writes_what_tasks_cannot(spark: SparkSession, tmp_path: Path) -> 
     two = [TableOutput(path=str(tmp_path / name)) for name in "ab"]
     assert is_direct(table={"path": str(tmp_path / "t{1}")})
     assert not is_direct(tables=two) and not is_direct(tables=[])
-    with pytest.raises(PipelineError, match="no list of columns"):
+    with pytest.raises(PipelineError, match="not a list of columns"):
         is_direct(decode=Decode(format="json", schema="id BIGGEST", on_error="drop"))
 
 

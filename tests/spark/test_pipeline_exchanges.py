@@ -147,7 +147,7 @@ def test_a_name_is_for_one_replay(spark: SparkSession, broker: LeveretProcess, c
     archived(30, 20)
     assert replayed(where="offset < 30") == 30
     for other in ({}, {"where": "offset >= 20"}, {"where": "offset < 20"}, {"where": "offset < 30", "key": "nowhere"}):
-        with pytest.raises(PipelineError, match=r"has published 30 messages, and not the first ones of those"):
+        with pytest.raises(PipelineError, match=r"has published 30 messages, which are not the first ones of the"):
             replayed(**other)
     assert len(taken(connection, f"{name}-again")) == 30
 
@@ -217,7 +217,7 @@ def test_dead_letters_go_back(spark: SparkSession, broker: LeveretProcess, conne
     assert [json.loads(message.body)["id"] for message in back] == list(range(30, 40))
     assert back[0].routing_key == "order.old"
     assert [message.body for message in taken(connection, dead)] == [b"by hand"]
-    with pytest.raises(PipelineError, match="began with another where"):
+    with pytest.raises(PipelineError, match="was started with another where"):
         redrive(spark, where, dead, where="dead_key = 'x'", resume=lines[0].removeprefix("re-drive "))
 
 
@@ -240,7 +240,7 @@ def test_a_redrive_that_ends_in_the_middle_is_finished(
         redrive(spark, where, dead, where="dead_key = 'order.new'", echo=lines.append)
     monkeypatch.undo()
     begun = lines[0].removeprefix("re-drive ")
-    with pytest.raises(PipelineError, match=f"{begun} was not finished"):
+    with pytest.raises(PipelineError, match=f"{begun} is not finished"):
         redrive(spark, where, dead)
     assert redrive(spark, where, dead, where="dead_key = 'order.new'", resume=begun) == (30, 11)
     assert sorted(json.loads(message.body)["id"] for message in taken(connection, name)) == list(range(30))

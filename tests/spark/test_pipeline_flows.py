@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 
 from leveret import blocking
 from leveret.spark.pipeline import Broker, Capture, Decode, Flow, PipelineError, TableOutput, archive, start_flow
+from leveret.spark.pipeline.existing_tables import check_table
 from leveret.spark.pipeline.load import pipeline_of
-from leveret.spark.pipeline.places import check_table
 from leveret.spark.pipeline.run import flows_of
 from leveret.spark.pipeline.state import read_state
 from leveret.spark.pipeline.supervise import Supervisor
@@ -159,7 +159,7 @@ def test_a_body_that_fails_the_flow_is_named(spark: SparkSession, broker: Levere
     flow = Flow(name, Capture(stream=name), Decode(format="json", schema=SCHEMA, on_error="fail"),
                 tables=[TableOutput(path=str(tmp_path / "table"))])
     query, = start_flow(spark, flow, Broker(url=broker.url()), str(tmp_path / "checkpoint"), once=True)
-    told = f'on_error is "fail", and a message is bad: queue {name}, offset 5, no JSON object'
+    told = f'on_error is "fail", and a message was rejected: queue {name}, offset 5, not a JSON object'
     with pytest.raises(Exception, match=told):
         query.awaitTermination(60)
     assert plain_files(tmp_path / "table") == []
@@ -234,5 +234,5 @@ def test_an_iceberg_table_gets_columns_that_are_new(spark: SparkSession, tmp_pat
     found = catalog.load_table("leveret.table").scan().to_arrow().to_pylist()
     assert sorted((row["data"]["id"], row["data"]["name"] or "", row["new"] or 0) for row in found) == sorted(
         [(number, "", 0) for number in range(5)] * 2 + [(number, "x", 1) for number in range(5)])
-    with pytest.raises(PipelineError, match="its column data is of the type"):
+    with pytest.raises(PipelineError, match="its column data has type"):
         check_table(spark, table, rows.withColumn("data", F.lit(1)).schema)

@@ -137,7 +137,7 @@ def test_a_flow_that_cannot_run_ends_the_application(java: None, connection: blo
     result = subprocess.run([sys.executable, "-m", "leveret", "pipeline", "run", str(path)], env=environment(), timeout=190,
                             capture_output=True, text=True, check=False)
     assert result.returncode == 1
-    assert "orders: failed, and starts again in 0.1 s (1 of 1): " in result.stdout
+    assert "orders: failed, restarting in 0.1 s (1 of 1): " in result.stdout
     assert "a fault of ours" in result.stdout
     assert result.stderr.strip().endswith("Error: a flow has failed too often")
 

@@ -33,7 +33,7 @@ def refusal(url: str, **options: str) -> str:
 
 
 def test_a_refusal_is_what_spark_shows(spark: SparkSession, broker: LeveretProcess) -> None:
-    with pytest.raises(Exception, match=r"OptionError: there is no option 'streem'; did you mean stream"):
+    with pytest.raises(Exception, match=r"OptionError: unknown option 'streem'; did you mean stream"):
         read(spark, broker.url(), streem="s")
     with pytest.raises(Exception, match=r"OptionError: option stream: no queue 'nowhere'"):
         read(spark, broker.url(), stream="nowhere").collect()
@@ -46,24 +46,25 @@ def test_options(broker: LeveretProcess, connection: blocking.Connection, name: 
     with connection.channel() as channel:
         channel.declare_queue(f"{name}-q")
     for options, expected in (
-        ({"stream": name, "startingOffset": "latest"}, "no option 'startingoffset'; did you mean startingOffsets"),
+        ({"stream": name, "startingOffset": "latest"}, "unknown option 'startingoffset'; did you mean startingOffsets"),
         ({}, "expected exactly one of the options queue, stream, superStream, streamPattern"),
         ({"stream": "nowhere"}, "option stream: no queue 'nowhere'"),
         ({"queue": "nowhere"}, "option queue: no queue 'nowhere'"),
         ({"superStream": "nowhere"}, "option superStream: no stream in partitions 'nowhere'"),
-        ({"stream": f"{name}-q"}, "is a classic queue and no stream; expected option queue"),
-        ({"queue": f"{name}-q", "mode": "stream"}, "option mode: stream is no way to read queue"),
-        ({"queue": name, "mode": "browse"}, "which is a stream queue; expected stream"),
-        ({"stream": name, "mode": "lease"}, "option mode: lease does not go with option stream"),
-        ({"stream": name, "spoolDir": "/tmp"}, "option spoolDir: not taken in mode stream"),
-        ({"stream": name, "maxMessagesPerTrigger": "5"}, "option maxMessagesPerTrigger: not taken by read"),
-        ({"stream": name, "columns": "body,routingkey"}, "no column 'routingkey'; expected routing_key"),
-        ({"stream": name, "startingOffsets": f'{{"{name}": 11}}'}, "offset 11 of stream"),
+        ({"stream": f"{name}-q"}, "is a classic queue, not a stream; use option queue"),
+        ({"queue": f"{name}-q", "mode": "stream"}, "does not support mode stream; expected browse"),
+        ({"queue": name, "mode": "browse"}, "option mode: read of stream queue"),
+        ({"stream": name, "mode": "lease"}, "option mode: lease is not valid with option stream"),
+        ({"stream": name, "spoolDir": "/tmp"}, "option spoolDir: not valid in mode stream"),
+        ({"stream": name, "maxMessagesPerTrigger": "5"},
+         "option maxMessagesPerTrigger: only readStream takes it, not read"),
+        ({"stream": name, "columns": "body,routingkey"}, "column 'routingkey' does not exist; expected routing_key"),
+        ({"stream": name, "startingOffsets": f'{{"{name}": 11}}'}, "offset 11 is out of range"),
         ({"stream": name, "endingOffsets": f'{{"{name}": 99}}'}, "option endingOffsets: offset 99"),
-        ({"stream": name, "startingOffsets": '{"other": 1}'}, "'other' is none of the streams that are read"),
+        ({"stream": name, "startingOffsets": '{"other": 1}'}, "stream 'other' is not read"),
         ({"stream": name, "startingOffsets": f'{{"{name}": 5}}', "endingOffsets": f'{{"{name}": 4}}'},
-         "would end at offset 4, before it begins at 5"),
-        ({"stream": name, "startingOffsets": "earliest", "startingTimestamp": "0"}, "expected one of them"),
+         "offset 4, is before its start, offset 5"),
+        ({"stream": name, "startingOffsets": "earliest", "startingTimestamp": "0"}, "set only one of them"),
         ({"stream": name, "vhost": "nowhere"}, "refused the vhost 'nowhere'"),
         ({"stream": name, "passwordFile": "/nowhere"}, "option passwordFile: '/nowhere' cannot be read"),
     ):
@@ -74,7 +75,7 @@ def test_options(broker: LeveretProcess, connection: blocking.Connection, name: 
 def test_a_schema_of_ones_own(broker: LeveretProcess, connection: blocking.Connection, name: str) -> None:
     declare_stream(connection, name)
     source = AmqpDataSource({"url": broker.url(), "stream": name})
-    with pytest.raises(OptionError, match=r"has body string where the source has queue string"):
+    with pytest.raises(OptionError, match=r"has body string, but the source has queue string"):
         source.reader(StructType().add("body", "string"))
 
 
@@ -88,11 +89,11 @@ def test_latest_needs_a_name(broker: LeveretProcess, connection: blocking.Connec
     for options in ({"startingOffsets": "latest"}, {}):
         with pytest.raises(OptionError, match="option consumerName: required"):
             initial(**options)
-    with pytest.raises(OptionError, match="option endingOffsets: not taken by readStream"):
+    with pytest.raises(OptionError, match="option endingOffsets: only read takes it, not readStream"):
         initial(consumerName="c", endingOffsets="latest")
     initial(consumerName="c", startingOffsets=f'{{"{name}": 0}}')
     publish(connection, name, numbers(0, 10))
-    with pytest.raises(OffsetError, match="consumer 'c' began at 0; expected another consumerName") as refusal:
+    with pytest.raises(OffsetError, match="offset 0, where consumer 'c' began; use another consumerName") as refusal:
         initial(consumerName="c", startingOffsets=f'{{"{name}": 5}}')
     # The command that it names is one, and helps.
     command = str(refusal.value).split("`")[1].split()
@@ -111,18 +112,20 @@ def test_a_checkpoint_of_something_else(broker: LeveretProcess, connection: bloc
     # The stream went back: the broker has an older copy of its data, for example.
     ahead = copy.deepcopy(reached)
     ahead["streams"][name]["next"] = 20
-    said = "went back: the checkpoint has read up to offset 20, and the stream ends at 10"
+    said = "lost messages at its end: the checkpoint has read up to offset 20, and the stream ends at 10"
     with pytest.raises(OffsetError, match=said):
         reader.latestOffset(ahead, ReadAllAvailable())
     with pytest.raises(OffsetError, match=said):
         reader.partitions(begin, ahead)
 
-    for other in ({}, {"version": 2}, {"batch": 7}, {"version": 1, "streams": {name: 3}, "began": {}}):
-        with pytest.raises(OffsetError, match="the checkpoint has offsets of"):
+    for other, said in (({}, "not those of streams"), ({"version": 2}, "the checkpoint has offsets of version 2"),
+                        ({"batch": 7}, "not those of streams"),
+                        ({"version": 1, "streams": {name: 3}, "began": {}}, "not those of streams")):
+        with pytest.raises(OffsetError, match=said):
             reader.latestOffset(other, ReadAllAvailable())
     elsewhere = copy.deepcopy(reached)
     elsewhere["streams"]["other"] = {"id": "x", "next": 1}
-    with pytest.raises(OffsetError, match="the checkpoint is of stream 'other', which is not among the streams"):
+    with pytest.raises(OffsetError, match="the checkpoint is of stream 'other', which is no longer among the streams"):
         reader.latestOffset(elsewhere, ReadAllAvailable())
 
     # It is another one of the same name.

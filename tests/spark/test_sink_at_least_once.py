@@ -50,7 +50,7 @@ def test_rows_are_messages_of_a_queue_in_order(any_broker: Broker, channel: bloc
     written = write(any_broker.url(), batch_of(body=numbers[:1000]), batch_of(body=numbers[1000:]), exchange="",
                     routingKey=name, maxInFlight=100)
     assert bodies(drain(channel.connection, name)) == numbers
-    assert (written.guarantee, written.counts.published, written.counts.octets) == (
+    assert (written.guarantee, written.counts.published, written.counts.body_bytes) == (
         "at-least-once", 3000, sum(map(len, numbers)))
     assert written.counts.lost == 0
 
@@ -137,19 +137,19 @@ def test_a_body_of_many_frames(any_broker: Broker, channel: blocking.Channel, na
 # Rows that cannot be published
 
 BAD_ROWS: dict[str, tuple[dict[str, Any], str]] = {
-    "key": ({"routing_key": "k" * 256}, "routing_key: 256 octets; expected 255 at most"),
-    "key of two octets each": ({"routing_key": "é" * 128}, "routing_key: 256 octets"),
+    "key": ({"routing_key": "k" * 256}, "routing_key: 256 bytes; expected at most 255"),
+    "key of two-byte characters": ({"routing_key": "é" * 128}, "routing_key: 256 bytes"),
     "exchange": ({"exchange": None}, "exchange: null"),
     "property": ({"message_id": "m" * 256}, "message_id: a short string takes at most 255 octets"),
     "priority": ({"priority": 256}, "priority: 256; expected an integer from 0 to 255"),
-    "ttl": ({"ttl_ms": -1}, "ttl_ms: -1; expected milliseconds from 0"),
+    "ttl": ({"ttl_ms": -1}, "ttl_ms: -1; expected milliseconds, 0 or more"),
     "time": ({"timestamp": datetime(1969, 1, 1, tzinfo=UTC)}, "timestamp: a time before 1970"),
     "headers": ({"headers": [("h" * 256, "x")]}, "headers: a short string takes at most 255 octets"),
     "headers_json": ({"headers_json": "{"}, "headers_json: "),
     "no object": ({"headers_json": "[1]"}, "headers_json: expected a JSON object"),
     "type": ({"headers_json": '{"a":{"$byte":300}}'}, "headers_json: a: $byte: 300; expected an integer from -128 to 127"),
     "headers too large": ({"headers": [("a", "x" * 140000)]}, "the properties take 140"),
-    "body": ({"body": b"x" * 2000}, "body: 2000 octets; the broker takes 1000 (option maxMessageBytes)"),
+    "body": ({"body": b"x" * 2000}, "body: 2000 bytes; expected at most 1000 (option maxMessageBytes)"),
 }
 
 
@@ -205,7 +205,7 @@ def test_a_row_that_cannot_be_published_is_dead_lettered(shared_broker: LeveretP
 
 
 def test_a_body_too_large_to_be_dead_lettered_fails_the_write(shared_broker: LeveretProcess, name: str) -> None:
-    with pytest.raises(PublishError, match="nor be dead-lettered: body: 2000 octets"):
+    with pytest.raises(PublishError, match="nor dead-lettered: body: 2000 bytes"):
         write(shared_broker.url(), _rows(name, {"body": b"x" * 2000}), maxMessageBytes=1000, onError="dead-letter",
               deadLetterExchange="", deadLetterRoutingKey=f"{name}-dead")
 
@@ -262,7 +262,7 @@ def test_rows_that_no_queue_takes_are_dead_lettered_as_they_are(shared_broker: L
 
 
 def test_a_dead_letter_that_no_queue_takes_fails_the_write(shared_broker: LeveretProcess, name: str) -> None:
-    with pytest.raises(PublishError, match="a dead letter was not taken"):
+    with pytest.raises(PublishError, match="the broker did not take a dead letter"):
         write(shared_broker.url(), batch_of(body=[b"1"]), exchange="amq.direct", routingKey=name,
               onUnroutable="dead-letter", deadLetterExchange="", deadLetterRoutingKey=f"{name}-not-there")
 
@@ -291,19 +291,19 @@ def test_exactly_once_to_another_broker_is_refused(rabbit: Broker, name: str) ->
 
 def test_the_rate_is_held(shared_broker: LeveretProcess, name: str, connection: blocking.Connection,
                          monkeypatch: pytest.MonkeyPatch) -> None:
-    from leveret.spark import publisher0
+    from leveret.spark import amqp091_publisher as publisher
 
     slept: list[float] = []
     now = [100.0]
-    monkeypatch.setattr(publisher0.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(publisher.time, "monotonic", lambda: now[0])
 
     def sleep(seconds: float) -> None:
         slept.append(seconds)
         now[0] += seconds
 
-    monkeypatch.setattr(publisher0.time, "sleep", sleep)
-    rate = publisher0.Rate(100.0)
-    assert rate.most() == 10
+    monkeypatch.setattr(publisher.time, "sleep", sleep)
+    rate = publisher.Rate(100.0)
+    assert rate.max_chunk() == 10
     for _ in range(5):
         rate.wait(10)
     assert sum(slept) == pytest.approx(0.4)

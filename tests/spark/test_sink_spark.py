@@ -16,7 +16,7 @@ from leveret.client import amqp1
 from leveret.spark.options import OPTIONS, SINK
 from tests.docs.pages import DOCS, blocks
 from tests.spark.sinks import bodies, drain
-from tests.spark.support import PATIENCE, declare_stream, publish, read
+from tests.spark.support import TIMEOUT, declare_stream, publish, read
 from tests.support.broker import LeveretProcess
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def test_a_batch_that_is_replayed_counts_once(spark: SparkSession, broker: Lever
         query = (rows.writeStream.format("amqp").queryName(name).options(
             url=broker.url(), exchange="", routingKey=f"{name}-out", guarantee="exactly-once", sinkName="out")
             .option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start())
-        assert query.awaitTermination(PATIENCE)
+        assert query.awaitTermination(TIMEOUT)
 
     run()
     assert bodies(drain(connection, f"{name}-out")) == [b"1", b"2", b"3"]
@@ -155,7 +155,7 @@ def test_a_batch_write_within_a_query_is_not_taken_for_the_querys(
 
     query = (spark.readStream.schema("body string").json(str(tmp_path / "in")).writeStream.foreachBatch(write)
              .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start())
-    assert query.awaitTermination(PATIENCE)
+    assert query.awaitTermination(TIMEOUT)
     # At least once, as nobody said which write is a repeated one.
     assert bodies(drain(connection, name)) == [b"1", b"1"]
     assert len(refused) == 1
@@ -185,7 +185,7 @@ def test_the_examples_of_the_documentation(spark: SparkSession, broker: LeveretP
         (b'{"id":"1","country":"eu"}', "order.eu"), (b'{"id":"2","country":"uk"}', "order.uk")]
     known |= {"source": known["orders"].selectExpr("id AS body"), "checkpoint": str(tmp_path / "checkpoint 1")}
     exec(each.replace(".start()", ".trigger(availableNow=True).start()"), known)
-    assert known["query"].awaitTermination(PATIENCE)
+    assert known["query"].awaitTermination(TIMEOUT)
     assert bodies(drain(connection, f"{name}-invoices")) == [b"1", b"2"]
     publish(connection, name, ["1", "2"])
     known["checkpoint"] = str(tmp_path / "checkpoint 2")
@@ -212,11 +212,12 @@ def test_the_options_of_sinks_are_documented() -> None:
 
 BAD: dict[str, tuple[str, dict[str, str], str]] = {
     "no body": ("'x' AS bodi", {"routingKey": "q"}, "needs a column body"),
-    "type of body": ("1 AS body", {"routingKey": "q"}, "column body is of type int; the sink amqp takes binary or string"),
+    "type of body": ("1 AS body", {"routingKey": "q"},
+                     "column body is of type int; the sink amqp accepts binary or string"),
     "type of a column": ("'x' AS body, 1 AS message_id", {"routingKey": "q"}, "column message_id is of type int"),
     "misspelt column": ("'x' AS body, 'k' AS routingkey", {"routingKey": "q"}, "did you mean routing_key?"),
-    "unknown column": ("'x' AS body, 1 AS shoes", {"routingKey": "q"}, "no use for the column shoes"),
-    "nowhere to go": ("'x' AS body", {}, "is not told where the rows go"),
+    "unknown column": ("'x' AS body, 1 AS shoes", {"routingKey": "q"}, "does not accept the column shoes"),
+    "nowhere to go": ("'x' AS body", {}, "needs an address"),
     "exactly once": ("'x' AS body", {"routingKey": "q", "guarantee": "exactly-once"}, "needs txnAppId and txnVersion"),
     "no dead letters": ("'x' AS body", {"routingKey": "q", "onError": "dead-letter"}, "needs deadLetterExchange"),
     "unknown option": ("'x' AS body", {"routingKey": "q", "garantee": "x"}, "did you mean guarantee"),
@@ -241,4 +242,4 @@ def test_what_was_published_cannot_be_replaced(spark: SparkSession, broker: Leve
     query = (rows.writeStream.format("amqp").options(url=broker.url(), routingKey="q").outputMode("complete")
              .option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start())
     with pytest.raises(Exception, match="expected outputMode append or update"):
-        query.awaitTermination(PATIENCE)
+        query.awaitTermination(TIMEOUT)

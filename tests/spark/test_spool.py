@@ -14,7 +14,7 @@ from leveret.spark.errors import OffsetError, OptionError
 from leveret.spark.spool import Spool
 from leveret.spark.spool_reader import SpoolReader
 from tests.spark.sinks import batch_of, eventually, settings_of
-from tests.spark.support import PATIENCE, publish, run, start, written
+from tests.spark.support import TIMEOUT, publish, run, start, written
 from tests.support import rabbitmq
 from tests.support.broker import Broker, LeveretProcess
 
@@ -40,7 +40,7 @@ def test_a_spool_goes_on_where_it_was(tmp_path: Path) -> None:
     spool.close()
     again = Spool(str(tmp_path / "spool"), SOURCE)
     assert (again.id, again.first, again.next) == (spool.id, 3, 5)
-    assert [(file.first, file.stop) for file in again.between(3, 5)] == [(3, 5)]
+    assert [(file.first, file.stop) for file in again.files_between(3, 5)] == [(3, 5)]
     again.remove_before(5)
     again.close()
     # Without a file left, the offsets still go on.
@@ -98,14 +98,14 @@ def test_a_missing_file_and_offsets_that_are_gone_are_told(tmp_path: Path) -> No
     spool = Spool(str(tmp_path), SOURCE)
     for first in (0, 2, 4):
         spool.append(messages(first, 2))
-    Path(spool.between(2, 3)[0].path).unlink()
-    with pytest.raises(OffsetError, match="has no messages from 2 on: a file is missing"):
-        spool.between(0, 6)
-    with pytest.raises(OffsetError, match="ends at 6, the checkpoint has read up to 7"):
-        spool.between(4, 7)
+    Path(spool.files_between(2, 3)[0].path).unlink()
+    with pytest.raises(OffsetError, match="has no messages from offset 2: a file is missing"):
+        spool.files_between(0, 6)
+    with pytest.raises(OffsetError, match="ends at offset 6, but the checkpoint has read up to 7"):
+        spool.files_between(4, 7)
     spool.remove_before(4)
-    with pytest.raises(OffsetError, match="begins at 4, the checkpoint asks for 1"):
-        spool.between(1, 5)
+    with pytest.raises(OffsetError, match="begins at offset 4, but the checkpoint asks for 1"):
+        spool.files_between(1, 5)
 
 
 # The source
@@ -166,7 +166,7 @@ def test_a_running_query_takes_what_comes(spark: SparkSession, options: dict[str
                     progress.numInputRows for progress in query.recentProgress) == wanted, "the row")
     finally:
         query.stop()
-        query.awaitTermination(PATIENCE)
+        query.awaitTermination(TIMEOUT)
     assert written(spark, tmp_path) == ["0", "1", "2"]
 
 
@@ -180,7 +180,7 @@ def test_what_was_on_disk_when_the_driver_was_killed_is_read_once(shared_broker:
         publish(connection, name, ["1", "2", "3"])
         reader = SpoolReader(settings, name)
         start = reader.initialOffset()
-        taken = eventually(lambda: reader._consume().take(10, 1 << 20, True), "messages")
+        taken = eventually(lambda: reader._open_consumer().take(10, 1 << 20, True), "messages")
         reader._open().append(taken.batch(0, name))
         reader.stop()
         again = SpoolReader(settings, name)
@@ -208,7 +208,7 @@ def test_bad_input_of_a_spool_is_told(shared_broker: LeveretProcess, name: str, 
     other = {**reader.initialOffset(), "spool": "another"}
     with pytest.raises(OffsetError, match="the checkpoint is of another spool"):
         reader.latestOffset(other, reader.getDefaultReadLimit())
-    with pytest.raises(OffsetError, match="something else than a spool"):
+    with pytest.raises(OffsetError, match="are not those of a spool"):
         reader.partitions({"version": 1, "streams": {}}, other)
     reader.stop()
     state = json.loads((tmp_path / "spool.json").read_text())

@@ -209,7 +209,7 @@ def test_retention_was_faster(broker: LeveretProcess, connection: blocking.Conne
     publish(connection, name, [b"x" * (400 << 10) for _ in range(12)])
     _until_gone(connection, name)
     end = strict.latestOffset(reached, _all())
-    with pytest.raises(DataLoss, match=r"messages, from offset 1 to \d+, are gone.*failOnDataLoss=false"):
+    with pytest.raises(DataLoss, match=r"messages, from offset 1 to \d+, were removed .*failOnDataLoss to false"):
         strict.partitions(reached, end)
     planned = lenient.partitions(reached, lenient.latestOffset(reached, _all()))
     read = _offsets(lenient, planned)
@@ -229,7 +229,7 @@ def test_retention_was_faster_than_a_task(broker: LeveretProcess, connection: bl
     planned, leniently = strict.partitions(begin, end), lenient.partitions(begin, end)
     publish(connection, name, [b"x" * (400 << 10) for _ in range(12)])
     _until_gone(connection, name)
-    with pytest.raises(DataLoss, match="1 messages, from offset 0 to 0, are gone"):
+    with pytest.raises(DataLoss, match="1 messages, from offset 0 to 0, were removed"):
         list(strict.read(planned[0]))
     # In the task, which is a process of its own, and repeated; the query counts it once, with the next batch.
     task = pickle.loads(pickle.dumps(lenient))

@@ -1,1 +1,1 @@
-"""Leveret and Spark: the data source `amqp` (`leveret.spark.source`), which the module `pyspark_amqp` shows to Spark."""
+"""Leveret's integration with Spark: the data source `amqp`, which the module `pyspark_amqp` registers, and pipelines."""

@@ -1,6 +1,6 @@
-"""Classic queues as tables: copies of what is ready, in its order. Nothing is taken away, and nobody else notices.
+"""Batch reads of classic queues: copies of the ready messages, in queue order. The queue does not change.
 
-A task that reads such a queue again reads what is there then: rows are those of one moment, not of one range.
+A retried task reads the queue as it is then, so rows reflect a point in time, not a fixed range.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from leveret.client.errors import Error
-from leveret.segments.packed import PackDamaged, Packed
+from leveret.segments.record_batches import DeliveredBatch, InvalidRecordBatch
 from leveret.spark.connection import ControlClient
 from leveret.spark.errors import ReadFailed
 from leveret.spark.options import Settings
-from leveret.spark.reading import BatchMaker, reading_of
+from leveret.spark.reading import BatchBuilder, reading_of
 
-# Seconds in which the next of the copies has to come.
-PATIENCE = 60.0
+# Seconds to wait for the next record batch.
+COPY_TIMEOUT = 60.0
 
 
 class BrowseReader(DataSourceReader):
@@ -27,7 +27,7 @@ class BrowseReader(DataSourceReader):
 
     def __init__(self, settings: Settings, queue: str) -> None:
         self.queue = queue
-        # Copies in packs are had over 0-9-1, which the broker takes on the same port. What comes is the same.
+        # Record batches of browsed messages need 0-9-1, which the broker accepts on the same port. The rows are the same.
         reading = reading_of(settings)
         self.reading = replace(reading, endpoint=replace(reading.endpoint, protocol="0-9-1"))
 
@@ -35,18 +35,18 @@ class BrowseReader(DataSourceReader):
         return [InputPartition(0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        made = BatchMaker(self.reading, self.queue)
+        builder = BatchBuilder(self.reading, self.queue)
         control = ControlClient(self.reading.endpoint, "leveret-spark-browse")
         try:
             channel = control.connection().channel(confirms=False)
             consumer = channel.consume(self.queue, no_ack=True, arguments={"x-browse": True, "x-packed": True})
             while True:
-                pack = Packed(consumer.next(PATIENCE).body)
-                if not pack.count:
+                delivered = DeliveredBatch(consumer.next(COPY_TIMEOUT).body)
+                if not delivered.count:
                     return
-                pack.rows.times = None
-                yield from made.batches(pack.rows)
-        except (Error, PackDamaged) as error:
-            raise ReadFailed(f"queue {self.queue!r} was not read to its end: {error}") from None
+                delivered.rows.times = None
+                yield from builder.batches(delivered.rows)
+        except (Error, InvalidRecordBatch) as error:
+            raise ReadFailed(f"queue {self.queue!r} was not read completely: {error}") from None
         finally:
             control.close()

@@ -1,7 +1,7 @@
 """Connections to the broker, and requests to its exchange `leveret.control`.
 
-Nothing here shows a password: not in a representation, not in an error. What is pickled into tasks holds the URL as it was
-given; with `passwordFile` or the environment variable there is none in it, and each process reads it when it connects.
+No representation and no error shows a password. Pickled tasks contain the URL as given; with `passwordFile` or the
+environment variable it has no password, and each process reads the password when it connects.
 """
 
 from __future__ import annotations
@@ -35,28 +35,29 @@ from leveret.client.url import parse_url
 from leveret.spark.errors import BrokerUnreachable, OptionError, RequestRefused
 from leveret.spark.options import Settings
 
-CONTROL: Final = "leveret.control"
-VERSION: Final = 1
+CONTROL_EXCHANGE: Final = "leveret.control"
+REQUEST_VERSION: Final = 1
 PASSWORD_VARIABLE: Final = "LEVERET_PASSWORD"
-# Seconds that a broker may be away, in the middle of a query, before the query fails.
-PATIENCE: Final = 60.0
+# Seconds that the broker may be unreachable while a query runs.
+RECONNECT_TIMEOUT: Final = 60.0
 # Seconds for one request.
-REQUEST_TIME: Final = 30.0
-_PAUSES: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
-# What trying again does not mend. A broker that hangs up during the login may just be killed.
-_FINAL: Final = (AuthenticationFailed, VhostRefused, TlsFailed)
+REQUEST_TIMEOUT: Final = 30.0
+_RETRY_DELAYS: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
+# Errors that a retry does not resolve, unless the broker hung up during the login: it may be restarting.
+_PERMANENT_ERRORS: Final = (AuthenticationFailed, VhostRefused, TlsFailed)
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where the broker is and how to log in; small, and pickled into tasks.
+    """Address of the broker and credentials; pickled into tasks.
 
-    secret   the URL with everything in it
-    shown    the same for people, without password
+    Attributes:
+        url: The URL with everything in it.
+        display_url: The URL without the password.
     """
 
-    secret: str = field(repr=False)
-    shown: str
+    url: str = field(repr=False)
+    display_url: str
     protocol: str = "0-9-1"
     vhost: str | None = None
     password_file: str | None = None
@@ -64,38 +65,41 @@ class Endpoint:
     key_password_file: str | None = None
 
     def parameters(self, name: str = "") -> Parameters:
-        """For one connection, with the password as it is now. `OptionError` for a file that cannot be read or a URL that
-        cannot be used."""
+        """Return the parameters of a connection, with the current password.
+
+        Raises:
+            OptionError: A file cannot be read, or the URL is invalid.
+        """
         options: dict[str, Any] = dict(self.tls)
         if self.vhost is not None:
             options["vhost"] = self.vhost
         if self.password_file is not None:
             options["password"] = _read_secret("passwordFile", self.password_file)
-        elif not has_password(self.secret) and os.environ.get(PASSWORD_VARIABLE):
+        elif not has_password(self.url) and os.environ.get(PASSWORD_VARIABLE):
             options["password"] = os.environ[PASSWORD_VARIABLE]
         if self.key_password_file is not None:
             options["keypassword"] = _read_secret("tls.keyPasswordFile", self.key_password_file)
         try:
-            return parse_url(self.secret, protocol=self.protocol, name=name, reconnect=False, **options)
+            return parse_url(self.url, protocol=self.protocol, name=name, reconnect=False, **options)
         except InvalidUrl as error:
             raise OptionError(f"option url: {error}") from None
 
     def __str__(self) -> str:
-        return self.shown
+        return self.display_url
 
 
 def endpoint_of(settings: Settings) -> Endpoint:
-    """Where the options say that the broker is. `OptionError` for what cannot be used, files included."""
+    """Return the endpoint of the options. Raises OptionError for an invalid URL or an unreadable file."""
     tls = {"cafile": settings.tls_ca_file, "certfile": settings.tls_cert_file, "keyfile": settings.tls_key_file,
            "server_name": settings.tls_server_name, "verify": None if settings.tls_verify else False}
-    made = Endpoint(settings.url, "", settings.protocol, settings.vhost, settings.password_file,
+    endpoint = Endpoint(settings.url, "", settings.protocol, settings.vhost, settings.password_file,
                     tuple((name, value) for name, value in tls.items() if value is not None),
                     settings.tls_key_password_file)
-    parameters = made.parameters()
+    parameters = endpoint.parameters()
     scheme = "amqps" if parameters.uses_tls else "amqp"
     host = f"[{parameters.host}]" if ":" in parameters.host else parameters.host
-    shown = f"{scheme}://{quote(parameters.user)}@{host}:{parameters.port}/{quote(parameters.vhost, safe='')}"
-    return replace(made, shown=shown)
+    display_url = f"{scheme}://{quote(parameters.user)}@{host}:{parameters.port}/{quote(parameters.vhost, safe='')}"
+    return replace(endpoint, display_url=display_url)
 
 
 def has_password(url: str) -> bool:
@@ -108,15 +112,23 @@ def _read_secret(option: str, path: str) -> str:
         with open(path, encoding="utf-8") as file:
             return file.read().rstrip("\r\n")
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text of UTF-8"
-        raise OptionError(f"option {option}: {path!r} cannot be read ({reason}); expected a file with the password, "
-                          "readable by the driver and by every worker") from None
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise OptionError(f"option {option}: {path!r} cannot be read ({reason}); expected a file with the password that "
+                          "the driver and all workers can read") from None
 
 
-def open_connection(endpoint: Endpoint, name: str, patience: float = PATIENCE) -> Connection:
-    """A connection that does not come back by itself. Tries for so many seconds; `BrokerUnreachable` then, and at once
-    where the broker refuses the login, the vhost or TLS."""
-    deadline = time.monotonic() + patience
+def open_connection(endpoint: Endpoint, name: str, reconnect_timeout: float = RECONNECT_TIMEOUT) -> Connection:
+    """Open a connection that does not reconnect by itself.
+
+    Args:
+        endpoint: The broker.
+        name: Name of the connection.
+        reconnect_timeout: Seconds to keep trying.
+
+    Raises:
+        BrokerUnreachable: The time is up; at once if the broker refuses the login, the vhost or TLS.
+    """
+    deadline = time.monotonic() + reconnect_timeout
     attempt = 0
     while True:
         connection = Connection([endpoint.parameters(name)])
@@ -125,38 +137,48 @@ def open_connection(endpoint: Endpoint, name: str, patience: float = PATIENCE) -
             return connection
         except ConnectionFailed as error:
             last: Error = error
-            if isinstance(error, _FINAL) and error.reply_text != CLOSED_DURING_LOGIN:
+            if isinstance(error, _PERMANENT_ERRORS) and error.reply_text != CLOSED_DURING_LOGIN:
                 raise BrokerUnreachable(f"no connection to {endpoint}: {error}") from None
         except (ConnectionClosed, Timeout) as error:
             last = error
-        pause = _PAUSES[min(attempt, len(_PAUSES) - 1)]
+        pause = _RETRY_DELAYS[min(attempt, len(_RETRY_DELAYS) - 1)]
         attempt += 1
         if time.monotonic() + pause > deadline:
-            raise BrokerUnreachable(f"no connection to {endpoint} within {patience:g} s: {last}") from None
+            raise BrokerUnreachable(f"no connection to {endpoint} within {reconnect_timeout:g} s: {last}") from None
         time.sleep(pause)
 
 
 class ControlClient:
-    """Requests to the broker, over one connection that is opened when it is needed and again when it was lost: requests
-    are such that asking twice does no harm. Not for several threads at a time. Pickled, it forgets its connection.
+    """Sends requests over a connection that is opened on first use and reopened after a failure.
 
-    patience   seconds that the broker may be away
+    Requests are repeated after a lost connection, so they must be idempotent. Not thread-safe; pickling drops the
+    connection.
+
+    Args:
+        endpoint: The broker.
+        name: Name of the connection.
+        reconnect_timeout: Seconds that the broker may be unreachable.
     """
 
-    def __init__(self, endpoint: Endpoint, name: str = "leveret-spark", patience: float = PATIENCE) -> None:
+    def __init__(self, endpoint: Endpoint, name: str = "leveret-spark",
+                 reconnect_timeout: float = RECONNECT_TIMEOUT) -> None:
         self.endpoint = endpoint
         self.name = name
-        self.patience = patience
+        self.reconnect_timeout = reconnect_timeout
         self._connection: Connection | None = None
         self._channel: Channel | None = None
 
-    def request(self, operation: str, /, within: float = REQUEST_TIME, **arguments: Any) -> dict[str, Any]:
-        """What the broker answers. Arguments that are None are left out. `RequestRefused` where that is an error,
-        `BrokerUnreachable` where it does not come."""
+    def request(self, operation: str, /, within: float = REQUEST_TIMEOUT, **arguments: Any) -> dict[str, Any]:
+        """Send a request and return the reply. Arguments that are None are omitted.
+
+        Raises:
+            RequestRefused: The broker replied with an error.
+            BrokerUnreachable: There was no reply in time.
+        """
         given = {name: value for name, value in arguments.items() if value is not None}
-        body = json.dumps({"version": VERSION, **given}).encode()
+        body = json.dumps({"version": REQUEST_VERSION, **given}).encode()
         answer = self._with_channel(operation, lambda channel: channel.request(
-            body, operation, CONTROL, content_type="application/json", timeout=within))
+            body, operation, CONTROL_EXCHANGE, content_type="application/json", timeout=within))
         try:
             reply = json.loads(answer.body)
             if reply["ok"]:
@@ -164,20 +186,20 @@ class ControlClient:
             error = reply["error"]
             condition, message = str(error["condition"]), str(error["message"])
         except (ValueError, KeyError, TypeError):
-            raise RequestRefused(operation, "internal-error", "the answer cannot be understood") from None
+            raise RequestRefused(operation, "internal-error", "the reply is malformed") from None
         raise RequestRefused(operation, condition, message)
 
     def is_leveret(self) -> bool:
-        """Whether the broker takes requests at all. Over AMQP 1.0 it says so less loudly: clients look for RabbitMQ."""
+        """Return whether the broker is Leveret. Over AMQP 1.0 it presents itself as RabbitMQ in `product`."""
         properties = self.connection().server_properties
         return any(str(properties.get(name, "")).startswith("Leveret") for name in ("product", "platform"))
 
     def connection(self) -> Connection:
-        """The connection, open, for other things than requests. `BrokerUnreachable`."""
-        return self._connected(time.monotonic() + self.patience)
+        """Return the open connection for other uses. Raises BrokerUnreachable."""
+        return self._ensure_connected(time.monotonic() + self.reconnect_timeout)
 
     def channel(self) -> Channel:
-        """A channel of its own, for other things than requests."""
+        """Open a channel for other uses."""
         return self.connection().channel()
 
     def close(self) -> None:
@@ -186,26 +208,26 @@ class ControlClient:
             connection.close()
 
     def _with_channel(self, operation: str, ask: Callable[[Channel], Any]) -> Any:
-        deadline = time.monotonic() + self.patience
+        deadline = time.monotonic() + self.reconnect_timeout
         while True:
             try:
-                connection = self._connected(deadline)
+                connection = self._ensure_connected(deadline)
                 if self._channel is None or not self._channel.is_open:
                     self._channel = connection.channel()
                 return ask(self._channel)
             except (NotFound, Returned) as error:
-                raise RequestRefused(operation, "not-implemented", f"{self.endpoint} has no exchange {CONTROL}: it is not "
-                                     f"Leveret, or an older one ({error})") from None
+                raise RequestRefused(operation, "not-implemented", f"{self.endpoint} has no exchange {CONTROL_EXCHANGE}: "
+                                     f"it is not Leveret, or an older version ({error})") from None
             except ChannelClosed as error:
                 self._channel = None
                 raise RequestRefused(operation, "channel-closed", str(error)) from None
             except (ConnectionClosed, ConnectionFailed, Timeout) as error:
                 self.close()
                 if time.monotonic() > deadline:
-                    raise BrokerUnreachable(f"{operation}: no answer from {self.endpoint} within {self.patience:g} s: "
-                                            f"{error}") from None
+                    raise BrokerUnreachable(f"{operation}: no reply from {self.endpoint} within "
+                                            f"{self.reconnect_timeout:g} s: {error}") from None
 
-    def _connected(self, deadline: float) -> Connection:
+    def _ensure_connected(self, deadline: float) -> Connection:
         if self._connection is not None and self._connection.is_open:
             return self._connection
         self.close()
@@ -213,7 +235,7 @@ class ControlClient:
         return self._connection
 
     def __getstate__(self) -> tuple[Endpoint, str, float]:
-        return self.endpoint, self.name, self.patience
+        return self.endpoint, self.name, self.reconnect_timeout
 
     def __setstate__(self, state: tuple[Endpoint, str, float]) -> None:
         self.__init__(*state)  # type: ignore[misc]

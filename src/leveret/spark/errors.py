@@ -1,25 +1,26 @@
-"""What goes wrong between Spark and a broker, each a `SparkError` whose text names the option, offset or row."""
+"""Errors of the Spark integration. Each message names the option, offset or row."""
 
 from __future__ import annotations
 
 
 class SparkError(Exception):
-    """Any of them."""
+    """Base class."""
 
 
 class OptionError(SparkError, ValueError):
-    """An option that is not known, missing, or has a value of no use."""
+    """An option is unknown, missing or invalid."""
 
 
 class BrokerUnreachable(SparkError):
-    """No connection to the broker within the time that was given."""
+    """No connection to the broker in time."""
 
 
 class RequestRefused(SparkError):
-    """The broker answered a request with an error.
+    """The broker replied to a request with an error.
 
-    operation   of the request, such as "stream.describe"
-    condition   by name, such as "not-found"
+    Attributes:
+        operation: Name of the request, such as "stream.describe".
+        condition: Name of the error, such as "not-found".
     """
 
     def __init__(self, operation: str, condition: str, message: str) -> None:
@@ -33,12 +34,12 @@ class RequestRefused(SparkError):
 
 
 class OffsetError(SparkError):
-    """Offsets that do not fit the stream: out of range, of another stream, or of one that went back."""
+    """Offsets do not fit the stream: out of range, of another stream, or beyond the end of one that lost data."""
 
 
 class DataLoss(SparkError):
-    """Messages that were to be read are not there any more."""
+    """Messages were removed before they were read."""
 
 
 class ReadFailed(SparkError):
-    """A range of messages could not be read as a whole: the first, the last or the count is not what it has to be."""
+    """A range of messages could not be read completely."""

@@ -1,7 +1,7 @@
-"""Ranges of a stream over AMQP: packs of many messages, read on after a lost connection.
+"""Reads ranges of a stream over AMQP, in record batches, and resumes after a lost connection.
 
-A pack says which offsets it covers, so a gap, an overlap or an end that comes too early is seen whatever happens in
-between: it is an error, never a row too few or too many.
+A record batch states which offsets it covers, so every gap, overlap or early end is detected and raises an error instead
+of changing the number of rows.
 """
 
 from __future__ import annotations
@@ -24,98 +24,110 @@ from leveret.client.errors import (
     Timeout,
 )
 from leveret.client.message import Message
-from leveret.segments.packed import PackDamaged, Packed
-from leveret.spark.connection import PATIENCE, ControlClient, Endpoint
+from leveret.segments.record_batches import DeliveredBatch, InvalidRecordBatch
+from leveret.spark.connection import RECONNECT_TIMEOUT, ControlClient, Endpoint
 from leveret.spark.errors import DataLoss, OffsetError, ReadFailed, RequestRefused
-from leveret.spark.losses import note_loss
+from leveret.spark.losses import record_loss
 from leveret.spark.topology import describe
 
 log = logging.getLogger("leveret.spark")
 
-# Packs that may be on their way: the broker makes the next ones while we turn the last ones into rows.
+# Record batches in flight: the broker prepares the next ones while this task builds rows.
 PREFETCH: Final = 4
-# Seconds without a pack after which the broker is asked what is the matter.
-QUIET: Final = 5.0
+# Seconds without a record batch after which the stream's state is checked.
+IDLE_TIMEOUT: Final = 5.0
 
-# What the arguments of a consumer are called over AMQP 1.0.
+# Consumer arguments and the AMQP 1.0 filters that correspond to them.
 _FILTERS: Final = {"x-stream-offset": "rabbitmq:stream-offset-spec", "x-packed": "leveret:packed",
                    "x-packed-until": "leveret:packed-until",
                    "x-stream-filter-routing-key": "leveret:stream-filter-routing-key"}
 
 
 class StreamFetch:
-    """The messages of one stream from an offset to before another, as packs in order.
+    """Reads the messages of one stream in a range of offsets.
 
-    routing_keys  the pattern of those that are sent at all
-    loser  the holder under which the broker is told what was lost, None for none
-    losses  a directory for files that say it, None for none
-    lost   messages that retention had taken before they were read, where that is no error
+    Args:
+        endpoint: The broker.
+        stream: Name of the stream.
+        id: The stream's id, which detects that it was deleted and declared again.
+        prefetch: Record batches in flight.
+        routing_keys: Topic pattern; other messages are not sent.
+        fail_on_data_loss: Raise DataLoss if retention removed messages before they were read.
+        loss_holder: Holder under which losses are reported to the broker, None for none.
+        loss_directory: Directory in which losses are recorded, None for none.
+        reconnect_timeout: Seconds that the broker may be unreachable.
+
+    Attributes:
+        lost: Number of messages that retention removed before they were read.
     """
 
     def __init__(self, endpoint: Endpoint, stream: str, id: str, *, prefetch: int | None = None,
-                 routing_keys: str | None = None, fail_on_data_loss: bool = True, loser: str | None = None,
-                 losses: str | None = None, patience: float = PATIENCE) -> None:
+                 routing_keys: str | None = None, fail_on_data_loss: bool = True, loss_holder: str | None = None,
+                 loss_directory: str | None = None, reconnect_timeout: float = RECONNECT_TIMEOUT) -> None:
         self.endpoint = endpoint
         self.stream = stream
         self.id = id
         self.prefetch = prefetch or PREFETCH
         self.routing_keys = routing_keys
         self.fail_on_data_loss = fail_on_data_loss
-        self.loser = loser
-        self.losses = losses
-        self.patience = patience
+        self.loss_holder = loss_holder
+        self.loss_directory = loss_directory
+        self.reconnect_timeout = reconnect_timeout
         self.lost = 0
-        # Everything before it was handed out, or is lost.
-        self._at = 0
+        # All messages before this offset were yielded, or are lost.
+        self._position = 0
 
-    def read(self, first: int, stop: int) -> Iterator[Packed]:
-        """Packs that cover exactly these offsets; none of them for an empty range. `DataLoss`, `OffsetError`, `ReadFailed`
-        and `BrokerUnreachable`."""
-        self._at = first
-        failing: float | None = None
-        while self._at < stop:
+    def read(self, first: int, stop: int) -> Iterator[DeliveredBatch]:
+        """Yield record batches that cover exactly the offsets from `first` to before `stop`.
+
+        Raises:
+            DataLoss, OffsetError, ReadFailed, BrokerUnreachable: The range cannot be read.
+        """
+        self._position = first
+        failing_since: float | None = None
+        while self._position < stop:
             try:
-                for pack in self._read_once(stop):
-                    failing = None
-                    yield pack
+                for batch in self._read_once(stop):
+                    failing_since = None
+                    yield batch
             except (ConnectionClosed, ConnectionFailed, ChannelClosed, Timeout) as error:
                 now = time.monotonic()
-                failing = failing or now
-                if isinstance(error, NotFound) or now - failing > self.patience:
-                    raise ReadFailed(f"stream {self.stream!r}, offsets {self._at} to {stop - 1}: {error}") from None
-                log.warning("stream %r: reading on at offset %d after: %s", self.stream, self._at, error)
-                # A broker that refuses us at once shall not be asked as fast as we can.
+                failing_since = failing_since or now
+                if isinstance(error, NotFound) or now - failing_since > self.reconnect_timeout:
+                    raise ReadFailed(f"stream {self.stream!r}, offsets {self._position} to {stop - 1}: {error}") from None
+                log.warning("stream %r: resuming at offset %d after: %s", self.stream, self._position, error)
+                # Pause in case the broker refuses immediately.
                 time.sleep(0.05)
 
-    def _read_once(self, stop: int) -> Iterator[Packed]:
-        """Over one connection."""
-        control = ControlClient(self.endpoint, "leveret-spark-read", self.patience)
+    def _read_once(self, stop: int) -> Iterator[DeliveredBatch]:
+        """Read over one connection until it fails."""
+        control = ControlClient(self.endpoint, "leveret-spark-read", self.reconnect_timeout)
         try:
             self._check(control, stop)
-            if self._at >= stop:
+            if self._position >= stop:
                 return
             consumer = self._consume(control.connection(), stop)
-            while self._at < stop:
+            while self._position < stop:
                 try:
-                    message: Message = consumer.next(QUIET)
+                    message: Message = consumer.next(IDLE_TIMEOUT)
                 except Timeout:
                     self._check(control, stop)
                     raise
                 except (ConsumerCancelled, LinkClosed) as error:
                     self._check(control, stop)
-                    raise ReadFailed(f"stream {self.stream!r}, offset {self._at}: the broker cannot read it: {error}; its "
-                                     "log says why") from None
-                pack = self._pack(message.body, stop)
+                    raise ReadFailed(f"stream {self.stream!r}, offset {self._position}: the broker cannot read it: "
+                                     f"{error}; see the broker's log") from None
+                batch = self._decode(message.body, stop)
                 message.ack()
-                if pack is not None:
-                    self._at = pack.next
-                    yield pack
+                if batch is not None:
+                    self._position = batch.next
+                    yield batch
         finally:
             control.close()
 
     def _consume(self, connection: Connection, stop: int) -> Any:
-        """A consumer of packs, begun."""
-        arguments: dict[str, Any] = {"x-stream-offset": self._at, "x-packed": True, "x-packed-until": stop}
+        """Start a consumer of record batches."""
+        arguments: dict[str, Any] = {"x-stream-offset": self._position, "x-packed": True, "x-packed-until": stop}
         if self.routing_keys is not None:
             arguments["x-stream-filter-routing-key"] = self.routing_keys
         if self.endpoint.protocol == "1.0":
@@ -124,65 +136,67 @@ class StreamFetch:
         channel = connection.channel(confirms=False)
         return channel.consume(self.stream, prefetch=self.prefetch, arguments=arguments).start()
 
-    def _pack(self, data: bytes, stop: int) -> Packed | None:
-        """The pack, once it is seen to go on where the one before ended; None where there is nothing left."""
+    def _decode(self, data: bytes, stop: int) -> DeliveredBatch | None:
+        """Decode a record batch and check that it continues the previous one; None if nothing is left to read."""
         try:
-            pack = Packed(data)
-        except PackDamaged as error:
-            raise ReadFailed(f"stream {self.stream!r} at offset {self._at}: {error}") from None
-        if pack.first > self._at:
-            self._lose(min(pack.first, stop))
-            if pack.first >= stop:
+            batch = DeliveredBatch(data)
+        except InvalidRecordBatch as error:
+            raise ReadFailed(f"stream {self.stream!r} at offset {self._position}: {error}") from None
+        if batch.first > self._position:
+            self._skip_lost(min(batch.first, stop))
+            if batch.first >= stop:
                 return None
-        elif pack.first < self._at:
-            raise ReadFailed(f"stream {self.stream!r}: the broker sent offset {pack.first} again, {self._at} was next")
-        offsets = pack.rows.offsets
-        if pack.next > stop or pack.next <= pack.first or (offsets and not (
-                pack.first <= offsets[0] and offsets[-1] < pack.next and _grows(offsets))):
-            raise ReadFailed(f"stream {self.stream!r}: the broker sent a pack of offsets {pack.first} to {pack.next - 1} "
-                             f"that has others, or is not what was asked for ({self._at} to {stop - 1})")
-        return pack
+        elif batch.first < self._position:
+            raise ReadFailed(f"stream {self.stream!r}: the broker sent offset {batch.first} again; expected "
+                             f"{self._position}")
+        offsets = batch.rows.offsets
+        if batch.next > stop or batch.next <= batch.first or (offsets and not (
+                batch.first <= offsets[0] and offsets[-1] < batch.next and _ascending(offsets))):
+            raise ReadFailed(f"stream {self.stream!r}: the broker sent a record batch of offsets {batch.first} to "
+                             f"{batch.next - 1} with other offsets in it, or outside of the requested range "
+                             f"({self._position} to {stop - 1})")
+        return batch
 
     def _check(self, control: ControlClient, stop: int) -> None:
-        """See that the stream still is what it was, and leave out what retention has taken before us."""
+        """Check that the stream is still the same, and skip what retention has removed."""
         info = describe(control, self.stream)
         if info.id != self.id:
             raise OffsetError(f"stream {self.stream!r} was deleted and declared again while it was read (id {self.id}, now "
                               f"{info.id})")
         if stop > info.next:
-            raise OffsetError(f"stream {self.stream!r} went back: offsets up to {stop - 1} were planned, and it ends at "
-                              f"{info.next}")
-        if info.first > self._at:
-            self._lose(min(info.first, stop))
+            raise OffsetError(f"stream {self.stream!r} lost messages at its end: offsets up to {stop - 1} were planned, "
+                              f"and it ends at {info.next}")
+        if info.first > self._position:
+            self._skip_lost(min(info.first, stop))
 
-    def _lose(self, stop: int) -> None:
-        count = stop - self._at
-        what = (f"stream {self.stream!r}: {count} messages, from offset {self._at} to {stop - 1}, are gone: retention took "
-                "them before they were read")
+    def _skip_lost(self, stop: int) -> None:
+        count = stop - self._position
+        what = (f"stream {self.stream!r}: {count} messages, from offset {self._position} to {stop - 1}, were removed by "
+                "retention before they were read")
         if self.fail_on_data_loss:
-            raise DataLoss(f"{what}; failOnDataLoss=false leaves them out")
-        log.warning("%s; they are left out (failOnDataLoss=false)", what)
-        if self.losses is not None:
-            note_loss(self.losses, self.stream, self._at, stop)
-        self._tell_lost(self._at, stop)
+            raise DataLoss(f"{what}; set failOnDataLoss to false to skip them")
+        log.warning("%s; skipped (failOnDataLoss=false)", what)
+        if self.loss_directory is not None:
+            record_loss(self.loss_directory, self.stream, self._position, stop)
+        self._report_loss(self._position, stop)
         self.lost += count
-        self._at = stop
+        self._position = stop
 
-    def _tell_lost(self, first: int, stop: int) -> None:
-        """So that the query counts it: it runs elsewhere, and hears of a task only whether it has failed."""
-        if self.loser is None:
+    def _report_loss(self, first: int, stop: int) -> None:
+        """Report a loss to the broker, where the query gets its count: a task has no other channel to the driver."""
+        if self.loss_holder is None:
             return
-        control = ControlClient(self.endpoint, "leveret-spark-read", self.patience)
+        control = ControlClient(self.endpoint, "leveret-spark-read", self.reconnect_timeout)
         try:
-            control.request("stream.lost", stream=self.stream, holder=self.loser, first=first, stop=stop)
+            control.request("stream.lost", stream=self.stream, holder=self.loss_holder, first=first, stop=stop)
         except RequestRefused as error:
-            log.warning("stream %r: the loss is not counted: %s", self.stream, error)
+            log.warning("stream %r: the loss could not be reported: %s", self.stream, error)
         finally:
             control.close()
 
 
-def _grows(offsets: list[int]) -> bool:
-    # Without a gap, as nearly always, that needs no look at each.
+def _ascending(offsets: list[int]) -> bool:
+    # Fast path: no gaps.
     if offsets == list(range(offsets[0], offsets[0] + len(offsets))):
         return True
     return all(one < other for one, other in pairwise(offsets))

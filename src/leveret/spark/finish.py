@@ -1,8 +1,7 @@
-"""Committing the last batch of a query that has ended.
+"""Commits the last batch of a query that has ended.
 
-Spark tells a source that a batch is done when it makes the next one. After a run over what is there (`availableNow`) that
-is at the next start, and until then the broker keeps what was read: a lease shows as held, a consumer lags, a spool has its
-last files.
+Spark commits a batch to its sources when it plans the next one. After a run with `availableNow` that is at the next start;
+until then the broker keeps what was read: a lease stays active, a consumer lags, a spool keeps its last files.
 """
 
 from __future__ import annotations
@@ -18,25 +17,30 @@ if TYPE_CHECKING:
 
 
 def finish(query: StreamingQuery) -> int:
-    """Tell each source of the query that has format `amqp` how far the query has come by its checkpoint: leases are
-    settled, consumers of streams move on, files of a spool are removed. What was not committed by the query stays as it is.
+    """Commit the offsets in the query's checkpoint to its sources of format `amqp`.
 
-    Returns how many sources that were. Doing it twice does no harm. `SparkError` for a query that runs, or that is not of
-    this process (Spark Connect).
+    Leases are settled, consumer offsets of streams advance, and files of a spool are removed. What the query did not commit
+    is not affected. Repeating the call is harmless.
+
+    Returns:
+        The number of sources.
+
+    Raises:
+        SparkError: The query is running, or belongs to another process (Spark Connect).
     """
     if query.isActive:
-        raise SparkError(f"query {query.name or query.id} is running; expected one that has ended (awaitTermination, stop)")
+        raise SparkError(f"query {query.name or query.id} is running; stop it or wait for its end (awaitTermination)")
     execution = getattr(query, "_jsq", None)
     if execution is None:
-        raise SparkError("the query is one of Spark Connect, whose plan and checkpoint are elsewhere; expected one of a "
-                         "session in this process")
+        raise SparkError("the query runs in Spark Connect, which gives no access to its plan and checkpoint; expected a "
+                         "query of a session in this process")
     execution = execution.streamingQuery()
     latest = execution.commitLog().getLatestBatchId()
     if not latest.isDefined():
         return 0
     logged = execution.offsetLog().get(latest.get())
     if not logged.isDefined():
-        raise SparkError(f"the checkpoint of query {query.name or query.id} has no offsets of its last batch, "
+        raise SparkError(f"the checkpoint of query {query.name or query.id} has no offsets for its last batch, "
                          f"{latest.get()}")
     offsets = logged.get().offsets()
     finished = 0
@@ -50,7 +54,7 @@ def finish(query: StreamingQuery) -> int:
 
 
 def _sources(execution: Any) -> list[tuple[Any, dict[str, str]]]:
-    """The sources of this format, or of archives, and their options."""
+    """Return the sources of this package in the query, with their options."""
     found = []
     leaves = execution.logicalPlan().collectLeaves()
     for index in range(leaves.size()):

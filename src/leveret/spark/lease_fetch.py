@@ -1,4 +1,4 @@
-"""Slices of a planned batch over AMQP, as Arrow batches; read on after a lost connection."""
+"""Reads slices of a lease batch over AMQP as Arrow batches, and resumes after a lost connection."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ import pyarrow as pa
 from leveret.client.blocking.connection import Connection
 from leveret.client.errors import ChannelClosed, ConnectionClosed, ConnectionFailed, Timeout
 from leveret.segments.columns import make_batch
-from leveret.segments.packed import PackDamaged, Packed
+from leveret.segments.record_batches import DeliveredBatch, InvalidRecordBatch
 from leveret.segments.schema import COLUMNS
-from leveret.spark.connection import PATIENCE, ControlClient, Endpoint, open_connection
+from leveret.spark.connection import RECONNECT_TIMEOUT, ControlClient, Endpoint, open_connection
 from leveret.spark.errors import ReadFailed
 from leveret.spark.schema import arrow_schema
 
 log = logging.getLogger("leveret.spark")
 
-# Packs that may be on their way.
+# Record batches in flight.
 PREFETCH: Final = 4
-# Seconds without a pack after which the broker is asked whether the lease is still there.
-QUIET: Final = 5.0
-_LEFT_OUT: Final[dict[str, tuple[str, ...]]] = {"map": ("headers_json",), "json": ("headers",), "both": ()}
+# Seconds without a record batch after which the lease is checked.
+IDLE_TIMEOUT: Final = 5.0
+_OMITTED_COLUMNS: Final[dict[str, tuple[str, ...]]] = {"map": ("headers_json",), "json": ("headers",), "both": ()}
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """`count` messages of a batch from the index `first` on."""
+    """`count` messages of a lease batch, starting at index `first`."""
 
     queue: str
     lease: str
@@ -42,13 +42,13 @@ class Slice:
 
 def read_slice(endpoint: Endpoint, part: Slice, columns: tuple[str, ...] | None, headers_format: str, prefetch: int | None,
                batch_rows: int) -> Iterator[pa.RecordBatch]:
-    """All of it, with the schema that Spark wants. `ReadFailed` where the lease is another's, or was released."""
+    """Yield the slice with the schema that Spark expects. Raises ReadFailed if the lease was lost or released."""
     schema = arrow_schema(columns)
-    left_out = _LEFT_OUT[headers_format]
-    names = [name for name in COLUMNS if name in schema.names and name not in left_out]
-    for rows in _packs(endpoint, part, prefetch or PREFETCH):
+    omitted = _OMITTED_COLUMNS[headers_format]
+    names = [name for name in COLUMNS if name in schema.names and name not in omitted]
+    for rows in _record_batches(endpoint, part, prefetch or PREFETCH):
         if not any(rows.times):
-            rows.times = None  # a queue does not know when its messages came
+            rows.times = None  # queues do not record append times
         made = make_batch(rows, names, part.queue)
         batch = pa.RecordBatch.from_arrays(
             [made.column(name) if name in names else pa.nulls(len(rows), schema.field(name).type) for name in schema.names],
@@ -57,69 +57,69 @@ def read_slice(endpoint: Endpoint, part: Slice, columns: tuple[str, ...] | None,
             yield batch.slice(start, batch_rows)
 
 
-def _packs(endpoint: Endpoint, part: Slice, prefetch: int) -> Iterator[Any]:
-    # Reads of leases are consumers of 0-9-1, which the broker takes on the same port. What comes is the same.
+def _record_batches(endpoint: Endpoint, part: Slice, prefetch: int) -> Iterator[Any]:
+    # Lease readers are 0-9-1 consumers, which the broker accepts on the same port. The rows are the same.
     endpoint = replace(endpoint, protocol="0-9-1")
     done = 0
-    failing: float | None = None
+    failing_since: float | None = None
     while done < part.count:
         connection: Connection | None = None
         try:
-            connection = open_connection(endpoint, f"leveret-spark lease {part.lease}", PATIENCE)
-            for pack in _read_once(connection, endpoint, part, done, prefetch):
-                failing = None
-                done += pack.count
-                yield pack.rows
+            connection = open_connection(endpoint, f"leveret-spark lease {part.lease}", RECONNECT_TIMEOUT)
+            for delivered in _read_once(connection, endpoint, part, done, prefetch):
+                failing_since = None
+                done += delivered.count
+                yield delivered.rows
         except ChannelClosed as error:
-            raise ReadFailed(f"batch {part.batch} of lease {part.lease!r} of queue {part.queue!r}: {error} (another "
-                             "query has "
-                             "taken the lease over, or it was released)") from None
+            raise ReadFailed(f"batch {part.batch} of lease {part.lease!r} of queue {part.queue!r}: {error} (another query "
+                             "has acquired the lease, or it was released)") from None
         except (ConnectionClosed, ConnectionFailed, Timeout) as error:
             now = time.monotonic()
-            failing = failing or now
-            if now - failing > PATIENCE:
+            failing_since = failing_since or now
+            if now - failing_since > RECONNECT_TIMEOUT:
                 raise ReadFailed(f"batch {part.batch} of lease {part.lease!r} of queue {part.queue!r}, from index "
                                  f"{part.first + done}: {error}") from None
-            log.warning("lease %r: reading on at index %d after: %s", part.lease, part.first + done, error)
+            log.warning("lease %r: resuming at index %d after: %s", part.lease, part.first + done, error)
             time.sleep(0.05)
         finally:
             if connection is not None:
                 connection.close()
 
 
-def _read_once(connection: Connection, endpoint: Endpoint, part: Slice, done: int, prefetch: int) -> Iterator[Packed]:
-    """What is left of it, over one connection."""
+def _read_once(connection: Connection, endpoint: Endpoint, part: Slice, done: int,
+               prefetch: int) -> Iterator[DeliveredBatch]:
+    """Read the rest of the slice over one connection."""
     arguments = {"x-lease": part.lease, "x-lease-epoch": part.epoch, "x-lease-batch": part.batch,
                  "x-lease-first": part.first + done, "x-lease-count": part.count - done, "x-packed": True}
     channel = connection.channel(confirms=False)
     consumer = channel.consume(part.queue, prefetch=prefetch, no_ack=True, arguments=arguments).start()
     while done < part.count:
         try:
-            message = consumer.next(QUIET)
+            message = consumer.next(IDLE_TIMEOUT)
         except Timeout:
             _check(endpoint, part)
             raise
         try:
-            pack = Packed(message.body)
-        except PackDamaged as error:
+            delivered = DeliveredBatch(message.body)
+        except InvalidRecordBatch as error:
             raise ReadFailed(f"batch {part.batch} of lease {part.lease!r} of queue {part.queue!r}: {error}") from None
         begin = part.first + done
-        if not (pack.count and pack.first == begin and pack.next == begin + pack.count <= part.first + part.count):
-            raise ReadFailed(f"batch {part.batch} of lease {part.lease!r} of queue {part.queue!r}: {pack.count} messages "
-                             f"from index {pack.first} to {pack.next - 1} came where index {begin} was next"
-                             f" and {part.count - done} were left")
-        done += pack.count
-        yield pack
+        if not (delivered.count and delivered.first == begin
+                and delivered.next == begin + delivered.count <= part.first + part.count):
+            raise ReadFailed(f"batch {part.batch} of lease {part.lease!r} of queue {part.queue!r}: got {delivered.count} "
+                             f"messages from index {delivered.first} to {delivered.next - 1}; expected at most "
+                             f"{part.count - done} from index {begin}")
+        done += delivered.count
+        yield delivered
 
 
 def _check(endpoint: Endpoint, part: Slice) -> None:
-    """See that the lease is there and of our epoch; the broker is only slow then."""
+    """Check that the lease exists with our epoch. If so, the broker is only slow."""
     control = ControlClient(endpoint, f"leveret-spark lease {part.lease}")
     try:
         leases = control.request("lease.list", queue=part.queue)["leases"]
     finally:
         control.close()
     if not any(lease["lease"] == part.lease and lease["epoch"] == part.epoch for lease in leases):
-        raise ReadFailed(f"lease {part.lease!r} of queue {part.queue!r} is not ours any more: another query has taken "
-                         "it over, "
-                         "or it was released")
+        raise ReadFailed(f"lease {part.lease!r} of queue {part.queue!r} is lost: another query has acquired it, or it "
+                         "was released")

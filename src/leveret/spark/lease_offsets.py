@@ -1,8 +1,8 @@
-"""Offsets of a query that reads a queue by a lease, as Spark keeps them in a checkpoint.
+"""Checkpoint offsets of a query that reads a queue with a lease.
 
     {"version": 1, "lease": "name", "queue": "orders", "batch": 17, "count": 1000}
 
-`batch` is the number of the last batch of the broker that is read, `count` how many messages it had.
+`batch` is the broker's number of the last lease batch that was read, `count` the number of its messages.
 """
 
 from __future__ import annotations
@@ -27,14 +27,12 @@ class LeaseOffset:
 
 
 def from_json(value: Any) -> LeaseOffset:
-    """`OffsetError` for offsets of something else."""
+    """Parse an offset. Raises OffsetError if it is not one of a lease."""
     try:
         if value["version"] != VERSION:
-            raise OffsetError(f"the checkpoint has offsets of version {value['version']}; expected {VERSION}: it was "
-                              "written "
-                              "by another release of Leveret")
+            raise OffsetError(f"the checkpoint has offsets of version {value['version']}; expected {VERSION}: another "
+                              "version of Leveret has written it")
         return LeaseOffset(str(value["lease"]), str(value["queue"]), int(value["batch"]), int(value["count"]))
     except (KeyError, TypeError, ValueError):
-        raise OffsetError(f"the checkpoint has offsets of something else than a lease: {str(value)[:200]}; expected "
-                          "the "
+        raise OffsetError(f"the checkpoint's offsets are not those of a lease: {str(value)[:200]}; expected the "
                           "checkpoint of the same query") from None

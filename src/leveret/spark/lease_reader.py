@@ -1,7 +1,7 @@
-"""Classic queues into Structured Streaming, exactly once by a lease.
+"""Streaming reads of classic and quorum queues, exactly once with a lease.
 
-The broker plans numbered batches, which stay as they are until they are committed: a batch that Spark replays is read
-again as it was. Whoever acquires the lease later fences whoever had it before.
+The broker forms numbered lease batches, which do not change until they are committed, so a batch that Spark replays has the
+same messages. Acquiring the lease fences earlier owners.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from leveret.spark.connection import ControlClient, Endpoint, endpoint_of
 from leveret.spark.errors import OffsetError, OptionError, RequestRefused
 from leveret.spark.lease_fetch import Slice, read_slice
 from leveret.spark.lease_offsets import LeaseOffset, from_json
-from leveret.spark.limiting import limit_of
 from leveret.spark.options import Settings
+from leveret.spark.read_limits import read_limit
 
 log = logging.getLogger("leveret.spark")
 
-# What a batch has at most where no option says it.
-MOST: Final = 10_000_000
-# Messages for which another task is worth its while.
-WORTH_A_TASK: Final = 50_000
+# Limit of a batch if no option sets one.
+MAX_MESSAGES_PER_BATCH: Final = 10_000_000
+# Messages per task, unless minPartitions is set.
+MESSAGES_PER_TASK: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseReading:
-    """What tasks need."""
+    """The part of the reader that tasks need."""
 
     endpoint: Endpoint
     columns: tuple[str, ...] | None
@@ -44,7 +44,7 @@ class LeaseReading:
 
 
 class LeasePartition(InputPartition):
-    """A slice of a batch."""
+    """A slice of a lease batch."""
 
     def __init__(self, part: Slice) -> None:
         super().__init__(None)
@@ -56,14 +56,16 @@ class LeasePartition(InputPartition):
 
 
 class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """`readStream` of a classic or quorum queue. Spark keeps one for a query in a process of its own, which acquires the
-    lease when it is first asked for something; those in tasks only read."""
+    """`readStream` of a classic or quorum queue.
+
+    Spark keeps one instance per query in a process of its own, which acquires the lease on first use; the instances in
+    tasks only read.
+    """
 
     def __init__(self, settings: Settings, queue: str) -> None:
         if settings.lease is None:
-            raise OptionError(f"option lease: missing; expected the name of the lease by which queue {queue!r} is "
-                              "read, the "
-                              "same after each restart of the query, and another one for another query")
+            raise OptionError(f"option lease: missing; expected a name for the lease on queue {queue!r}: the same after "
+                              "each restart of the query, and a different one for each query")
         self.settings = settings
         self.queue = queue
         self.lease = settings.lease
@@ -72,62 +74,58 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.control = ControlClient(self.reading.endpoint, f"leveret-spark lease {self.lease}")
         self._epoch = 0
         self._committed = 0
-        # Messages of the planned batches that are not committed, by their numbers.
-        self._planned: dict[int, int] = {}
-        # With AvailableNow: how many messages are still to be read.
-        self._left: int | None = None
+        # Sizes of the lease batches that are not committed, by number.
+        self._uncommitted: dict[int, int] = {}
+        # With availableNow: messages left to read in this run.
+        self._remaining: int | None = None
         self._triggered = time.monotonic()
         self._reached = 0
 
-    def _ask(self, operation: str, **arguments: Any) -> dict[str, Any]:
+    def _request(self, operation: str, **arguments: Any) -> dict[str, Any]:
         return self.control.request(operation, queue=self.queue, lease=self.lease, **arguments)
 
     def _acquire(self) -> None:
-        """Once in the life of a query's process."""
+        """Acquire the lease, once per process of the query."""
         if self._epoch:
             return
         try:
-            reply = self._ask("lease.acquire", timeout=self.settings.lease_timeout)
+            reply = self._request("lease.acquire", timeout=self.settings.lease_timeout)
         except RequestRefused as error:
             raise OptionError(f"option queue: {error.message}") from None
         self._epoch = int(reply["epoch"])
         self._committed = int(reply["committed"])
-        self._planned = {int(batch["batch"]): int(batch["count"]) for batch in reply["planned"]}
+        self._uncommitted = {int(batch["batch"]): int(batch["count"]) for batch in reply["planned"]}
 
     def _check(self, offset: LeaseOffset) -> None:
-        """See that a checkpoint is of this lease, and that the broker still has what comes after it."""
+        """Check that an offset belongs to this lease, and that the broker still has the batches after it."""
         if (offset.lease, offset.queue) != (self.lease, self.queue):
-            raise OffsetError(f"the checkpoint is of lease {offset.lease!r} of queue {offset.queue!r}, the options "
-                              "say lease "
-                              f"{self.lease!r} of queue {self.queue!r}; expected a checkpoint of its own for each "
-                              "query")
+            raise OffsetError(f"the checkpoint is of lease {offset.lease!r} of queue {offset.queue!r}, but the options "
+                              f"name lease {self.lease!r} of queue {self.queue!r}; expected a separate checkpoint for "
+                              "each query")
         if offset.batch < self._committed:
-            raise OffsetError(f"the checkpoint went back: it ends with batch {offset.batch} of lease {self.lease!r}, "
-                              "and the "
+            raise OffsetError(f"the checkpoint went back: it ends with batch {offset.batch} of lease {self.lease!r}, and "
                               f"messages up to batch {self._committed} are settled already; expected the latest "
-                              "checkpoint, "
-                              "or a new one, which begins with what the queue has")
-        if offset.batch > self._committed and offset.batch not in self._planned:
-            raise OffsetError(f"lease {self.lease!r} of queue {self.queue!r} has no batch {offset.batch}, which the "
-                              "checkpoint "
-                              "has: the lease was released, and its messages are in the queue again, or the queue is "
-                              "another one; expected a new checkpoint (messages of that batch may come again)")
+                              "checkpoint, or a new one, which starts with the current messages of the queue")
+        if offset.batch > self._committed and offset.batch not in self._uncommitted:
+            raise OffsetError(f"lease {self.lease!r} of queue {self.queue!r} has no batch {offset.batch}, which is in the "
+                              "checkpoint: the lease was released and its messages returned to the queue, or the queue was "
+                              "declared again; use a new checkpoint (messages of that batch may be read twice)")
 
-    # How far it goes
+    # Offsets
 
     def initialOffset(self) -> dict[str, Any]:
         self._acquire()
         return LeaseOffset(self.lease, self.queue, self._committed).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        return limit_of(self.settings)
+        return read_limit(self.settings)
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._acquire()
-        self._left = self._available() + sum(self._planned.values())
+        self._remaining = self._available() + sum(self._uncommitted.values())
 
     def _available(self) -> int:
-        """Messages that wait in the queue."""
+        """Return the number of messages ready in the queue."""
         return int(self.control.request("queue.describe", queue=self.queue)["messages"])
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -136,39 +134,41 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check(begin)
         self._reached = begin.batch
         settings = self.settings
-        most: int = MOST
-        octets: int | None = None
+        max_messages: int = MAX_MESSAGES_PER_BATCH
+        max_bytes: int | None = None
         if not isinstance(limit, ReadAllAvailable):
-            most, octets = settings.max_messages_per_trigger or MOST, settings.max_bytes_per_trigger
-        following = min((batch for batch in self._planned if batch > begin.batch), default=None)
+            max_messages = settings.max_messages_per_trigger or MAX_MESSAGES_PER_BATCH
+            max_bytes = settings.max_bytes_per_trigger
+        following = min((batch for batch in self._uncommitted if batch > begin.batch), default=None)
         if following is None:
-            if self._left is not None:
-                most = min(most, self._left)
-            if not most or self._waits(limit):
+            if self._remaining is not None:
+                max_messages = min(max_messages, self._remaining)
+            if not max_messages or self._should_wait(limit):
                 return start
-            reply = self._ask("lease.plan", epoch=self._epoch, after=begin.batch, max_messages=min(most, MOST),
-                              max_octets=octets)
+            reply = self._request("lease.plan", epoch=self._epoch, after=begin.batch,
+                                  max_messages=min(max_messages, MAX_MESSAGES_PER_BATCH), max_octets=max_bytes)
             if not reply["count"]:
                 return start
             following = int(reply["batch"])
-            self._planned[following] = int(reply["count"])
-        count = self._planned[following]
-        if self._left is not None:
-            self._left = max(self._left - count, 0)
+            self._uncommitted[following] = int(reply["count"])
+        count = self._uncommitted[following]
+        if self._remaining is not None:
+            self._remaining = max(self._remaining - count, 0)
         self._triggered = time.monotonic()
         self._reached = following
         return LeaseOffset(self.lease, self.queue, following, count).to_json()
 
-    def _waits(self, limit: ReadLimit) -> bool:
-        least = self.settings.min_messages_per_trigger
-        return (least is not None and self._left is None and not isinstance(limit, ReadAllAvailable)
-                and time.monotonic() - self._triggered < self.settings.max_trigger_delay and self._available() < least)
+    def _should_wait(self, limit: ReadLimit) -> bool:
+        min_messages = self.settings.min_messages_per_trigger
+        return (min_messages is not None and self._remaining is None and not isinstance(limit, ReadAllAvailable)
+                and time.monotonic() - self._triggered < self.settings.max_trigger_delay
+                and self._available() < min_messages)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         if not self._epoch:
             return None
-        behind = sum(count for batch, count in self._planned.items() if batch > self._reached)
-        return {"lease": self.lease, "queue": self.queue, "batch": max([self._committed, *self._planned]),
+        behind = sum(count for batch, count in self._uncommitted.items() if batch > self._reached)
+        return {"lease": self.lease, "queue": self.queue, "batch": max([self._committed, *self._uncommitted]),
                 "lag": self._available() + behind}
 
     # Batches
@@ -181,29 +181,30 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check(begin)
         parts: list[InputPartition] = []
         for number in range(begin.batch + 1, stop.batch + 1):
-            count = self._planned.get(number)
+            count = self._uncommitted.get(number)
             if count is None:
-                count = self._plan_again(number, stop)
+                count = self._replace_batch(number, stop)
             parts += [LeasePartition(Slice(self.queue, self.lease, self._epoch, number, first, size))
                       for first, size in _slices(count, self.settings.min_partitions)]
         return parts
 
-    def _plan_again(self, number: int, stop: LeaseOffset) -> int:
-        """A batch of the checkpoint that nobody has read, and that the broker gave back to the queue when the time of the
-        lease was over: others take its place."""
+    def _replace_batch(self, number: int, stop: LeaseOffset) -> int:
+        """Form a batch again that is in the checkpoint but was never read, and that the broker returned to the queue.
+
+        That happens when leaseTimeout passes; the new batch has other messages.
+        """
         if number < stop.batch or not stop.count:
-            raise OffsetError(f"lease {self.lease!r} of queue {self.queue!r} has no batch {number}, which the "
-                              "checkpoint has; "
-                              "expected a new checkpoint")
-        reply = self._ask("lease.plan", epoch=self._epoch, after=number - 1, max_messages=stop.count)
+            raise OffsetError(f"lease {self.lease!r} of queue {self.queue!r} has no batch {number}, which is in the "
+                              "checkpoint; use a new checkpoint")
+        reply = self._request("lease.plan", epoch=self._epoch, after=number - 1, max_messages=stop.count)
         count = int(reply["count"])
         if count and int(reply["batch"]) != number:
-            raise OffsetError(f"lease {self.lease!r} of queue {self.queue!r} goes on with batch {reply['batch']}, the "
-                              f"checkpoint with {number}; expected a new checkpoint")
-        log.warning("batch %d of lease %r was given back to the queue before it was read; %d messages take its place",
+            raise OffsetError(f"the next batch of lease {self.lease!r} of queue {self.queue!r} is {reply['batch']}, but "
+                              f"the checkpoint expects {number}; use a new checkpoint")
+        log.warning("batch %d of lease %r returned to the queue before it was read; %d other messages replace it",
                     number, self.lease, count)
         if count:
-            self._planned[number] = count
+            self._uncommitted[number] = count
         return count
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -213,21 +214,21 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                           reading.batch_rows)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Comes one batch late: when the next one is made, or at the next start."""
+        """Commit up to `end`. Spark calls this when it plans the next batch, or at the next start."""
         stop = from_json(end)
         self._acquire()
-        for number in sorted(batch for batch in self._planned if batch <= stop.batch):
-            self._committed = int(self._ask("lease.commit", epoch=self._epoch, batch=number)["committed"])
-            del self._planned[number]
+        for number in sorted(batch for batch in self._uncommitted if batch <= stop.batch):
+            self._committed = int(self._request("lease.commit", epoch=self._epoch, batch=number)["committed"])
+            del self._uncommitted[number]
 
     def stop(self) -> None:
-        # The lease stays: the next start of the query goes on with it.
+        # The lease stays acquired for the next start of the query.
         self.control.close()
 
 
 def _slices(count: int, wanted: int | None) -> Iterator[tuple[int, int]]:
-    """First index and size of the slices of a batch."""
-    tasks = wanted or min(os.cpu_count() or 1, -(-count // WORTH_A_TASK))
+    """Yield (first index, size) of the slices of a batch."""
+    tasks = wanted or min(os.cpu_count() or 1, -(-count // MESSAGES_PER_TASK))
     tasks = max(min(tasks, count), 1)
     for task in range(tasks):
         first, stop = count * task // tasks, count * (task + 1) // tasks

@@ -1,10 +1,10 @@
-"""Offsets as Spark keeps them in a checkpoint.
+"""Checkpoint offsets of a query that reads streams.
 
     {"version": 1, "streams": {"orders-0": {"id": "...", "next": 17}}, "began": {"orders-0": 3}, "initial": true}
 
-`next` is the offset of the next message to read, `id` that of the stream itself, which no other one ever had. `began` says
-where the query began, so that the first batch can be planned again as it was: Spark asks for the initial offset anew each
-time, and does not keep it. Only that one is marked as `initial`.
+`next` is the offset of the next message to read, and `id` is unique to the stream. `began` has the offsets at which the
+query began, so that the first batch can be planned again identically: Spark asks for the initial offset at each start and
+does not store it. Only the initial offset is marked as `initial`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ VERSION: Final = 1
 
 @dataclass(slots=True)
 class Place:
-    """In one stream: its id, and the offset of the next message."""
+    """Position in one stream: its id, and the offset of the next message."""
 
     id: str
     next: int
@@ -27,7 +27,7 @@ class Place:
 
 @dataclass(slots=True)
 class Offsets:
-    """Where a query is in its streams, by their names; where it began in each; whether it has not begun."""
+    """Positions of a query, by stream, and the offsets at which it began. `initial` if it has not begun."""
 
     streams: dict[str, Place] = field(default_factory=dict)
     began: dict[str, int] = field(default_factory=dict)
@@ -45,27 +45,30 @@ class Offsets:
 
     @property
     def total(self) -> int:
-        """Messages from the beginning to here."""
+        """The number of messages from the beginning to here."""
         return sum(place.next - self.began.get(name, place.next) for name, place in self.streams.items())
 
 
 def from_json(value: Any) -> Offsets:
-    """The offsets of a checkpoint. `OffsetError` for those of another source or version."""
+    """Parse a checkpoint offset. Raises OffsetError for one of another source or version."""
     try:
         if value["version"] != VERSION:
-            raise OffsetError(f"the checkpoint has offsets of version {value['version']}; expected {VERSION}: it was "
-                              "written by another release of Leveret")
+            raise OffsetError(f"the checkpoint has offsets of version {value['version']}; expected {VERSION}: another "
+                              "version of Leveret has written it")
         streams = {str(name): Place(str(place["id"]), int(place["next"])) for name, place in value["streams"].items()}
         began = {str(name): int(offset) for name, offset in value["began"].items()}
         return Offsets(streams, began, bool(value.get("initial", False)))
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise OffsetError(f"the checkpoint has offsets of something else than streams: {str(value)[:200]}; expected the "
+        raise OffsetError(f"the checkpoint's offsets are not those of streams: {str(value)[:200]}; expected the "
                           "checkpoint of the same query") from None
 
 
 def start_of(name: str, start: Offsets, end: Offsets) -> int:
-    """Where a batch begins in a stream: where the one before ended, or, in the first batch, where the query began when
-    this batch was planned. A stream that was found later begins where it was found to."""
+    """Return where a batch begins in a stream.
+
+    That is where the previous batch ended or, in the first batch, where the query began when the batch was planned. A
+    stream that was found later begins where it was found.
+    """
     place = start.streams.get(name)
     if place is None or start.initial:
         return end.began.get(name, place.next if place is not None else 0)

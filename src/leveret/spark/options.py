@@ -1,6 +1,6 @@
-"""The options of the data source, all in one table, and what they say once they are read.
+"""The options of the data source, in one table, and their parsed values.
 
-Spark hands options over without regard to case. docs/spark.md shows the same table; a test compares the two.
+Spark treats option names as case-insensitive. A test compares docs/spark.md and docs/spark-sinks.md with this table.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from leveret.spark import values
 from leveret.spark.errors import OptionError
-from leveret.spark.values import BadValue, Reader
+from leveret.spark.values import InvalidValue, Reader
 
 STREAM: Final = "stream"
 LEASE: Final = "lease"
@@ -25,19 +25,20 @@ _READS: Final = (STREAM, LEASE, SPOOL, BROWSE)
 _ALL: Final = (*_READS, SINK)
 _TRIGGERED: Final = (STREAM, LEASE, SPOOL)
 
-# How many rows a batch that goes to Spark has at most. Larger ones save little and take memory.
+# Maximum rows of a batch for Spark. Larger batches save little time and use more memory.
 BATCH_ROWS: Final = 16_384
 
 
 class Option(NamedTuple):
     """One option.
 
-    name     as users write it
-    type     for people: text, integer, octets, time, ...
-    default  as text; None where there is none
-    modes    that take it
-    meaning  a sentence or two
-    read     from the text to its value; raises `BadValue`
+    Attributes:
+        name: As users write it.
+        type: Shown in the docs: text, integer, bytes, time, ...
+        default: As text; None for none.
+        modes: Modes that accept it.
+        meaning: A sentence or two for the docs.
+        read: Parses the text; raises InvalidValue.
     """
 
     name: str
@@ -49,7 +50,7 @@ class Option(NamedTuple):
 
     @property
     def field(self) -> str:
-        """Of `Settings`: tls.caFile is tls_ca_file."""
+        """The name of the attribute in `Settings`: tls.caFile is tls_ca_file."""
         return re.sub(r"[A-Z]", lambda found: "_" + found[0].lower(), self.name.replace(".", "_"))
 
 
@@ -97,10 +98,10 @@ OPTIONS: Final = (
            "since 1970 or ISO 8601.", values.timestamp),
     Option("endingOffsets", "latest, JSON", "latest", (STREAM,),
            "Where a `read` ends; as JSON, offsets by stream, exclusive.", values.offsets("latest")),
-    # How much at a time
+    # Limits of a batch
     Option("maxMessagesPerTrigger", "integer", None, _TRIGGERED,
            "Maximum number of messages in a micro-batch.", values.integer(1)),
-    Option("maxBytesPerTrigger", "octets", None, _TRIGGERED,
+    Option("maxBytesPerTrigger", "bytes", None, _TRIGGERED,
            "Maximum bytes of bodies in a micro-batch, as far as they are known before it is read; at least one message.",
            values.size),
     Option("minMessagesPerTrigger", "integer", None, _TRIGGERED,
@@ -116,7 +117,7 @@ OPTIONS: Final = (
     Option("lossDirectory", "path", None, (STREAM,),
            "Directory that the driver and all workers share. With `failOnDataLoss` `false`, tasks write a JSON file "
            "there for each skipped range of offsets.", values.text),
-    # What a row holds
+    # Contents of a row
     Option("columns", "names", None, _READS,
            "Columns to read, separated by commas; others are not built. The default is all.", values.names),
     Option("routingKeyFilter", "pattern", None, (STREAM,),
@@ -125,7 +126,7 @@ OPTIONS: Final = (
     Option("headersFormat", "both, map, json", "both", _READS,
            "Which of the columns `headers` and `headers_json` to fill; the other is null.",
            values.choice("both", "map", "json")),
-    # How it is read
+    # Transfer
     Option("history", "auto, segments, amqp", "auto", (STREAM,),
            "Where to read sealed messages: from the broker's segment files if they can be opened (`auto`), only from "
            "them (`segments`), or never (`amqp`).", values.choice("auto", "segments", "amqp")),
@@ -159,7 +160,7 @@ OPTIONS: Final = (
            "Maximum number of unconfirmed publishes per task.", values.integer(1, 1_000_000)),
     Option("maxRate", "messages a second", None, (SINK,),
            "Maximum publish rate per task; a write has as many tasks as the DataFrame has partitions.", values.rate),
-    Option("maxMessageBytes", "octets", "128m", (SINK,),
+    Option("maxMessageBytes", "bytes", "128m", (SINK,),
            "Maximum body size that the broker accepts, in bytes; `onError` applies to larger rows.", values.size),
     Option("onUnroutable", "fail, drop, dead-letter", "fail", (SINK,),
            "What to do with a row that no queue takes. Dropped rows are counted.",
@@ -180,9 +181,10 @@ SOURCES: Final = ("queue", "stream", "superStream", "streamPattern")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The values of all options, by the names of `Option.field`; None where one was left out and has no default.
+    """Values of all options, as attributes named by `Option.field`; None for an option without value and default.
 
-    `given` are the options that were not left out.
+    Attributes:
+        given: Names of the options that were set.
     """
 
     url: str = field(repr=False)
@@ -237,7 +239,7 @@ class Settings:
     given: frozenset[str]
 
     def source(self) -> tuple[str, str]:
-        """The option that says what is read, and its value. `OptionError` unless there is exactly one."""
+        """Return the option that names what to read, and its value. Raises OptionError unless exactly one is set."""
         found = [(name, getattr(self, BY_NAME[name.lower()].field)) for name in SOURCES if name in self.given]
         if len(found) != 1:
             got = " and ".join(name for name, _ in found) or "none of them"
@@ -245,16 +247,16 @@ class Settings:
         return found[0]
 
     def check_mode(self, mode: str) -> None:
-        """`OptionError` for options of other ways to read; those of sinks may be there, for a table has both."""
+        """Raise OptionError for options of other read modes. Options of sinks are ignored: a table may have both."""
         for name in sorted(self.given):
             option = BY_NAME[name.lower()]
             if mode not in option.modes and SINK not in option.modes:
-                raise OptionError(f"option {name}: not taken in mode {mode}; it is for mode {' or '.join(option.modes)}"
-                                  " (option mode, and the type of the queue)")
+                raise OptionError(f"option {name}: not valid in mode {mode}, only in mode {' or '.join(option.modes)} (see "
+                                  "option mode and the type of the queue)")
 
 
 def read_options(options: Mapping[str, str]) -> Settings:
-    """What the options say. `OptionError` for one that is not known or whose value is of no use."""
+    """Parse the options. Raises OptionError for an unknown name or an invalid value."""
     found: dict[str, Any] = {}
     given: list[str] = []
     for name, value in options.items():
@@ -270,15 +272,15 @@ def read_options(options: Mapping[str, str]) -> Settings:
 
 
 def unknown_option(name: str, known: Iterable[str] = BY_NAME) -> str:
-    """What to say of an option that there is not, with those whose names are near."""
+    """Return the error message for an unknown option, with similar names."""
     near = [BY_NAME[found].name for found in difflib.get_close_matches(name.lower(), known, 3, 0.5)]
-    hint = f"; did you mean {' or '.join(near)}?" if near else "; docs/spark.md has the table of all options"
-    return f"there is no option {name[:60]!r}{hint}"
+    hint = f"; did you mean {' or '.join(near)}?" if near else "; docs/spark.md lists all options"
+    return f"unknown option {name[:60]!r}{hint}"
 
 
 def _read(option: Option, value: str) -> Any:
     try:
         return option.read(str(value))
-    except BadValue as error:
+    except InvalidValue as error:
         shown = "the value" if option.name == "url" else repr(value)[:100]
-        raise OptionError(f"option {option.name}: {shown} cannot be used; expected {error.args[0]}") from None
+        raise OptionError(f"option {option.name}: {shown} is invalid; expected {error.args[0]}") from None

@@ -1,7 +1,7 @@
-"""From ranges of offsets to tasks: a task is a list of slices, each a range of one stream with the segments that have it.
+"""Plans tasks for ranges of offsets: a task is a list of slices, each a range of one stream with its segments.
 
-Planning a task costs Spark some 50 ms, so small batches are one task, whatever their streams. Large ones are cut into
-pieces of about the same number of messages, at the seams of row groups where there are any: none is decoded twice.
+Planning a task costs Spark about 50 ms, so small batches are one task, whatever their streams. Large ones are cut into
+parts of about equal size, at boundaries of row groups if possible, so that no row group is decoded twice.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ from typing import Final
 from pyspark.sql.datasource import InputPartition
 
 from leveret.segments.manifest import Segment
-from leveret.spark.holding import Held, Holding
+from leveret.spark.file_pins import FilePin, PinnedRange
 
-# Messages for which another task is worth its while.
-WORTH_A_TASK: Final = 50_000
-# A seam of row groups is taken for a cut where it is no farther away than this share of a task.
-NEAR: Final = 0.2
+# Messages per task, unless minPartitions is set.
+MESSAGES_PER_TASK: Final = 50_000
+# A cut is moved to a boundary of row groups within this share of a task.
+CUT_TOLERANCE: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
     """A range of one stream.
 
-    stream, partition, id  its name, the number of its partition, and its own id
-    first, stop   offsets, from the one to before the other
-    segments      files with some of them, in order
+    Attributes:
+        stream, partition, id: Name, partition number and id of the stream.
+        first, stop: Offsets; `stop` is exclusive.
+        segments: Segments that contain part of the range, in order.
     """
 
     stream: str
@@ -47,8 +48,8 @@ class Slice:
         return replace(self, first=first, stop=stop, segments=tuple(
             segment for segment in self.segments if segment.first < stop and segment.last >= first))
 
-    def seams(self) -> Iterator[int]:
-        """Offsets at which row groups of its segments begin, as far as that is known."""
+    def row_group_starts(self) -> Iterator[int]:
+        """Yield the known offsets at which row groups of its segments begin."""
         for segment in self.segments:
             yield segment.first
             if segment.count == segment.last - segment.first + 1:
@@ -56,25 +57,25 @@ class Slice:
 
 
 class StreamPartition(InputPartition):
-    """What one task reads, in order. `holding` is that of the whole batch."""
+    """The slices that one task reads, in order. `file_pin` is that of the whole batch."""
 
-    def __init__(self, slices: tuple[Slice, ...], holding: Holding | None = None) -> None:
+    def __init__(self, slices: tuple[Slice, ...], file_pin: FilePin | None = None) -> None:
         super().__init__(None)
         self.slices = slices
-        self.holding = holding
+        self.file_pin = file_pin
 
     def __repr__(self) -> str:
         ranges = ", ".join(f"{part.stream}[{part.first}:{part.stop}]" for part in self.slices)
         return f"StreamPartition({ranges})"
 
 
-def plan(slices: Iterable[Slice], min_partitions: int | None, holding: Holding | None = None) -> list[StreamPartition]:
-    """Tasks for the slices, of which those with segments are held; none where they are empty."""
+def plan(slices: Iterable[Slice], min_partitions: int | None, file_pin: FilePin | None = None) -> list[StreamPartition]:
+    """Plan tasks for slices, whose segments are pinned; none if the slices are empty."""
     pieces = [part for part in slices if part.count > 0]
     total = sum(part.count for part in pieces)
     if not total:
         return []
-    wanted = min_partitions or min(os.cpu_count() or 1, -(-total // WORTH_A_TASK))
+    wanted = min_partitions or min(os.cpu_count() or 1, -(-total // MESSAGES_PER_TASK))
     wanted = min(max(wanted, 1), total)
     share = -(-total // wanted)
     tasks: list[list[Slice]] = [[]]
@@ -84,7 +85,7 @@ def plan(slices: Iterable[Slice], min_partitions: int | None, holding: Holding |
         while rest.count > room:
             cut = rest.first + room
             if min_partitions is None:
-                cut = _near_seam(rest, cut, int(share * NEAR))
+                cut = _align_cut(rest, cut, int(share * CUT_TOLERANCE))
             tasks[-1].append(rest.part(rest.first, cut))
             tasks.append([])
             rest = rest.part(cut, rest.stop)
@@ -94,12 +95,13 @@ def plan(slices: Iterable[Slice], min_partitions: int | None, holding: Holding |
         if room <= 0:
             tasks.append([])
             room = share
-    if holding is not None:
-        holding = replace(holding, held=tuple(
-            Held(part.stream, part.first, part.stop - 1) for part in pieces if part.segments))
-    return [StreamPartition(tuple(task), holding) for task in tasks if task]
+    if file_pin is not None:
+        file_pin = replace(file_pin, ranges=tuple(
+            PinnedRange(part.stream, part.first, part.stop - 1) for part in pieces if part.segments))
+    return [StreamPartition(tuple(task), file_pin) for task in tasks if task]
 
 
-def _near_seam(part: Slice, cut: int, distance: int) -> int:
-    near = [seam for seam in part.seams() if part.first < seam < part.stop and abs(seam - cut) <= distance]
-    return min(near, key=lambda seam: abs(seam - cut)) if near else cut
+def _align_cut(part: Slice, cut: int, distance: int) -> int:
+    near = [start for start in part.row_group_starts()
+            if part.first < start < part.stop and abs(start - cut) <= distance]
+    return min(near, key=lambda start: abs(start - cut)) if near else cut

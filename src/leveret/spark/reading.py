@@ -1,7 +1,7 @@
-"""What a task does: slices become batches, from segment files where there are any, over AMQP otherwise.
+"""Reading slices in tasks: from segment files where they exist, otherwise over AMQP.
 
-Whatever comes from where, each slice is counted: it begins with its first offset, ends with its last one, and has all in
-between, but for those that the manifest says were erased.
+Either way every slice is counted: it begins with its first offset, ends with its last one, and has all messages in between
+except those that the manifest lists as erased.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ import pyarrow.compute as pc
 from leveret.segments.columns import Rows, make_batch
 from leveret.segments.errors import SegmentError
 from leveret.segments.manifest import Segment
-from leveret.segments.packed import Packed
 from leveret.segments.reader import open_segment
+from leveret.segments.record_batches import DeliveredBatch
 from leveret.segments.schema import COLUMNS
 from leveret.spark.connection import ControlClient, Endpoint, endpoint_of
 from leveret.spark.errors import ReadFailed
 from leveret.spark.fetch import StreamFetch
-from leveret.spark.holding import Holding, Renewal
+from leveret.spark.file_pins import FilePin, PinRenewal
 from leveret.spark.options import Settings
 from leveret.spark.planning import Slice, StreamPartition
 from leveret.spark.schema import arrow_schema
-from leveret.spark.storage import storage_options
+from leveret.spark.storage_options import storage_options
 from leveret.spark.topology import describe
 
 log = logging.getLogger("leveret.spark")
 
-_HEADERS: Final = {"map": ("headers_json",), "json": ("headers",), "both": ()}
+_OMITTED_COLUMNS: Final = {"map": ("headers_json",), "json": ("headers",), "both": ()}
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How slices are read: the part of the options that tasks need."""
+    """How to read slices: the options that tasks need."""
 
     endpoint: Endpoint
     columns: tuple[str, ...] | None
@@ -53,46 +53,47 @@ class Reading:
     loss_directory: str | None = None
 
     def batches(self, task: StreamPartition) -> Iterator[pa.RecordBatch]:
-        """All of its slices, with the schema that Spark wants. The files of the batch are held meanwhile."""
-        with nullcontext() if task.holding is None else Renewal(self.endpoint, task.holding):
+        """Yield all slices with the schema that Spark expects, renewing the pin of their files meanwhile."""
+        with nullcontext() if task.file_pin is None else PinRenewal(self.endpoint, task.file_pin):
             for part in task.slices:
-                yield from SliceReader(self, part, task.holding).batches()
+                yield from SliceReader(self, part, task.file_pin).batches()
 
 
 def reading_of(settings: Settings) -> Reading:
-    """`OptionError` for files that cannot be read."""
+    """Return the reading options. Raises OptionError for an unreadable file."""
     storage_options(settings.storage_options_file)
     return Reading(endpoint_of(settings), settings.columns, settings.history, settings.headers_format,
                    settings.routing_key_filter, settings.prefetch, settings.arrow_batch_rows, settings.fail_on_data_loss,
                    settings.storage_options_file, settings.loss_directory)
 
 
-class BatchMaker:
-    """Makes batches as Spark wants them: the columns that were asked for, in their order, of rows that pass the filter.
+class BatchBuilder:
+    """Builds batches for Spark: the requested columns, in order, of the rows that pass the filter.
 
-    names        of the columns that have to be made of messages
+    Attributes:
+        names: Columns to build from messages.
     """
 
     def __init__(self, reading: Reading, queue: str, partition: int = 0) -> None:
         self.queue = queue
         self.partition = partition
         self.schema = arrow_schema(reading.columns)
-        self._most = reading.batch_rows
+        self._batch_rows = reading.batch_rows
         pattern = reading.routing_key_filter
         self._matches = None if pattern is None else topic_expression(pattern)
-        wanted = set(self.schema.names) - set(_HEADERS[reading.headers_format])
+        wanted = set(self.schema.names) - set(_OMITTED_COLUMNS[reading.headers_format])
         if self._matches is not None:
             wanted.add("routing_key")
         self.names = [name for name in COLUMNS if name in wanted]
 
     def batches(self, rows: Rows) -> Iterator[pa.RecordBatch]:
-        """Of messages."""
-        batch = self.finished(make_batch(rows, self.names, self.queue, self.partition))
-        for start in range(0, batch.num_rows, self._most):
-            yield batch.slice(start, self._most)
+        """Build batches from messages."""
+        batch = self.finish(make_batch(rows, self.names, self.queue, self.partition))
+        for start in range(0, batch.num_rows, self._batch_rows):
+            yield batch.slice(start, self._batch_rows)
 
-    def finished(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Of a batch with these names, and perhaps others."""
+    def finish(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Finish a batch that has at least these columns."""
         if self._matches is not None:
             batch = batch.filter(pc.match_substring_regex(batch.column("routing_key"), self._matches))
         given = batch.schema
@@ -102,15 +103,15 @@ class BatchMaker:
 
 
 class SliceReader:
-    """One slice. `position` is the offset of the next message."""
+    """Reads one slice. `position` is the offset of the next message."""
 
-    def __init__(self, reading: Reading, part: Slice, holding: Holding | None = None) -> None:
+    def __init__(self, reading: Reading, part: Slice, file_pin: FilePin | None = None) -> None:
         self.reading = reading
-        self._loser = holding.holder if holding is not None and holding.counts else None
+        self._loss_holder = file_pin.holder if file_pin is not None and file_pin.counts_losses else None
         self.part = part
         self.position = part.first
-        self._maker = BatchMaker(reading, part.stream, part.partition)
-        # Files are checked by their offsets.
+        self._maker = BatchBuilder(reading, part.stream, part.partition)
+        # Files are verified by their offsets.
         wanted = {*self._maker.names, "offset"}
         self._file_names = [name for name in COLUMNS if name in wanted]
         self._storage = storage_options(reading.storage_options_file)
@@ -128,17 +129,17 @@ class SliceReader:
                 except SegmentError as error:
                     if self.reading.history == "segments":
                         raise ReadFailed(f"{error}; history=auto reads these messages over AMQP instead") from None
-                    log.warning("%s; messages from offset %d on are read over AMQP instead", error, self.position)
+                    log.warning("%s; messages from offset %d are read over AMQP instead", error, self.position)
                     yield from self._over_amqp(min(segment.last + 1, part.stop))
         if self.position < part.stop:
             yield from self._over_amqp(part.stop)
         if self.position != part.stop:
-            raise ReadFailed(f"{self._named()} was read up to offset {self.position} instead of {part.stop}")
+            raise ReadFailed(f"{self._range_text()} was read up to offset {self.position}; expected {part.stop}")
 
     # Segment files
 
     def _from_file(self, segment: Segment) -> Iterator[pa.RecordBatch]:
-        """The rest of the slice that is in this file. `SegmentError` where it cannot be read, behind whole batches."""
+        """Read the slice's part of this file. Raises SegmentError, after complete batches, if that fails."""
         stop = min(self.part.stop, segment.last + 1)
         first = self.position
         count = 0
@@ -151,7 +152,7 @@ class SliceReader:
                 if low < self.position or high >= stop or gap < 0 or (
                         (gap or low > self.position) and not _may_have_gaps(segment)):
                     raise _not_contiguous(segment, self.position, low, high, len(offsets))
-                made = self._maker.finished(batch)
+                made = self._maker.finish(batch)
                 self.position = high + 1
                 count += len(offsets)
                 if made.num_rows:
@@ -168,29 +169,29 @@ class SliceReader:
         reading, part = self.reading, self.part
         fetch = StreamFetch(reading.endpoint, part.stream, part.id, prefetch=reading.prefetch,
                             routing_keys=reading.routing_key_filter, fail_on_data_loss=reading.fail_on_data_loss,
-                            loser=self._loser, losses=reading.loss_directory)
-        for pack in fetch.read(self.position, stop):
-            missing = pack.next - pack.first - pack.count
+                            loss_holder=self._loss_holder, loss_directory=reading.loss_directory)
+        for delivered in fetch.read(self.position, stop):
+            missing = delivered.next - delivered.first - delivered.count
             if missing and reading.routing_key_filter is None:
-                self._check_erased(pack, missing)
-            self.position = pack.next
-            if pack.count:
-                yield from self._maker.batches(pack.rows)
+                self._check_erased(delivered, missing)
+            self.position = delivered.next
+            if delivered.count:
+                yield from self._maker.batches(delivered.rows)
         self.position = stop
 
-    def _check_erased(self, pack: Packed, missing: int) -> None:
-        """`ReadFailed` where the manifest does not say that messages of this range were erased."""
+    def _check_erased(self, delivered: DeliveredBatch, missing: int) -> None:
+        """Raise ReadFailed unless the manifest accounts for the missing messages as erased."""
         control = ControlClient(self.reading.endpoint, "leveret-spark-read")
         try:
-            segments = describe(control, self.part.stream, pack.first, pack.next - 1).segments
+            segments = describe(control, self.part.stream, delivered.first, delivered.next - 1).segments
         finally:
             control.close()
         erased = sum(segment.last - segment.first + 1 - segment.count for segment in segments)
         if missing > erased:
-            raise ReadFailed(f"{self._named()}: {missing} messages from offset {pack.first} to {pack.next - 1} are "
-                             f"missing, and the manifest says that {erased} were erased")
+            raise ReadFailed(f"{self._range_text()}: {missing} messages from offset {delivered.first} to "
+                             f"{delivered.next - 1} are missing, but only {erased} were erased according to the manifest")
 
-    def _named(self) -> str:
+    def _range_text(self) -> str:
         part = self.part
         return f"stream {part.stream!r}, offsets {part.first} to {part.stop - 1}"
 
@@ -200,12 +201,12 @@ def _may_have_gaps(segment: Segment) -> bool:
 
 
 def _not_contiguous(segment: Segment, expected: int, low: int, high: int, count: int) -> SegmentError:
-    return SegmentError(segment.path, f"it has {count} messages from offset {low} to {high} where offset {expected} was "
-                        "next: it does not hold what its place in the manifest says")
+    return SegmentError(segment.path, f"it has {count} messages from offset {low} to {high}, expected offset {expected}: "
+                        "it does not match its entry in the manifest")
 
 
 def topic_expression(pattern: str) -> str:
-    """The regular expression of a topic exchange's pattern: `*` is one word, `#` any number of them."""
+    """Convert a topic pattern to a regular expression: `*` matches one word, `#` any number of words."""
     words = [word for word, before in zip(pattern.split("."), ["", *pattern.split(".")], strict=False)
              if not word == before == "#"]
     made = ""
@@ -217,7 +218,7 @@ def topic_expression(pattern: str) -> str:
         if number and not (number == 1 and words[0] == "#"):
             made += r"\."
         elif number:
-            # Behind a `#` that may stand for no word at all.
+            # After a `#`, which may match no word.
             made = r"([^.]*\.)*"
         made += piece
     return f"^{made}$"

@@ -1,4 +1,4 @@
-"""What a write is, worked out by the driver and pickled into its tasks."""
+"""The plan of a write, made by the driver and pickled into its tasks."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ DEAD_LETTER: Final = "dead-letter"
 
 @dataclass(frozen=True, slots=True)
 class SinkPlan:
-    """
-    guarantee  as asked for; None: exactly once where that can be
-    streaming  it is a `writeStream`: who writes is the query, which tasks know, and `sink_name`
-    app        who writes, where that was said
-    version    the number of the write; None: that of the micro-batch
-    written    it was promoted before: there is nothing to do
+    """What a write does.
+
+    Attributes:
+        guarantee: As requested; None for exactly once if possible.
+        streaming: Whether this is a `writeStream`, which its query (known to tasks) and `sink_name` identify.
+        app: Identity of the writer, if set.
+        version: Number of the write; None for that of the micro-batch.
+        written: Whether it was committed before, so that nothing is left to do.
     """
 
     endpoint: Endpoint
@@ -45,23 +47,23 @@ class SinkPlan:
 
 
 def plan_sink(settings: Settings, streaming: bool, overwrite: bool) -> SinkPlan:
-    """`OptionError` for options that contradict each other."""
+    """Plan a write. Raises OptionError for conflicting options."""
     if overwrite:
-        raise OptionError("the sink amqp cannot replace messages that were published; expected "
+        raise OptionError("the sink amqp cannot replace published messages; expected "
                           + ("outputMode append or update" if streaming else "mode append"))
     app, version = settings.txn_app_id, settings.txn_version
     if streaming and (app is not None or version is not None):
-        raise OptionError("options txnAppId, txnVersion: only for batch writes and foreachBatch; a writeStream has its "
-                          "query and its batches (option sinkName tells sinks apart)")
+        raise OptionError("options txnAppId, txnVersion: only for batch writes and foreachBatch; a writeStream is "
+                          "identified by its query and batch (option sinkName distinguishes several sinks)")
     if (app is None) != (version is None):
         missing = "txnVersion" if version is None else "txnAppId"
-        raise OptionError(f"option {missing}: missing; txnAppId and txnVersion are given both or neither")
+        raise OptionError(f"option {missing}: missing; set both txnAppId and txnVersion, or neither")
     if not streaming and settings.guarantee == EXACTLY_ONCE and app is None:
-        raise OptionError("option guarantee: exactly-once needs txnAppId and txnVersion in batch writes and foreachBatch: "
-                          "Spark does not say which write is a repeated one")
-    for name, text, most in (("txnAppId", app, 255), ("sinkName", settings.sink_name, 200)):
-        if text is not None and len(text) > most:
-            raise OptionError(f"option {name}: {text[:20]!r}... has {len(text)} characters; expected {most} at most")
+        raise OptionError("option guarantee: exactly-once needs txnAppId and txnVersion in batch writes and foreachBatch, "
+                          "because Spark does not tell repeated writes apart")
+    for name, text, max_length in (("txnAppId", app, 255), ("sinkName", settings.sink_name, 200)):
+        if text is not None and len(text) > max_length:
+            raise OptionError(f"option {name}: {text[:20]!r}... has {len(text)} characters; expected at most {max_length}")
     for name, choice in (("onUnroutable", settings.on_unroutable), ("onError", settings.on_error)):
         if choice == DEAD_LETTER and settings.dead_letter_exchange is None and settings.dead_letter_routing_key is None:
             raise OptionError(f"option {name}: dead-letter needs deadLetterExchange or deadLetterRoutingKey")

@@ -1,4 +1,4 @@
-"""Rows of a sink on their way to the broker: what both protocols' encoders make, and what is common to them."""
+"""Rows of a sink as encoded messages: the parts that both protocols share."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from leveret.segments import typed_json
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Names of exchanges, routing keys and most properties of 0-9-1 are short strings.
-LONGEST: Final = 255
-_LONGEST_TEXT: Final = 4096
+# Exchange names, routing keys and most properties of 0-9-1 are short strings.
+MAX_SHORT_STRING: Final = 255
+_MAX_TEXT: Final = 4096
 
 
 class Rows:
-    """Encoded messages of one Arrow batch, in order, without those that cannot be published.
+    """Encoded messages of one Arrow batch, in order, without rejected rows.
 
-    exchanges, routing_keys   where each goes
-    properties   each one's properties as its protocol has them: the payload of a header frame behind the body's size
-                 (0-9-1), or the sections before the body (1.0). One object for all, or a list
-    bodies       1.0: the encoded sections from the body on
-    contents     what the broker counts as the bodies: 1.0: what is in the sections; the same object otherwise
-    size         octets of all bodies
+    Attributes:
+        exchanges, routing_keys: Address of each message.
+        properties: Encoded properties, one object for all messages or a list: the payload of a header frame after the body
+            size (0-9-1), or the sections before the body (1.0).
+        bodies: The bodies; for 1.0 the encoded sections from the body on.
+        contents: What the broker counts as bodies: for 1.0 the contents of the sections, otherwise `bodies`.
+        size: Total size of `bodies` in bytes.
     """
 
     __slots__ = ("bodies", "contents", "exchanges", "properties", "routing_keys", "size")
@@ -41,7 +42,7 @@ class Rows:
         return len(self.bodies)
 
     def slice(self, start: int, stop: int) -> Rows:
-        """Some of them."""
+        """Return the messages from `start` to before `stop`."""
         if start == 0 and stop >= len(self.bodies):
             return self
         properties = self.properties if isinstance(self.properties, bytes) else self.properties[start:stop]
@@ -53,12 +54,13 @@ class Rows:
         return self.slice(index, index + 1)
 
 
-class BadRow:
+class RejectedRow:
     """A row that cannot be published.
 
-    index    in its batch
-    reason   for people
-    exchange, routing_key, body   as far as they are known
+    Attributes:
+        index: Index in its batch.
+        reason: Human-readable reason.
+        exchange, routing_key, body: As far as they are known.
     """
 
     __slots__ = ("body", "exchange", "index", "reason", "routing_key")
@@ -71,29 +73,30 @@ class BadRow:
         self.body = body
 
     def headers(self) -> dict[str, str]:
-        """What a dead letter that is made of it says of it."""
-        return {"x-exception-message": self.reason[:_LONGEST_TEXT], "x-original-exchange": self.exchange[:_LONGEST_TEXT],
-                "x-original-routing-key": self.routing_key[:_LONGEST_TEXT]}
+        """Return the headers of a dead letter for this row."""
+        return {"x-exception-message": self.reason[:_MAX_TEXT], "x-original-exchange": self.exchange[:_MAX_TEXT],
+                "x-original-routing-key": self.routing_key[:_MAX_TEXT]}
 
 
 class Limits:
-    """What the connection and the exchange allow.
+    """Limits of the connection and of addresses, in bytes.
 
-    body      octets of a body
-    exchange  octets of an exchange's name
-    header    octets of the properties of one message
+    Attributes:
+        body: Size of a body.
+        exchange: Length of an exchange's name.
+        header: Size of a message's properties.
     """
 
     __slots__ = ("body", "exchange", "header")
 
-    def __init__(self, body: int = 128 << 20, exchange: int = LONGEST, header: int = 131064 - 12) -> None:
+    def __init__(self, body: int = 128 << 20, exchange: int = MAX_SHORT_STRING, header: int = 131064 - 12) -> None:
         self.body = body
         self.exchange = exchange
         self.header = header
 
 
-class Bad:
-    """Why rows cannot be published, by their index; the first reason of each counts."""
+class RowErrors:
+    """Reasons why rows cannot be published, by index; the first reason of each row is kept."""
 
     __slots__ = ("reasons",)
 
@@ -105,7 +108,7 @@ class Bad:
 
 
 class Target:
-    """Where rows go: the options win over the columns."""
+    """The address of rows: options override columns."""
 
     __slots__ = ("exchange", "routing_key")
 
@@ -113,19 +116,19 @@ class Target:
         self.exchange = exchange
         self.routing_key = routing_key
 
-    def addresses(self, batch: pa.RecordBatch, limits: Limits, bad: Bad) -> tuple[list[str], list[str]]:
-        """Of each row. Those that fit nowhere are in `bad`."""
+    def addresses(self, batch: pa.RecordBatch, limits: Limits, errors: RowErrors) -> tuple[list[str], list[str]]:
+        """Return exchanges and routing keys of all rows; rows with an invalid address are added to `errors`."""
         rows = batch.num_rows
         exchanges = self._of("exchange", self.exchange, batch)
         keys = self._of("routing_key", self.routing_key, batch)
         found_exchanges = [""] * rows if exchanges is None else exchanges
-        for index, exchange in _misfits(found_exchanges, limits.exchange):
-            bad.add(index, "exchange: null; expected a name, \"\" for the default exchange" if exchange is None else
-                    f"exchange: a name of {len(exchange.encode())} octets; at most {limits.exchange} can be published to")
+        for index, exchange in _invalid_names(found_exchanges, limits.exchange):
+            errors.add(index, "exchange: null; expected a name, or \"\" for the default exchange" if exchange is None else
+                       f"exchange: a name of {len(exchange.encode())} bytes; expected at most {limits.exchange}")
             found_exchanges[index] = ""
         found_keys: list[str] = [""] * rows if keys is None else [key if key is not None else "" for key in keys]
-        for index, key in _misfits(found_keys, LONGEST):
-            bad.add(index, f"routing_key: {len(key.encode())} octets; expected {LONGEST} at most")
+        for index, key in _invalid_names(found_keys, MAX_SHORT_STRING):
+            errors.add(index, f"routing_key: {len(key.encode())} bytes; expected at most {MAX_SHORT_STRING}")
             found_keys[index] = ""
         return found_exchanges, found_keys
 
@@ -139,15 +142,16 @@ class Target:
         return found
 
 
-def _misfits(names: list[Any], longest: int) -> list[tuple[int, Any]]:
-    distinct = {name for name in set(names) if name is None or (len(name) > longest // 4 and len(name.encode()) > longest)}
+def _invalid_names(names: list[Any], max_bytes: int) -> list[tuple[int, Any]]:
+    distinct = {name for name in set(names)
+                if name is None or (len(name) > max_bytes // 4 and len(name.encode()) > max_bytes)}
     if not distinct:
         return []
     return [(index, name) for index, name in enumerate(names) if name in distinct]
 
 
-def bodies_of(batch: pa.RecordBatch, limits: Limits, bad: Bad) -> list[bytes]:
-    """The bodies as octets; "" for those that are in `bad`."""
+def encode_bodies(batch: pa.RecordBatch, limits: Limits, errors: RowErrors) -> list[bytes]:
+    """Return the bodies as bytes; b"" for rows that are added to `errors`."""
     import pyarrow as pa
 
     column = batch.column("body")
@@ -157,18 +161,22 @@ def bodies_of(batch: pa.RecordBatch, limits: Limits, bad: Bad) -> list[bytes]:
     if column.null_count:
         for index, body in enumerate(bodies):
             if body is None:
-                bad.add(index, "body: null; expected octets")
+                errors.add(index, "body: null; expected bytes")
                 bodies[index] = b""
     if column.nbytes > limits.body:
         for index, body in enumerate(bodies):
             if len(body) > limits.body:
-                bad.add(index, f"body: {len(body)} octets; the broker takes {limits.body} (option maxMessageBytes)")
+                errors.add(index, f"body: {len(body)} bytes; expected at most {limits.body} (option maxMessageBytes)")
     return bodies
 
 
-def distinct(column: pa.Array, encode: Callable[[Any], Any], name: str, bad: Bad) -> tuple[list[Any], list[int]]:
-    """Each distinct value encoded, None behind them, and for each row which of these it is. What `encode` raises a
-    ValueError for is None, and in `bad`."""
+def distinct(column: pa.Array, encode: Callable[[Any], Any], name: str, errors: RowErrors) -> tuple[list[Any], list[int]]:
+    """Encode the distinct values of a column.
+
+    Returns:
+        The encoded values followed by None, and each row's index into them. Values for which `encode` raises ValueError
+        are None, and their rows are added to `errors`.
+    """
     import pyarrow.compute as pc
 
     found = column.dictionary_encode()
@@ -185,12 +193,12 @@ def distinct(column: pa.Array, encode: Callable[[Any], Any], name: str, bad: Bad
     if wrong:
         for row, index in enumerate(indices):
             if index in wrong:
-                bad.add(row, wrong[index])
+                errors.add(row, wrong[index])
     return encoded, indices
 
 
 def headers_of(headers: list[tuple[str, str | None]] | None, headers_json: str | None) -> dict[str, Any] | None:
-    """The headers of a row as JSON data: the typed ones where there are any, else the texts. ValueError."""
+    """Return the headers of a row as JSON data: `headers_json` if set, otherwise `headers`. Raises ValueError."""
     if headers_json is not None:
         found = typed_json.parse(headers_json)
         if not isinstance(found, dict):
@@ -199,13 +207,13 @@ def headers_of(headers: list[tuple[str, str | None]] | None, headers_json: str |
     return None if headers is None else dict(headers)
 
 
-def drop_bad(rows: Rows, bad: Bad) -> tuple[Rows, list[BadRow]]:
-    """The rows without those that are in `bad`, and these."""
-    if not bad.reasons:
+def drop_rejected(rows: Rows, errors: RowErrors) -> tuple[Rows, list[RejectedRow]]:
+    """Split rows into those without and those with errors."""
+    if not errors.reasons:
         return rows, []
-    rejected = [BadRow(index, reason, rows.exchanges[index], rows.routing_keys[index], rows.contents[index])
-                for index, reason in sorted(bad.reasons.items())]
-    kept = [index for index in range(len(rows)) if index not in bad.reasons]
+    rejected = [RejectedRow(index, reason, rows.exchanges[index], rows.routing_keys[index], rows.contents[index])
+                for index, reason in sorted(errors.reasons.items())]
+    kept = [index for index in range(len(rows)) if index not in errors.reasons]
     properties = rows.properties if isinstance(rows.properties, bytes) else [rows.properties[index] for index in kept]
     return Rows([rows.exchanges[index] for index in kept], [rows.routing_keys[index] for index in kept], properties,
                 [rows.bodies[index] for index in kept],

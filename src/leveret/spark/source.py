@@ -1,4 +1,4 @@
-"""The data source `amqp`: which class reads or writes, by mode. The work is theirs."""
+"""The data source `amqp`: selects the reader or writer of each mode."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ from leveret.spark.options import BROWSE, LEASE, SPOOL, STREAM, Settings, read_o
 from leveret.spark.schema import check_schema, table_schema
 from leveret.spark.target import Target, find_target
 
-# Seconds for a broker that does not answer when a query is defined: it is more often a mistake in the URL than one that
-# starts again just now.
-PATIENCE_AT_FIRST: Final = 5.0
-# The source of flows whose tasks write what they read, and the option that only it has: how.
+# Seconds to connect when a query is defined. An unreachable broker is more likely an error in the URL than a restart here.
+INITIAL_CONNECT_TIMEOUT: Final = 5.0
+# The source of flows whose tasks write files themselves, and its additional option with the task.
 DIRECT: Final = "amqp_direct"
 DIRECT_TASK: Final = "task"
 
 
-_OF_SPARK = ("checkpointlocation", "queryname")
+_SPARK_OPTIONS = ("checkpointlocation", "queryname")
 
 
 class AmqpDataSource(DataSource):
@@ -52,7 +51,7 @@ class AmqpDataSource(DataSource):
             from leveret.spark.browse_reader import BrowseReader
 
             return BrowseReader(settings, target.name)
-        raise _no_way(target, "read")
+        raise _unsupported(target, "read")
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         settings, target = self._find(schema, True)
@@ -68,7 +67,7 @@ class AmqpDataSource(DataSource):
             from leveret.spark.spool_reader import SpoolReader
 
             return SpoolReader(settings, target.name)
-        raise _no_way(target, "readStream")
+        raise _unsupported(target, "readStream")
 
     # Spark passes both by name.
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -82,14 +81,14 @@ class AmqpDataSource(DataSource):
         return stream_writer(self._sink_settings(), schema, overwrite)
 
     def _sink_settings(self) -> Settings:
-        """Without the options that are Spark's own, which sinks get, too."""
-        return read_options({name: value for name, value in self.options.items() if name.lower() not in _OF_SPARK})
+        """Return the settings without Spark's own options, which Spark passes to sinks."""
+        return read_options({name: value for name, value in self.options.items() if name.lower() not in _SPARK_OPTIONS})
 
     def _find(self, schema: StructType, streaming: bool) -> tuple[Settings, Target]:
-        """What is to be read. Closes its connection: readers are pickled, and open their own."""
+        """Return what to read. Closes its connection: readers are pickled and open their own."""
         settings = read_options(self.options)
         check_schema(schema, settings.columns)
-        control = ControlClient(endpoint_of(settings), patience=PATIENCE_AT_FIRST)
+        control = ControlClient(endpoint_of(settings), reconnect_timeout=INITIAL_CONNECT_TIMEOUT)
         try:
             return settings, find_target(settings, control, streaming)
         finally:
@@ -99,5 +98,5 @@ class AmqpDataSource(DataSource):
         return "AmqpDataSource()"
 
 
-def _no_way(target: Target, how: str) -> OptionError:
-    return OptionError(f"option mode: {target.mode} is no way to read {target} by {how}")
+def _unsupported(target: Target, how: str) -> OptionError:
+    return OptionError(f"option mode: {how} does not support mode {target.mode} for {target}")

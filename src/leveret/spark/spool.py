@@ -1,11 +1,11 @@
-"""A directory in which messages of another broker are kept from when it is told that we have them until Spark has them.
+"""The spool: a directory that keeps messages of another broker from their acknowledgement until Spark has committed them.
 
-    spool.json        whose it is: queue, virtual host and broker, an id, and how far it has come
-    lock              held by the one process that writes
-    00000000000000000000-00000000000000000999.parquet    messages by their offsets, which are counted here
+    spool.json        queue, vhost and broker, the spool's id, and its position
+    lock              locked by the process that writes
+    00000000000000000000-00000000000000000999.parquet    messages by offset; the spool assigns the offsets
 
-A file is there with all that is in it or not at all: it is written beside, synced and renamed, and the directory is synced
-before the broker hears that it may forget the messages.
+A file appears completely or not at all: it is written under another name, synced and renamed, and the directory is synced
+before the messages are acknowledged.
 """
 
 from __future__ import annotations
@@ -40,15 +40,23 @@ class SpoolFile:
 
 
 class Spool:
-    """The directory, for the process that writes into it.
+    """The spool directory, for the process that writes to it.
 
-    id    no other spool ever had it
-    next  the offset of the next message
+    Attributes:
+        id: Unique to the spool.
+        next: Offset of the next message.
     """
 
     def __init__(self, directory: str, source: dict[str, str]) -> None:
-        """Opens it, or makes it. `source` says whose it is: `queue`, `vhost`, `broker`. `OptionError` for a directory that
-        cannot be used, or is another's."""
+        """Open the spool, creating it if necessary.
+
+        Args:
+            directory: The directory.
+            source: What it mirrors: `queue`, `vhost`, `broker`.
+
+        Raises:
+            OptionError: The directory is unusable, in use, or the spool of another queue.
+        """
         self.directory = Path(directory)
         self._source = source
         self.id = ""
@@ -58,16 +66,14 @@ class Spool:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = os.open(self.directory / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
-            raise OptionError(f"option spoolDir: {directory!r} cannot be used ({error.strerror}); expected a "
-                              "directory that "
-                              "the driver can write and all workers can read") from None
+            raise OptionError(f"option spoolDir: {directory!r} cannot be used ({error.strerror}); expected a directory "
+                              "that the driver can write and all workers can read") from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._lock)
-            raise OptionError(f"option spoolDir: {directory!r} is in use by another query; expected a directory of "
-                              "its own "
-                              "for each") from None
+            raise OptionError(f"option spoolDir: {directory!r} is in use by another query; expected a separate directory "
+                              "for each query") from None
         try:
             self._load()
         except BaseException:
@@ -80,9 +86,8 @@ class Spool:
         path = self.directory / _STATE
         if not path.exists():
             if self._files():
-                raise OptionError(f"option spoolDir: {str(self.directory)!r} has messages, but no {_STATE}; expected "
-                                  "an empty "
-                                  "directory, or a spool as it was")
+                raise OptionError(f"option spoolDir: {str(self.directory)!r} has messages, but no {_STATE}; expected an "
+                                  "empty directory, or a complete spool")
             self.id = uuid.uuid4().hex
             self._save()
             return
@@ -91,17 +96,15 @@ class Spool:
             version, source = state["version"], state["source"]
             self.id, self.next, self._first = str(state["id"]), int(state["next"]), int(state["first"])
         except (OSError, ValueError, KeyError, TypeError):
-            raise OptionError(f"option spoolDir: {str(path)!r} is damaged; expected an empty directory, or a spool as "
-                              "it was"
-                              ) from None
+            raise OptionError(f"option spoolDir: {str(path)!r} is damaged; expected an empty directory, or a complete "
+                              "spool") from None
         if version != VERSION:
-            raise OptionError(f"option spoolDir: {str(self.directory)!r} is of version {version}; expected {VERSION}: "
-                              "it was "
-                              "written by another release of Leveret")
+            raise OptionError(f"option spoolDir: {str(self.directory)!r} has version {version}; expected {VERSION}: "
+                              "another version of Leveret has written it")
         if source != self._source:
-            raise OptionError(f"option spoolDir: {str(self.directory)!r} is the spool of {_shown(source)}, not of "
-                              f"{_shown(self._source)}; expected a directory of its own for each queue (where only the "
-                              f"broker's address is new, change it in {path})")
+            raise OptionError(f"option spoolDir: {str(self.directory)!r} is the spool of {_describe(source)}, not of "
+                              f"{_describe(self._source)}; expected a separate directory for each queue (if only the "
+                              f"broker's address has changed, edit {path})")
         files = self._files()
         if files:
             self.next = max(self.next, files[-1].stop)
@@ -120,7 +123,7 @@ class Spool:
         return self._first
 
     def append(self, batch: pa.RecordBatch) -> None:
-        """Keep these messages, whose offsets begin with `next`; they are on disk then. OSError."""
+        """Store messages, whose offsets begin with `next`, durably. Raises OSError."""
         stop = self.next + batch.num_rows
         name = f"{self.next:020}-{stop - 1:020}.parquet"
         part = self.directory / f"{name}.part"
@@ -132,17 +135,15 @@ class Spool:
         self._sync()
         self.next = stop
 
-    def between(self, first: int, stop: int) -> list[SpoolFile]:
-        """The files with these offsets. `OffsetError` where some are missing."""
+    def files_between(self, first: int, stop: int) -> list[SpoolFile]:
+        """Return the files with these offsets. Raises OffsetError if some are missing."""
         if first < self._first:
-            raise OffsetError(f"the spool {str(self.directory)!r} begins at {self._first}, the checkpoint asks for "
-                              f"{first}: it "
-                              "went back, and what it asks for is committed and removed; expected the latest "
-                              "checkpoint")
+            raise OffsetError(f"the spool {str(self.directory)!r} begins at offset {self._first}, but the checkpoint asks "
+                              f"for {first}: the checkpoint went back, and these messages are committed and removed; "
+                              "expected the latest checkpoint")
         if stop > self.next:
-            raise OffsetError(f"the spool {str(self.directory)!r} ends at {self.next}, the checkpoint has read up to "
-                              f"{stop}: "
-                              "files of the spool are gone; expected the directory as it was")
+            raise OffsetError(f"the spool {str(self.directory)!r} ends at offset {self.next}, but the checkpoint has read "
+                              f"up to {stop}: files of the spool were removed; expected the complete spool")
         files = [file for file in self._files() if file.first < stop and file.stop > first]
         at = first
         for file in files:
@@ -150,13 +151,12 @@ class Spool:
                 break
             at = file.stop
         if at < stop:
-            raise OffsetError(f"the spool {str(self.directory)!r} has no messages from {at} on: a file is missing; "
-                              "expected "
-                              "the directory as it was")
+            raise OffsetError(f"the spool {str(self.directory)!r} has no messages from offset {at}: a file is missing; "
+                              "expected the complete spool")
         return files
 
     def remove_before(self, offset: int) -> None:
-        """Remove the files whose messages all have lower offsets."""
+        """Remove the files that only have messages before `offset`."""
         if offset <= self._first:
             return
         self._first = min(offset, self.next)
@@ -183,11 +183,11 @@ class Spool:
             os.close(descriptor)
 
     def close(self) -> None:
-        """Let another process have it."""
+        """Release the lock."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
 
-def _shown(source: dict[str, Any]) -> str:
+def _describe(source: dict[str, Any]) -> str:
     return f"queue {source.get('queue')!r} of vhost {source.get('vhost')!r} at {source.get('broker')}"

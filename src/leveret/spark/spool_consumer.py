@@ -1,4 +1,4 @@
-"""Consuming from any broker for a spool: some messages at a time, which are acknowledged when they are on disk."""
+"""Consumes from any broker for a spool: messages are acknowledged in batches, once they are on disk."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from leveret.spark.errors import BrokerUnreachable, OptionError
 
 log = logging.getLogger("leveret.spark")
 
-# Seconds for which nothing comes before what is there is taken for all, and for the first message after a start.
-QUIET: Final = 0.05
-FIRST: Final = 1.0
-# The same where messages are known to wait.
-EXPECTED: Final = 10.0
+# Seconds without a message after which the queue counts as drained, and for the first message after a start.
+IDLE_TIMEOUT: Final = 0.05
+FIRST_MESSAGE_TIMEOUT: Final = 1.0
+# Seconds to wait for a message that is known to be there.
+EXPECTED_MESSAGE_TIMEOUT: Final = 10.0
 
 
-class Taken:
-    """Messages that were taken and are not acknowledged yet, in order."""
+class Unacked:
+    """Consumed messages that are not acknowledged yet, in order. `size` is the total of their bodies, in bytes."""
 
-    def __init__(self, channel: Channel, messages: list[Message], octets: int) -> None:
+    def __init__(self, channel: Channel, messages: list[Message], size: int) -> None:
         self._channel = channel
         self._messages = messages
-        self.octets = octets
+        self.size = size
 
     def __len__(self) -> int:
         return len(self._messages)
 
     def batch(self, first: int, queue: str) -> pa.RecordBatch:
-        """As rows, with offsets from `first` on."""
+        """Convert the messages to rows, with offsets starting at `first`."""
         now = time.time_ns() // 1_000_000
         count = len(self._messages)
         formats, addresses, headers, bodies = [], [], [], []
         for message in self._messages:
             if isinstance(message, Delivery):
-                header, body = _around(message)
+                header, body = _split_body(message)
                 formats.append(FORMAT_AMQP1)
             else:
                 header, body = message._command.header, message.body
@@ -59,17 +59,20 @@ class Taken:
         return make_batch(rows, queue=queue)
 
     def acknowledge(self) -> None:
-        """Tell the broker that we have them. It may not hear of it, and deliver them once more then."""
+        """Acknowledge the messages. If the broker does not receive it, it redelivers them."""
         try:
             self._messages[-1].ack(multiple=True)
         except (ConnectionClosed, Error) as error:
-            log.warning("messages that are on disk were not acknowledged, and may come again: %s", error)
+            log.warning("messages that are on disk could not be acknowledged and may be redelivered: %s", error)
 
 
 class SpoolConsumer:
-    """A consumer of the queue, opened when it is needed and again when it was lost.
+    """A consumer of the queue, opened on first use and reopened after a failure.
 
-    prefetch  messages that may be on their way and not acknowledged
+    Args:
+        endpoint: The broker.
+        queue: Name of the queue.
+        prefetch: Maximum unacknowledged messages in flight.
     """
 
     def __init__(self, endpoint: Endpoint, queue: str, prefetch: int) -> None:
@@ -95,25 +98,27 @@ class SpoolConsumer:
         self._fresh = True
         return self._consumer
 
-    def waiting(self) -> int:
-        """Messages that the broker has for us, those that are on their way included. Over AMQP 1.0 only as many as are
-        here, where the broker has no management node."""
+    def pending(self) -> int:
+        """Return how many messages are available, including those in flight.
+
+        Over AMQP 1.0 to a broker without a management node, only messages that have arrived are counted.
+        """
         consumer = self._open()
         assert self._connection is not None
         if self._fresh:
-            # What is on its way is not counted by the broker: have it here.
-            self._until_quiet(FIRST)
+            # The broker does not count messages in flight: wait for them.
+            self._wait_until_idle(FIRST_MESSAGE_TIMEOUT)
         here = len(consumer._core.messages)
         try:
             with self._connection.channel(confirms=False) as channel:
                 declared: Any = channel.declare_queue(self._queue, passive=True)
                 return here + int(declared.message_count)
         except Error as error:
-            log.info("queue %r cannot be counted: %s", self._queue, error)
+            log.info("messages in queue %r cannot be counted: %s", self._queue, error)
             return here
 
-    def _until_quiet(self, first: float) -> None:
-        """Until nothing more comes for a moment, or as much as may be on its way is here."""
+    def _wait_until_idle(self, first: float) -> None:
+        """Wait until no message has arrived for a moment, or `prefetch` messages are here."""
         core = self._consumer._core
         deadline = time.monotonic() + first
         count = -1
@@ -121,44 +126,52 @@ class SpoolConsumer:
             if core.messages and len(core.messages) == count:
                 break
             count = len(core.messages)
-            time.sleep(QUIET)
+            time.sleep(IDLE_TIMEOUT)
         self._fresh = False
 
-    def take(self, most: int, octets: int, wait: bool) -> Taken | None:
-        """At least one message and at most so many, of so many octets about; None where nothing is there now. `wait`: there
-        is something, and it is waited for. `BrokerUnreachable`."""
+    def take(self, max_messages: int, max_bytes: int, wait: bool) -> Unacked | None:
+        """Return up to `max_messages` messages of about `max_bytes` in total; None if there are none now.
+
+        Args:
+            max_messages: Maximum number of messages.
+            max_bytes: Approximate maximum of the total body size.
+            wait: Whether messages are known to be there, so that waiting for them is worthwhile.
+
+        Raises:
+            BrokerUnreachable: The queue cannot be consumed.
+        """
         messages: list[Message] = []
         size = 0
         consumer = self._open()
-        most = min(most, self._prefetch)
-        limit = EXPECTED if wait else FIRST if self._fresh else QUIET
+        max_messages = min(max_messages, self._prefetch)
+        limit = EXPECTED_MESSAGE_TIMEOUT if wait else FIRST_MESSAGE_TIMEOUT if self._fresh else IDLE_TIMEOUT
         self._fresh = False
         try:
-            while len(messages) < most and size < octets:
-                message: Message = consumer.next(QUIET if messages else limit)
+            while len(messages) < max_messages and size < max_bytes:
+                message: Message = consumer.next(IDLE_TIMEOUT if messages else limit)
                 messages.append(message)
                 size += message.size
         except Timeout:
             pass
         except (Error, StopIteration) as error:
-            # What came over it will come again.
+            # Unacknowledged messages are redelivered.
             self.close()
             if isinstance(error, ConnectionClosed):
                 log.warning("queue %r: consuming again after: %s", self._queue, error)
                 return None
-            raise BrokerUnreachable(f"queue {self._queue!r} cannot be consumed any more: {error}") from None
+            raise BrokerUnreachable(f"queue {self._queue!r} can no longer be consumed: {error}") from None
         assert self._channel is not None
-        return Taken(self._channel, messages, size) if messages else None
+        return Unacked(self._channel, messages, size) if messages else None
 
     def close(self) -> None:
-        """What was not acknowledged goes back to the queue."""
+        """Close the connection; the broker requeues unacknowledged messages."""
         connection, self._connection, self._consumer, self._channel = self._connection, None, None, None
         if connection is not None:
             connection.close()
 
 
-def _around(message: Delivery) -> tuple[bytes, bytes]:
-    """The sections around the body, and those of the body; octets that are no message are a body of their own."""
+def _split_body(message: Delivery) -> tuple[bytes, bytes]:
+    """Split the encoded message into the sections around the body and the body; invalid messages are all body."""
     try:
         sections = message.sections
     except InvalidMessage:

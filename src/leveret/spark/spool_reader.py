@@ -1,8 +1,8 @@
-"""Queues of any AMQP broker into Structured Streaming, by way of a directory.
+"""Streaming reads of any AMQP broker's queue, through a spool.
 
-The process of the driver that plans batches consumes with acknowledgements, and acknowledges what is on disk. So nothing
-is lost, and what the broker delivers again (because we or it went away before the acknowledgement) is there twice: at least
-once from the broker, exactly once from the spool on.
+The driver's process that plans batches consumes the messages and acknowledges them once they are on disk. So no message is
+lost, but one that the broker redelivers (because the acknowledgement did not reach it) is in the spool twice: at least once
+from the broker to the spool, exactly once from the spool to Spark.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 
 from leveret.spark.connection import endpoint_of
 from leveret.spark.errors import OffsetError, OptionError, ReadFailed
-from leveret.spark.limiting import limit_of
 from leveret.spark.options import Settings
+from leveret.spark.read_limits import read_limit
 from leveret.spark.schema import arrow_schema
 from leveret.spark.spool import Spool, SpoolFile
 from leveret.spark.spool_consumer import SpoolConsumer
@@ -29,19 +29,19 @@ from leveret.spark.spool_consumer import SpoolConsumer
 log = logging.getLogger("leveret.spark")
 
 VERSION: Final = 1
-# Messages that one trigger takes at most, where no option says it, and those of one file.
-MOST: Final = 1_000_000
-FILE_MESSAGES: Final = 50_000
-FILE_OCTETS: Final = 64 << 20
-# Messages that may be on their way and not acknowledged.
+# Messages per trigger if no option sets a limit, and limits of a file.
+MAX_MESSAGES_PER_TRIGGER: Final = 1_000_000
+MAX_FILE_MESSAGES: Final = 50_000
+MAX_FILE_BYTES: Final = 64 << 20
+# Unacknowledged messages in flight.
 PREFETCH: Final = 5000
-# Messages for which another task is worth its while.
-WORTH_A_TASK: Final = 50_000
+# Messages per task.
+MESSAGES_PER_TASK: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True)
 class SpoolReading:
-    """What tasks need."""
+    """The part of the reader that tasks need."""
 
     queue: str
     columns: tuple[str, ...] | None
@@ -50,7 +50,7 @@ class SpoolReading:
 
 
 class SpoolPartition(InputPartition):
-    """Some files; of their messages those from `first` to before `stop`."""
+    """Files, and the range of offsets in them to read: from `first` to before `stop`."""
 
     def __init__(self, files: tuple[SpoolFile, ...], first: int, stop: int) -> None:
         super().__init__(None)
@@ -60,24 +60,26 @@ class SpoolPartition(InputPartition):
 
 
 class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """`readStream` in mode spool. The one that Spark keeps for a query opens the spool, and consumes when it is asked how
-    far it goes; those in tasks only read files."""
+    """`readStream` in mode spool.
+
+    The instance that Spark keeps for the query opens the spool, and consumes when it is asked for the latest offset; the
+    instances in tasks only read files.
+    """
 
     def __init__(self, settings: Settings, queue: str) -> None:
         if settings.spool_dir is None:
-            raise OptionError(f"option spoolDir: missing; expected a directory for the messages of queue {queue!r} "
-                              "until they "
-                              "are committed (mode spool)")
+            raise OptionError(f"option spoolDir: missing; expected a directory that keeps messages of queue {queue!r} "
+                              "until they are committed (mode spool)")
         self.settings = settings
         self.queue = queue
         self.reading = SpoolReading(queue, settings.columns, settings.headers_format, settings.arrow_batch_rows)
         self.endpoint = endpoint_of(settings)
         self._spool: Spool | None = None
         self._consumer: SpoolConsumer | None = None
-        # With AvailableNow: how many messages are still to be taken.
-        self._left: int | None = None
+        # With availableNow: messages left to consume in this run.
+        self._remaining: int | None = None
         self._triggered = time.monotonic()
-        # Where the batch ends that was planned last.
+        # Where the last planned batch ends.
         self._reached = 0
 
     def _open(self) -> Spool:
@@ -88,7 +90,7 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "queue": self.queue, "vhost": parameters.vhost, "broker": f"{parameters.host}:{parameters.port}"})
         return self._spool
 
-    def _consume(self) -> SpoolConsumer:
+    def _open_consumer(self) -> SpoolConsumer:
         if self._consumer is None:
             self._consumer = SpoolConsumer(self.endpoint, self.queue, self.settings.prefetch or PREFETCH)
         return self._consumer
@@ -103,79 +105,77 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             version, owner, offset = value["version"], value["spool"], int(value["next"])
         except (KeyError, TypeError, ValueError):
-            raise OffsetError(f"the checkpoint has offsets of something else than a spool: {str(value)[:200]}; "
-                              "expected the "
+            raise OffsetError(f"the checkpoint's offsets are not those of a spool: {str(value)[:200]}; expected the "
                               "checkpoint of the same query") from None
         if version != VERSION:
-            raise OffsetError(f"the checkpoint has offsets of version {version}; expected {VERSION}: it was written "
-                              "by another "
-                              "release of Leveret")
+            raise OffsetError(f"the checkpoint has offsets of version {version}; expected {VERSION}: another version of "
+                              "Leveret has written it")
         if owner != spool.id:
-            raise OffsetError(f"the checkpoint is of another spool than {str(spool.directory)!r}; expected checkpoint "
-                              "and "
-                              "spoolDir that belong together, or new ones")
+            raise OffsetError(f"the checkpoint is of another spool than {str(spool.directory)!r}; expected a checkpoint "
+                              "and a spoolDir that belong together, or new ones")
         return offset
 
-    # How far it goes
+    # Offsets
 
     def initialOffset(self) -> dict[str, Any]:
         spool = self._open()
         return self._offset(spool, spool.first)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        return limit_of(self.settings)
+        return read_limit(self.settings)
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._open()
-        self._left = self._consume().waiting()
+        self._remaining = self._open_consumer().pending()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         spool = self._open()
         begin = self._read_offset(start, spool)
-        spool.between(begin, begin)
+        spool.files_between(begin, begin)
         self._reached = begin
-        most: int = MOST
+        max_messages: int = MAX_MESSAGES_PER_TRIGGER
         if not isinstance(limit, ReadAllAvailable):
-            most = self.settings.max_messages_per_trigger or MOST
-        if spool.next - begin < most:
-            self._take(spool, most - (spool.next - begin))
-        stop = min(spool.next, begin + most)
-        if self._waits(stop - begin, limit):
+            max_messages = self.settings.max_messages_per_trigger or MAX_MESSAGES_PER_TRIGGER
+        if spool.next - begin < max_messages:
+            self._fetch(spool, max_messages - (spool.next - begin))
+        stop = min(spool.next, begin + max_messages)
+        if self._should_wait(stop - begin, limit):
             return start
         self._triggered = time.monotonic()
         self._reached = stop
         return self._offset(spool, stop)
 
-    def _take(self, spool: Spool, most: int) -> None:
-        """What the broker has for us now, in files."""
-        octets_left = self.settings.max_bytes_per_trigger or 1 << 62
-        consumer = self._consume()
-        while most > 0 and octets_left > 0:
-            if self._left is not None:
-                most = min(most, self._left)
-            if most <= 0:
+    def _fetch(self, spool: Spool, max_messages: int) -> None:
+        """Move messages from the broker into files."""
+        bytes_left = self.settings.max_bytes_per_trigger or 1 << 62
+        consumer = self._open_consumer()
+        while max_messages > 0 and bytes_left > 0:
+            if self._remaining is not None:
+                max_messages = min(max_messages, self._remaining)
+            if max_messages <= 0:
                 return
-            taken = consumer.take(min(most, FILE_MESSAGES), min(octets_left, FILE_OCTETS), wait=self._left is not None)
+            taken = consumer.take(min(max_messages, MAX_FILE_MESSAGES), min(bytes_left, MAX_FILE_BYTES),
+                                  wait=self._remaining is not None)
             if taken is None:
                 return
             count = len(taken)
             spool.append(taken.batch(spool.next, self.queue))
-            # Only now the broker may forget them.
+            # Only now may the broker remove them.
             taken.acknowledge()
-            most -= count
-            octets_left -= taken.octets
-            if self._left is not None:
-                self._left -= count
+            max_messages -= count
+            bytes_left -= taken.size
+            if self._remaining is not None:
+                self._remaining -= count
 
-    def _waits(self, available: int, limit: ReadLimit) -> bool:
-        least = self.settings.min_messages_per_trigger
-        return (least is not None and self._left is None and not isinstance(limit, ReadAllAvailable)
-                and available < least and time.monotonic() - self._triggered < self.settings.max_trigger_delay)
+    def _should_wait(self, available: int, limit: ReadLimit) -> bool:
+        min_messages = self.settings.min_messages_per_trigger
+        return (min_messages is not None and self._remaining is None and not isinstance(limit, ReadAllAvailable)
+                and available < min_messages and time.monotonic() - self._triggered < self.settings.max_trigger_delay)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         if self._spool is None or self._consumer is None:
             return None
-        waiting = self._consumer.waiting()
+        waiting = self._consumer.pending()
         return {**self._offset(self._spool, self._spool.next), "waiting": waiting,
                 "lag": waiting + self._spool.next - self._reached}
 
@@ -189,10 +189,10 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         parts: list[InputPartition] = []
         files: list[SpoolFile] = []
         begin = at = first
-        for file in spool.between(first, stop):
+        for file in spool.files_between(first, stop):
             files.append(file)
             at = min(file.stop, stop)
-            if at - begin >= WORTH_A_TASK:
+            if at - begin >= MESSAGES_PER_TASK:
                 parts.append(SpoolPartition(tuple(files), begin, at))
                 files, begin = [], at
         if files:
@@ -203,29 +203,29 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, SpoolPartition)
         reading = self.reading
         schema = arrow_schema(reading.columns)
-        left_out = {"map": ("headers_json",), "json": ("headers",), "both": ()}[reading.headers_format]
+        omitted = {"map": ("headers_json",), "json": ("headers",), "both": ()}[reading.headers_format]
         expected = partition.first
         for file in partition.files:
             try:
                 table = pq.read_table(file.path, partitioning=None)
             except (OSError, pa.ArrowException) as error:
                 raise ReadFailed(f"the spool's file {file.path!r} cannot be read: {error}; option spoolDir: expected a "
-                                 "directory that every worker sees") from None
+                                 "directory that every worker can read") from None
             if table.num_rows != file.stop - file.first:
-                raise ReadFailed(f"the spool's file {file.path!r} has {table.num_rows} messages instead of "
+                raise ReadFailed(f"the spool's file {file.path!r} has {table.num_rows} messages; expected "
                                  f"{file.stop - file.first}")
             low = max(partition.first, file.first)
             high = min(partition.stop, file.stop)
             if low != expected:
-                raise ReadFailed(f"the spool's file {file.path!r} begins at {low} where {expected} was next")
+                raise ReadFailed(f"the spool's file {file.path!r} begins at offset {low}; expected {expected}")
             expected = high
             chosen = table.slice(low - file.first, high - low)
-            columns = [pa.nulls(chosen.num_rows, field.type) if field.name in left_out else
+            columns = [pa.nulls(chosen.num_rows, field.type) if field.name in omitted else
                        chosen.column(field.name).cast(field.type) for field in schema]
             yield from pa.Table.from_arrays(columns, schema=schema).combine_chunks().to_batches(reading.batch_rows)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Comes one batch late."""
+        """Remove files up to `end`. Spark calls this when it plans the next batch."""
         spool = self._open()
         spool.remove_before(self._read_offset(end, spool))
 

@@ -1,4 +1,4 @@
-"""What a query reads, and in which mode: by its options, and by what the broker says of the queue."""
+"""What a query reads, and in which mode: from its options and the type of the queue."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from leveret.spark.options import BROWSE, LEASE, SPOOL, STREAM, Settings
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is read.
+    """What to read.
 
-    mode   STREAM, LEASE, SPOOL or BROWSE
-    kind   the option that names it: queue, stream, superStream or streamPattern
-    name   its value
+    Attributes:
+        mode: STREAM, LEASE, SPOOL or BROWSE.
+        kind: The option that names it: queue, stream, superStream or streamPattern.
+        name: The option's value.
     """
 
     mode: str
@@ -28,56 +29,64 @@ class Target:
 
 
 def find_target(settings: Settings, control: ControlClient, streaming: bool) -> Target:
-    """`OptionError` where the options contradict each other, the broker or the type of the queue. `streaming` says that it
-    is for `readStream`."""
+    """Determine what to read.
+
+    Args:
+        settings: The options.
+        control: Client of the broker.
+        streaming: Whether this is for `readStream`.
+
+    Raises:
+        OptionError: The options conflict with each other, with the broker or with the type of the queue.
+    """
     kind, name = settings.source()
-    asked = settings.mode
+    requested = settings.mode
     if kind != "queue":
-        if asked not in (None, STREAM):
-            raise OptionError(f"option mode: {asked} does not go with option {kind}; expected stream")
+        if requested not in (None, STREAM):
+            raise OptionError(f"option mode: {requested} is not valid with option {kind}; expected stream")
         if not control.is_leveret():
-            raise OptionError(f"option {kind}: {control.endpoint} is another broker than Leveret; expected option queue, "
-                              "which reads it by mode spool")
+            raise OptionError(f"option {kind}: needs Leveret, and {control.endpoint} is another broker; use option queue, "
+                              "which reads in mode spool")
         target = Target(STREAM, kind, name)
         if kind == "stream":
             _check_stream(name, control)
         else:
             streams_of(target, control)
-    elif asked == SPOOL or not control.is_leveret():
-        if asked not in (None, SPOOL):
-            raise OptionError(f"option mode: {asked} needs Leveret, and {control.endpoint} is another broker; expected "
+    elif requested == SPOOL or not control.is_leveret():
+        if requested not in (None, SPOOL):
+            raise OptionError(f"option mode: {requested} needs Leveret, and {control.endpoint} is another broker; expected "
                               "spool")
         target = Target(SPOOL, kind, name)
     else:
-        target = Target(_mode_of_queue(asked, name, control, streaming), kind, name)
+        target = Target(_mode_of_queue(requested, name, control, streaming), kind, name)
     if target.mode == SPOOL and not streaming:
-        raise OptionError("option mode: spool takes messages away, which a batch read cannot; expected readStream")
+        raise OptionError("option mode: spool consumes messages, which a batch read cannot; use readStream")
     settings.check_mode(target.mode)
     return target
 
 
-def _mode_of_queue(asked: str | None, name: str, control: ControlClient, streaming: bool) -> str:
-    type = _type_of("queue", name, control)
+def _mode_of_queue(requested: str | None, name: str, control: ControlClient, streaming: bool) -> str:
+    type = _queue_type("queue", name, control)
     if type == STREAM:
-        fitting = (STREAM,)
+        allowed = (STREAM,)
     else:
-        fitting = (LEASE,) if streaming else (BROWSE,)
-    if asked is None:
-        return fitting[0]
-    if asked not in fitting:
+        allowed = (LEASE,) if streaming else (BROWSE,)
+    if requested is None:
+        return allowed[0]
+    if requested not in allowed:
         how = "readStream" if streaming else "read"
-        raise OptionError(f"option mode: {asked} is no way to read queue {name!r} by {how}, which is a {type} queue; "
-                          f"expected {' or '.join(fitting)}")
-    return asked
+        raise OptionError(f"option mode: {how} of {type} queue {name!r} does not support mode {requested}; expected "
+                          f"{' or '.join(allowed)}")
+    return requested
 
 
 def _check_stream(name: str, control: ControlClient) -> None:
-    type = _type_of("stream", name, control)
+    type = _queue_type("stream", name, control)
     if type != STREAM:
-        raise OptionError(f"option stream: {name!r} is a {type} queue and no stream; expected option queue")
+        raise OptionError(f"option stream: {name!r} is a {type} queue, not a stream; use option queue")
 
 
-def _type_of(option: str, name: str, control: ControlClient) -> str:
+def _queue_type(option: str, name: str, control: ControlClient) -> str:
     try:
         return str(control.request("queue.describe", queue=name)["type"])
     except RequestRefused as error:
@@ -85,8 +94,11 @@ def _type_of(option: str, name: str, control: ControlClient) -> str:
 
 
 def streams_of(target: Target, control: ControlClient) -> dict[str, int]:
-    """The streams that a target of mode STREAM stands for now, each with its number: that of the partition of a super
-    stream, else 0. `OptionError` where there is none, unless they are found by a pattern."""
+    """Return the streams that a target of mode STREAM selects now, with their partition numbers (0 if not partitioned).
+
+    Raises:
+        OptionError: There are none; not raised for a pattern.
+    """
     try:
         if target.kind == "superStream":
             found = control.request("superstream.describe", name=target.name)["partitions"]

@@ -1,4 +1,4 @@
-"""What the broker says of streams: where they begin and end, and which segments they have."""
+"""State of streams at the broker: their offsets and segments."""
 
 from __future__ import annotations
 
@@ -14,26 +14,30 @@ from leveret.spark.errors import OffsetError, OptionError, RequestRefused
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
-    """A stream as it is now.
+    """A stream's current state.
 
-    id       that no other one ever had
-    first    the offset of the oldest message
-    next     the offset that the next message will have
-    octets   of the bodies of all messages, 0 where the broker does not say
-    segments  what is sealed of the range that was asked for, in order; paths are whole URLs
+    Attributes:
+        id: Unique to the stream, also among those declared with the same name.
+        first: Offset of the oldest message.
+        next: Offset that the next message will have.
+        body_bytes: Total size of all bodies, 0 if the broker does not report it.
+        segments: Segments in the requested range, in order; their paths are absolute URLs.
     """
 
     name: str
     id: str
     first: int
     next: int
-    octets: int = 0
+    body_bytes: int = 0
     segments: tuple[Segment, ...] = ()
 
 
 def describe(control: ControlClient, name: str, first: int | None = None, last: int | None = None) -> StreamInfo:
-    """A stream; with the segments that have offsets from first to last where these are given. `OptionError` where there is
-    no such stream."""
+    """Describe a stream; with the segments that have offsets from `first` to `last` if these are given.
+
+    Raises:
+        OptionError: The stream does not exist.
+    """
     try:
         reply = control.request("stream.describe", stream=name, segments=True if first is not None else None, first=first,
                                 last=last)
@@ -44,16 +48,16 @@ def describe(control: ControlClient, name: str, first: int | None = None, last: 
 
 
 def segments_of(reply: dict[str, Any]) -> tuple[Segment, ...]:
-    """The entries of the manifest in a reply, by offset."""
+    """Return the manifest entries in a reply, sorted by offset."""
     found = [msgspec.convert(entry, Segment) for entry in reply.get("segments") or ()]
     return tuple(sorted(found, key=lambda segment: segment.first))
 
 
 def check_same(info: StreamInfo, id: str, reached: int) -> None:
-    """`OffsetError` where a checkpoint is of another stream of this name, or of one that went back."""
+    """Raise OffsetError if a checkpoint belongs to another stream of this name, or has offsets beyond its end."""
     if info.id != id:
-        raise OffsetError(f"the checkpoint is of another stream {info.name!r}, which was deleted and declared again since "
-                          f"(id {id}, now {info.id}); expected a new checkpoint, or the stream that it belongs to")
+        raise OffsetError(f"the checkpoint is of another stream {info.name!r}: it was deleted and declared again (id {id}, "
+                          f"now {info.id}); use a new checkpoint, or restore the stream")
     if reached > info.next:
-        raise OffsetError(f"stream {info.name!r} went back: the checkpoint has read up to offset {reached}, and the stream "
-                          f"ends at {info.next}; expected a new checkpoint, or the broker's data from before")
+        raise OffsetError(f"stream {info.name!r} lost messages at its end: the checkpoint has read up to offset {reached}, "
+                          f"and the stream ends at {info.next}; use a new checkpoint, or restore the broker's data")

@@ -1,4 +1,4 @@
-"""How the values of options are written: numbers, sizes, times, choices."""
+"""Parsers for option values: numbers, sizes, times, choices."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _BOOLEANS: Final = {"true": True, "false": False, "yes": True, "no": False, "on"
 Reader = Callable[[str], Any]
 
 
-class BadValue(ValueError):
-    """`args[0]` is what was expected."""
+class InvalidValue(ValueError):
+    """An invalid value. `args[0]` says what was expected."""
 
 
 def text(value: str) -> str:
-    """Any text but the empty one."""
+    """Accept any text but the empty one."""
     if not value:
-        raise BadValue("a text that is not empty")
+        raise InvalidValue("a text that is not empty")
     return value
 
 
@@ -36,92 +36,94 @@ def anything(value: str) -> str:
 
 
 def integer(low: int, high: int = 2**63 - 1) -> Reader:
-    """An integer between the two, inclusive."""
+    """Parse integers between two bounds, inclusive."""
     def read(value: str) -> int:
         if not _INTEGER.fullmatch(value.strip()) or not low <= int(value) <= high:
-            raise BadValue(f"an integer of at least {low}" if high == 2**63 - 1 else f"an integer from {low} to {high}")
+            raise InvalidValue(f"an integer of at least {low}" if high == 2**63 - 1 else f"an integer from {low} to {high}")
         return int(value)
     return read
 
 
 def size(value: str) -> int:
-    """Octets: a number, or one with k, m, g or t (of 1,024)."""
+    """Parse a size in bytes: a number, or one with the suffix k, m, g or t (powers of 1,024)."""
     found = _SIZE.fullmatch(value.strip())
     if found is None or not int(found[1]):
-        raise BadValue("octets above 0, such as 67108864 or 64m")
+        raise InvalidValue("bytes above 0, such as 67108864 or 64m")
     return int(found[1]) * _UNITS[found[2].lower()]
 
 
 def duration(value: str) -> float:
-    """Seconds: a number, or one with ms, s, m, h or d."""
+    """Parse a duration in seconds: a number, or one with the suffix ms, s, m, h or d."""
     found = _DURATION.fullmatch(value.strip())
     if found is None:
-        raise BadValue("a time such as 500ms, 30s or 15m")
+        raise InvalidValue("a time such as 500ms, 30s or 15m")
     return float(found[1]) * _SECONDS[found[2]]
 
 
 def rate(value: str) -> float:
-    """Messages a second, above 0."""
+    """Parse messages per second, above 0."""
     try:
         found = float(value)
     except ValueError:
         found = 0.0
     if not 0 < found < 1e12:
-        raise BadValue("messages a second, above 0")
+        raise InvalidValue("messages per second, above 0")
     return found
 
 
 def boolean(value: str) -> bool:
     found = _BOOLEANS.get(value.strip().lower())
     if found is None:
-        raise BadValue("true or false")
+        raise InvalidValue("true or false")
     return found
 
 
 def choice(*choices: str) -> Reader:
-    """One of the texts, in any case."""
+    """Accept one of the texts, in any case."""
     def read(value: str) -> str:
         found = value.strip().lower()
         if found not in choices:
-            raise BadValue(", ".join(choices[:-1]) + f" or {choices[-1]}")
+            raise InvalidValue(", ".join(choices[:-1]) + f" or {choices[-1]}")
         return found
     return read
 
 
 def pattern(value: str) -> str:
-    """A regular expression."""
+    """Accept a regular expression."""
     try:
         Pattern(value, whole=True)
     except ValueError as error:
-        raise BadValue(f"a regular expression of RE2 (it {error})") from None
+        raise InvalidValue(f"a regular expression in RE2 syntax ({error})") from None
     return text(value)
 
 
 def names(value: str) -> tuple[str, ...]:
-    """Names with commas between them."""
+    """Parse comma-separated names."""
     found = tuple(name.strip() for name in value.split(",") if name.strip())
     if not found:
-        raise BadValue("names with commas between them")
+        raise InvalidValue("comma-separated names")
     return found
 
 
 def timestamp(value: str) -> int:
-    """Milliseconds of Unix time: such a number, or a date and time of ISO 8601 (without a zone: UTC)."""
+    """Parse a time to milliseconds of Unix time: a number of them, or ISO 8601 (UTC if it has no time zone)."""
     shown = value.strip()
     if _INTEGER.fullmatch(shown):
         return int(shown)
     try:
         found = datetime.fromisoformat(shown)
     except ValueError:
-        raise BadValue("milliseconds of Unix time, or a time such as 2026-05-01T12:00:00Z") from None
+        raise InvalidValue("milliseconds of Unix time, or a time such as 2026-05-01T12:00:00Z") from None
     if found.tzinfo is None:
         found = found.replace(tzinfo=UTC)
     return (found - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
 
 
 def offsets(*keywords: str) -> Reader:
-    """One of the keywords, or offsets by stream in JSON: {"orders-0": 17, "orders-1": "earliest"}. In a number's place
-    -2 means earliest and -1 latest, as Kafka has it."""
+    """Parse one of the keywords, or JSON offsets by stream: {"orders-0": 17, "orders-1": "earliest"}.
+
+    As in Kafka, the number -2 means earliest and -1 latest.
+    """
     def read(value: str) -> str | dict[str, int]:
         shown = value.strip()
         if shown.lower() in keywords:
@@ -130,20 +132,20 @@ def offsets(*keywords: str) -> Reader:
         try:
             found = json.loads(shown)
         except ValueError:
-            raise BadValue(expected) from None
+            raise InvalidValue(expected) from None
         if not isinstance(found, dict) or not found:
-            raise BadValue(expected)
+            raise InvalidValue(expected)
         result: dict[str, int] = {}
         for name, offset in found.items():
             if offset in ("earliest", "latest"):
                 offset = EARLIEST if offset == "earliest" else LATEST
             if not isinstance(offset, int) or isinstance(offset, bool) or not -2 <= offset < 2**63:
-                raise BadValue(f"{expected}; the offset of {name!r} is none")
+                raise InvalidValue(f"{expected}; the value of {name!r} is not an offset")
             result[name] = offset
         return result
     return read
 
 
-# What stands for an offset in JSON.
+# Special offsets in JSON.
 LATEST: Final = -1
 EARLIEST: Final = -2

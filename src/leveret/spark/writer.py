@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger("leveret.spark.sink")
 
-# Seconds for a promotion: for the broker to come back while it goes on, and for all messages to be moved.
-PROMOTING: Final = 120.0
-LONGEST: Final = 600.0
+# Seconds for a commit: for the broker to come back meanwhile, and for the request.
+COMMIT_RECONNECT_TIMEOUT: Final = 120.0
+COMMIT_TIMEOUT: Final = 600.0
 
 
 def stream_writer(settings: Settings, schema: StructType, overwrite: bool) -> AmqpStreamWriter:
-    """`OptionError` or `SchemaError` for what cannot be written. Made anew for every micro-batch."""
+    """Create the writer of a micro-batch. Raises OptionError or SchemaError for a write that is not possible."""
     check_schema(schema, settings)
     return AmqpStreamWriter(plan_sink(settings, True, overwrite))
 
 
 def batch_writer(settings: Settings, schema: StructType, overwrite: bool) -> AmqpBatchWriter:
-    """As `stream_writer`. Asks the broker whether the write was done before, and refuses one that is behind that."""
+    """Like `stream_writer`, for a batch write. Asks the broker for the last write and refuses older versions."""
     check_schema(schema, settings)
     plan = plan_sink(settings, False, overwrite)
     if plan.app is None:
@@ -49,10 +49,10 @@ def batch_writer(settings: Settings, schema: StructType, overwrite: bool) -> Amq
         version = plan.version
         assert version is not None
         if last is not None and version < last:
-            raise SparkError(f"option txnVersion: {version} of txnAppId {plan.app!r} is behind {last}, which was written "
-                             "before; expected a greater one, or the same to repeat it")
+            raise SparkError(f"option txnVersion: {version} of txnAppId {plan.app!r} is lower than {last}, which is "
+                             "written already; expected a greater one, or the same one to repeat that write")
         if last is not None and version == last:
-            log.warning("txnVersion %d of txnAppId %r was written before; nothing is published", version, plan.app)
+            log.warning("txnVersion %d of txnAppId %r is written already; nothing is published", version, plan.app)
             plan = replace(plan, written=True)
         return AmqpBatchWriter(plan)
     finally:
@@ -60,21 +60,21 @@ def batch_writer(settings: Settings, schema: StructType, overwrite: bool) -> Amq
 
 
 class AmqpBatchWriter(DataSourceArrowWriter):
-    """A batch write, or one of `foreachBatch`."""
+    """A batch write, possibly inside `foreachBatch`."""
 
     def __init__(self, plan: SinkPlan) -> None:
         self.plan = plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """In a task."""
+        """Run in each task."""
         return write_task(self.plan, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """In the driver, when all tasks have succeeded."""
+        """Run in the driver when all tasks have succeeded."""
         commit(self.plan, messages, self.plan.version)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """In the driver, when a task has failed."""
+        """Run in the driver when a task has failed."""
         abort(self.plan, messages)
 
 
@@ -85,31 +85,32 @@ class AmqpStreamWriter(DataSourceStreamArrowWriter):
         self.plan = plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """In a task."""
+        """Run in each task."""
         return write_task(self.plan, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """In the driver, when all tasks have succeeded; again for a batch that is replayed."""
+        """Run in the driver when all tasks have succeeded; again for a replayed batch."""
         commit(self.plan, messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """In the driver, when a task has failed."""
+        """Run in the driver when a task has failed."""
         abort(self.plan, messages)
 
 
 def commit(plan: SinkPlan, messages: Sequence[Any], batch: int | None) -> Counts:
-    """Make what the tasks have staged visible, as one. The counts of the write, which are logged, too."""
+    """Commit the sink transactions of all tasks atomically. Returns the counts of the write, which are also logged."""
     written = _written(messages)
     if len(written) != len(messages):
-        raise SparkError("a task of a write that is committed has left no message; nothing was promoted")
+        raise SparkError("a task of the write has returned no commit message; nothing was committed")
     counts = Counts()
     for one in written:
         counts.add(one.counts)
-    stages = [one.stage for one in sorted(written, key=lambda one: one.partition) if one.stage is not None]
-    if stages:
-        app = next(one.app for one in written if one.stage is not None)
+    transactions = [one.transaction for one in sorted(written, key=lambda one: one.partition)
+                    if one.transaction is not None]
+    if transactions:
+        app = next(one.app for one in written if one.transaction is not None)
         assert app is not None and batch is not None
-        unroutable = _promote(plan, app, batch, stages)
+        unroutable = _commit_transactions(plan, app, batch, transactions)
         counts.published -= unroutable
         if plan.on_unroutable == DEAD_LETTER:
             counts.unroutable_dead_lettered += unroutable
@@ -123,41 +124,42 @@ def commit(plan: SinkPlan, messages: Sequence[Any], batch: int | None) -> Counts
 
 
 def abort(plan: SinkPlan, messages: Sequence[Any]) -> None:
-    """Drop what the tasks have staged. Where this fails, the broker does it in time."""
-    stages = [one.stage for one in _written(messages) if one.stage is not None]
-    if stages:
-        _discard(ControlClient(plan.endpoint, patience=0.0), stages)
+    """Abort the sink transactions of the tasks. If the request fails, the broker aborts them later."""
+    transactions = [one.transaction for one in _written(messages) if one.transaction is not None]
+    if transactions:
+        _abort_transactions(ControlClient(plan.endpoint, reconnect_timeout=0.0), transactions)
 
 
 def _written(messages: Sequence[Any]) -> list[Written]:
     return [message for message in messages if isinstance(message, Written)]
 
 
-def _promote(plan: SinkPlan, app: str, batch: int, stages: list[str]) -> int:
-    """How many messages no queue has taken."""
-    control = ControlClient(plan.endpoint, patience=PROMOTING)
+def _commit_transactions(plan: SinkPlan, app: str, batch: int, transactions: list[str]) -> int:
+    """Commit sink transactions; return how many messages no queue took."""
+    control = ControlClient(plan.endpoint, reconnect_timeout=COMMIT_RECONNECT_TIMEOUT)
     dead_letter = plan.on_unroutable == DEAD_LETTER
     try:
         reply = control.request(
-            "stage.promote", within=LONGEST, app=app, batch=batch, stages=stages, on_unroutable=plan.on_unroutable,
+            "stage.promote", within=COMMIT_TIMEOUT, app=app, batch=batch, stages=transactions,
+            on_unroutable=plan.on_unroutable,
             dead_letter_exchange=(plan.dead_letter_exchange or "") if dead_letter else None,
             dead_letter_routing_key=plan.dead_letter_routing_key if dead_letter else None)
         if reply.get("already"):
-            # A batch that is replayed has staged its rows once more.
-            _discard(control, stages)
+            # The tasks of a replayed batch have opened new sink transactions.
+            _abort_transactions(control, transactions)
             return 0
         return int(reply.get("unroutable", 0))
     except RequestRefused as error:
-        _discard(control, stages)
-        raise SparkError(f"batch {batch} of {app!r} was not promoted, and nothing of it is visible: {error} (option "
-                         "onUnroutable, where no queue takes a row; where the batch is behind the last one, the checkpoint "
-                         "went back, or two queries write under one name: options sinkName, txnAppId)") from None
+        _abort_transactions(control, transactions)
+        raise SparkError(f"batch {batch} of {app!r} was not committed, and none of it is visible: {error} (if no queue "
+                         "takes a row, see option onUnroutable; if the batch is older than the last one, the checkpoint "
+                         "went back, or two queries write under one name: see options sinkName, txnAppId)") from None
     finally:
         control.close()
 
 
-def _discard(control: ControlClient, stages: list[str]) -> None:
+def _abort_transactions(control: ControlClient, transactions: list[str]) -> None:
     try:
-        control.request("stage.discard", within=10.0, stages=stages)
+        control.request("stage.discard", within=10.0, stages=transactions)
     except SparkError as error:
-        log.info("stages were not discarded: %s", error)
+        log.info("sink transactions could not be aborted: %s", error)

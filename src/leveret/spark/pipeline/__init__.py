@@ -1,7 +1,7 @@
-"""Pipelines on Spark: messages captured, decoded, transformed and written to tables and exchanges, exactly once.
+"""Pipelines on Spark: capture messages, decode and transform them, and write them to tables and exchanges, exactly once.
 
-`run_pipeline` runs what a pipeline.toml says. The ready ones are functions, too, that start streaming queries or run
-jobs in a session of the caller's own: `archive`, `replay`, `deadletters`, `redrive`, `traffic`, `enrich`, `scrub`.
+`run_pipeline` runs a pipeline.toml. The ready-made pipelines are also functions that start streaming queries or run jobs
+in a session of the caller: `archive`, `replay`, `deadletters`, `redrive`, `traffic`, `enrich`, `scrub`.
 """
 
 from __future__ import annotations

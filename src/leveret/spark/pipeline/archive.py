@@ -1,4 +1,4 @@
-"""Messages of streams, queues or exchanges in a table, by day."""
+"""Archives: messages of streams, queues or exchanges in a table, partitioned by day."""
 
 from __future__ import annotations
 
@@ -13,19 +13,25 @@ if TYPE_CHECKING:
 
 
 def archive_flow(name: str, flow: ArchiveFlow) -> Flow:
-    """What a flow of kind "archive" does: every column of the messages, and what the bodies hold."""
+    """Build a flow of kind "archive": every column of the messages, and their decoded bodies."""
     return Flow(name, flow.capture, flow.decode, tables=[flow.table], trigger=flow.trigger)
 
 
 def archive(spark: SparkSession, broker: Broker, capture: Capture, table: TableOutput, *, checkpoint: str,
             decode: Decode | None = None, name: str = "archive", once: bool = False,
             trigger: float = 10.0) -> list[StreamingQuery]:
-    """Start to write every captured message into a table, exactly once.
+    """Start writing every captured message into a table, exactly once.
 
-    checkpoint  directory of the query's state; another one begins anew
-    decode      adds a typed column of what the bodies hold; messages that do not fit go to its quarantine
-    once        take what is there now, and end
-    trigger     seconds between batches
+    Args:
+        spark: The session.
+        broker: The broker.
+        capture: Where the messages come from.
+        table: The table.
+        checkpoint: Directory of the query's state; a new one starts from the beginning.
+        decode: Adds a typed column with the decoded body; messages that cannot be decoded go to its quarantine.
+        name: Name of the query.
+        once: Process what is available now, then stop.
+        trigger: Seconds between batches.
     """
     flow = ArchiveFlow(capture=capture, table=table, decode=decode or Decode(), trigger=trigger)
     return start_flow(spark, archive_flow(name, flow), broker, checkpoint, once)

@@ -1,8 +1,8 @@
-"""JSON bodies as a typed column by Arrow's reader, which takes a fraction of the time that Spark's `from_json` does.
+"""Decodes JSON bodies into a typed column with Arrow's reader, in a fraction of the time of Spark's `from_json`.
 
-Spark's is the one that counts: what Arrow reads must be what Spark would have read. So this takes on only schemas of types
-that both read alike (`arrow_type`), reads times as text and checks how they are written, and leaves a body that Arrow does
-not read, for whatever reason, undecided: Spark looks at it then.
+Results must equal those of Spark. So only schemas of types that both read alike are supported (`arrow_type`), times are
+read as text and their format is checked, and a body that Arrow does not read, for whatever reason, stays undecided for
+Spark to decode.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ import pyarrow.json as pj
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
-# Octets of bodies that are read at once.
-_MOST_AT_ONCE: Final = 32 << 20
-# Spark refuses names, numbers and nesting beyond limits, which a body with fewer octets than _SHORT cannot reach. What may
-# be beyond them is left to it.
-_LONGEST: Final = 50_000
-_SHORT: Final = 1_000
+# Maximum size of bodies that are read at once, in bytes.
+_MAX_BATCH_BYTES: Final = 32 << 20
+# Spark limits the length of names and numbers and the nesting depth. A body shorter than _UNLIMITED_BYTES cannot reach
+# these limits; one that might is left to Spark.
+_MAX_BODY_BYTES: Final = 50_000
+_UNLIMITED_BYTES: Final = 1_000
 _LONG_NUMBER: Final = r"[-+.0-9eE]{1000}"
-_DEEPEST: Final = 1_000
-# Where one of so many bodies cannot be read, all of them are undecided: looking for it would take longer.
-_FEW: Final = 16
+_MAX_DEPTH: Final = 1_000
+# If a body cannot be read, batches of this size are undecided as a whole: finding the body would take longer.
+_MIN_SPLIT: Final = 16
 _PARTS: Final = 8
 _SPACE: Final = " \t\r\n"
 _PLAIN: Final = pa.array(["", "utf-8", "utf8", "identity"])
 _MOMENT: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}"
 _OFFSET: Final = r"(Z|[+-](0[0-9]|1[0-7]):[0-5][0-9])"
-# As Arrow reads it; and what is the same with digits less, and in a session of UTC with an offset more.
+# The format that Arrow reads; and equivalents with fewer digits or, if the session's time zone is UTC, without an offset.
 _TIMESTAMP: Final = rf"{_MOMENT}(\.[0-9]{{1,6}})?{_OFFSET}$"
-_OTHER_TIMESTAMP: Final = rf"{_MOMENT}(\.[0-9]{{1,9}})?{_OFFSET}$"
-_IN_UTC: Final = rf"{_MOMENT}(\.[0-9]{{1,9}})?{_OFFSET}?$"
+_ANY_TIMESTAMP: Final = rf"{_MOMENT}(\.[0-9]{{1,9}})?{_OFFSET}$"
+_UTC_TIMESTAMP: Final = rf"{_MOMENT}(\.[0-9]{{1,9}})?{_OFFSET}?$"
 _DATE: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 
 
 def arrow_type(kind: DataType) -> pa.DataType | None:
-    """The type that a column of a schema becomes; None where Spark and Arrow may read it differently."""
+    """Return the Arrow type of a column; None if Spark and Arrow may read it differently."""
     from pyspark.sql import types as t
 
     match kind:
@@ -62,10 +62,10 @@ def arrow_type(kind: DataType) -> pa.DataType | None:
         case t.DateType():
             return pa.date32()
         case t.ArrayType():
-            element = _within(kind.elementType)
+            element = _nested_type(kind.elementType)
             return None if element is None or not kind.containsNull else pa.list_(pa.field("element", element))
         case t.StructType():
-            fields = [(field.name, _within(field.dataType)) for field in kind.fields]
+            fields = [(field.name, _nested_type(field.dataType)) for field in kind.fields]
             names = {field.name.lower() for field in kind.fields}
             if not fields or len(names) < len(fields) or any(of is None for _, of in fields) or \
                     not all(field.nullable for field in kind.fields):
@@ -74,14 +74,14 @@ def arrow_type(kind: DataType) -> pa.DataType | None:
     return None
 
 
-def _within(kind: DataType) -> pa.DataType | None:
-    """Within arrays and structs there are no times: they are checked in columns of their own."""
+def _nested_type(kind: DataType) -> pa.DataType | None:
+    """Like `arrow_type`, but without times, which are only checked in top-level columns."""
     found = arrow_type(kind)
     return None if found is not None and (pa.types.is_timestamp(found) or pa.types.is_date(found)) else found
 
 
 def json_decoder(schema: StructType, timezone: str = "") -> JsonDecoder | None:
-    """What reads bodies of a schema in a session of a time zone; None where it has a column that Spark has to read."""
+    """Return a decoder for a schema and the session's time zone; None if a column is left to Spark."""
     fields: list[pa.Field] = []
     for field in schema.fields:
         kind = arrow_type(field.dataType)
@@ -92,10 +92,11 @@ def json_decoder(schema: StructType, timezone: str = "") -> JsonDecoder | None:
 
 
 class JsonDecoder:
-    """Reads bodies.
+    """Decodes bodies.
 
-    fields  of the struct; a body without one that is not nullable is undecided
-    is_utc  times without an offset are of UTC, and undecided otherwise
+    Args:
+        fields: Fields of the struct; a body without one that is not nullable stays undecided.
+        is_utc: Whether times without an offset are in UTC; otherwise they stay undecided.
     """
 
     def __init__(self, fields: list[pa.Field], is_utc: bool) -> None:
@@ -106,7 +107,7 @@ class JsonDecoder:
         self._read = pa.schema([(field.name, text if _is_time(field.type) else field.type) for field in fields])
 
     def decode(self, batch: pa.RecordBatch) -> tuple[pa.StructArray, pa.BooleanArray | None]:
-        """What is in the bodies of messages, and which of them are decided; None for all of them."""
+        """Return the decoded bodies, and which of them are decided; None if all are."""
         values = self._values(batch.column("body"))
         arrays = [self._typed(values, field) for field in self._fields]
         whole = pa.StructArray.from_arrays(arrays, fields=list(self._type))
@@ -127,18 +128,18 @@ class JsonDecoder:
         return whole, decided
 
     def _values(self, bodies: pa.Array) -> pa.StructArray:
-        """A struct for each body, null for those that were not read. Times are text."""
-        found = self._whole(bodies)
+        """Return a struct per body, null for bodies that could not be read. Times are text."""
+        found = self._decode_all(bodies)
         if found is not None:
             return found
-        if len(bodies) <= _FEW:
+        if len(bodies) <= _MIN_SPLIT:
             return pa.nulls(len(bodies), pa.struct(list(self._read)))
-        step = max(-(-len(bodies) // _PARTS), _FEW)
+        step = max(-(-len(bodies) // _PARTS), _MIN_SPLIT)
         return pa.concat_arrays([self._values(bodies.slice(at, step)) for at in range(0, len(bodies), step)])
 
-    def _whole(self, bodies: pa.Array) -> pa.StructArray | None:
-        """All of the bodies; None where one of them cannot be read."""
-        if not len(bodies) or bodies.null_count or bodies.nbytes > _MOST_AT_ONCE:
+    def _decode_all(self, bodies: pa.Array) -> pa.StructArray | None:
+        """Read all bodies at once; None if one of them cannot be read."""
+        if not len(bodies) or bodies.null_count or bodies.nbytes > _MAX_BATCH_BYTES:
             return None
         try:
             text = bodies.cast(pa.string())
@@ -148,7 +149,7 @@ class JsonDecoder:
             text = pc.ascii_trim(text, _SPACE)
             if not _are_objects(text):
                 return None
-        if _is_beyond_limits(text):
+        if _exceeds_limits(text):
             return None
         lines = pc.binary_join(pa.ListArray.from_arrays([0, len(text)], text), "\n")[0].as_buffer()
         try:
@@ -158,8 +159,8 @@ class JsonDecoder:
                                               unexpected_field_behavior="ignore"))
         except pa.ArrowInvalid:
             return None
-        # Each text begins and ends as an object does, so that none is without one, nor goes on in the next: where there
-        # are as many, there is one in each.
+        # Every text begins and ends like an object, so no text is empty and no object continues in the next text: equal
+        # counts mean one object per text.
         if table.num_rows != len(text):
             return None
         columns = [table.column(field.name).combine_chunks() for field in self._read]
@@ -168,22 +169,22 @@ class JsonDecoder:
         return pa.StructArray.from_arrays(columns, fields=list(self._read))
 
     def _typed(self, values: pa.StructArray, field: pa.Field) -> pa.Array:
-        """A column; null where a time is not written as expected."""
+        """Return a typed column; null if a time has another format."""
         array = values.field(field.name)
         if not _is_time(field.type) or array.null_count == len(array):
             return array if array.type == field.type else pa.nulls(len(array), field.type)
         try:
             return self._times(array, field.type)
-        except pa.ArrowInvalid:  # 30 February
+        except pa.ArrowInvalid:  # such as 30 February
             return pa.nulls(len(array), field.type)
 
     def _times(self, text: pa.Array, kind: pa.DataType) -> pa.Array:
-        """Null where it is not written as expected. ArrowInvalid where it is, and there is no such time."""
+        """Parse times; null if one has another format. Raises ArrowInvalid if one does not exist."""
         if pa.types.is_date(kind):
-            return _where(text, _DATE).cast(kind)
+            return _matching(text, _DATE).cast(kind)
         if pc.all(pc.match_substring_regex(text, _TIMESTAMP)).as_py():
             return text.cast(kind)
-        text = _where(text, _IN_UTC if self._is_utc else _OTHER_TIMESTAMP)
+        text = _matching(text, _UTC_TIMESTAMP if self._is_utc else _ANY_TIMESTAMP)
         text = pc.replace_substring_regex(text, r"(\.[0-9]{6})[0-9]+", r"\1")
         bare = pc.invert(pc.match_substring_regex(text, f"{_OFFSET}$"))
         return pc.if_else(bare, pc.binary_join_element_wise(text, "Z", ""), text).cast(kind)
@@ -197,21 +198,21 @@ def _are_objects(text: pa.Array) -> bool:
     return bool(pc.all(pc.and_(pc.starts_with(text, "{"), pc.ends_with(text, "}")), min_count=0).as_py())
 
 
-def _where(text: pa.Array, form: str) -> pa.Array:
+def _matching(text: pa.Array, form: str) -> pa.Array:
     return pc.if_else(pc.match_substring_regex(text, form), text, pa.scalar(None, pa.string()))
 
 
-def _is_beyond_limits(text: pa.Array) -> bool:
+def _exceeds_limits(text: pa.Array) -> bool:
     longest = pc.max(pc.binary_length(text)).as_py()
-    if longest < _SHORT:
+    if longest < _UNLIMITED_BYTES:
         return False
     nesting = pc.add(pc.count_substring(text, "["), pc.count_substring(text, "{"))
-    return bool(longest > _LONGEST or pc.max(nesting).as_py() >= _DEEPEST
+    return bool(longest > _MAX_BODY_BYTES or pc.max(nesting).as_py() >= _MAX_DEPTH
                 or pc.any(pc.match_substring_regex(text, _LONG_NUMBER)).as_py())
 
 
 def _has_minus_zero(array: pa.Array) -> bool:
-    """For Spark -0 is 0 where it is written without a point, which is not to be seen any more."""
+    """Return whether there is a -0.0: for Spark a -0 without a decimal point is 0, and here they cannot be told apart."""
     if pa.types.is_struct(array.type) or pa.types.is_list(array.type):
         parts = array.flatten()
         return any(map(_has_minus_zero, [parts] if isinstance(parts, pa.Array) else parts))

@@ -1,4 +1,4 @@
-"""Avro bodies as Arrow columns, a batch at a time, with fastavro."""
+"""Decodes Avro bodies into Arrow columns, a batch at a time, with fastavro."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from leveret.spark.pipeline.arrows import arrow_function
+from leveret.spark.pipeline.arrow_functions import arrow_function
 from leveret.spark.pipeline.errors import PipelineError
 
 _PRIMITIVES = {"boolean": "bool_", "int": "int32", "long": "int64", "float": "float32", "double": "float64",
@@ -16,7 +16,7 @@ _PRIMITIVES = {"boolean": "bool_", "int": "int32", "long": "int64", "float": "fl
 
 
 def avro_decoder(schema_text: str, framing: str) -> Any:
-    """A function of a body column that gives struct<value, error>. `PipelineError` where the schema is none."""
+    """Return a UDF of a body column that yields struct<value, error>. PipelineError if the schema is invalid."""
     import pyarrow as pa
     from fastavro import parse_schema
     from fastavro.schema import SchemaParseException
@@ -27,13 +27,13 @@ def avro_decoder(schema_text: str, framing: str) -> Any:
         parse_schema(schema)
         value = _arrow(schema, {})
     except (ValueError, KeyError, SchemaParseException) as error:
-        raise PipelineError(f"decode.schema is no Avro schema: {error}") from None
+        raise PipelineError(f"decode.schema is not an Avro schema: {error}") from None
     if not pa.types.is_struct(value):
-        raise PipelineError("decode.schema is no record of Avro's, and its fields are the columns; wrap it in a record")
+        raise PipelineError("decode.schema is not an Avro record, whose fields become columns; wrap it in a record")
     result = pa.struct([("value", value), ("error", pa.string())])
 
     def decode(bodies: Any) -> Any:
-        from leveret.spark.pipeline.rows import decode_rows
+        from leveret.spark.pipeline.row_decoding import decode_rows
 
         return decode_rows(bodies, reader(schema_text, framing), result)
 
@@ -42,7 +42,7 @@ def avro_decoder(schema_text: str, framing: str) -> Any:
 
 @lru_cache(16)
 def reader(schema_text: str, framing: str) -> Callable[[bytes], Any]:
-    """What turns one body into a value; raises ValueError where it cannot."""
+    """Return a decoder for single bodies, which raises ValueError if it fails."""
     import fastavro
     from fastavro.schema import fingerprint, to_parsing_canonical_form
 
@@ -59,30 +59,30 @@ def reader(schema_text: str, framing: str) -> Callable[[bytes], Any]:
         stream.seek(start)
         value = schemaless(stream, schema, None)
         if stream.tell() != len(body):
-            raise ValueError(f"{len(body) - stream.tell()} octets are left behind the datum")
+            raise ValueError(f"{len(body) - stream.tell()} bytes follow the datum")
         return value
 
     def container(body: bytes) -> Any:
         values = list(fastavro.reader(io.BytesIO(body), reader_schema=schema))
         if len(values) != 1:
-            raise ValueError(f"the container holds {len(values)} data, expected one")
+            raise ValueError(f"the container has {len(values)} data, expected one")
         return values[0]
 
     def single_object(body: bytes) -> Any:
         if body[:10] != mark:
-            raise ValueError("no single object of this schema: another mark or fingerprint")
+            raise ValueError("not a single object of this schema: the marker or the fingerprint differs")
         return datum(body, 10)
 
     def confluent(body: bytes) -> Any:
         if len(body) < 5 or body[0] != 0:
-            raise ValueError("no octet 0 and schema id before the datum")
+            raise ValueError("the datum is not preceded by a zero byte and a schema id")
         return datum(body, 5)
 
     return {"datum": datum, "container": container, "single-object": single_object, "confluent": confluent}[framing]
 
 
 def _arrow(schema: Any, named: dict[str, Any]) -> Any:
-    """The Arrow type of an Avro one."""
+    """Return the Arrow type of an Avro type."""
     import pyarrow as pa
 
     if isinstance(schema, list):

@@ -1,4 +1,4 @@
-"""Where a flow's messages come from: a streaming DataFrame, and for an exchange the stream that is bound to it."""
+"""Captures: the streaming DataFrame of a flow's messages and, for an exchange, the stream that is bound to it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ _OPTIONS = {"queue": "queue", "stream": "stream", "super_stream": "superStream",
 
 
 def stream_of(capture: Capture, flow: str) -> str:
-    """Name of the stream that is declared for a captured exchange."""
+    """Return the name of the stream that is declared for a captured exchange."""
     return capture.into or f"{flow}.{capture.exchange}"
 
 
 def source_options(capture: Capture, broker: Broker, flow: str) -> dict[str, str]:
-    """Options of the data source.
+    """Return the options of the data source.
 
-    flow  pipeline's and flow's name, under which the broker remembers the start or who holds the lease
+    Args:
+        capture: The capture.
+        broker: The broker.
+        flow: Names of pipeline and flow, the default for the consumer's name or the lease.
     """
     options = broker_options(broker)
     name = capture.consumer or flow
@@ -42,9 +45,11 @@ def source_options(capture: Capture, broker: Broker, flow: str) -> dict[str, str
 
 
 def declare(capture: Capture, broker: Broker, flow: str) -> None:
-    """Declare the stream of a captured exchange and bind it; nothing for the others.
+    """Declare the stream of a captured exchange and bind it; other captures need nothing.
 
-    Raises `PipelineError` where the broker refuses, `BrokerUnreachable` where there is none.
+    Raises:
+        PipelineError: The broker refused.
+        BrokerUnreachable: There is no connection.
     """
     if capture.exchange is None:
         return
@@ -58,26 +63,28 @@ def declare(capture: Capture, broker: Broker, flow: str) -> None:
         for key in capture.keys:
             channel.bind_queue(stream, capture.exchange, key)
     except Error as error:
-        raise PipelineError(f"{flow}: capture: stream {stream!r} cannot be declared and bound to exchange "
+        raise PipelineError(f"{flow}: capture: stream {stream!r} could not be declared and bound to exchange "
                             f"{capture.exchange!r}: {error}") from None
     finally:
         client.close()
 
 
 def control_client(broker: Broker, name: str) -> ControlClient:
-    """Requests to the pipeline's broker."""
+    """Return a client for requests to the pipeline's broker."""
     return ControlClient(endpoint_of(read_options(broker_options(broker))), f"leveret {name}")
 
 
 def read_stream(spark: SparkSession, capture: Capture, broker: Broker, flow: str) -> DataFrame:
-    """The messages as they come."""
+    """Return the messages as a streaming DataFrame."""
     return spark.readStream.format("amqp").options(**source_options(capture, broker, flow)).load()
 
 
 def no_messages(spark: SparkSession, columns: Any = None) -> DataFrame:
-    """A DataFrame of the messages' columns without a row.
+    """Return an empty DataFrame with the columns of messages.
 
-    columns  as the data source's option has them; None for all
+    Args:
+        spark: The session.
+        columns: Like the data source's option; None for all.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 

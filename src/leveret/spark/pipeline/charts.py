@@ -1,7 +1,7 @@
-"""Charts as SVG that stands in an HTML page: no scripts, no resources from elsewhere.
+"""Charts as inline SVG for HTML pages, without scripts and external resources.
 
-Colours are classes of the page's style sheet (s0, s1, ... for series), so that charts follow light and dark. What a point
-or a bar means exactly is in its `<title>`, which browsers show under the pointer.
+Colours are classes of the page's style sheet (s0, s1, ... for series), so that charts follow light and dark mode. The exact
+value of a point or bar is in its `<title>`, which browsers show as a tooltip.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 12, 26
 
 
 def number(value: float) -> str:
-    """A count or a rate for people: 0.25, 12, 3.4k, 1.2M."""
+    """Format a count or a rate: 0.25, 12, 3.4k, 1.2M."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= size:
             return f"{value / (1e3 if unit == 'k' else size):.3g}{unit}"
     return f"{value:,.0f}" if value == int(value) or abs(value) >= 100 else f"{value:.3g}"
 
 
-def octets(value: float) -> str:
+def byte_size(value: float) -> str:
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(value) < 1024:
             return f"{value:.3g} {unit}"
@@ -49,8 +49,8 @@ def duration(seconds: float) -> str:
 
 
 def ticks(highest: float, show: Show = number, count: int = 4) -> list[float]:
-    """Values from 0 to the first one that is not below the highest, round as they are shown."""
-    if show is octets and highest > 1024:
+    """Return axis values from 0 up to at least the highest value, round in the unit that is shown."""
+    if show is byte_size and highest > 1024:
         unit = 1024.0 ** math.floor(math.log(highest, 1024))
         return [mark * unit for mark in ticks(highest / unit, number, count)]
     if show is milliseconds and highest > 120_000:
@@ -65,7 +65,7 @@ def ticks(highest: float, show: Show = number, count: int = 4) -> list[float]:
 
 def line_chart(series: Sequence[tuple[str, Sequence[Point]]], show: Show = number, width: int = 860, height: int = 230,
                area: bool = False, label: str = "") -> str:
-    """Lines over time. Points are (seconds of Unix time, value or None for a gap); series share their times."""
+    """Draw lines over time. Points are (seconds of Unix time, value or None for a gap); all series share their times."""
     times = sorted({at for _, points in series for at, _ in points})
     values = [value for _, points in series for _, value in points if value is not None]
     if not times or not values:
@@ -111,7 +111,7 @@ def legend(names: Sequence[str]) -> str:
 
 def bar_chart(bars: Sequence[tuple[str, float]], show: Show = number, width: int = 420, kind: int = 0,
               label: str = "") -> str:
-    """Horizontal bars, in the order given."""
+    """Draw horizontal bars, in the given order."""
     if not bars:
         return '<p class="none">Nothing to show yet.</p>'
     row, text_width, value_width = 26, min(190, 12 + 7 * max(len(name[:26]) for name, _ in bars)), 74
@@ -122,18 +122,18 @@ def bar_chart(bars: Sequence[tuple[str, float]], show: Show = number, width: int
         top = index * row + 4
         length = max(value / highest * room, 2.0)
         shown = name if len(name) <= 26 else name[:25] + "…"
-        told = escape(show(value))
+        text = escape(show(value))
         parts.append(
-            f'<g><title>{escape(name)}: {told}</title>'
+            f'<g><title>{escape(name)}: {text}</title>'
             f'<text class="name" x="{text_width - 8}" y="{top + 15}" text-anchor="end">{escape(shown)}</text>'
             f'<rect class="bar s{kind % SERIES}" x="{text_width}" y="{top + 2}" width="{length:.1f}" height="17" rx="3"/>'
-            f'<text class="value" x="{text_width + length + 7:.1f}" y="{top + 15}">{told}</text></g>')
+            f'<text class="value" x="{text_width + length + 7:.1f}" y="{top + 15}">{text}</text></g>')
     return "".join([*parts, "</svg>"])
 
 
 def columns_chart(columns: Sequence[tuple[str, float]], show: Show = number, width: int = 420, height: int = 200,
                   kind: int = 0, label: str = "") -> str:
-    """Vertical bars of classes that have an order, such as ages."""
+    """Draw vertical bars for ordered classes, such as ages."""
     if not columns:
         return '<p class="none">Nothing to show yet.</p>'
     marks = ticks(max(value for _, value in columns), show)
@@ -159,7 +159,7 @@ def _grid_line(at: float, text: str, width: int) -> str:
 
 
 def _runs(points: Sequence[Point]) -> list[list[tuple[float, float]]]:
-    """The points without gaps between them, one list each."""
+    """Split points into runs without gaps."""
     runs: list[list[tuple[float, float]]] = [[]]
     for at, value in points:
         if value is not None:

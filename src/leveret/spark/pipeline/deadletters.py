@@ -1,4 +1,4 @@
-"""Messages that were dead-lettered: why, where they come from and since when, as a table and as a page."""
+"""Triage of dead letters: why, where and when messages died, as a table and as a page."""
 
 from __future__ import annotations
 
@@ -13,23 +13,27 @@ from leveret.spark.pipeline.pages import Page, Panel, write_page
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-# Rows of a table of the page, and octets of a body that are shown.
-ROWS = 15
-SHOWN = 80
-# Classes of ages: up to so many seconds.
+# Maximum rows of a table on the page, and bytes of a body that it shows.
+MAX_ROWS = 15
+BODY_BYTES = 80
+# Classes of ages: upper limits in seconds.
 AGES = ((60, "1 min"), (600, "10 min"), (3600, "1 h"), (6 * 3600, "6 h"), (86400, "1 d"), (7 * 86400, "7 d"))
 OLDER = "older"
-# Messages whose newest death is not known, since nobody dead-lettered them.
+# For messages without x-death.
 NO_REASON = "not dead-lettered"
 
 
 def deadletters(spark: SparkSession, broker: Broker, queue: str, *, where: str | None = None, table: str | None = None,
                 report: str | None = None) -> DataFrame:
-    """What is in a queue of dead letters, or a stream of them; nothing is taken out.
+    """Read a queue or a stream of dead letters; nothing is removed.
 
-    where   an SQL expression over the columns of `triaged`
-    table   directory of Parquet files that is replaced by what is found
-    report  HTML page about it
+    Args:
+        spark: The session.
+        broker: The broker.
+        queue: Name of the queue or stream.
+        where: SQL expression over the columns of `triaged`.
+        table: Directory of Parquet files that is replaced by the result.
+        report: Path of an HTML page about the result.
     """
     messages = spark.read.format("amqp").options(**broker_options(broker)).option("queue", queue).load()
     found = triaged(messages)
@@ -48,11 +52,11 @@ def deadletters(spark: SparkSession, broker: Broker, queue: str, *, where: str |
 
 
 def triaged(messages: DataFrame, now: float | None = None) -> DataFrame:
-    """The messages, with what their newest death was before their own columns.
+    """Return the messages with columns about their latest death in front.
 
-    reason, dead_queue, dead_exchange, dead_key   of the newest death; the latter two as it was published when it died
-    deaths                                        how often it died in all
-    died_at, age_s                                when, and seconds since, until `now` (seconds of Unix time)
+    reason, dead_queue, dead_exchange, dead_key   of the latest death; exchange and key are those it was published with
+    deaths                                        how often the message died in total
+    died_at, age_s                                when it died, and the seconds from then until `now` (Unix time)
     """
     from pyspark.sql import functions as F
 
@@ -69,7 +73,7 @@ def triaged(messages: DataFrame, now: float | None = None) -> DataFrame:
 
 
 def age_class(age: Column) -> Column:
-    """The class of an age in seconds, by its upper end."""
+    """Return the class of an age in seconds, named by its upper limit."""
     from pyspark.sql import functions as F
 
     found = F.lit(OLDER)
@@ -79,7 +83,7 @@ def age_class(age: Column) -> Column:
 
 
 def groups(found: DataFrame) -> DataFrame:
-    """What `triaged` gave by reason, queue, exchange and key, most messages first."""
+    """Group the result of `triaged` by reason, queue, exchange and key, largest groups first."""
     from pyspark.sql import functions as F
 
     return (found.groupBy("reason", "dead_queue", "dead_exchange", "dead_key")
@@ -88,7 +92,7 @@ def groups(found: DataFrame) -> DataFrame:
 
 
 def deadletters_page(found: DataFrame, queue: str) -> Page:
-    """The page about what `triaged` gave."""
+    """Build the page about the result of `triaged`."""
     from pyspark.sql import functions as F
 
     total = found.agg(
@@ -97,40 +101,40 @@ def deadletters_page(found: DataFrame, queue: str) -> Page:
     assert total is not None
     page = Page(f"Dead letters in {queue}", "Why messages died, where, and how long ago.")
     if not total["messages"]:
-        page.subtitle = "There are none."
+        page.subtitle = "There are no dead letters."
         return page
     page.tiles = [
-        ("Dead letters", f"{total['messages']:,}", f"{charts.octets(total['octets'] or 0)} of bodies"),
+        ("Dead letters", f"{total['messages']:,}", f"{charts.byte_size(total['octets'] or 0)} of bodies"),
         ("Oldest", charts.duration(round(total["oldest"])), "since it died"),
         ("Newest", charts.duration(round(total["newest"])), "since it died"),
         ("Most deaths", f"{total['deaths']:,}", "of one message"),
     ]
 
-    def counted(column: Column | str, limit: int = ROWS) -> list[tuple[str, float]]:
+    def counted(column: Column | str, limit: int = MAX_ROWS) -> list[tuple[str, float]]:
         rows = (found.groupBy(F.coalesce(column, F.lit("")).alias("of")).count().orderBy(F.desc("count"), "of")
                 .limit(limit).collect())
         return [(row["of"] or "(none)", row["count"]) for row in rows]
 
     ages = dict(counted(age_class(F.col("age_s"))))
     page.panels = [
-        Panel("By reason", "What was the newest death.", charts.bar_chart(counted("reason"), kind=3, label="by reason")),
-        Panel("By age", "Since the newest death, up to.", charts.columns_chart(
+        Panel("By reason", "Reason of the latest death.", charts.bar_chart(counted("reason"), kind=3, label="by reason")),
+        Panel("By age", "Time since the latest death, up to.", charts.columns_chart(
             [(name, ages.get(name, 0)) for name in (*(name for _, name in AGES), OLDER)], kind=1, label="by age")),
-        Panel("By queue", "In which they died.", charts.bar_chart(counted("dead_queue"), label="by queue")),
-        Panel("By routing key", "With which they were published.", charts.bar_chart(counted("dead_key"), kind=2,
-                                                                                    label="by routing key")),
+        Panel("By queue", "Queue in which they died.", charts.bar_chart(counted("dead_queue"), label="by queue")),
+        Panel("By routing key", "Key with which they were published.", charts.bar_chart(
+            counted("dead_key"), kind=2, label="by routing key")),
     ]
     page.panels.append(Panel(
-        "Groups", "What a re-drive would select by reason, queue and key.", wide=True,
+        "Groups", "What a re-drive by reason, queue and key would select.", wide=True,
         headings=("Reason", "Queue", "Exchange", "Routing key", "Messages", "Most deaths", "First", "Last"),
         rows=[(row["reason"], row["dead_queue"] or "", row["dead_exchange"] or "", row["dead_key"] or "",
                f"{row['count']:,}", f"{row['deaths']:,}", _time(row["first"]), _time(row["last"]))
-              for row in groups(found).limit(ROWS).collect()]))
-    oldest = found.orderBy(F.desc("age_s"), "offset").limit(ROWS).select(
+              for row in groups(found).limit(MAX_ROWS).collect()]))
+    oldest = found.orderBy(F.desc("age_s"), "offset").limit(MAX_ROWS).select(
         "reason", "dead_queue", "dead_key", "died_at", "message_id",
-        F.expr(f"substring(body, 1, {SHOWN})").alias("body")).collect()
+        F.expr(f"substring(body, 1, {BODY_BYTES})").alias("body")).collect()
     page.panels.append(Panel(
-        "Oldest", f"The first {SHOWN} octets of their bodies.", wide=True,
+        "Oldest", f"The first {BODY_BYTES} bytes of their bodies.", wide=True,
         headings=("Died", "Reason", "Queue", "Routing key", "Message id", "Body"),
         rows=[(_time(row["died_at"]), row["reason"], row["dead_queue"] or "", row["dead_key"] or "",
                row["message_id"] or "", _text(row["body"])) for row in oldest]))

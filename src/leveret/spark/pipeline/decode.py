@@ -1,7 +1,7 @@
-"""Bodies of messages as typed columns.
+"""Decodes the bodies of messages into typed columns.
 
-`decoded(df, ...)` adds a struct with what the body holds, and the column `decode_error`: null, or why there is nothing.
-`good_rows` and `bad_rows` part the two; the latter keep every column of the message, the body as it came among them.
+`decoded(df, ...)` adds a struct with the content of the body, and the column `decode_error`: null, or why it could not be
+decoded. `good_rows` and `bad_rows` separate the two; the latter keep every column of the message, with the original body.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leveret.spark.pipeline.arrows import arrow_function
+from leveret.spark.pipeline.arrow_functions import arrow_function
 from leveret.spark.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
@@ -23,15 +23,15 @@ _CORRUPT = "__corrupt"
 
 
 def decoded(df: DataFrame, decode: Decode) -> DataFrame:
-    """The messages with the decoded column and `decode_error`. `PipelineError` where the schema is none."""
+    """Return the messages with the decoded column and `decode_error`. PipelineError if the schema is invalid."""
     from pyspark.sql import functions as F
 
     if decode.format == "raw":
         return df.withColumn(ERROR, F.lit(None).cast("string"))
     if "body" not in df.columns:
-        raise PipelineError("decode: the messages have no column body; expected it among the source's option columns")
+        raise PipelineError("decode: the messages have no column body; add it to the source's option columns")
     if has_column(df.columns, decode.column):
-        raise PipelineError(f"decode.column is {decode.column!r}, which the messages have already; choose another name")
+        raise PipelineError(f"decode.column is {decode.column!r}, which is a column of the messages; choose another name")
     if decode.format == "json":
         return _json(df, decode)
     if decode.format == "avro":
@@ -41,16 +41,18 @@ def decoded(df: DataFrame, decode: Decode) -> DataFrame:
     else:
         from leveret.spark.pipeline.protobuf import protobuf_decoder
 
-        udf = protobuf_decoder(_read_octets(decode), decode.message or "")
+        udf = protobuf_decoder(_read_schema_file(decode), decode.message or "")
     both = df.withColumn("__both", udf(F.col("body")))
-    columns = [F.col(_quoted(name)) for name in df.columns]
+    columns = [F.col(_quote(name)) for name in df.columns]
     return both.select(*columns, F.col("__both.value").alias(decode.column), F.col("__both.error").alias(ERROR))
 
 
 def good_rows(df: DataFrame, fail: str | None = None) -> DataFrame:
-    """What was decoded, without `decode_error`.
+    """Return the rows that were decoded, without `decode_error`.
 
-    fail  where given, a row that was not decoded ends the query, with this text, its place and what is wrong
+    Args:
+        df: Result of `decoded`.
+        fail: If set, a row that was not decoded fails the query with this text, its position and its error.
     """
     from pyspark.sql import functions as F
 
@@ -58,23 +60,23 @@ def good_rows(df: DataFrame, fail: str | None = None) -> DataFrame:
         return df.where(f"{ERROR} IS NULL").drop(ERROR)
     place = [F.concat(F.lit(f"{name} "), F.col(name).cast("string"), F.lit(", "))
              for name in ("queue", "offset") if name in df.columns]
-    told = F.concat(F.lit(f"{fail}: "), *place, F.col(ERROR))
-    return df.where(F.when(F.col(ERROR).isNotNull(), F.raise_error(told).cast("boolean")).otherwise(True)).drop(ERROR)
+    message = F.concat(F.lit(f"{fail}: "), *place, F.col(ERROR))
+    return df.where(F.when(F.col(ERROR).isNotNull(), F.raise_error(message).cast("boolean")).otherwise(True)).drop(ERROR)
 
 
 def bad_rows(df: DataFrame, decode: Decode, columns: list[str]) -> DataFrame:
-    """What was not decoded: the message's columns, which are named, and `decode_error` with what is wrong with the body."""
+    """Return the rows that were not decoded: the named columns, and `decode_error` with the exact reason."""
     from pyspark.sql import functions as F
 
     bad = df.where(f"{ERROR} IS NOT NULL")
     if decode.format == "json":
-        # Only here, where the rows are few: what exactly is wrong is found in Python.
+        # The exact reason is determined in Python, for these few rows only.
         bad = bad.withColumn(ERROR, _json_reason()(F.col("body"), F.col(ERROR)))
-    return bad.select(*(F.col(_quoted(name)) for name in columns), ERROR)
+    return bad.select(*(F.col(_quote(name)) for name in columns), ERROR)
 
 
 def json_schema(decode: Decode) -> StructType:
-    """The schema of JSON bodies. `PipelineError` where the text is none."""
+    """Return the schema of JSON bodies. Raises PipelineError if it is invalid."""
     from pyspark.errors import PySparkException
     from pyspark.sql.types import StructType
 
@@ -85,22 +87,22 @@ def json_schema(decode: Decode) -> StructType:
 
             return StructType.fromJson(json.loads(text))
         except (ValueError, KeyError, TypeError, PySparkException) as error:
-            raise PipelineError(f"decode.schema is JSON, and no schema of Spark's: {error}; expected what "
-                                "DataFrame.schema.json() gives") from None
+            raise PipelineError(f"decode.schema is JSON, but not a Spark schema: {error}; expected the output of "
+                                "DataFrame.schema.json()") from None
     try:
         parsed = StructType.fromDDL(text)
     except PySparkException as error:
-        told = str(error).strip().splitlines()[0]
-        raise PipelineError(f"decode.schema is no list of columns: {told}; expected one such as "
+        message = str(error).strip().splitlines()[0]
+        raise PipelineError(f"decode.schema is not a list of columns: {message}; expected something like "
                             "\"id BIGINT NOT NULL, name STRING\"") from None
     if not isinstance(parsed, StructType):
-        raise PipelineError(f"decode.schema is of the type {parsed.simpleString()}; expected columns, such as "
+        raise PipelineError(f"decode.schema is a {parsed.simpleString()}; expected columns, such as "
                             "\"id BIGINT NOT NULL, name STRING\"")
     return parsed
 
 
 def has_column(columns: list[str], name: str) -> bool:
-    """For Spark names that differ in case only are the same."""
+    """Return whether there is a column of this name; like Spark, ignoring case."""
     return name.lower() in map(str.lower, columns)
 
 
@@ -113,8 +115,8 @@ def _json(df: DataFrame, decode: Decode) -> DataFrame:
     text = F.col("body").cast("string")
     parsed = F.from_json(text, read, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
     value = F.struct(*(parsed.getField(field.name).alias(field.name) for field in schema.fields))
-    # In one projection, in which Spark parses a body once: another one would make all columns anew.
-    return df.select(*(F.col(_quoted(name)) for name in df.columns), value.alias(decode.column),
+    # In a single projection, so that Spark parses each body once; a second one would repeat that for every column.
+    return df.select(*(F.col(_quote(name)) for name in df.columns), value.alias(decode.column),
                      _json_error(df, text, parsed, schema).alias(ERROR))
 
 
@@ -125,18 +127,18 @@ def _json_error(df: DataFrame, text: Column, parsed: Column, schema: StructType)
     for field in reversed([field for field in schema.fields if not field.nullable]):
         error = F.when(parsed.getField(field.name).isNull(), f"the field {field.name} is missing").otherwise(error)
     error = (F.when(parsed.isNull(), "the body is empty")
-             .when(parsed.getField(_CORRUPT).isNotNull(), "no JSON object of the schema")
+             .when(parsed.getField(_CORRUPT).isNotNull(), "not a JSON object of the schema")
              .when(~F.is_valid_utf8(text), "not UTF-8").otherwise(error))
     return F.coalesce(encoding_error(), error) if "content_encoding" in df.columns else error
 
 
 def encoding_error() -> Column:
-    """Null, or what is wrong with a body that is compressed."""
+    """Return null, or the error for a compressed body."""
     from pyspark.sql import functions as F
 
     encoding = F.lower(F.coalesce(F.col("content_encoding"), F.lit("")))
     plain = encoding.isin("", "utf-8", "utf8", "identity")
-    return F.when(~plain, F.concat(F.lit("content-encoding "), encoding, F.lit(" is not decoded")))
+    return F.when(~plain, F.concat(F.lit("content-encoding "), encoding, F.lit(" is not supported")))
 
 
 def _json_reason() -> Any:
@@ -148,17 +150,17 @@ def _json_reason() -> Any:
 
         found = []
         for body, error in zip(bodies.to_pylist(), errors.to_pylist(), strict=True):
-            if error == "no JSON object of the schema":
+            if error == "not a JSON object of the schema":
                 try:
                     value = json.loads(body)
                     if not isinstance(value, dict):
-                        error = f"JSON, and no object but {type(value).__name__}"
+                        error = f"JSON, but {type(value).__name__} instead of an object"
                     else:
-                        error = "JSON whose fields are not of the schema's types"
+                        error = "JSON, but its fields do not have the types of the schema"
                 except UnicodeDecodeError as wrong:
-                    error = f"not UTF-8: octet {wrong.start}"
+                    error = f"not UTF-8: byte {wrong.start}"
                 except ValueError as wrong:
-                    error = f"no JSON: {wrong}"
+                    error = f"not JSON: {wrong}"
             found.append(error)
         return pa.array(found, pa.string())
 
@@ -168,10 +170,10 @@ def _json_reason() -> Any:
 def _read(decode: Decode) -> str:
     if decode.schema is not None:
         return decode.schema
-    return _read_octets(decode).decode("utf-8", "replace")
+    return _read_schema_file(decode).decode("utf-8", "replace")
 
 
-def _read_octets(decode: Decode) -> bytes:
+def _read_schema_file(decode: Decode) -> bytes:
     assert decode.schema_file is not None
     try:
         return Path(decode.schema_file).read_bytes()
@@ -179,5 +181,5 @@ def _read_octets(decode: Decode) -> bytes:
         raise PipelineError(f"decode.schema_file {decode.schema_file} cannot be read: {error.strerror}") from None
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return f"`{name.replace('`', '``')}`"

@@ -1,10 +1,10 @@
-"""Flows whose tasks write the table's files themselves, where they read the messages.
+"""Direct flows, whose tasks write the table's files themselves while they read the messages.
 
-What Spark would do with the rows of an archive is to copy them, from Arrow's columns into rows and back into columns, and
-to read JSON as fast as Java can. Where nothing else is to be done with them, the tasks do not give them to Spark: they
-write files, and Spark does what it is there for, which is batches, checkpoints, and tasks that are done again. The driver
-puts the files that tasks have told it of into the table, with those that Spark makes of the messages that the tasks left
-undecided, in the way that `TableWriter` has for every batch: so each is in the table once, whoever has died meanwhile.
+For an archive Spark would only copy rows, from Arrow columns into rows and back into columns, and parse JSON with Java. So
+if nothing else is to be done with the rows, the tasks do not pass them to Spark but write files; Spark still manages
+batches, checkpoints and retries. The driver moves the files that the tasks report into the table, together with those that
+Spark writes for messages that the tasks left undecided, like `TableWriter` does for every batch: each file is in the table
+exactly once, whichever process dies.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
-from leveret.spark.history import STRICT
+from leveret.spark.history import STRICT_OPTIONS
 from leveret.spark.options import read_options
 from leveret.spark.pipeline import capture as capturing
 from leveret.spark.pipeline.arrow_json import json_decoder
 from leveret.spark.pipeline.decode import has_column, json_schema
 from leveret.spark.pipeline.direct_source import DirectSource, with_task
 from leveret.spark.pipeline.direct_task import DirectTask
-from leveret.spark.pipeline.files import Files, as_it_is
+from leveret.spark.pipeline.files import Files, escape_glob
 from leveret.spark.pipeline.model import Broker, Decode, TableOutput
 from leveret.spark.pipeline.tables import Ready, partition_columns
 from leveret.spark.schema import table_schema
@@ -37,11 +37,14 @@ _LOCAL = "file:"
 
 @dataclass(frozen=True)
 class Direct:
-    """The source of a flow whose tasks write, and what they have written.
+    """The source of a direct flow, and the files of its tasks.
 
-    root       of the table
-    directory  of the files, below the table's
-    columns    of the messages
+    Attributes:
+        root: Directory of the table.
+        directory: Directory of the files, relative to the table's.
+        columns: Columns of the messages.
+        options: Options of the data source.
+        task: How tasks write.
     """
 
     root: str
@@ -51,28 +54,29 @@ class Direct:
     task: DirectTask
 
     def read_stream(self, spark: SparkSession) -> DataFrame:
-        """Rows that tell of the files, and one for each message more than that."""
+        """Return the streaming DataFrame: one row per message, the last ones of each task naming its files."""
         spark.dataSource.register(DirectSource)
         return spark.readStream.format(DirectSource.name()).options(**with_task(self.options, self.task)).load()
 
     def written(self, batch: DataFrame) -> tuple[list[Ready], DataFrame | None]:
-        """Have the tasks write a batch: the files for the table, and the undecided messages, None where all are decided."""
+        """Run the tasks of a batch; return the files for the table, and the undecided messages (None if there are none)."""
         spark = batch.sparkSession
         self.clear(spark)
-        told = batch.where("file IS NOT NULL").collect()
-        undecided = [f"{_LOCAL}{self.task.directory}/{row.file}" for row in told if row.undecided]
-        ready = [Ready(f"{self.directory}/{row.file}", row.place) for row in told if not row.undecided]
+        rows = batch.where("file IS NOT NULL").collect()
+        undecided = [f"{_LOCAL}{self.task.directory}/{row.file}" for row in rows if row.undecided]
+        ready = [Ready(f"{self.directory}/{row.file}", row.place) for row in rows if not row.undecided]
         if not undecided:
             return ready, None
-        return ready, spark.read.schema(table_schema(self.columns)).options(**STRICT).parquet(*map(as_it_is, undecided))
+        messages = spark.read.schema(table_schema(self.columns)).options(**STRICT_OPTIONS)
+        return ready, messages.parquet(*map(escape_glob, undecided))
 
     def clear(self, spark: SparkSession) -> None:
-        """No batch runs: what is there is of one that is done, or came to nothing, or of a task that ran twice."""
+        """Remove the task's files: no batch is running, so they are left from completed, failed or duplicate tasks."""
         Files(spark, self.root).remove(self.directory)
 
 
 def direct_of(spark: SparkSession, flow: Flow, broker: Broker, checkpoint: str) -> Direct | None:
-    """How the tasks of a flow write; None where Spark has to, since more is to be done than they can do alike."""
+    """Return how the tasks of a flow write; None if Spark must, because the flow does more than they can."""
     if flow.stream or flow.mark is not None or flow.transform is not None or flow.exchanges or len(flow.tables) != 1 \
             or flow.capture.queue is not None:
         return None
@@ -87,7 +91,7 @@ def direct_of(spark: SparkSession, flow: Flow, broker: Broker, checkpoint: str) 
     partitions = _partitions(table, [*columns, flow.decode.column] if schema else columns, timezone)
     if not place.startswith(_LOCAL) or partitions is None or schema is None:
         return None
-    # Every run of a query finds the directory of the one before, and no other query's.
+    # The same for every run of the query, and different from those of other queries.
     key = checkpoint if "://" in checkpoint else os.path.abspath(checkpoint)
     directory = f"_leveret/{hashlib.sha256(key.encode()).hexdigest()[:16]}-direct"
     root = "/" + place.removeprefix(_LOCAL).strip("/")
@@ -107,7 +111,7 @@ def _partitions(table: TableOutput, columns: list[str], timezone: str) -> list[t
 
 
 def _schema(decode: Decode, columns: list[str]) -> str | None:
-    """Of the bodies, "" for none; None where they cannot be decoded in the tasks."""
+    """Return the schema of the bodies, "" for none; None if tasks cannot decode them."""
     if decode.format == "raw":
         return ""
     if decode.format != "json" or "body" not in columns or has_column(columns, decode.column):

@@ -1,4 +1,4 @@
-"""The source of flows whose tasks write the files: that of streams, but for what its tasks do with what they read."""
+"""The data source of direct flows: reads streams like `amqp`, but its tasks write files."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from leveret.spark.options import Settings
-from leveret.spark.pipeline.direct_task import TOLD, DirectTask
+from leveret.spark.pipeline.direct_task import FILE_SCHEMA, DirectTask
 from leveret.spark.source import DIRECT, DIRECT_TASK, AmqpDataSource
 from leveret.spark.stream_reader import StreamReader
 from leveret.spark.target import Target
 
 
 class DirectSource(AmqpDataSource):
-    """`readStream` of streams, with an option more: `with_task`."""
+    """`readStream` of streams with an additional option, see `with_task`."""
 
     def __init__(self, options: dict[str, str]) -> None:
         given = dict(options)
@@ -31,7 +31,7 @@ class DirectSource(AmqpDataSource):
         return DIRECT
 
     def schema(self) -> StructType:
-        return from_arrow_schema(TOLD)
+        return from_arrow_schema(FILE_SCHEMA)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         settings, target = self._find(super().schema(), True)
@@ -50,5 +50,5 @@ class DirectReader(StreamReader):
 
 
 def with_task(options: dict[str, str], task: DirectTask) -> dict[str, str]:
-    """Options of the source."""
+    """Return the options of the data source with those of the task."""
     return options | {DIRECT_TASK: json.dumps(asdict(task))}

@@ -1,7 +1,7 @@
-"""What a task does that writes a table's files itself: messages are read, decoded and written as Arrow's batches.
+"""Tasks that write a table's files themselves: messages are read, decoded and written as Arrow batches.
 
-Spark gets a row for each message, nearly all of them empty, so that its counts are right; the last rows of a task tell of
-its files. Messages that are undecided are in files of their own, whole, for Spark to look at.
+Spark gets one row per message, nearly all of them empty, so that its counts are right; the last rows of a task name its
+files. Undecided messages go unchanged into files of their own, for Spark to decode.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from pyspark.sql.types import StructType
 from leveret.spark.pipeline.arrow_json import json_decoder
 from leveret.storage import disk
 
-# Of a file that was written: its name, the directory of the table that it is for, and whether its messages are undecided.
-TOLD: Final = pa.schema([("file", pa.string()), ("place", pa.string()), ("undecided", pa.bool_())])
-# A row group: of so many rows, or octets.
+# One row per written file: its name, its directory in the table, and whether its messages are undecided.
+FILE_SCHEMA: Final = pa.schema([("file", pa.string()), ("place", pa.string()), ("undecided", pa.bool_())])
+# Limits of a row group: rows, and bytes.
 _GROUP_ROWS: Final = 1 << 17
-_GROUP_OCTETS: Final = 32 << 20
-# Files that are written to at a time: at the turn of a day there are two.
-_OPEN: Final = 4
+_GROUP_BYTES: Final = 32 << 20
+# Files that are open at a time; around midnight there are two.
+_MAX_OPEN_FILES: Final = 4
 FORMATS: Final = {"day": "%Y-%m-%d", "hour": "%Y-%m-%d-%H", "month": "%Y-%m"}
 
 
@@ -38,9 +38,12 @@ FORMATS: Final = {"day": "%Y-%m-%d", "hour": "%Y-%m-%d-%H", "month": "%Y-%m"}
 class DirectTask:
     """How files are written.
 
-    directory   of this machine, or of all that have tasks: where the files are until they are the table's
-    column      for what is decoded; schema: of that, as JSON, "" where nothing is
-    partitions  (name, day or hour or month) of `append_time`, which is told in `timezone`
+    Attributes:
+        directory: Where the files are until they are moved into the table; shared if tasks run on several machines.
+        column: Name of the decoded column.
+        schema: Its schema as JSON, "" if nothing is decoded.
+        partitions: (name, "day", "hour" or "month") of `append_time`.
+        timezone: Time zone of the partitions.
     """
 
     directory: str
@@ -50,14 +53,14 @@ class DirectTask:
     timezone: str = "UTC"
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the messages, and tell of the files."""
+        """Write the messages and yield the rows that Spark gets instead."""
         os.makedirs(self.directory, exist_ok=True)
         decoder = json_decoder(StructType.fromJson(json.loads(self.schema)), self.timezone) if self.schema else None
         files, undecided = _Files(self.directory), _Files(self.directory)
-        # Rows that Spark has not been given yet: never fewer than there are files, each of which has one at least.
-        owed = 0
+        # Rows that Spark has not been given yet; at least one per file, and each file has at least one message.
+        pending_rows = 0
         for batch in batches:
-            owed += batch.num_rows
+            pending_rows += batch.num_rows
             if decoder is not None:
                 value, decided = decoder.decode(batch)
                 if decided is not None:
@@ -68,17 +71,17 @@ class DirectTask:
             for place, rows in self._placed(batch):
                 files.write(place, rows)
             kept = len(files.written) + len(undecided.written)
-            if owed > kept:
-                yield _empty(owed - kept)
-                owed = kept
+            if pending_rows > kept:
+                yield _empty(pending_rows - kept)
+                pending_rows = kept
         files.close()
         undecided.close()
-        if owed:
-            yield _told([(name, place, False) for name, place in files.written]
+        if pending_rows:
+            yield _file_rows([(name, place, False) for name, place in files.written]
                         + [(name, place, True) for name, place in undecided.written])
 
     def _placed(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Rows by the directories that they are for."""
+        """Split a batch by the directories of its rows."""
         if not batch.num_rows:
             return
         if not self.partitions:
@@ -102,7 +105,7 @@ class DirectTask:
 
 
 class _Files:
-    """Files of one task. `written`: (name, place) of all of them, which are whole when all are closed."""
+    """Files of one task. `written` has (name, directory) of all files; they are complete once `close` has returned."""
 
     def __init__(self, directory: str) -> None:
         self.written: list[tuple[str, str]] = []
@@ -112,7 +115,7 @@ class _Files:
     def write(self, place: str, rows: pa.RecordBatch) -> None:
         file = self._open.get(place)
         if file is None:
-            if len(self._open) == _OPEN:
+            if len(self._open) == _MAX_OPEN_FILES:
                 self._open.popitem(last=False)[1].close()
             name = f"{uuid.uuid4().hex}.parquet"
             file = self._open[place] = _File(os.path.join(self._directory, name), rows.schema)
@@ -121,7 +124,7 @@ class _Files:
         file.write(rows)
 
     def close(self) -> None:
-        """All of them are on disk then, also where the driver is another machine."""
+        """Close all files and make them durable, also for a driver on another machine."""
         for file in self._open.values():
             file.close()
         if self.written:
@@ -129,27 +132,27 @@ class _Files:
 
 
 class _File:
-    """Row groups are gathered first: a small one is as dear as a large one."""
+    """One file; rows are buffered because small row groups are expensive."""
 
     def __init__(self, path: str, schema: pa.Schema) -> None:
         self._path = path
         self._writer = pq.ParquetWriter(path, schema, compression="zstd", compression_level=1)
         self._rows: list[pa.RecordBatch] = []
         self._count = 0
-        self._octets = 0
+        self._n_bytes = 0
 
     def write(self, rows: pa.RecordBatch) -> None:
         self._rows.append(rows)
         self._count += rows.num_rows
-        self._octets += rows.nbytes
-        if self._count >= _GROUP_ROWS or self._octets >= _GROUP_OCTETS:
+        self._n_bytes += rows.nbytes
+        if self._count >= _GROUP_ROWS or self._n_bytes >= _GROUP_BYTES:
             self._flush()
 
     def _flush(self) -> None:
         if self._rows:
             self._writer.write_table(pa.Table.from_batches(self._rows), self._count)
             self._rows = []
-            self._count = self._octets = 0
+            self._count = self._n_bytes = 0
 
     def close(self) -> None:
         self._flush()
@@ -158,10 +161,11 @@ class _File:
 
 
 def _empty(count: int) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.nulls(count, kind) for kind in TOLD.types], schema=TOLD)
+    return pa.RecordBatch.from_arrays([pa.nulls(count, kind) for kind in FILE_SCHEMA.types], schema=FILE_SCHEMA)
 
 
-def _told(files: list[tuple[str, str, bool]]) -> pa.RecordBatch:
+def _file_rows(files: list[tuple[str, str, bool]]) -> pa.RecordBatch:
     columns = zip(*files, strict=True)
-    return pa.RecordBatch.from_arrays([pa.array(column, kind) for column, kind in zip(columns, TOLD.types, strict=True)],
-                                      schema=TOLD)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(column, kind) for column, kind in zip(columns, FILE_SCHEMA.types, strict=True)],
+        schema=FILE_SCHEMA)

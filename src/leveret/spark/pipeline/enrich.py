@@ -1,4 +1,4 @@
-"""Messages with columns of a table added to their JSON bodies."""
+"""Enrichment: adds columns of a table to the JSON bodies of messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MATCHED = "__matched"
 
 
 def enrich_flow(name: str, flow: EnrichFlow) -> Flow:
-    """What a flow of kind "enrich" does. The table is read anew for each batch."""
+    """Build a flow of kind "enrich". The table is read again for each batch."""
 
     def mark(both: DataFrame) -> DataFrame:
         from pyspark.sql import functions as F
@@ -26,8 +26,8 @@ def enrich_flow(name: str, flow: EnrichFlow) -> Flow:
         found = _joined(both, flow)
         if flow.unmatched != "quarantine":
             return found
-        told = "no row of the table with " + ", ".join(f"{column} = {field}" for field, column in flow.on.items())
-        return found.withColumn(ERROR, F.coalesce(ERROR, F.when(F.col(_MATCHED).isNull(), F.lit(told))))
+        reason = "no row of the table with " + ", ".join(f"{column} = {field}" for field, column in flow.on.items())
+        return found.withColumn(ERROR, F.coalesce(ERROR, F.when(F.col(_MATCHED).isNull(), F.lit(reason))))
 
     return Flow(name, flow.capture, flow.decode, mark, lambda rows: _publishable(rows, flow), exchanges=[flow.to],
                 trigger=flow.trigger)
@@ -36,11 +36,22 @@ def enrich_flow(name: str, flow: EnrichFlow) -> Flow:
 def enrich(spark: SparkSession, broker: Broker, capture: Capture, decode: Decode, table: StaticTable, on: dict[str, str],
            to: ExchangeOutput, *, checkpoint: str, add: list[str] | None = None, unmatched: str = "keep",
            name: str = "enrich", once: bool = False, trigger: float = 1.0) -> list[StreamingQuery]:
-    """Start to publish every captured message with columns of a table in its body, exactly once.
+    """Start publishing every captured message with columns of a table in its body, exactly once.
 
-    on         fields of the body to columns of the table; a table with several rows for a message adds the first of them
-    add        columns that are added, by default all that are not joined on
-    unmatched  "keep", "quarantine" or "drop" what has no row in the table
+    Args:
+        spark: The session.
+        broker: The broker.
+        capture: Where the messages come from.
+        decode: How bodies are decoded.
+        table: The table.
+        on: Fields of the body to columns of the table. If several rows match a message, the first one is used.
+        to: Where the messages go.
+        checkpoint: Directory of the query's state.
+        add: Columns to add; by default all that are not joined on.
+        unmatched: "keep", "quarantine" or "drop" messages without a row in the table.
+        name: Name of the query.
+        once: Process what is available now, then stop.
+        trigger: Seconds between batches.
     """
     if unmatched not in ("keep", "quarantine", "drop"):
         raise PipelineError(f"enrich: unmatched is {unmatched!r}; expected keep, quarantine or drop")
@@ -54,7 +65,7 @@ def _joined(rows: DataFrame, flow: EnrichFlow) -> DataFrame:
 
     table = read_table(rows.sparkSession, flow.table, "table")
     add = _added(table, flow)
-    # One message stays one message, whatever the table holds.
+    # A message must stay a single message.
     table = table.dropDuplicates(list(flow.on.values()))
     right = table.select(*(F.col(column).alias(f"__on_{index}") for index, column in enumerate(flow.on.values())),
                          F.struct(*(F.col(column) for column in add)).alias("__added"), F.lit(True).alias(_MATCHED))
@@ -72,7 +83,7 @@ def _added(table: DataFrame, flow: EnrichFlow) -> list[str]:
         raise PipelineError(f"table {flow.table.path} has no column {missing[0]!r}; it has {', '.join(table.columns)}")
     add = flow.add or [column for column in table.columns if column not in flow.on.values()]
     if not add:
-        raise PipelineError(f"table {flow.table.path} has no column to add besides those that are joined on")
+        raise PipelineError(f"table {flow.table.path} has no columns to add besides those that are joined on")
     return add
 
 

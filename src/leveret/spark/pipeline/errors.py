@@ -1,7 +1,7 @@
-"""The refusal of a pipeline."""
+"""Error of pipelines."""
 
 from __future__ import annotations
 
 
 class PipelineError(Exception):
-    """A pipeline that cannot be run. The message names the setting, what was wrong and what was expected."""
+    """A pipeline cannot run. The message names the setting, what is wrong and what is expected."""

@@ -1,4 +1,4 @@
-"""Batches to exchanges, exactly once: each is written under the query's name and the batch's number."""
+"""Publishes batches to exchanges, exactly once: each is written under the query's name and the batch's number."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from leveret.spark.pipeline.model import Broker, ExchangeOutput
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# What is published of a row. The other columns say where a message was read, or are the user's.
+# Columns that are published. Others are about the delivery of the message, or the user's.
 PUBLISHED = ("exchange", "routing_key", "content_type", "content_encoding", "durable", "priority", "correlation_id",
              "reply_to", "ttl_ms", "message_id", "timestamp", "type", "user_id", "app_id", "headers", "headers_json",
              "amqp10", "body")
 
 
 def broker_options(broker: Broker) -> dict[str, str]:
-    """Options of the data source that say which broker."""
+    """Return the data source's options for the broker."""
     options = {"url": broker.url, **broker.options}
     if broker.password_file is not None:
         options["passwordFile"] = broker.password_file
@@ -25,31 +25,32 @@ def broker_options(broker: Broker) -> dict[str, str]:
 
 
 def option_text(value: Any) -> str:
-    """A value of TOML's as Spark's options have it."""
+    """Return a TOML value as a text for Spark's options."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def publishable(df: DataFrame, output: ExchangeOutput) -> DataFrame:
-    """The rows and columns that are published. `PipelineError` where there is no body, or nothing to route by."""
+    """Select the rows and columns to publish. Raises PipelineError if there is no body or no address."""
     from pyspark.errors import PySparkException
     from pyspark.sql.types import BinaryType, StringType
 
-    told = "the exchange" if output.exchange is None else f"exchange {output.exchange!r}"
+    target = "the exchange" if output.exchange is None else f"exchange {output.exchange!r}"
     if output.where is not None:
         try:
             df = df.where(output.where)
         except PySparkException as error:
-            raise PipelineError(f"{told}: where: {str(error).strip().splitlines()[0]}") from None
+            raise PipelineError(f"{target}: where: {str(error).strip().splitlines()[0]}") from None
     types = {field.name: field.dataType for field in df.schema.fields}
     if not isinstance(types.get("body"), (BinaryType, StringType)):
-        raise PipelineError(f"{told}: the rows need a column body of binary or string; they have {', '.join(df.columns)}")
+        raise PipelineError(f"{target}: the rows need a column body of type binary or string; they have "
+                            f"{', '.join(df.columns)}")
     if isinstance(types["body"], StringType):
         df = df.withColumn("body", df["body"].cast("binary"))
     for column, option in (("exchange", output.exchange), ("routing_key", output.routing_key)):
         if option is not None:
             df = df.drop(column)
         elif column not in types:
-            raise PipelineError(f"{told}: the rows have no column {column}; set {column}, or make the column")
+            raise PipelineError(f"{target}: the rows have no column {column}; set {column}, or add the column")
     known = [field.name for field in df.schema.fields if field.name in PUBLISHED]
     return df.select(*known)
 
@@ -62,14 +63,14 @@ class ExchangeWriter:
         self._options = {**sink_options(output, broker), "txnAppId": application}
 
     def write(self, batch: DataFrame, number: int) -> bool:
-        """Have the batch published, once, however often this is called. True: it was read."""
+        """Publish the batch, once, however often this is called. Returns True: the batch was read."""
         rows = publishable(batch, self._output)
         rows.write.format("amqp").options(**self._options).option("txnVersion", number).mode("append").save()
         return True
 
 
 def sink_options(output: ExchangeOutput, broker: Broker) -> dict[str, str]:
-    """Options of the data source for an output."""
+    """Return the data source's options for an output."""
     options = {**broker_options(broker), **{name: option_text(value) for name, value in output.options.items()}}
     if output.exchange is not None:
         options["exchange"] = output.exchange

@@ -1,4 +1,4 @@
-"""Directories and files where the tables are, through Spark's own file systems: whatever Spark can write to."""
+"""Files and directories of tables, through Spark's file systems: any location that Spark can write to."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def as_it_is(path: str) -> str:
-    """A path or URL for readers of Spark's, which take some characters in it for a pattern of names."""
+def escape_glob(path: str) -> str:
+    """Escape a path or URL for Spark's readers, which interpret glob patterns."""
     return re.sub(r"([][{}*?\\])", r"\\\1", path)
 
 
 def sync_files(root: str, names: Iterable[str]) -> None:
-    """Have files below a local directory on disk: their content, the checksums that Hadoop keeps beside them, and every
-    directory from them up to the one that the root is in."""
+    """Sync files below a local directory: their content, Hadoop's checksum files, and all directories up to the root's
+    parent."""
     directories = {Path(root).parent}
     for name in names:
         path = Path(root, name)
@@ -35,7 +35,7 @@ def sync_files(root: str, names: Iterable[str]) -> None:
 
 
 class Files:
-    """The file system of one URL or path."""
+    """Access to the file system of one URL or path. Names are relative to it."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
         jvm: Any = spark._jvm
@@ -48,7 +48,7 @@ class Files:
         return self._new_path(f"{self.root}/{name}" if name else self.root)
 
     def url(self, name: str = "") -> str:
-        """The whole URL of a file."""
+        """Return the absolute URL of a file."""
         return str(self._system.makeQualified(self._path(name)).toString())
 
     def exists(self, name: str) -> bool:
@@ -59,7 +59,7 @@ class Files:
         return bool(self._system.exists(path) and self._system.getFileStatus(path).isFile())
 
     def sync(self, names: Iterable[str]) -> None:
-        """Have files on disk that were written or renamed. Other file systems than that of the machine do it themselves."""
+        """Sync files that were written or renamed. File systems other than the local one are durable themselves."""
         if str(self._system.getUri().getScheme()) == "file":
             sync_files(str(self._system.makeQualified(self._path("")).toUri().getPath()), names)
 
@@ -67,22 +67,22 @@ class Files:
         self._system.mkdirs(self._path(name))
 
     def remove(self, name: str) -> None:
-        """A file or a directory with all that is in it; nothing where there is none."""
+        """Remove a file or a directory tree, if it exists."""
         self._system.delete(self._path(name), True)
 
     def move(self, source: str, target: str) -> bool:
-        """Rename; False where there is no source, or the target is there."""
+        """Rename a file; returns False if the source does not exist or the target does."""
         return bool(self._system.rename(self._path(source), self._path(target)))
 
     def listing(self, name: str) -> list[str]:
-        """Names in a directory; none where there is no directory."""
+        """Return the names in a directory; empty if it does not exist."""
         path = self._path(name)
         if not self._system.exists(path):
             return []
         return sorted(status.getPath().getName() for status in self._system.listStatus(path))
 
     def files_under(self, name: str) -> list[tuple[str, int]]:
-        """(path below the directory, octets) of all files in it."""
+        """Return (path relative to the directory, size in bytes) of all files below it."""
         path = self._path(name)
         if not self._system.exists(path):
             return []
@@ -102,15 +102,15 @@ class Files:
             stream.close()
 
     def write_text(self, name: str, text: str) -> None:
-        """All of it or nothing is there: written beside and renamed."""
-        beside = f"{name}.tmp"
-        stream = self._system.create(self._path(beside), True)
+        """Write a file atomically, under a temporary name and then renamed."""
+        temporary = f"{name}.tmp"
+        stream = self._system.create(self._path(temporary), True)
         try:
             stream.write(text.encode("utf-8"))
             stream.hsync()
         finally:
             stream.close()
         self.remove(name)
-        if not self.move(beside, name):
-            raise OSError(f"{self.url(beside)} cannot be renamed to {name}")
+        if not self.move(temporary, name):
+            raise OSError(f"{self.url(temporary)} could not be renamed to {name}")
         self.sync([name])

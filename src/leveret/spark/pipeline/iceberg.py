@@ -1,7 +1,7 @@
-"""Batches of Parquet files as commits of an Iceberg table, each once.
+"""Commits batches of Parquet files to an Iceberg table, each batch once.
 
-The files are where the table is, and a commit adds those of one batch without a rewrite (pyiceberg's `add_files`). Which
-batch a commit was is in its summary: a batch that has one is not added again.
+The files are in the table's directory, and a commit adds those of one batch without rewriting them (pyiceberg's
+`add_files`). The summary of a commit names its batch, so that no batch is added twice.
 """
 
 from __future__ import annotations
@@ -16,16 +16,21 @@ from leveret.spark.pipeline.model import TableOutput
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# In the summary of a commit: who wrote it, and which batch.
+# Key in the summary of a commit: application and number of the batch.
 BATCH = "leveret.batch"
 
 
 def add_to_table(output: TableOutput, files: Files, batch: DataFrame, partitions: dict[str, tuple[str, str]],
                  paths: list[str], which: str) -> None:
-    """Have the files of a batch in the table, once. The table is made where there is none.
+    """Add the files of a batch to the table, once, creating the table if necessary.
 
-    paths  of the files, below the table's directory
-    which  application and number of the batch
+    Args:
+        output: The table.
+        files: Access to its directory.
+        batch: Gives the schema.
+        partitions: Result of `partition_columns`.
+        paths: The files, relative to the table's directory.
+        which: Application and number of the batch.
     """
     table = _table(output, files, batch, partitions)
     if any(snapshot.summary is not None and snapshot.summary.additional_properties.get(BATCH) == which
@@ -61,8 +66,8 @@ def _create(catalog: Any, name: str, output: TableOutput, files: Files, batch: D
             partitions: dict[str, tuple[str, str]]) -> Any:
     plain = [name for name in batch.columns if partitions.get(name) == ("", name)]
     if plain:
-        raise PipelineError(f"table {output.path}: partition {plain[0]!r} of an Iceberg table; expected day(COLUMN), "
-                            "hour(COLUMN) or month(COLUMN)")
+        raise PipelineError(f"table {output.path}: partition {plain[0]!r} is not supported for an Iceberg table; expected "
+                            "day(COLUMN), hour(COLUMN) or month(COLUMN)")
     table = catalog.create_table(name, _schema(batch, partitions), location=files.url(),
                                  properties={"write.parquet.compression-codec": "zstd"})
     with table.update_spec() as update:
@@ -77,7 +82,7 @@ def _schema(batch: DataFrame, partitions: dict[str, tuple[str, str]]) -> Any:
     from pyiceberg.schema import assign_fresh_schema_ids
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    # Spark writes files in which every column may be null.
+    # Spark declares every column of its files as nullable.
     columns = [field for field in to_arrow_schema(batch.schema.toNullable(), timezone="UTC")
                if partitions.get(field.name, ("x", ""))[0] or field.name not in partitions]
     return assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(pa.schema(columns)))
@@ -86,7 +91,7 @@ def _schema(batch: DataFrame, partitions: dict[str, tuple[str, str]]) -> Any:
 def _local(output: TableOutput) -> str:
     path = output.path.removeprefix("file://")
     if "://" in path:
-        raise PipelineError(f"table {output.path}: an Iceberg table that is not on this machine needs catalog, such as "
+        raise PipelineError(f"table {output.path}: an Iceberg table on another machine needs catalog, such as "
                             "{ type = \"rest\", uri = \"...\" }")
     Path(path, "_leveret").mkdir(parents=True, exist_ok=True)
     return path

@@ -1,4 +1,4 @@
-"""Reading a pipeline.toml. Every refusal names the file, the line, the key, what was wrong and what was expected."""
+"""Reads a pipeline.toml. Every error names the file, the line, the key, what is wrong and what is expected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from leveret.spark.pipeline import model
 from leveret.spark.pipeline.checks import check_flow
 from leveret.spark.pipeline.errors import PipelineError
 
-_PLACE = re.compile(r" - at `([^`]*)`\Z")
+_AT_PATH = re.compile(r" - at `([^`]*)`\Z")
 _PART = re.compile(r"\.([\w-]+)|\[(\d+)\]|\[(\.\.\.)\]")
 _UNKNOWN = re.compile(r"Object contains unknown field `([^`]*)`")
 
@@ -24,19 +24,23 @@ _Path = tuple[str | int, ...]
 
 
 def load_pipeline(path: str | os.PathLike[str], replace: Mapping[str, str] | None = None) -> model.Pipeline:
-    """The pipeline of a file. Relative paths in it start at the file's directory.
+    """Load a pipeline from a file. Relative paths in it are relative to the file's directory.
 
-    replace  values of spark.master and broker.url that count instead of the file's
-    Raises `PipelineError`.
+    Args:
+        path: The file.
+        replace: Values of "spark.master" and "broker.url" that override the file's.
+
+    Raises:
+        PipelineError: The file is unreadable or invalid.
     """
     file = Path(path)
     try:
         text = file.read_text("utf-8")
         raw = tomllib.loads(text)
     except OSError as error:
-        raise PipelineError(f"{file}: the pipeline's file cannot be read: {error.strerror}") from None
+        raise PipelineError(f"{file}: the pipeline file cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise PipelineError(f"{file}: not UTF-8 (octet {error.start}); expected TOML in UTF-8") from None
+        raise PipelineError(f"{file}: not UTF-8 (byte {error.start}); expected TOML in UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise PipelineError(f"{file}: not valid TOML: {error}") from None
     for key, value in (replace or {}).items():
@@ -47,7 +51,7 @@ def load_pipeline(path: str | os.PathLike[str], replace: Mapping[str, str] | Non
 
 
 def pipeline_of(table: Mapping[str, Any], base: str | os.PathLike[str] = ".") -> model.Pipeline:
-    """The same from a table of the file's structure; relative paths start at `base`. Raises `PipelineError`."""
+    """Like `load_pipeline`, from a table with the file's structure; relative paths are relative to `base`."""
     return _Reading("pipeline", "", Path(base).absolute()).pipeline(dict(table))
 
 
@@ -60,51 +64,51 @@ class _Reading:
     def pipeline(self, raw: dict[str, Any]) -> model.Pipeline:
         outline = self._convert(raw, model._Outline, ())
         if not re.fullmatch(r"[\w.-]{1,100}", outline.name):
-            raise self._refusal(("name",), f"is {outline.name!r}; expected letters, digits, '.', '-' and '_'")
+            raise self._error(("name",), f"is {outline.name!r}; expected letters, digits, '.', '-' and '_'")
         if not outline.flows:
-            raise self._refusal(("flows",), "are none; expected at least one table [flows.NAME]")
+            raise self._error(("flows",), "is empty; expected at least one table [flows.NAME]")
         flows = {name: self._flow(name, table) for name, table in outline.flows.items()}
-        broker = msgspec.structs.replace(outline.broker, password_file=self._located(outline.broker.password_file))
-        return model.Pipeline(name=outline.name, directory=self._located(outline.directory), broker=broker,
+        broker = msgspec.structs.replace(outline.broker, password_file=self._absolute(outline.broker.password_file))
+        return model.Pipeline(name=outline.name, directory=self._absolute(outline.directory), broker=broker,
                               spark=outline.spark, supervision=outline.supervision, flows=flows)
 
     def _flow(self, name: str, table: dict[str, Any]) -> model.AnyFlow:
         at = ("flows", name)
         if not re.fullmatch(r"[\w-]{1,100}", name):
-            raise self._refusal(at, "has a name with other characters than letters, digits, '-' and '_'")
+            raise self._error(at, "has an invalid name; expected letters, digits, '-' and '_'")
         kind = table.get("kind", "flow")
         if kind not in model.KINDS:
-            raise self._refusal((*at, "kind"), f"is {kind!r}; expected one of {', '.join(model.KINDS)}")
+            raise self._error((*at, "kind"), f"is {kind!r}; expected one of {', '.join(model.KINDS)}")
         flow: model.AnyFlow = self._convert(table, model.KINDS[kind], at)
         for path, problem in check_flow(flow):
-            raise self._refusal((*at, *path), problem)
+            raise self._error((*at, *path), problem)
         return self._with_paths(flow)
 
     def _with_paths(self, flow: model.AnyFlow) -> model.AnyFlow:
-        """Relative paths of files and tables become absolute ones."""
+        """Make relative paths of files and tables absolute."""
         changed: dict[str, Any] = {}
         for name in flow.__struct_fields__:
             value = getattr(flow, name)
             if isinstance(value, model.Decode):
-                changed[name] = msgspec.structs.replace(value, schema_file=self._located(value.schema_file),
-                                                        quarantine=self._located(value.quarantine))
+                changed[name] = msgspec.structs.replace(value, schema_file=self._absolute(value.schema_file),
+                                                        quarantine=self._absolute(value.quarantine))
             elif isinstance(value, (model.TableOutput, model.StaticTable)):
                 changed[name] = self._table(value)
             elif name == "tables":
                 changed[name] = [self._table(table) for table in value]
             elif isinstance(value, model.Transform):
                 tables = {key: self._table(table) for key, table in value.tables.items()}
-                where = [str(self._base), *(self._located(one) for one in value.path)]
+                where = [str(self._base), *(self._absolute(one) for one in value.path)]
                 changed[name] = msgspec.structs.replace(value, tables=tables, path=where)
             elif name in ("quarantine", "key_file", "report"):
-                changed[name] = self._located(value)
+                changed[name] = self._absolute(value)
         return msgspec.structs.replace(flow, **changed)
 
     def _table(self, table: Any) -> Any:
-        return msgspec.structs.replace(table, path=self._located(table.path))
+        return msgspec.structs.replace(table, path=self._absolute(table.path))
 
-    def _located(self, path: Any) -> Any:
-        """A URL stays as it is; so does None."""
+    def _absolute(self, path: Any) -> Any:
+        """Return an absolute path; URLs and None are returned unchanged."""
         if path is None or "://" in path:
             return path
         return str(self._base / Path(path).expanduser())
@@ -113,10 +117,10 @@ class _Reading:
         try:
             return msgspec.convert(value, type)
         except msgspec.ValidationError as error:
-            raise self._misfit(str(error), type, at, value) from None
+            raise self._conversion_error(str(error), type, at, value) from None
 
-    def _misfit(self, message: str, type: Any, at: _Path, value: Any) -> PipelineError:
-        place = _PLACE.search(message)
+    def _conversion_error(self, message: str, type: Any, at: _Path, value: Any) -> PipelineError:
+        place = _AT_PATH.search(message)
         path = list(at)
         if place is not None:
             message = message[: place.start()]
@@ -126,20 +130,20 @@ class _Reading:
         if unknown is None:
             allowed = _allowed(type, path[len(at):])
             if allowed and message.startswith("Invalid enum value"):
-                return self._refusal(tuple(path), f"is {message.split()[-1]}; expected one of {', '.join(allowed)}")
-            return self._refusal(tuple(path), f"does not fit: {message[:1].lower()}{message[1:]}")
+                return self._error(tuple(path), f"is {message.split()[-1]}; expected one of {', '.join(allowed)}")
+            return self._error(tuple(path), f"is invalid: {message[:1].lower()}{message[1:]}")
         known = _fields(type, path[len(at):])
         near = difflib.get_close_matches(unknown.group(1), known, 1, 0.6)
-        hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(sorted(known))}"
-        return self._refusal((*path, unknown.group(1)), f"is not known; {hint}")
+        hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(sorted(known))}"
+        return self._error((*path, unknown.group(1)), f"is unknown; {hint}")
 
-    def _refusal(self, path: _Path, problem: str) -> PipelineError:
+    def _error(self, path: _Path, problem: str) -> PipelineError:
         line = self._line(path)
         where = f"{self._name}:{line}" if line else self._name
         return PipelineError(f"{where}: {dotted(path)} {problem}")
 
     def _line(self, path: _Path) -> int:
-        """The line of a key, or of the table that it belongs in; 0 where neither is found."""
+        """Return the line of a key, or of the table that it belongs to; 0 if neither is found."""
         found, best = 0, 0
         section: list[str] = []
         counts: dict[tuple[str, ...], int] = {}
@@ -167,7 +171,7 @@ class _Reading:
 
 
 def dotted(path: _Path) -> str:
-    """A path in TOML's notation, with numbers of arrays' elements, from 1 on, in brackets."""
+    """Return a path in TOML notation, with 1-based indices of array elements in brackets."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -178,7 +182,7 @@ def dotted(path: _Path) -> str:
 
 
 def _fields(type: Any, path: list[str | int]) -> list[str]:
-    """The names that the struct at a path within another one has."""
+    """Return the field names of the struct at a path."""
     info = _inner(type, path)
     if isinstance(info, msgspec.inspect.UnionType):
         info = next((one for one in info.types if isinstance(one, msgspec.inspect.StructType)), info)

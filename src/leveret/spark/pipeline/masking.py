@@ -1,4 +1,4 @@
-"""Masking of personal data in bodies and headers, rule by rule. Plain Python, for single messages."""
+"""Masking of personal data in bodies and headers, by rules. Plain Python, for single messages."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from typing import Any
 from leveret.security.patterns import Pattern
 from leveret.spark.pipeline.model import Rule
 
-# Hexadecimal digits of a hash: 128 bits.
+# Hexadecimal digits of a hash, i.e. 128 bits.
 HASH_DIGITS = 32
 
 
-class _DROPPED:
-    """Stands for a value that is taken away; a class, so that it stays the same one in another process."""
+class _Dropped:
+    """Marks a removed value; a class, because its identity survives pickling into another process."""
 
 
-_SIGN = re.compile(r"\w")
+_WORD_CHARACTER = re.compile(r"\w")
 
 Mask = Callable[[Any], Any]
 
 
 def mask_of(rule: Rule, key: bytes) -> Mask:
-    """What turns a value into what stands in its place, or into `_DROPPED`. What is no text is masked as its JSON."""
+    """Return a function from a value to its mask, or to `_Dropped`. Values that are not text are masked as their JSON."""
     if rule.action == "drop":
-        return lambda value: _DROPPED
+        return lambda value: _Dropped
     if rule.action == "replace":
         return lambda value: rule.replacement
     if rule.action == "hash":
         return lambda value: hmac.new(key, _text(value).encode(), hashlib.sha256).hexdigest()[:HASH_DIGITS]
-    # Letters and digits go, so that what remains shows the form only.
-    return lambda value: _SIGN.sub("*", _text(value))
+    # Letters and digits are replaced, which leaves the format visible.
+    return lambda value: _WORD_CHARACTER.sub("*", _text(value))
 
 
 def _text(value: Any) -> str:
@@ -42,9 +42,11 @@ def _text(value: Any) -> str:
 
 
 class BodyMasker:
-    """Masks bodies by rules over fields of JSON and over patterns in text.
+    """Masks bodies by rules about JSON fields and about patterns in the text.
 
-    key  of the hashes
+    Args:
+        rules: The rules.
+        key: Key of the hashes.
     """
 
     def __init__(self, rules: Sequence[Rule], key: bytes) -> None:
@@ -52,10 +54,13 @@ class BodyMasker:
         self._patterns = [(Pattern(rule.pattern), mask_of(rule, key)) for rule in rules if rule.pattern is not None]
 
     def __call__(self, body: bytes) -> bytes:
-        """The masked body; what no rule meets is returned as it came. ValueError for a body that is no JSON, or has a field
-        twice, where a rule names a field."""
+        """Return the masked body; unchanged if no rule matches.
+
+        Raises:
+            ValueError: A rule names a field, and the body is not JSON or has duplicate fields.
+        """
         if self._fields:
-            value = json.loads(body, object_pairs_hook=_once)
+            value = json.loads(body, object_pairs_hook=_unique_keys)
             if sum(mask_path(value, path, mask) for path, mask in self._fields):
                 body = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
         if self._patterns:
@@ -64,41 +69,41 @@ class BodyMasker:
             except UnicodeDecodeError:
                 text, encoding = body.decode("latin-1"), "latin-1"
             for pattern, mask in self._patterns:
-                text = pattern.replace(_within_text(mask), text)
+                text = pattern.replace(_text_replacement(mask), text)
             body = text.encode(encoding, "replace")
         return body
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object. Of a field that is there twice only one would be looked at, and both would be passed on."""
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build an object. With duplicate fields, only one would be masked while both are passed on."""
     value = dict(pairs)
     if len(value) < len(pairs):
-        raise ValueError("a field is there twice")
+        raise ValueError("the body has duplicate fields")
     return value
 
 
-def _within_text(mask: Mask) -> Callable[[str], str]:
+def _text_replacement(mask: Mask) -> Callable[[str], str]:
     def masked(found: str) -> str:
         value = mask(found)
-        return "" if value is _DROPPED else str(value)
+        return "" if value is _Dropped else str(value)
 
     return masked
 
 
 def path_of(text: str) -> list[str]:
-    """customer.items[].name as its steps: customer, items, [], name."""
+    """Split customer.items[].name into its steps: customer, items, [], name."""
     return [step for step in text.replace("[]", ".[]").split(".") if step]
 
 
 def mask_path(value: Any, path: Sequence[str], mask: Mask) -> int:
-    """Mask in place what a path leads to; at how many places there was something."""
+    """Mask the values at a path in place; return how many places matched."""
     step, rest = path[0], path[1:]
     if step == "[]":
         if not isinstance(value, list):
             return 0
         if rest:
             return sum(mask_path(item, rest, mask) for item in value)
-        value[:] = [masked for item in value if (masked := mask(item)) is not _DROPPED]
+        value[:] = [masked for item in value if (masked := mask(item)) is not _Dropped]
         return 1
     if not isinstance(value, dict):
         return 0
@@ -109,7 +114,7 @@ def mask_path(value: Any, path: Sequence[str], mask: Mask) -> int:
         if value[key] is None:
             continue
         masked = mask(value[key])
-        if masked is _DROPPED:
+        if masked is _Dropped:
             del value[key]
         else:
             value[key] = masked
@@ -117,7 +122,7 @@ def mask_path(value: Any, path: Sequence[str], mask: Mask) -> int:
 
 
 class HeadersMasker:
-    """Masks headers in their typed JSON (`headers_json`, and application properties of 1.0)."""
+    """Masks headers as typed JSON (`headers_json`, and application properties of 1.0)."""
 
     def __init__(self, rules: Sequence[Rule], key: bytes) -> None:
         self._rules = [(rule.header, mask_of(rule, key)) for rule in rules if rule.header is not None]
@@ -129,6 +134,6 @@ class HeadersMasker:
 
 
 def mask_text(value: str, mask: Mask) -> str | None:
-    """A property; None where it is dropped."""
+    """Mask a property; None if it is dropped."""
     masked = mask(value)
-    return None if masked is _DROPPED else str(masked)
+    return None if masked is _Dropped else str(masked)

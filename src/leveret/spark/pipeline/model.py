@@ -1,7 +1,7 @@
-"""What stands in a pipeline.toml, as types. Seconds and rows are numbers; times are told in the comments.
+"""The structure of a pipeline.toml, as types. Durations are in seconds unless a comment says otherwise.
 
 A flow goes from one capture through decoding and a transformation to tables and exchanges. Each kind of flow is a struct
-of its own: what it does not need cannot be set.
+of its own, so that keys it does not use are rejected.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ DEFAULT_URL = "amqp://guest:guest@localhost/"
 
 
 class Section(Struct, forbid_unknown_fields=True, frozen=True):
-    """A table of the file: a key that it does not know is refused."""
+    """A table of the file; unknown keys are errors."""
 
 
 class Broker(Section, frozen=True):
     url: str = DEFAULT_URL
-    # The password stands here rather than in the URL: in the first line of the file.
+    # A file with the password in its first line, so that it need not be in the URL.
     password_file: str | None = None
-    # More options of the data source for every flow, such as "tls.ca".
+    # Additional options of the data source for every flow, such as "tls.caFile".
     options: dict[str, str] = {}
 
 
@@ -31,51 +31,51 @@ class Spark(Section, frozen=True):
 
 
 class Supervision(Section, frozen=True):
-    # How often a failed flow is started again before the application ends; the count begins anew after `healthy` seconds.
+    # How often a failed flow is restarted before the application ends; the count is reset after `healthy` seconds.
     restarts: int = 10
     backoff: float = 1.0
     max_backoff: float = 60.0
     healthy: float = 300.0
-    # How long the batch that runs may take when the application is told to stop.
+    # How long a running batch may take when the application is stopped.
     stop_timeout: float = 120.0
-    # Seconds between lines of progress.
+    # Interval of progress lines.
     progress: float = 10.0
 
 
 class Capture(Section, frozen=True):
-    """Where messages come from: exactly one of the first five."""
+    """The source of messages: exactly one of the first five keys."""
 
     exchange: str | None = None
     queue: str | None = None
     stream: str | None = None
     super_stream: str | None = None
     stream_pattern: str | None = None
-    # Of an exchange: what is bound, and the stream that is declared for it.
+    # For an exchange: the binding keys, and the stream that is declared for it.
     keys: list[str] = field(default_factory=lambda: ["#"])
     into: str | None = None
     arguments: dict[str, str | int | bool] = {}
-    # Where a flow begins that has no checkpoint: "earliest", "latest", or offsets as JSON.
+    # Where a flow without a checkpoint begins: "earliest", "latest", or offsets as JSON.
     starting_offsets: str = "earliest"
-    # Under which name the broker keeps where it began, or who holds the lease; the pipeline's and the flow's otherwise.
+    # Consumer name or name of the lease at the broker; by default the names of pipeline and flow.
     consumer: str | None = None
-    # More options of the data source, by its names, such as maxMessagesPerTrigger.
+    # Additional options of the data source, such as maxMessagesPerTrigger.
     options: dict[str, str | int | float | bool] = {}
 
 
 class Decode(Section, frozen=True):
     format: Literal["raw", "json", "avro", "protobuf"] = "raw"
-    # JSON: column definitions ("id BIGINT NOT NULL, name STRING"), or a file of them. Avro: a file with the schema.
+    # JSON: column definitions ("id BIGINT NOT NULL, name STRING"), or a file with them. Avro: a file with the schema.
     # Protobuf: a file with a descriptor set.
     schema: str | None = None
     schema_file: str | None = None
-    # Protobuf: the full name of the message type.
+    # Protobuf: full name of the message type.
     message: str | None = None
-    # Avro: what is around the datum.
+    # Avro: framing of the datum.
     framing: Literal["datum", "container", "single-object", "confluent"] = "datum"
     column: str = "data"
-    # What becomes of a body that cannot be decoded.
+    # What to do with a body that cannot be decoded.
     on_error: Literal["quarantine", "fail", "drop"] = "quarantine"
-    # Directory of the Parquet table of such messages.
+    # Directory of the Parquet table for such messages.
     quarantine: str | None = None
 
 
@@ -86,17 +86,17 @@ class StaticTable(Section, frozen=True):
 
 
 class Transform(Section, frozen=True):
-    """Of the user: a function or SQL over the table `messages`."""
+    """A transformation by the user: a function, or SQL over the table `messages`."""
 
     function: str | None = None
-    # Where the module of the function is looked for, besides the directory of pipeline.toml.
+    # Where to look for the function's module, besides the directory of pipeline.toml.
     path: list[str] = []
     sql: str | None = None
-    # Whether it sees each batch by itself, or the stream as a whole: watermarks, windows, deduplication.
+    # Whether it gets each batch separately, or the stream as a whole: watermarks, windows, deduplication.
     scope: Literal["batch", "stream"] = "batch"
-    # Of a stream with windows: what is told of a window that is not closed yet.
+    # For a stream with windows: whether a window is written once it is closed, or updated before.
     output: Literal["append", "update"] = "append"
-    # Tables that SQL finds under these names.
+    # Tables that SQL can use under these names.
     tables: dict[str, StaticTable] = {}
 
 
@@ -105,18 +105,18 @@ class TableOutput(Section, frozen=True):
     format: Literal["parquet", "iceberg"] = "parquet"
     # day(COLUMN), hour(COLUMN), month(COLUMN) or a column.
     partition: list[str] | UnsetType = UNSET
-    # Iceberg: name of the table, and the catalog; SQLite in the table's directory otherwise.
+    # Iceberg: name of the table, and the catalog; by default SQLite in the table's directory.
     table: str | None = None
     catalog: dict[str, str] = {}
-    # Only rows for which this SQL expression holds.
+    # SQL expression that selects rows.
     where: str | None = None
     columns: list[str] = []
-    # "auto": the tasks that read write the files, too, where they can; "spark": Spark does in any case.
+    # "auto": the tasks that read also write the files if they can; "spark": Spark always writes them.
     writer: Literal["auto", "spark"] = "auto"
 
 
 class ExchangeOutput(Section, frozen=True):
-    # "" is the default exchange. Left out, the rows' columns exchange and routing_key count.
+    # "" is the default exchange. By default the rows' columns exchange and routing_key apply.
     exchange: str | None = None
     routing_key: str | None = None
     where: str | None = None
@@ -129,7 +129,7 @@ class PlainFlow(Section, frozen=True, tag_field="kind", tag="flow"):
     transform: Transform | None = None
     tables: list[TableOutput] = []
     exchanges: list[ExchangeOutput] = []
-    # Seconds between batches; 0: one after the other.
+    # Seconds between batches; 0 starts the next batch immediately.
     trigger: float = 5.0
 
 
@@ -141,15 +141,15 @@ class ArchiveFlow(Section, frozen=True, tag_field="kind", tag="archive"):
 
 
 class TrafficFlow(Section, frozen=True, tag_field="kind", tag="traffic"):
-    """From the broker's own events; `capture` need not be given."""
+    """Statistics from the broker's own events; `capture` is optional."""
 
     capture: Capture = field(default_factory=lambda: Capture(exchange="amq.leveret.events"))
     table: TableOutput | None = None
     exchange: ExchangeOutput | None = None
-    # Seconds that a window is long, and that events may come late.
+    # Length of a window, and how late events may arrive.
     window: float = 60.0
     late: float = 30.0
-    # HTML page that is made anew after each batch.
+    # HTML page that is written after each batch.
     report: str | None = None
     trigger: float = 5.0
 
@@ -158,25 +158,25 @@ class EnrichFlow(Section, frozen=True, tag_field="kind", tag="enrich"):
     capture: Capture
     decode: Decode
     table: StaticTable
-    # Field of the decoded body = column of the table.
+    # Fields of the decoded body = columns of the table.
     on: dict[str, str]
     to: ExchangeOutput
-    # Columns of the table that are added; all but the joined ones otherwise.
+    # Columns of the table to add; by default all that are not joined on.
     add: list[str] = []
-    # Whether messages without a row in the table go on, without the columns.
+    # What to do with messages without a row in the table; "keep" publishes them without the columns.
     unmatched: Literal["keep", "quarantine", "drop"] = "keep"
     trigger: float = 1.0
 
 
 class Rule(Section, frozen=True):
-    """What is masked, and how: exactly one of the first four."""
+    """What to mask, and how: exactly one of the first four keys."""
 
-    # Path into a JSON body: "customer.email", "items[].name"; "*" is any key.
+    # Path into a JSON body: "customer.email", "items[].name"; "*" matches any key.
     field: str | None = None
     header: str | None = None
     # A property, such as user_id.
     property: str | None = None
-    # Regular expression over the body as text.
+    # Regular expression for the body as text.
     pattern: str | None = None
     action: Literal["hash", "mask", "drop", "replace"] = "mask"
     replacement: str = "***"
@@ -185,9 +185,9 @@ class Rule(Section, frozen=True):
 class ScrubFlow(Section, frozen=True, tag_field="kind", tag="scrub"):
     capture: Capture
     rules: list[Rule]
-    # File whose first line is the key of hashes: equal values stay equal, and are not found by trying.
+    # File with the key of the hashes in its first line: equal values have equal hashes, which cannot be reversed by trial.
     key_file: str | None = None
-    # What becomes of a message whose body is no JSON where a rule names a field, or is compressed where one looks into it.
+    # What to do with a message whose body cannot be masked: it is compressed, or not JSON although a rule names a field.
     on_error: Literal["quarantine", "fail", "drop"] = "quarantine"
     quarantine: str | None = None
     tables: list[TableOutput] = []
@@ -202,7 +202,7 @@ KINDS: dict[str, Any] = {"flow": PlainFlow, "archive": ArchiveFlow, "traffic": T
 
 class Pipeline(Section, frozen=True):
     name: str
-    # Directory of checkpoints and of the status: one sub-directory a flow.
+    # Directory of checkpoints and of the status, with one subdirectory per flow.
     directory: str
     broker: Broker = field(default_factory=Broker)
     spark: Spark = field(default_factory=Spark)
@@ -211,7 +211,7 @@ class Pipeline(Section, frozen=True):
 
 
 class _Outline(Section, frozen=True):
-    """The file's first level: flows are read one by one, so that a refusal names the flow."""
+    """The top level of the file: flows are converted one by one, so that an error can name the flow."""
 
     name: str
     directory: str

@@ -1,7 +1,7 @@
-"""What spark-submit needs to run a pipeline on a cluster: a directory with everything of the project's in it.
+"""Packages a pipeline for a cluster: a directory with everything of the project that spark-submit needs.
 
-The workers need the other packages (pyarrow, and fastavro, protobuf or pyiceberg where the pipeline uses them) in their
-Python; what is compiled cannot be sent along. requirements.txt lists them.
+The Python of the workers needs the other packages (pyarrow, and fastavro, protobuf or pyiceberg if the pipeline uses them),
+because compiled code cannot be shipped. requirements.txt lists them.
 """
 
 from __future__ import annotations
@@ -31,23 +31,26 @@ if __name__ == "__main__":
     sys.exit(0 if good else 1)
 '''
 
-# Spark sends the archive to its workers; the processes that plan run beside the driver, and are not among them.
+# Spark sends the archive to its workers. Python processes that plan run beside the driver and need it in PYTHONPATH.
 SUBMIT = '''#!/bin/sh
-# Needs what requirements.txt lists in the Python of the driver and of the workers.
+# Needs the packages of requirements.txt in the Python of the driver and of the workers.
 here=$(cd "$(dirname "$0")" && pwd)
 export PYTHONPATH="$here/packages.zip${{PYTHONPATH:+:$PYTHONPATH}}"
 exec spark-submit {options} --py-files "$here/packages.zip" "$here/main.py" "$@"
 '''
 
-# Of the distribution, what it needs where pipelines run.
+# The distribution's dependencies that pipelines use.
 REQUIREMENTS = ("msgspec>=0.19", "mypy-extensions>=1.0", "pyarrow>=18", "fsspec>=2024.6", "pyspark>=4.2")
 
 
 def package_pipeline(path: str, target: str, master: str | None = None) -> str:
-    """Write the directory, and return the path of the script in it that runs it. `PipelineError`.
+    """Write the package, and return the path of the script in it that runs the pipeline.
 
-    Files that the pipeline names by relative paths are copied beside it; tables and the pipeline's directory have to be
-    named by URLs or absolute paths, which every machine of the cluster sees.
+    Files that the pipeline names by relative paths are copied. Tables and the pipeline's directory must be URLs or absolute
+    paths that every machine of the cluster can access.
+
+    Raises:
+        PipelineError: The pipeline is invalid, or a file is missing.
     """
     pipeline = load_pipeline(path, replacements(master, None))
     text = Path(path).read_text("utf-8")
@@ -62,7 +65,7 @@ def package_pipeline(path: str, target: str, master: str | None = None) -> str:
     for shared in re.findall(r'^\s*(?:directory|path|quarantine|report)\s*=\s*"([^"]*)"', text, re.MULTILINE):
         if "://" not in shared and not Path(shared).is_absolute():
             raise PipelineError(f"{path}: {shared!r} is a relative path; a packaged pipeline needs a URL or an absolute "
-                                "path, which every machine sees")
+                                "path that every machine can access")
     archive = directory / "packages.zip"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
         for source, name in _sources(modules):
@@ -77,7 +80,7 @@ def package_pipeline(path: str, target: str, master: str | None = None) -> str:
 
 
 def _options(pipeline: model.Pipeline) -> list[str]:
-    """What spark-submit is told by the pipeline's file."""
+    """Return the options for spark-submit from the pipeline's file."""
     options = ["--master", pipeline.spark.master, "--deploy-mode", "client", "--name", pipeline.name]
     for key, value in pipeline.spark.conf.items():
         options += ["--conf", f"{key}={str(value).lower() if isinstance(value, bool) else value}"]
@@ -85,7 +88,7 @@ def _options(pipeline: model.Pipeline) -> list[str]:
 
 
 def _sources(modules: dict[str, Path]) -> Iterator[tuple[Path, str]]:
-    """Files and their names in the archive: this package, the module that Spark finds by itself, and the user's."""
+    """Yield files and their names in the archive: this package, the module for Spark's discovery, and the user's."""
     root = Path(leveret.__file__).parent
     own = {root.name: root, "pyspark_amqp": root.parent / "pyspark_amqp"}
     for name, place in {**own, **modules}.items():
@@ -102,18 +105,18 @@ def _found(root: str, paths: list[str], flow: str) -> Path:
         for place in (Path(path) / root, Path(path) / f"{root}.py"):
             if place.exists():
                 return place
-    raise PipelineError(f"flows.{flow}.transform.function: there is no {root} or {root}.py in {', '.join(paths)}")
+    raise PipelineError(f"flows.{flow}.transform.function: module {root} not found in {', '.join(paths)}")
 
 
 def _with_files(text: str, flow: model.AnyFlow, base: Path, directory: Path) -> str:
-    """The file's text, with names of files beside it in place of relative ones, which are copied."""
+    """Copy files with relative paths, and return the file's text with their new names."""
     decode = getattr(flow, "decode", None)
     for place in (getattr(decode, "schema_file", None), getattr(flow, "key_file", None)):
         if place is None:
             continue
         source = Path(place)
         if not source.exists():
-            raise PipelineError(f"{place} cannot be copied: there is no such file")
+            raise PipelineError(f"{place} cannot be copied: the file does not exist")
         if source.is_relative_to(base):
             (directory / source.name).write_bytes(source.read_bytes())
             text = text.replace(f'"{source.relative_to(base).as_posix()}"', f'"{source.name}"')

@@ -1,4 +1,4 @@
-"""The HTML page that reports share: one file, no resources from elsewhere, light and dark."""
+"""The HTML page of reports: a single file without external resources, for light and dark mode."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from leveret.spark.pipeline.errors import PipelineError
 
 @dataclass
 class Panel:
-    """A part of the page: a heading, what it says, and a chart or a table. `chart` is SVG that is trusted."""
+    """A part of the page: a heading, a text, and a chart or a table. `chart` must be trusted SVG."""
 
     title: str
     text: str = ""
@@ -101,7 +101,7 @@ td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
 
 
 def render(page: Page) -> str:
-    """The page as HTML. `PipelineError` where Jinja2 is missing."""
+    """Render the page as HTML. PipelineError if Jinja2 is missing."""
     try:
         from jinja2 import Environment
     except ImportError:
@@ -113,12 +113,12 @@ def render(page: Page) -> str:
 
 
 def write_page(page: Page, path: str) -> None:
-    """The page as a file, whole or not at all."""
+    """Write the page to a file, atomically."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    beside = target.with_name(f".{target.name}.tmp")
-    beside.write_text(render(page), "utf-8")
-    os.replace(beside, target)
+    temporary = target.with_name(f".{target.name}.tmp")
+    temporary.write_text(render(page), "utf-8")
+    os.replace(temporary, target)
 
 
 def _numeric(panel: Any, index: int) -> bool:

@@ -1,4 +1,4 @@
-"""Protobuf bodies as Arrow columns, a batch at a time, by a descriptor set (protoc --include_imports -o)."""
+"""Decodes Protobuf bodies into Arrow columns, a batch at a time, with a descriptor set (protoc --include_imports -o)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from leveret.spark.pipeline.arrows import arrow_function
+from leveret.spark.pipeline.arrow_functions import arrow_function
 from leveret.spark.pipeline.errors import PipelineError
 
-# Of google.protobuf.descriptor.FieldDescriptor: what each type is in Arrow.
-_ARROW = {1: "float64", 2: "float32", 3: "int64", 4: "decimal", 5: "int32", 6: "decimal", 7: "int64", 8: "bool_",
+# Arrow types by the field types of google.protobuf.descriptor.FieldDescriptor.
+_ARROW_TYPES = {1: "float64", 2: "float32", 3: "int64", 4: "decimal", 5: "int32", 6: "decimal", 7: "int64", 8: "bool_",
           9: "string", 12: "binary", 13: "int64", 14: "string", 15: "int32", 16: "int64", 17: "int32", 18: "int64"}
 _MESSAGES = (10, 11)
 _ENUM = 14
@@ -18,7 +18,7 @@ _UINT64 = (4, 6)
 
 
 def protobuf_decoder(descriptor_set: bytes, message: str) -> Any:
-    """A function of a body column that gives struct<value, error>. `PipelineError` where there is no such type."""
+    """Return a UDF of a body column that yields struct<value, error>. PipelineError if the type does not exist."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import from_arrow_type
 
@@ -29,12 +29,12 @@ def protobuf_decoder(descriptor_set: bytes, message: str) -> Any:
         raise PipelineError(f"decode.message {message!r} is not in the descriptor set; expected a full name, as in "
                             "\"shop.Order\"") from None
     except (ValueError, TypeError) as error:
-        raise PipelineError(f"decode.schema_file is no descriptor set: {error}; make one by "
+        raise PipelineError(f"decode.schema_file is not a descriptor set: {error}; create one with "
                             "protoc --include_imports --descriptor_set_out") from None
     result = pa.struct([("value", value), ("error", pa.string())])
 
     def decode(bodies: Any) -> Any:
-        from leveret.spark.pipeline.rows import decode_rows
+        from leveret.spark.pipeline.row_decoding import decode_rows
 
         return decode_rows(bodies, reader(descriptor_set, message), result)
 
@@ -43,7 +43,7 @@ def protobuf_decoder(descriptor_set: bytes, message: str) -> Any:
 
 @lru_cache(16)
 def reader(descriptor_set: bytes, message: str) -> Callable[[bytes], Any]:
-    """What turns one body into a dict; raises an exception of protobuf's where it cannot."""
+    """Return a decoder from a body to a dict, which raises protobuf's exceptions."""
     kind = _message_class(descriptor_set, message)
     convert = _converter(kind.DESCRIPTOR)
 
@@ -71,7 +71,7 @@ def _struct(descriptor: Any, above: tuple[str, ...]) -> Any:
     import pyarrow as pa
 
     if descriptor.full_name in above:
-        raise PipelineError(f"decode.message: {descriptor.full_name} holds itself, which no column type can")
+        raise PipelineError(f"decode.message: {descriptor.full_name} is recursive, which no column type supports")
     above = (*above, descriptor.full_name)
     return pa.struct([pa.field(field.name, _type(field, above)) for field in descriptor.fields])
 
@@ -95,7 +95,7 @@ def _single(field: Any, above: tuple[str, ...]) -> Any:
         return _struct(field.message_type, above)
     if field.type in _UINT64:
         return pa.decimal128(20, 0)
-    return getattr(pa, _ARROW[field.type])()
+    return getattr(pa, _ARROW_TYPES[field.type])()
 
 
 def _is_map(field: Any) -> bool:
@@ -114,15 +114,15 @@ def _converter(descriptor: Any) -> Callable[[Any], dict[str, Any]]:
 
 def _value(field: Any) -> Callable[[Any], Any]:
     if _is_map(field):
-        value = _one(field.message_type.fields_by_name["value"])
+        value = _element(field.message_type.fields_by_name["value"])
         return lambda entries: [(key, value(entries[key])) for key in entries]
-    one = _one(field)
+    one = _element(field)
     if field.is_repeated:
         return lambda items: [one(item) for item in items]
     return one
 
 
-def _one(field: Any) -> Callable[[Any], Any]:
+def _element(field: Any) -> Callable[[Any], Any]:
     if field.type in _MESSAGES:
         if field.message_type.full_name == "google.protobuf.Timestamp":
             from datetime import UTC

@@ -1,8 +1,8 @@
-"""Dead letters back to where they were published, exactly once.
+"""Re-drive: publishes dead letters to where they were published originally, exactly once.
 
-The queue's messages are planned as batches of a lease. Of each batch the selected messages are published under the
-re-drive's name and the batch's number, and the batch is committed with the others as exceptions, which puts these back.
-Whatever ends in between can be resumed: what is published is not published again, and nothing is lost.
+The queue's messages are leased in batches. Of each lease batch the selected messages are published under the re-drive's
+name and the batch's number, and the batch is committed with the others as exceptions, which returns these to the queue. A
+re-drive that is interrupted at any point can be resumed: nothing is published twice, and nothing is lost.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-# Messages of a batch: what is not selected is listed in a request, which has room for so many.
-BATCH = 4000
+# Messages per lease batch: a commit lists the messages that are not selected, and the size of a request is limited.
+BATCH_MESSAGES = 4000
 
 _INDEX = "__index"
 _NAME = re.compile(r"redrive-(\d+)-[0-9a-f]{8}\Z")
@@ -34,12 +34,21 @@ _NAME = re.compile(r"redrive-(\d+)-[0-9a-f]{8}\Z")
 def redrive(spark: SparkSession, broker: Broker, queue: str, *, where: str | None = None, to: ExchangeOutput | None = None,
             resume: str | None = None, limit: int | None = None,
             echo: Callable[[str], None] | None = None) -> tuple[int, int]:
-    """Publish the dead letters of a classic queue again; how many, and how many stay.
+    """Publish the dead letters of a classic queue again.
 
-    where   an SQL expression over the columns of `triaged`, and None for all; ages count from when the re-drive began
-    to      None: to the exchange and with the key that each had when it died; who did not die stays
-    resume  name of a re-drive that was not finished, with the same `where` and `to`
-    limit   messages that are looked at, oldest first; None: as many as there are now
+    Args:
+        spark: The session.
+        broker: The broker.
+        queue: Name of the queue.
+        where: SQL expression over the columns of `triaged`; None for all messages. Ages refer to the start of the re-drive.
+        to: Where to publish. None for the exchange and key that each message had when it died; a message that was never
+            dead-lettered stays.
+        resume: Name of an unfinished re-drive with the same `where` and `to`.
+        limit: Maximum number of messages to examine, oldest first; None for all that are in the queue now.
+        echo: Called with lines of progress.
+
+    Returns:
+        How many messages were published, and how many stay in the queue.
     """
     output = to if to is not None else ExchangeOutput()
     name = _name(where, output, resume)
@@ -51,18 +60,18 @@ def redrive(spark: SparkSession, broker: Broker, queue: str, *, where: str | Non
         if echo is not None:
             echo(f"re-drive {name}")
         published = kept = 0
-        for batch, count in _planned(client, queue, name, acquired, limit):
+        for batch, count in _plan_batches(client, queue, name, acquired, limit):
             table = _read(endpoint, queue, name, acquired["epoch"], batch, count)
             rows = triaged(spark.createDataFrame(table), int(name.split("-")[1]) / 1000)
-            chosen = _chosen(rows, where, to is None).persist()
+            selected = _selected(rows, where, to is None).persist()
             try:
-                indices = {row[0] for row in chosen.select(_INDEX).collect()}
+                indices = {row[0] for row in selected.select(_INDEX).collect()}
                 if indices:
-                    ordered = chosen.coalesce(1).sortWithinPartitions(_INDEX)
+                    ordered = selected.coalesce(1).sortWithinPartitions(_INDEX)
                     publishable(ordered, output).write.format("amqp").options(**sink_options(output, broker)).option(
                         "txnAppId", name).option("txnVersion", batch).mode("append").save()
             finally:
-                chosen.unpersist()
+                selected.unpersist()
             back: dict[str, Any] = {"except": [index for index in range(count) if index not in indices]}
             client.request("lease.commit", queue=queue, lease=name, epoch=acquired["epoch"], batch=batch, **back)
             published, kept = published + len(indices), kept + count - len(indices)
@@ -75,14 +84,14 @@ def redrive(spark: SparkSession, broker: Broker, queue: str, *, where: str | Non
 
 
 def _name(where: str | None, to: ExchangeOutput, resume: str | None) -> str:
-    """It tells when the re-drive began and what was asked for, so that going on selects what would have been selected."""
-    asked = f"{zlib.crc32(repr((where, to)).encode()):08x}"
+    """Return the name, which contains the start time and a digest of the arguments, so that resuming selects the same."""
+    digest = f"{zlib.crc32(repr((where, to)).encode()):08x}"
     if resume is None:
-        return f"redrive-{time.time() * 1000:.0f}-{asked}"
+        return f"redrive-{time.time() * 1000:.0f}-{digest}"
     if not _NAME.match(resume):
-        raise PipelineError(f"resume is {resume!r}; expected the name that a re-drive showed when it began")
-    if not resume.endswith(asked):
-        raise PipelineError(f"resume: {resume} began with another where, exchange or routing key; give the same ones")
+        raise PipelineError(f"resume is {resume!r}; expected the name that a re-drive prints at its start")
+    if not resume.endswith(digest):
+        raise PipelineError(f"resume: {resume} was started with another where, exchange or routing key; use the same ones")
     return resume
 
 
@@ -90,13 +99,16 @@ def _check_others(client: ControlClient, queue: str, name: str) -> None:
     for lease in client.request("lease.list", queue=queue)["leases"]:
         other = lease["lease"]
         if _NAME.match(other) and other != name:
-            raise PipelineError(f"queue {queue!r}: {other} was not finished; resume it, or give up what it has planned by "
-                                f"`leveret leases release`")
+            raise PipelineError(f"queue {queue!r}: {other} is not finished; resume it, or release its lease with `leveret "
+                                "leases release`")
 
 
-def _planned(client: ControlClient, queue: str, name: str, acquired: dict[str, Any],
+def _plan_batches(client: ControlClient, queue: str, name: str, acquired: dict[str, Any],
              limit: int | None) -> list[tuple[int, int]]:
-    """(number, messages) of every batch. All are planned before the first is committed: what goes back is not met again."""
+    """Lease all batches and return their (number, size).
+
+    All are leased before the first is committed, so that returned messages are not leased again.
+    """
     planned = [(int(one["batch"]), int(one["count"])) for one in acquired["planned"]]
     if acquired["committed"]:
         return planned
@@ -105,7 +117,7 @@ def _planned(client: ControlClient, queue: str, name: str, acquired: dict[str, A
     while left > 0:
         after = planned[-1][0] if planned else 0
         made = client.request("lease.plan", queue=queue, lease=name, epoch=acquired["epoch"], after=after,
-                              max_messages=min(BATCH, left))
+                              max_messages=min(BATCH_MESSAGES, left))
         if not made["count"]:
             break
         planned.append((int(made["batch"]), int(made["count"])))
@@ -114,17 +126,17 @@ def _planned(client: ControlClient, queue: str, name: str, acquired: dict[str, A
 
 
 def _read(endpoint: Any, queue: str, name: str, epoch: int, batch: int, count: int) -> pa.Table:
-    """The batch's messages, with their indices in it."""
+    """Read the messages of a lease batch, with their indices in it."""
     import pyarrow as pa
 
     from leveret.spark.lease_fetch import Slice, read_slice
 
-    slices = read_slice(endpoint, Slice(queue, name, epoch, batch, 0, count), None, "both", None, BATCH)
+    slices = read_slice(endpoint, Slice(queue, name, epoch, batch, 0, count), None, "both", None, BATCH_MESSAGES)
     table = pa.Table.from_batches(list(slices))
     return table.append_column(_INDEX, pa.array(range(table.num_rows), pa.int32()))
 
 
-def _chosen(rows: DataFrame, where: str | None, back: bool) -> DataFrame:
+def _selected(rows: DataFrame, where: str | None, back: bool) -> DataFrame:
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as F
 

@@ -1,9 +1,9 @@
-"""An archive, or a part of a stream, back to an exchange.
+"""Replay: publishes an archive, or a part of a stream, to an exchange.
 
-Messages go in the order in which they were appended, each partition's in its own order. They are written in steps, each
-under the replay's name and a version, which says how many messages were published with it and which ones: a replay that is
-started again under its name goes on where it was, and publishes nothing twice; where that is not to be found in what is
-selected now, it is refused. With a rate, a step is what a second may take.
+Messages are published in the order in which they were appended, and in offset order within each partition. They are written
+in steps, each under the replay's name and a version that encodes how many messages were published so far and a digest of
+them. A replay that is started again under its name resumes after its last step and publishes nothing twice; if that step is
+not part of the current selection, it fails. With a rate, a step has the messages of one second.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from leveret.spark.pipeline.model import Broker, ExchangeOutput
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# Messages of a step without a rate, and the least of one with: smaller ones cost more to plan than to publish.
-STEP = 200_000
-LEAST = 50
+# Messages per step without a rate, and the minimum with one: planning a smaller step costs more than publishing it.
+STEP_MESSAGES = 200_000
+MIN_STEP_MESSAGES = 50
 
-# Bits of a version below the count.
+# Bits of a version that contain the digest; the count is above them.
 _BITS = 20
-# Messages of a queue have no time: so many positions of theirs are taken for a second, and all of these for the first ones.
-_POSITIONS = 10_000
-_UNTIMED = -(1 << 40)
+# Messages from queues have no append time, so a range of offsets takes the place of a second. They precede all others.
+_OFFSETS_PER_SECOND = 10_000
+_UNTIMED_BASE = -(1 << 40)
 
 _SECOND, _PART = "__second", "__part"
 
@@ -38,23 +38,30 @@ _SECOND, _PART = "__second", "__part"
 def replay(spark: SparkSession, broker: Broker, messages: DataFrame | str, to: ExchangeOutput, *, name: str,
            where: str | None = None, since: str | None = None, until: str | None = None, rate: float | None = None,
            partitions: int | None = None, echo: Callable[[str], None] | None = None) -> int:
-    """Publish archived messages with their original properties; how many they were, with those of an earlier run.
+    """Publish archived messages with their original properties.
 
-    messages      a table that `archive` wrote, or any DataFrame with the messages' columns
-    to            without exchange or routing key: where each message was published first
-    name          of the replay: what was published under it is not published again
-    where         an SQL expression over the messages' columns
-    since, until  times of appending, such as "2026-11-22 10:00:00", UTC; the latter is not included
-    rate          messages a second, over all partitions; the same when the replay goes on
-    partitions    tasks that publish at a time; messages of one queue and partition are in one of them
+    Args:
+        spark: The session.
+        broker: The broker.
+        messages: Directory of a table that `archive` wrote, or a DataFrame with the columns of messages.
+        to: Where to publish. Without exchange or routing key, each message's original one is used.
+        name: Name of the replay; what was published under it is not published again.
+        where: SQL expression over the columns of messages.
+        since, until: Append times, such as "2026-11-22 10:00:00", in UTC; `until` is exclusive.
+        rate: Messages per second over all partitions; must not change when the replay is resumed.
+        partitions: Tasks that publish in parallel; messages of one queue and partition stay in one task.
+        echo: Called with lines of progress.
+
+    Returns:
+        How many messages were published, including those of earlier runs.
     """
     from pyspark.sql import functions as F
 
     df = _archived(spark, messages) if isinstance(messages, str) else messages
     df = _selected(df, where, since, until)
     if rate is not None and not rate > 0:
-        raise PipelineError(f"replay: rate is {rate!r}; expected messages a second, more than 0")
-    size = STEP if rate is None else max(LEAST, math.ceil(rate))
+        raise PipelineError(f"replay: rate is {rate!r}; expected more than 0 messages per second")
+    size = STEP_MESSAGES if rate is None else max(MIN_STEP_MESSAGES, math.ceil(rate))
     planned = _steps(df, size).persist()
     try:
         steps = planned.groupBy(_SECOND, _PART).count().orderBy(_SECOND, _PART).collect()
@@ -70,7 +77,7 @@ def replay(spark: SparkSession, broker: Broker, messages: DataFrame | str, to: E
                 time.sleep(max(0.0, began + sent / rate - time.monotonic()))
             first, last = group[0], group[-1]
             second, part = F.col(_SECOND), F.col(_PART)
-            # The first condition is one that Spark passes over cached parts by.
+            # The first condition lets Spark skip cached partitions.
             step = planned.where(second.between(first[0], last[0])).where(
                 ((second > first[0]) | (part >= first[1])) & ((second < last[0]) | (part <= last[1])))
             rows = publishable(_in_order(step, partitions), to)
@@ -95,7 +102,7 @@ def _archived(spark: SparkSession, path: str) -> DataFrame:
 
 
 def _versions(groups: list[list[Any]], to: ExchangeOutput) -> list[int]:
-    """Of each step: the messages up to its end, and behind that a digest of where they go and of which they are."""
+    """Return the version of each step: the number of messages up to its end, then a digest of them and their target."""
     digest = hashlib.sha256(repr((to.exchange, to.routing_key)).encode())
     versions, count = [], 0
     for group in groups:
@@ -106,7 +113,7 @@ def _versions(groups: list[list[Any]], to: ExchangeOutput) -> list[int]:
 
 
 def _steps_done(broker: Broker, application: str, name: str, versions: list[int]) -> int:
-    """How many steps were published under the replay's name. `PipelineError` where they were other ones."""
+    """Return how many steps were published under the replay's name. PipelineError if they differ from these."""
     client = control_client(broker, application)
     try:
         last = client.request("stage.last", app=application)["batch"]
@@ -115,8 +122,8 @@ def _steps_done(broker: Broker, application: str, name: str, versions: list[int]
     if last is None:
         return 0
     if last not in versions:
-        raise PipelineError(f"replay: {name!r} has published {last >> _BITS:,} messages, and not the first ones of those "
-                            "that are selected now; expected the same messages, exchange, key and rate as before, or "
+        raise PipelineError(f"replay: {name!r} has published {last >> _BITS:,} messages, which are not the first ones of "
+                            "the current selection; use the same messages, exchange, key and rate as before, or "
                             "another name")
     return versions.index(last) + 1
 
@@ -127,8 +134,8 @@ def _selected(df: DataFrame, where: str | None, since: str | None, until: str | 
 
     missing = [column for column in ("queue", "partition", "offset", "append_time", "body") if column not in df.columns]
     if missing:
-        raise PipelineError(f"replay: the messages have no column {missing[0]}; expected an archive with the messages' "
-                            "columns")
+        raise PipelineError(f"replay: the messages have no column {missing[0]}; expected an archive with the columns of "
+                            "messages")
     try:
         if where is not None:
             df = df.where(where)
@@ -137,12 +144,12 @@ def _selected(df: DataFrame, where: str | None, since: str | None, until: str | 
                 df = df.where(f"append_time {sign} TIMESTAMP '{text}'")
     except PySparkException as error:
         raise PipelineError(f"replay: where, since or until: {str(error).strip().splitlines()[0]}") from None
-    untimed = F.floor(F.col("offset") / _POSITIONS) + _UNTIMED
+    untimed = F.floor(F.col("offset") / _OFFSETS_PER_SECOND) + _UNTIMED_BASE
     return df.withColumn(_SECOND, F.coalesce(F.unix_seconds("append_time"), untimed))
 
 
 def _steps(df: DataFrame, size: int) -> DataFrame:
-    """With the second and the part of it that each message is in: no part has more than `size`."""
+    """Add the second of each message and its part of that second; no part has more than `size` messages."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -151,7 +158,7 @@ def _steps(df: DataFrame, size: int) -> DataFrame:
 
 
 def _grouped(steps: list[Any], size: int) -> list[list[Any]]:
-    """Parts that follow each other, together as long as they are not more than `size`."""
+    """Group consecutive parts as long as they have at most `size` messages."""
     groups: list[list[Any]] = []
     count = 0
     for step in steps:
@@ -164,7 +171,7 @@ def _grouped(steps: list[Any], size: int) -> list[list[Any]]:
 
 
 def _in_order(df: DataFrame, partitions: int | None) -> DataFrame:
-    """Each queue's and partition's messages in one task, by offset."""
+    """Put the messages of each queue and partition into one task, sorted by offset."""
     if partitions is None:
         partitions = df.sparkSession.sparkContext.defaultParallelism
     whole = df.repartition(partitions, "queue", "partition")

@@ -1,4 +1,4 @@
-"""Running a pipeline from its file, and checking it without data."""
+"""Runs a pipeline from its file, or checks it without data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from leveret.spark.pipeline.capture import no_messages, source_options
 from leveret.spark.pipeline.errors import PipelineError
 from leveret.spark.pipeline.exchanges import sink_options
 from leveret.spark.pipeline.flow import Flow
-from leveret.spark.pipeline.kinds import flow_of
+from leveret.spark.pipeline.flow_kinds import flow_of
 from leveret.spark.pipeline.load import load_pipeline
 from leveret.spark.pipeline.model import Pipeline
 from leveret.spark.pipeline.session import make_session
@@ -25,19 +25,27 @@ if TYPE_CHECKING:
 
 def run_pipeline(path: str, *, master: str | None = None, url: str | None = None, once: bool = False,
                  submitted: bool = False, echo: Callable[[str], None] = print) -> bool:
-    """Run a pipeline until it is told to stop by SIGTERM or SIGINT; whether it ended well.
+    """Run a pipeline until SIGTERM or SIGINT.
 
-    master, url  instead of the file's
-    once         take what is there now, and end
-    submitted    spark-submit has said which master
-    Raises `PipelineError` before anything runs where something of the file does not fit.
+    Args:
+        path: The pipeline's file.
+        master, url: Override the file's values.
+        once: Process what is available now, then stop.
+        submitted: Whether spark-submit sets the master.
+        echo: Called with lines of progress.
+
+    Returns:
+        Whether the pipeline ended without an error.
+
+    Raises:
+        PipelineError: The file is invalid; nothing was started.
     """
     return run_loaded(load_pipeline(path, replacements(master, url)), once=once, submitted=submitted, echo=echo)
 
 
 def run_loaded(pipeline: Pipeline, *, once: bool = False, submitted: bool = False,
                echo: Callable[[str], None] = print) -> bool:
-    """The same for a pipeline that is read already."""
+    """Like `run_pipeline`, for a loaded pipeline."""
     flows = flows_of(pipeline)
     spark = make_session(pipeline.name, None if submitted else pipeline.spark.master, pipeline.spark.conf)
     try:
@@ -52,9 +60,10 @@ def run_loaded(pipeline: Pipeline, *, once: bool = False, submitted: bool = Fals
 
 
 def check_pipeline(path: str, *, master: str | None = None, url: str | None = None) -> list[str]:
-    """Plan a pipeline over messages that there are none of, in a session on this machine; a line about each flow.
+    """Plan a pipeline over empty input, in a local session and without the broker; return a line per flow.
 
-    Raises `PipelineError` where something does not fit. The broker is not asked.
+    Raises:
+        PipelineError: Something does not fit.
     """
     pipeline = load_pipeline(path, replacements(master, url))
     flows = flows_of(pipeline)
@@ -70,7 +79,7 @@ def replacements(master: str | None, url: str | None) -> Mapping[str, str]:
 
 
 def flows_of(pipeline: Pipeline) -> dict[str, Flow]:
-    """The flows by name, with their functions loaded and their options read. `PipelineError`."""
+    """Build the flows, with their functions loaded and their options checked. Raises PipelineError."""
     flows = {name: flow_of(pipeline.name, name, flow) for name, flow in pipeline.flows.items()}
     for name, flow in flows.items():
         try:
@@ -82,17 +91,20 @@ def flows_of(pipeline: Pipeline) -> dict[str, Flow]:
     return flows
 
 
-def plan(spark: SparkSession, flows: Mapping[str, Flow], places: bool = False) -> list[str]:
-    """Have Spark plan every flow over no messages; what each of them does.
+def plan(spark: SparkSession, flows: Mapping[str, Flow], check_tables: bool = False) -> list[str]:
+    """Let Spark plan every flow over empty input; return a description of each.
 
-    places  whether what is there where tables are to be is looked at, too
+    Args:
+        spark: The session.
+        flows: The flows.
+        check_tables: Whether to check existing tables as well.
     """
     lines = []
     for name, flow in flows.items():
         try:
             messages = no_messages(spark.newSession(), flow.capture.options.get("columns"))
             flow.check(messages)
-            if places:
+            if check_tables:
                 flow.check_places(messages)
         except PipelineError as error:
             raise PipelineError(f"flows.{name}: {error}") from None

@@ -1,4 +1,4 @@
-"""Messages with personal data masked by rules."""
+"""Scrubbing: masks personal data in messages by rules."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leveret.spark.pipeline.arrows import arrow_function
+from leveret.spark.pipeline.arrow_functions import arrow_function
 from leveret.spark.pipeline.decode import ERROR, encoding_error
 from leveret.spark.pipeline.errors import PipelineError
 from leveret.spark.pipeline.flow import Flow, start_flow
@@ -22,12 +22,12 @@ _MASKED = "__masked"
 
 
 def scrub_flow(name: str, flow: ScrubFlow) -> Flow:
-    """What a flow of kind "scrub" does. `PipelineError` where the file of the key cannot be read."""
+    """Build a flow of kind "scrub". PipelineError if the key file is unreadable."""
     key = _read_key(flow.key_file)
-    # Of headers and properties none is bad.
+    # Masking headers and properties never fails.
     on_error = flow.on_error if _of_bodies(flow.rules) else "fail"
     return Flow(name, flow.capture, Decode(on_error=on_error, quarantine=flow.quarantine),
-                lambda both: _judged(both, flow.rules, key), _swapped, tables=flow.tables, exchanges=flow.exchanges,
+                lambda both: _mask_messages(both, flow.rules, key), _swapped, tables=flow.tables, exchanges=flow.exchanges,
                 trigger=flow.trigger)
 
 
@@ -35,10 +35,20 @@ def scrub(spark: SparkSession, broker: Broker, capture: Capture, rules: Sequence
           tables: Sequence[TableOutput] = (), exchanges: Sequence[ExchangeOutput] = (), key_file: str | None = None,
           quarantine: str | None = None, name: str = "scrub", once: bool = False,
           trigger: float = 5.0) -> list[StreamingQuery]:
-    """Start to write every captured message with what the rules name masked, exactly once.
+    """Start writing every captured message with masked values, exactly once.
 
-    key_file    its first line is the key of hashes
-    quarantine  table of the messages whose bodies cannot be looked into, as they came: with their personal data
+    Args:
+        spark: The session.
+        broker: The broker.
+        capture: Where the messages come from.
+        rules: What to mask.
+        checkpoint: Directory of the query's state.
+        tables, exchanges: Where the messages go.
+        key_file: File with the key of the hashes in its first line.
+        quarantine: Table of messages whose bodies cannot be masked; it contains their personal data.
+        name: Name of the query.
+        once: Process what is available now, then stop.
+        trigger: Seconds between batches.
     """
     flow = ScrubFlow(capture=capture, rules=list(rules), key_file=key_file, quarantine=quarantine,
                      on_error="quarantine" if quarantine else "fail", tables=list(tables), exchanges=list(exchanges),
@@ -47,11 +57,11 @@ def scrub(spark: SparkSession, broker: Broker, capture: Capture, rules: Sequence
 
 
 def scrubbed(df: DataFrame, rules: Sequence[Rule], key: bytes = b"") -> DataFrame:
-    """Messages of any DataFrame with what the rules name masked; `decode_error` says where that was not possible."""
+    """Mask the messages of a DataFrame; `decode_error` is set where that was not possible."""
     from pyspark.sql import functions as F
 
-    judged = _judged(df.withColumn(ERROR, F.lit(None).cast("string")), rules, key)
-    return judged.withColumn("body", F.col(f"{_MASKED}.body")).drop(_MASKED)
+    masked = _mask_messages(df.withColumn(ERROR, F.lit(None).cast("string")), rules, key)
+    return masked.withColumn("body", F.col(f"{_MASKED}.body")).drop(_MASKED)
 
 
 def _of_bodies(rules: Sequence[Rule]) -> bool:
@@ -64,8 +74,8 @@ def _swapped(rows: DataFrame) -> DataFrame:
     return rows.withColumn("body", F.col(f"{_MASKED}.body")).drop(_MASKED)
 
 
-def _judged(both: DataFrame, rules: Sequence[Rule], key: bytes) -> DataFrame:
-    """With a struct of the masked body, the headers masked in place, and the error of bodies that could not be."""
+def _mask_messages(both: DataFrame, rules: Sequence[Rule], key: bytes) -> DataFrame:
+    """Add a struct with the masked body, mask headers in place, and set the error of bodies that cannot be masked."""
     from pyspark.sql import functions as F
 
     columns = set(both.columns)
@@ -87,7 +97,7 @@ def _judged(both: DataFrame, rules: Sequence[Rule], key: bytes) -> DataFrame:
     for rule in rules:
         if rule.property is not None:
             if rule.property not in columns:
-                raise PipelineError(f"scrub: there is no property {rule.property!r} among the messages' columns")
+                raise PipelineError(f"scrub: property {rule.property!r} is not a column of the messages")
             masker = _text_masker(partial(mask_text, mask=mask_of(rule, key)))
             both = both.withColumn(rule.property, masker(F.col(rule.property)))
     return both
@@ -108,7 +118,7 @@ def _body_masker(rules: Sequence[Rule], key: bytes) -> Any:
                 errors.append(None)
             except ValueError as error:
                 masked.append(None)
-                errors.append(f"no JSON, and a rule names a field of it: {error}")
+                errors.append(f"not JSON, but a rule names a field: {error}")
         return pa.StructArray.from_arrays([pa.array(masked, pa.binary()), pa.array(errors, pa.string())],
                                           fields=list(result))
 
@@ -148,6 +158,6 @@ def _read_key(path: str | None) -> bytes:
     except OSError as error:
         raise PipelineError(f"key_file {path} cannot be read: {error.strerror}") from None
     if not lines or len(lines[0]) < 16:
-        raise PipelineError(f"key_file {path}: the first line is shorter than 16 octets; expected a key, such as one of "
-                            "`openssl rand -hex 32`")
+        raise PipelineError(f"key_file {path}: the first line has fewer than 16 bytes; expected a key, such as the output "
+                            "of `openssl rand -hex 32`")
     return lines[0]

@@ -1,4 +1,4 @@
-"""The Spark session that pipelines run in."""
+"""The Spark session of pipelines."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from leveret.spark.pipeline.errors import PipelineError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# What counts where the pipeline says nothing else. Times are UTC everywhere.
+# Settings that the pipeline can override. All times are UTC.
 DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.stopTimeout": "30s",
-    # A busy machine takes longer than Spark's 15 s to start a Python worker.
+    # Starting a Python worker can take longer than Spark's default of 15 s.
     "spark.python.authenticate.socketTimeout": "90s",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
 }
-# On one machine: nobody else is to reach the driver, and tasks are not many.
+# For a local master: the driver is only reachable from this machine, and there are few tasks.
 LOCAL = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -33,21 +33,27 @@ LOCAL = {
 
 
 def make_session(name: str, master: str | None = "local[*]", conf: Mapping[str, Any] | None = None) -> SparkSession:
-    """A session, with what pipelines need. `PipelineError` where Spark is not there or does not start.
+    """Return a session configured for pipelines.
 
-    master  None leaves it to spark-submit
+    Args:
+        name: Name of the application.
+        master: None leaves it to spark-submit.
+        conf: Additional settings.
+
+    Raises:
+        PipelineError: Spark is missing or does not start.
     """
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        raise PipelineError("there is no Spark: pip install 'leveret[pipeline]', and Java 17") from None
+        raise PipelineError("Spark is not installed: pip install 'leveret[pipeline]', and install Java 17") from None
     local = master is not None and master.startswith("local")
     if local:
-        # Python workers are children of this process's JVM: they run the same Python, and find the same modules.
+        # Python workers are children of the JVM and inherit this: the same Python with the same modules.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        # Spark starts them with -m: without this, modules of the working directory would come first.
+        # Spark starts them with -m, which would put the working directory first in sys.path.
         os.environ.setdefault("PYTHONSAFEPATH", "1")
         paths = [str(Path(leveret.__file__).parents[1]), *(path for path in sys.path if path),
                  *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
@@ -61,14 +67,15 @@ def make_session(name: str, master: str | None = "local[*]", conf: Mapping[str, 
     try:
         session: SparkSession = builder.getOrCreate()
     except Exception as error:
-        told = str(error).strip().splitlines()[0] if str(error).strip() else error.__class__.__name__
-        raise PipelineError(f"Spark does not start with master {master!r}: {told} (it needs Java 17: JAVA_HOME)") from None
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else error.__class__.__name__
+        raise PipelineError(f"Spark does not start with master {master!r}: {reason} (it needs Java 17, set JAVA_HOME)"
+                            ) from None
     register(session)
     return session
 
 
 def register(spark: SparkSession) -> None:
-    """Have the session know the data source, also where this package came as a zip and Spark does not find it itself."""
+    """Register the data source, which Spark does not discover if this package is in a zip file."""
     from leveret.spark.source import AmqpDataSource
 
     spark.dataSource.register(AmqpDataSource)

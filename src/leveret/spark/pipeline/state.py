@@ -1,4 +1,4 @@
-"""What a running pipeline tells of itself: a file in its directory, for `leveret pipeline status`."""
+"""Status of a running pipeline: a file in its directory, for `leveret pipeline status`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STARTING, RUNNING, WAITING, STOPPED, FINISHED, FAILED = "starting", "running", "
 
 @dataclass
 class FlowState:
-    """One query. Times are seconds of Unix time, durations milliseconds."""
+    """Status of one query. Times are in seconds of Unix time, durations in milliseconds."""
 
     state: str = STARTING
     batch: int = -1
@@ -35,7 +35,7 @@ class FlowState:
     updated: float = 0.0
 
     def take(self, progress: Any) -> None:
-        """A progress report of Spark's, which may be one that was taken before."""
+        """Update from a progress report of Spark's; it may have been used before."""
         sources = progress["sources"]
         batch = int(progress["batchId"])
         if batch > self.batch:
@@ -49,7 +49,7 @@ class FlowState:
         self.latest = [_json(source["latestOffset"]) for source in sources]
         self.lag = lag_of(self.latest)
         if self.lag is None and not progress["numInputRows"]:
-            # A trigger without rows: Spark tells no offsets, for there was nothing beyond those that it has.
+            # A trigger without rows reports no offsets, because there is nothing to read.
             self.lag = 0
         self.updated = time.time()
 
@@ -62,13 +62,13 @@ def _json(text: Any) -> Any:
 
 
 def lag_of(latest: list[Any]) -> int | None:
-    """Messages that sources have beyond what was read, as the data source tells them; None where it does not."""
+    """Return the lag that the data source reports in its latest offsets; None if it reports none."""
     lags = [source["lag"] for source in latest if isinstance(source, Mapping) and isinstance(source.get("lag"), int)]
     return sum(lags) if lags else None
 
 
 class StateFile:
-    """Written whole, so that a reader never sees half of it."""
+    """The status file; it is replaced atomically."""
 
     def __init__(self, directory: str, pipeline: str, master: str) -> None:
         self._path = Path(directory) / FILE
@@ -79,14 +79,14 @@ class StateFile:
     def write(self, state: str, flows: Mapping[str, FlowState]) -> None:
         value = {**self._about, "state": state, "updated": time.time(),
                  "flows": {name: asdict(flow) for name, flow in flows.items()}}
-        beside = self._path.with_suffix(".tmp")
-        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        temporary = self._path.with_suffix(".tmp")
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
             json.dump(value, file)
-        os.replace(beside, self._path)
+        os.replace(temporary, self._path)
 
 
 def read_state(directory: str) -> dict[str, Any] | None:
-    """What a pipeline has told last, with `alive`: whether its process is there; None where there is nothing yet."""
+    """Read the status, adding `alive` (whether the process exists); None if there is none."""
     try:
         value: dict[str, Any] = json.loads((Path(directory) / FILE).read_text("utf-8"))
     except (OSError, ValueError):
@@ -97,7 +97,7 @@ def read_state(directory: str) -> dict[str, Any] | None:
 
 def _is_alive(value: Mapping[str, Any]) -> bool:
     if value["host"] != socket.gethostname():
-        # Of another machine only how fresh the file is can be seen.
+        # The process is on another machine: only the age of the file is known.
         return bool(time.time() - value["updated"] < 60)
     try:
         os.kill(int(value["pid"]), 0)

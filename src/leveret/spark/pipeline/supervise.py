@@ -1,7 +1,7 @@
-"""All flows of a pipeline as one application: started again when they fail, and stopped in order.
+"""Runs all flows of a pipeline as one application: restarts flows that fail, and stops them in an orderly way.
 
-A flow that fails is started again from its checkpoint after a pause that doubles; after too many failures in a row the
-application ends with an error, and with it the other flows. Told to stop, each flow finishes the batch that it is at.
+A failed flow is restarted from its checkpoint after a delay that doubles; after too many consecutive failures the
+application ends with an error, and with it the other flows. When stopped, each flow completes its current batch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from leveret.spark.errors import OptionError
 from leveret.spark.finish import finish
-from leveret.spark.pipeline import state as told
+from leveret.spark.pipeline import state as states
 from leveret.spark.pipeline.errors import PipelineError
 from leveret.spark.pipeline.flow import Flow, start_flow
 from leveret.spark.pipeline.model import Pipeline, Supervision
@@ -23,15 +23,20 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-# Seconds between two looks at the queries, and between two writes of the state.
-LOOK = 0.2
-WRITE = 1.0
+# Seconds between polls of the queries, and between writes of the status file.
+POLL_INTERVAL = 0.2
+STATE_INTERVAL = 1.0
 
 
 class Supervisor:
     """Runs flows in a session until they are done or `stop` is called.
 
-    echo  is called with each line of progress
+    Args:
+        spark: The session.
+        pipeline: The pipeline.
+        flows: Its flows by name.
+        once: Process what is available now, then stop.
+        echo: Called with lines of progress.
     """
 
     def __init__(self, spark: SparkSession, pipeline: Pipeline, flows: dict[str, Flow], once: bool,
@@ -44,38 +49,38 @@ class Supervisor:
         self._file = StateFile(pipeline.directory, pipeline.name, spark.sparkContext.master or "")
 
     def stop(self) -> None:
-        """End in order. From a handler of a signal or another thread."""
+        """Stop gracefully. May be called from a signal handler or another thread."""
         self._stopping.set()
 
     def run(self) -> bool:
-        """Until the end; whether it was a good one."""
+        """Run until the end; return whether it was successful."""
         written = shown = 0.0
-        state = told.RUNNING
+        state = states.RUNNING
         for running in self._running:
             running.start()
         while not self._stopping.is_set():
             for running in self._running:
-                running.look()
+                running.poll()
             now = time.monotonic()
-            if now - written >= WRITE:
+            if now - written >= STATE_INTERVAL:
                 written = now
-                self._write(told.RUNNING)
+                self._write(states.RUNNING)
             if now - shown >= self._pipeline.supervision.progress:
                 shown = now
                 for running in self._running:
                     self._echo(running.line())
-            if any(running.state.state == told.FAILED for running in self._running):
-                state = told.FAILED
+            if any(running.state.state == states.FAILED for running in self._running):
+                state = states.FAILED
                 break
-            if all(running.state.state == told.FINISHED for running in self._running):
-                state = told.FINISHED
+            if all(running.state.state == states.FINISHED for running in self._running):
+                state = states.FINISHED
                 break
-            self._stopping.wait(LOOK)
+            self._stopping.wait(POLL_INTERVAL)
         self._end()
-        if state == told.RUNNING:
-            state = told.STOPPED
+        if state == states.RUNNING:
+            state = states.STOPPED
         self._write(state)
-        return state != told.FAILED
+        return state != states.FAILED
 
     def _end(self) -> None:
         deadline = time.monotonic() + self._pipeline.supervision.stop_timeout
@@ -91,12 +96,12 @@ class Supervisor:
         self._file.write(state, {running.name: running.state for running in self._running})
 
 
-# How `_reason` begins of what is wrong with options, and with names in them.
-_REFUSED = f"{OptionError.__module__}.{OptionError.__name__}:"
+# Prefix of `_reason` for errors about options and the names in them.
+_OPTION_ERROR = f"{OptionError.__module__}.{OptionError.__name__}:"
 
 
 class _Running:
-    """One flow: its queries, and how often they have failed."""
+    """One flow: its queries and failures."""
 
     def __init__(self, spark: SparkSession, name: str, flow: Flow, pipeline: Pipeline, once: bool,
                  echo: Callable[[str], None]) -> None:
@@ -111,50 +116,50 @@ class _Running:
         self._queries: list[StreamingQuery] = []
         self._failures = 0
         self._failed_at = 0.0
-        self._again_at = 0.0
+        self._restart_at = 0.0
 
     def start(self) -> None:
         try:
             self._queries = start_flow(self._spark, self._flow, self._pipeline.broker,
                                        f"{self._pipeline.directory}/{self.name}", self._once)
-            self.state.state = told.RUNNING
+            self.state.state = states.RUNNING
         except Exception as error:
-            self._has_failed(error)
+            self._record_failure(error)
 
-    def look(self) -> None:
-        """Take the progress of the queries, and start again what has failed when it is time."""
-        if self.state.state == told.WAITING:
-            if time.monotonic() >= self._again_at:
+    def poll(self) -> None:
+        """Update the status from the queries, and restart a failed flow when it is time."""
+        if self.state.state == states.WAITING:
+            if time.monotonic() >= self._restart_at:
                 self.start()
             return
-        if self.state.state != told.RUNNING:
+        if self.state.state != states.RUNNING:
             return
         self._take_progress()
         if self._failures and time.monotonic() - self._failed_at > self._rules.healthy:
             self._failures = 0
         for query in self._queries:
             if not query.isActive and (error := query.exception()) is not None:
-                self._halt()
-                self._has_failed(error)
+                self._stop_queries()
+                self._record_failure(error)
                 return
         if all(not query.isActive for query in self._queries):
             self._take_progress()
             self._finish()
-            self.state.state = told.FINISHED if self._once else told.STOPPED
+            self.state.state = states.FINISHED if self._once else states.STOPPED
 
     def stop(self, deadline: float) -> None:
-        """Let the batches that run come to their end, and stop the queries."""
-        if self.state.state not in (told.RUNNING, told.WAITING):
+        """Wait for running batches until the deadline, and stop the queries."""
+        if self.state.state not in (states.RUNNING, states.WAITING):
             return
         batches = [_batch(query) for query in self._queries]
         while time.monotonic() < deadline and any(
                 query.isActive and query.status["isTriggerActive"] and _batch(query) == batch
                 for query, batch in zip(self._queries, batches, strict=True)):
             time.sleep(0.02)
-        self._halt()
+        self._stop_queries()
         self._take_progress()
         self._finish()
-        self.state.state = told.STOPPED
+        self.state.state = states.STOPPED
 
     def line(self) -> str:
         state = self.state
@@ -167,42 +172,42 @@ class _Running:
         return ", ".join(parts)
 
     def _take_progress(self) -> None:
-        # Progress is kept of so many batches that none is missed between two looks, but for very short ones.
+        # Spark keeps enough progress reports that polls only miss some of very short batches.
         for progress in self._queries[0].recentProgress if self._queries else ():
             if int(progress["batchId"]) >= self.state.batch:
                 self.state.take(progress)
 
-    def _halt(self) -> None:
+    def _stop_queries(self) -> None:
         for query in self._queries:
             try:
                 query.stop()
             except Exception as error:
-                self._echo(f"{self.name}: a query does not stop in order: {_first_line(error)}")
+                self._echo(f"{self.name}: a query could not be stopped: {_first_line(error)}")
 
     def _finish(self) -> None:
-        """Tell the broker of the last batches, which Spark itself would do at the next start."""
+        """Commit the last batches to the sources, which Spark would only do at the next start."""
         for query in self._queries:
             try:
                 finish(query)
             except Exception as error:
-                self._echo(f"{self.name}: what was read last is not settled before the next start: {_first_line(error)}")
+                self._echo(f"{self.name}: the last batch is only committed at the next start: {_first_line(error)}")
 
-    def _has_failed(self, error: Exception) -> None:
+    def _record_failure(self, error: Exception) -> None:
         self._failures += 1
         self._failed_at = time.monotonic()
         self.state.error = _reason(error)
         self.state.updated = time.time()
-        # Who takes what there is now, and has named something that is not, does not wait for it to come.
-        refused = self._once and self.state.error.startswith(_REFUSED)
-        if self._failures > self._rules.restarts or refused or isinstance(error, PipelineError):
-            self.state.state = told.FAILED
+        # With `once` nothing waits for a missing queue or exchange to be declared.
+        invalid = self._once and self.state.error.startswith(_OPTION_ERROR)
+        if self._failures > self._rules.restarts or invalid or isinstance(error, PipelineError):
+            self.state.state = states.FAILED
             self._echo(f"{self.name}: failed: {self.state.error}")
             return
-        pause = min(self._rules.backoff * 2 ** (self._failures - 1), self._rules.max_backoff)
-        self._again_at = time.monotonic() + pause
+        delay = min(self._rules.backoff * 2 ** (self._failures - 1), self._rules.max_backoff)
+        self._restart_at = time.monotonic() + delay
         self.state.restarts += 1
-        self.state.state = told.WAITING
-        self._echo(f"{self.name}: failed, and starts again in {pause:g} s "
+        self.state.state = states.WAITING
+        self._echo(f"{self.name}: failed, restarting in {delay:g} s "
                    f"({self._failures} of {self._rules.restarts}): {self.state.error}")
 
 
@@ -217,7 +222,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """The part of a failure of Spark's that people can use: the last line of the Python exception within, if any."""
+    """Return the useful line of a Spark failure: the last line of the Python exception in it, if any."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     for start in ("leveret.", "pyspark.errors.", "Caused by:"):
         for line in lines:

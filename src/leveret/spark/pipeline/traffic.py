@@ -1,4 +1,4 @@
-"""What goes through the broker, by windows of time: from the events that it publishes of itself."""
+"""Traffic: statistics of the broker's messages by time windows, from the events that it publishes."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 EVENTS = "amq.leveret.events"
-# Of the JSON object that an event is.
+# Schema of an event.
 SCHEMA = ("event STRING NOT NULL, time BIGINT NOT NULL, vhost STRING, exchange STRING, routing_key STRING, queue STRING, "
           "size BIGINT, age_ms DOUBLE, outcome STRING, reason STRING, sample BIGINT")
-# Columns of a window; what is published has body, routing_key and content_type besides.
+# Columns of a window; a published window also has body, routing_key and content_type.
 WINDOW = ("window_start", "window_end", "event", "vhost", "exchange", "queue", "messages", "rate", "octets", "mean_size",
           "largest", "age_p50_ms", "age_p99_ms")
-# Accuracy of percentiles: one in so many.
+# Accuracy of percentiles: their relative error is 1 / _ACCURACY.
 _ACCURACY = 1000
-# Routing key of what is published: an event, and the queue or exchange.
+# Prefix of the routing keys: it is followed by the event, and the queue or exchange.
 KEY = "traffic."
 
 
 def traffic_flow(name: str, flow: TrafficFlow) -> Flow:
-    """What a flow of kind "traffic" does. A window is written once, when it is closed: an event that comes more than
-    `late` seconds after a later one is not counted."""
+    """Build a flow of kind "traffic".
+
+    A window is written once, when it is closed: events that arrive more than `late` seconds out of order are not counted.
+    """
     after: Callable[[SparkSession], None] | None = None
     if flow.report is not None and flow.table is not None:
         path, report = flow.table.path, flow.report
@@ -44,7 +46,7 @@ def traffic_flow(name: str, flow: TrafficFlow) -> Flow:
         table = replace(table, partition=table.partition if isinstance(table.partition, list) else ["day(window_start)"],
                         columns=table.columns or list(WINDOW))
     if exchange is not None:
-        # Who listens to a topic exchange binds what it wants; the rest is for nobody, and no mistake.
+        # Consumers of a topic exchange bind what they need; the rest is unroutable by design.
         exchange = replace(exchange, options={"onUnroutable": "drop", **exchange.options})
     return Flow(name, flow.capture, Decode(format="json", schema=SCHEMA, on_error="drop"), None,
                 lambda events: windows(events, flow.window, flow.late), True, "append",
@@ -55,11 +57,20 @@ def traffic(spark: SparkSession, broker: Broker, table: TableOutput | None = Non
             exchange: ExchangeOutput | None = None, *, checkpoint: str, capture: Capture | None = None,
             window: float = 60.0, late: float = 30.0, report: str | None = None, name: str = "traffic",
             once: bool = False, trigger: float = 5.0) -> list[StreamingQuery]:
-    """Start to count the broker's events by windows, to a table, a topic exchange, or both.
+    """Start counting the broker's events by windows, to a table, a topic exchange, or both.
 
-    capture       the events' stream; by default one is declared and bound to the exchange of the events
-    window, late  seconds that a window is long, and that it waits for late events
-    report        HTML page, made anew behind each batch; it needs the table
+    Args:
+        spark: The session.
+        broker: The broker.
+        table, exchange: Where the windows go.
+        checkpoint: Directory of the query's state.
+        capture: Stream of events; by default one is declared and bound to the exchange of events.
+        window: Length of a window, in seconds.
+        late: Seconds that a window waits for late events.
+        report: Path of an HTML page that is written after each batch; needs the table.
+        name: Name of the query.
+        once: Process what is available now, then stop.
+        trigger: Seconds between batches.
     """
     flow = TrafficFlow(capture=capture or Capture(exchange=EVENTS), table=table, exchange=exchange, window=window,
                        late=late, report=report, trigger=trigger)
@@ -67,13 +78,16 @@ def traffic(spark: SparkSession, broker: Broker, table: TableOutput | None = Non
 
 
 def windows(events: DataFrame, window: float, late: float) -> DataFrame:
-    """One row for each window, event, vhost, exchange and queue, which is also a message: `body`, `routing_key`.
+    """Return a row per window, event, vhost, exchange and queue, which is also a message (`body`, `routing_key`).
 
-    events  with the column `data` of `SCHEMA`; window, late  seconds
+    Args:
+        events: DataFrame with the column `data` of `SCHEMA`.
+        window: Length of a window, in seconds.
+        late: Seconds that a window waits for late events.
     """
     from pyspark.sql import functions as F
 
-    # Readers of streams and browsers take nothing: what they get is an event of its own, and has no latency.
+    # Readers of streams and browsers get copies: these count as an event of their own, without latency.
     copy = F.coalesce(F.col("outcome") == "copy", F.lit(False))
     data = (events.select("data.*").withColumn("at", F.timestamp_millis("time"))
             .withColumn("event", F.when(copy, "read").otherwise(F.col("event")))

@@ -1,4 +1,4 @@
-"""The page about the table of `traffic`."""
+"""The page about the table of a traffic flow."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from leveret.spark.pipeline.pages import Page, Panel, write_page
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# Points of a chart, at most, and rows of a table.
-POINTS = 180
-ROWS = 12
+# Maximum points of a chart, and rows of a table.
+MAX_POINTS = 180
+MAX_ROWS = 12
 
 EVENTS = ("published", "delivered", "read", "settled", "dead-lettered", "unroutable", "expired")
 COLUMNS = ("event", "exchange", "queue", "messages", "rate", "octets", "mean_size", "age_p50_ms", "age_p99_ms")
@@ -20,9 +20,14 @@ COLUMNS = ("event", "exchange", "queue", "messages", "rate", "octets", "mean_siz
 
 def write_traffic_report(spark: SparkSession, table: str, path: str, hours: float | None = None,
                          title: str = "Traffic") -> bool:
-    """Make the page from the table; False where the table has no row yet.
+    """Write the page about a table; returns False if the table has no rows yet.
 
-    hours  how far back from its last window; None for all of it
+    Args:
+        spark: The session.
+        table: Directory of the table.
+        path: Path of the page.
+        hours: How far to go back from the last window; None for everything.
+        title: Title of the page.
     """
     from pyspark.errors import AnalysisException
 
@@ -35,19 +40,19 @@ def write_traffic_report(spark: SparkSession, table: str, path: str, hours: floa
 
 
 def traffic_page(rows: DataFrame, hours: float | None = None, title: str = "Traffic") -> Page:
-    """The page about windows that `traffic` made."""
+    """Build the page about the windows of a traffic flow."""
     from pyspark.sql import functions as F
 
     start, end = F.col("window_start").cast("double"), F.col("window_end").cast("double")
     span = rows.agg(F.min(start).alias("first"), F.max(end).alias("last"), F.min(end - start).alias("window")).first()
     if span is None or span["last"] is None:
-        return Page(title, "There is no window yet.")
+        return Page(title, "There are no windows yet.")
     first, last, window = span["first"], span["last"], span["window"]
     if hours is not None:
         first = max(first, last - hours * 3600)
         rows = rows.where(start >= first)
-    # Windows that are too many for a chart are taken together.
-    step = window * max(1, -int(-(last - first) // (window * POINTS)))
+    # If there are too many windows for a chart, adjacent ones are combined.
+    step = window * max(1, -int(-(last - first) // (window * MAX_POINTS)))
     at = (F.floor((start - F.lit(first)) / step) * step + F.lit(first)).alias("at")
     timed = rows.groupBy(at, "event").agg(
         F.sum("messages").alias("messages"), F.sum("octets").alias("octets"), F.max("age_p50_ms").alias("p50"),
@@ -72,18 +77,18 @@ def traffic_page(rows: DataFrame, hours: float | None = None, title: str = "Traf
     page.tiles = _tiles(totals, first, last, found, step)
     shown = shown[:charts.SERIES]
     page.panels.append(Panel(
-        "Messages a second", "By what happened to them.", charts.line_chart(
-            [(event, series(event, "messages", 1 / step, 0.0)) for event in shown], label="messages a second"),
+        "Messages per second", "By event.", charts.line_chart(
+            [(event, series(event, "messages", 1 / step, 0.0)) for event in shown], label="messages per second"),
         charts.legend(shown), wide=True))
     page.panels.append(Panel(
-        "Volume", "Octets of bodies a second, as published.", charts.line_chart(
-            [("published", series("published", "octets", 1 / step, 0.0))], charts.octets, 420, 200, True, "volume")))
+        "Volume", "Bytes of published bodies per second.", charts.line_chart(
+            [("published", series("published", "octets", 1 / step, 0.0))], charts.byte_size, 420, 200, True, "volume")))
     aged = "delivered" if "delivered" in totals else "settled"
     page.panels.append(Panel(
-        "Latency", "In the slowest queue, before delivery.", charts.line_chart(
+        "Latency", "Time in the slowest queue until delivery.", charts.line_chart(
             [("median", series(aged, "p50", 1.0, None)), ("99th percentile", series(aged, "p99", 1.0, None))],
             charts.milliseconds, 420, 200, label="latency"), charts.legend(["median", "99th percentile"])))
-    page.panels += _places(rows)
+    page.panels += _busiest(rows)
     return page
 
 
@@ -95,10 +100,10 @@ def _tiles(totals: dict[str, Any], first: float, last: float, found: dict[Any, A
     dead = totals.get("dead-lettered")
     lost = sum(totals[event]["messages"] for event in ("unroutable", "expired") if event in totals)
     tiles = [
-        ("Published", f"{messages:,}", f"{charts.number(messages / max(last - first, 1e-9))} a second on average"),
+        ("Published", f"{messages:,}", f"{charts.number(messages / max(last - first, 1e-9))} per second on average"),
         ("Peak", f"{charts.number(peak)}/s", f"over {charts.duration(step)}"),
-        ("Volume", charts.octets(published["octets"] if published else 0),
-         f"{charts.octets(published['octets'] / messages)} a message" if published and messages else ""),
+        ("Volume", charts.byte_size(published["octets"] if published else 0),
+         f"{charts.byte_size(published['octets'] / messages)} per message" if published and messages else ""),
         ("Delivered", f"{delivered['messages'] if delivered else 0:,}",
          f"median {charts.milliseconds(delivered['p50'])}" if delivered and delivered["p50"] is not None else ""),
         ("Dead-lettered", f"{dead['messages'] if dead else 0:,}", f"{lost:,} unroutable or expired"),
@@ -106,22 +111,22 @@ def _tiles(totals: dict[str, Any], first: float, last: float, found: dict[Any, A
     return tiles
 
 
-def _places(rows: DataFrame) -> list[Panel]:
-    """Queues and exchanges, busiest first."""
+def _busiest(rows: DataFrame) -> list[Panel]:
+    """Build panels about exchanges and queues, busiest first."""
     from pyspark.sql import functions as F
 
     sums = [F.sum(F.when(F.col("event") == event, F.col("messages")).otherwise(0)).alias(event.replace("-", "_"))
             for event in EVENTS]
-    # What carries requests to the broker and their answers is no traffic of anybody's.
+    # Requests to the broker and their replies are not counted as traffic.
     rows = rows.where("coalesce(exchange, '') != 'leveret.control'")
     rows = rows.where("NOT coalesce(queue, '') LIKE 'amq.rabbitmq.reply-to%'")
     queues = (rows.where("coalesce(queue, '') != ''").groupBy("queue")
               .agg(*sums, F.sum(F.when(F.col("event") == "routed", F.col("messages")).otherwise(0)).alias("routed"),
                    F.sum("messages").alias("all"), F.max("age_p99_ms").alias("p99"))
-              .orderBy(F.desc("all"), "queue").limit(ROWS).collect())
+              .orderBy(F.desc("all"), "queue").limit(MAX_ROWS).collect())
     exchanges = (rows.where("event = 'published'").groupBy("exchange")
                  .agg(F.sum("messages").alias("messages"), F.sum("octets").alias("octets"))
-                 .orderBy(F.desc("messages"), "exchange").limit(ROWS).collect())
+                 .orderBy(F.desc("messages"), "exchange").limit(MAX_ROWS).collect())
     return [
         Panel("Busiest exchanges", "Messages published to them.", charts.bar_chart(
             [(row["exchange"] or "(default exchange)", row["messages"]) for row in exchanges], label="exchanges")),

@@ -1,4 +1,4 @@
-"""What the user does with the messages: a Python function of a DataFrame, or SQL over the table `messages`."""
+"""Transformations by the user: a Python function of a DataFrame, or SQL over the table `messages`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VIEW = "messages"
 
 
 def load_transform(transform: Transform) -> Function:
-    """The function that is meant. `PipelineError` where there is none."""
+    """Return the function of a transformation. PipelineError if it cannot be loaded."""
     if transform.sql is not None:
         return _sql(transform.sql, transform.tables)
     assert transform.function is not None
@@ -39,7 +39,7 @@ def load_transform(transform: Transform) -> Function:
     def checked(df: DataFrame) -> DataFrame:
         result = function(df)
         if not hasattr(result, "sparkSession"):
-            raise PipelineError(f"transform.function {transform.function!r} gave {type(result).__name__}, expected a "
+            raise PipelineError(f"transform.function {transform.function!r} returned {type(result).__name__}; expected a "
                                 "DataFrame")
         return result  # type: ignore[no-any-return]
 
@@ -47,7 +47,7 @@ def load_transform(transform: Transform) -> Function:
 
 
 def read_table(spark: SparkSession, table: StaticTable, setting: str) -> DataFrame:
-    """A table that does not stream. `PipelineError` where it cannot be read."""
+    """Read a static table. Raises PipelineError if that fails."""
     from pyspark.errors import PySparkException
 
     try:

@@ -1,4 +1,4 @@
-"""Decoding a batch of bodies row by row, so that one bad body costs no other row."""
+"""Decodes a batch of bodies row by row, so that a bad body does not affect other rows."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from typing import Any
 
 
 def decode_rows(bodies: Any, read: Callable[[bytes], Any], type: Any) -> Any:
-    """Arrow array of struct<value, error> for an array of bodies.
+    """Return an Arrow array of struct<value, error> for an array of bodies.
 
-    read  one body to a value that fits the type's field `value`; any exception of it is the row's error
+    Args:
+        bodies: The bodies.
+        read: Decodes one body to a value that fits the type's field `value`; any exception is the row's error.
+        type: Arrow type of the result.
     """
     import pyarrow as pa
 
@@ -33,7 +36,7 @@ def decode_rows(bodies: Any, read: Callable[[bytes], Any], type: Any) -> Any:
 
 
 def _one_by_one(values: list[Any], errors: list[str | None], type: Any) -> Any:
-    """Where a value does not fit its type: find which, and have it among the errors."""
+    """Build the array if a value does not fit its type, which becomes the row's error."""
     import pyarrow as pa
 
     for index, value in enumerate(values):

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from leveret import blocking
-from leveret.spark.limits import Backlog, Run, share_out
+from leveret.spark.admission import Backlog, Run, apply_limits
 from leveret.spark.options import read_options
 from leveret.spark.stream_reader import StreamReader
 from leveret.spark.target import Target
@@ -31,17 +31,17 @@ SMALL_THEN_LARGE = (Run(100, 10.0), Run(200, 1000.0))
     (Backlog("s", 100, 200, 0.0, SMALL_THEN_LARGE), 10, 1),
 ])
 def test_octets_of_one_stream(backlog: Backlog, octets: int, count: int) -> None:
-    cut, = share_out([backlog], None, octets)
+    cut, = apply_limits([backlog], None, octets)
     assert (cut.first, cut.count) == (backlog.first, count)
 
 
 def test_octets_of_several_streams_and_messages() -> None:
     empty, many, large = Backlog("e", 5, 5, 10.0), Backlog("m", 0, 1000, 1.0), Backlog("l", 0, 10, 900.0)
-    cut = share_out([empty, many, large], None, 5000)
+    cut = apply_limits([empty, many, large], None, 5000)
     assert [backlog.count for backlog in cut] == [0, 500, 5]
-    assert [backlog.count for backlog in share_out([empty, many, large], 101, 5000)] == [0, 100, 1]
-    assert [backlog.count for backlog in share_out([empty, large, large], None, 1)] == [0, 1, 0]
-    assert share_out([empty, many, large], 5000, None) == [empty, many, large]
+    assert [backlog.count for backlog in apply_limits([empty, many, large], 101, 5000)] == [0, 100, 1]
+    assert [backlog.count for backlog in apply_limits([empty, large, large], None, 1)] == [0, 1, 0]
+    assert apply_limits([empty, many, large], 5000, None) == [empty, many, large]
 
 
 def test_the_manifest_knows_sizes(broker: LeveretProcess, connection: blocking.Connection, name: str) -> None:

@@ -1,4 +1,4 @@
-"""From what stands in a pipeline.toml to what runs. A new kind of flow is a struct in `model` and a line here."""
+"""Builds flows from the structs of a pipeline.toml. A new kind of flow is a struct in `model` and a line here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from leveret.spark.pipeline.transform import load_transform
 
 
 def flow_of(pipeline: str, name: str, flow: model.AnyFlow) -> Flow:
-    """What a flow does. `PipelineError` where a function or a file of it is not there."""
+    """Build a flow. Raises PipelineError if a function or a file of it does not exist."""
     full = f"{pipeline}.{name}"
     if isinstance(flow, model.ArchiveFlow):
         return archive_flow(full, flow)

@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 from leveret import blocking
 from leveret.spark.pipeline import Broker, Capture, Decode, PipelineError, TableOutput, archive
+from leveret.spark.pipeline.existing_tables import check_table
 from leveret.spark.pipeline.load import pipeline_of
-from leveret.spark.pipeline.places import check_table
 from leveret.spark.pipeline.run import flows_of, plan
 from tests.spark.pipelines import orders, publish, run_to_end
 from tests.spark.support import declare_stream
@@ -40,10 +40,10 @@ def table(spark: SparkSession, broker: LeveretProcess, connection: blocking.Conn
 
 
 @pytest.mark.parametrize(("schema", "partition", "told"), [
-    ("id BIGINT, amount STRING", ["day(append_time)"], r"data\.amount is of the type double, and the rows have string"),
-    ("id INT", ["day(append_time)"], r"data\.id is of the type bigint, and the rows have int"),
-    (SCHEMA, [], "partitioned by day, and the key partition says nothing"),
-    (SCHEMA, ["hour(append_time)"], "partitioned by day, and the key partition says hour"),
+    ("id BIGINT, amount STRING", ["day(append_time)"], r"data\.amount has type double, but the rows have string"),
+    ("id INT", ["day(append_time)"], r"data\.id has type bigint, but the rows have int"),
+    (SCHEMA, [], "partitioned by day, but the key partition says nothing"),
+    (SCHEMA, ["hour(append_time)"], "partitioned by day, but the key partition says hour"),
 ], ids=["text", "int", "without", "hours"])
 def test_rows_that_do_not_fit_a_table(spark: SparkSession, broker: LeveretProcess, name: str, table: Path, tmp_path: Path,
                                       schema: str, partition: list[str], told: str) -> None:
@@ -72,7 +72,7 @@ def test_what_spark_would_not_see(spark: SparkSession, broker: LeveretProcess, c
     declare_stream(connection, name)
     publish(connection, "", orders(3), name)
     run_query(spark, broker.url(), tmp_path, stream=name, startingOffsets="earliest")
-    told = r"out: a query of Spark's own has written it \(_spark_metadata\)"
+    told = r"out: was written by a query of Spark's own \(_spark_metadata\)"
     with pytest.raises(PipelineError, match=f"table .*{told}"):
         archive(spark, Broker(url=broker.url()), Capture(stream=name), TableOutput(path=str(tmp_path / "out")),
                 checkpoint=str(tmp_path / "c"), name=name, once=True)
@@ -81,7 +81,7 @@ def test_what_spark_would_not_see(spark: SparkSession, broker: LeveretProcess, c
                 checkpoint=str(tmp_path / "c"), name=name, once=True,
                 decode=Decode(format="json", schema=SCHEMA, quarantine=str(tmp_path / "out")))
     (tmp_path / "file").write_text("")
-    with pytest.raises(PipelineError, match=r"table .*file: it is a file; expected a directory"):
+    with pytest.raises(PipelineError, match=r"table .*file: is a file; expected a directory"):
         archive(spark, Broker(url=broker.url()), Capture(stream=name), TableOutput(path=str(tmp_path / "file")),
                 checkpoint=str(tmp_path / "c"), name=name, once=True)
 
@@ -96,6 +96,6 @@ def test_types_within_types(spark: SparkSession, tmp_path: Path) -> None:
 
     check("a ARRAY<STRUCT<X: INT, y: STRING>>, m MAP<STRING, INT>, new STRING")
     for rows, told in (("a ARRAY<STRUCT<x: STRING>>", r"a\[\]\.x"), ("m MAP<STRING, STRING>", r"m\.value"),
-                       ("m MAP<INT, INT>", r"m\.key"), ("N STRING", "N is"), ("a INT", "a is")):
+                       ("m MAP<INT, INT>", r"m\.key"), ("N STRING", "N has"), ("a INT", "a has")):
         with pytest.raises(PipelineError, match=told):
             check(rows)

@@ -1,4 +1,4 @@
-"""Publishing rows over AMQP 1.0, with a window of deliveries that have no outcome yet."""
+"""Publishes rows over AMQP 1.0, with a window of unsettled deliveries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from leveret.client.core.pending_confirms import Outgoing
 from leveret.client.core.publisher import PublisherCore
 from leveret.client.errors import Error, InvalidMessage, Nacked, Returned, copy_error
 from leveret.client.timeouts import DEFAULT
-from leveret.spark.publisher0 import Refused
+from leveret.spark.amqp091_publisher import RefusedMessage
 from leveret.spark.sink_rows import Rows
 from leveret.wire.amqp0.commands import MANDATORY
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 class _Window(PublisherCore):
-    """Keeps what was refused instead of raising it."""
+    """Collects refused messages instead of raising their errors."""
 
     __slots__ = ("failure", "refused")
 
     def __init__(self, channel: object, window: int) -> None:
         super().__init__(channel, window)  # type: ignore[arg-type]
-        self.refused: list[Refused] = []
+        self.refused: list[RefusedMessage] = []
         self.failure: Error | None = None
 
     def settled(self, outgoing: Outgoing, error: Error | None) -> None:
@@ -35,32 +35,32 @@ class _Window(PublisherCore):
             return
         if isinstance(error, (Nacked, Returned)):
             assert isinstance(outgoing, Transfer)
-            self.refused.append(Refused(_rows_of(outgoing), str(error), isinstance(error, Returned)))
+            self.refused.append(RefusedMessage(_rows_of(outgoing), str(error), isinstance(error, Returned)))
         elif self.failure is None:
             self.failure = error
 
 
-class Publisher1:
-    """As `Publisher0`. Exchanges and routing keys become addresses as the peer has them."""
+class Amqp10Publisher:
+    """Like `Amqp091Publisher`. Exchanges and routing keys become addresses in the peer's format."""
 
     header_max = 1 << 30
 
-    def __init__(self, channel: Channel, most: int, prefix: str = "") -> None:
+    def __init__(self, channel: Channel, max_in_flight: int, prefix: str = "") -> None:
         self._channel = channel
         self._driver = channel.connection.driver
         self._prefix = prefix
         self._addresses = choose("auto", channel.connection.server_properties)
         self._targets: dict[tuple[str, str], str] = {}
         self._last = ""
-        self._window = _Window(channel.core, most)
+        self._window = _Window(channel.core, max_in_flight)
 
     @property
-    def refused(self) -> list[Refused]:
+    def refused(self) -> list[RefusedMessage]:
         found, self._window.refused = self._window.refused, []
         return found
 
     def publish(self, rows: Rows) -> None:
-        """Send them. Raises the client's errors."""
+        """Send rows. Raises the client's errors."""
         heads = [rows.properties] * len(rows) if isinstance(rows.properties, bytes) else rows.properties
         for exchange, key, head, body in zip(rows.exchanges, rows.routing_keys, heads, rows.bodies, strict=True):
             target = self._targets.get((exchange, key))
@@ -71,7 +71,7 @@ class Publisher1:
     def _send(self, transfer: Transfer) -> None:
         window, driver = self._window, self._driver
         if transfer.target != self._last:
-            # Each address has a link, and links overtake one another where one has to wait for credit.
+            # Each address has a link, and a link without credit would be overtaken by others.
             core = self._channel.core
             assert isinstance(core, SessionCore)
             with driver.lock:
@@ -88,7 +88,7 @@ class Publisher1:
                         try:
                             window.publish(transfer)
                         except InvalidMessage as error:
-                            window.refused.append(Refused(_rows_of(transfer), str(error), False))
+                            window.refused.append(RefusedMessage(_rows_of(transfer), str(error), False))
                         except BaseException as error:
                             driver.interrupted(error)
                             raise
@@ -100,7 +100,7 @@ class Publisher1:
                 driver.wait(waiter, DEFAULT, "outcomes")
 
     def flush(self) -> None:
-        """Until everything has its outcome."""
+        """Wait until every delivery has an outcome. Raises the client's errors."""
         window = self._window
         while window.in_flight:
             with self._driver.lock:

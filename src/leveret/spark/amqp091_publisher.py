@@ -1,7 +1,6 @@
-"""Publishing rows over AMQP 0-9-1: whole batches of frames at a time, and confirms that are only counted.
+"""Publishes rows over AMQP 0-9-1: whole batches of frames at a time, with confirms that are only counted.
 
-The rows on their way are kept until they are confirmed, so that one that the broker refuses or returns can still be given
-to a dead letter exchange.
+Rows in flight are kept until they are confirmed, so that one that the broker refuses or returns can be dead-lettered.
 """
 
 from __future__ import annotations
@@ -14,22 +13,24 @@ from leveret.client.core.channel import ChannelCore
 from leveret.client.core.pending_confirms import Outgoing, PendingConfirms
 from leveret.client.errors import ConnectionLost, Error, Returned, copy_error
 from leveret.client.timeouts import DEFAULT
-from leveret.spark.frames0 import Framer
+from leveret.spark.amqp091_frames import Framer
 
 if TYPE_CHECKING:
     from leveret.client.blocking.channel import Channel
     from leveret.client.core.frontend import FrontEnd, Waiter
     from leveret.spark.sink_rows import Rows
 
-# Octets that are framed at once, about.
-CHUNK: Final = 128 << 10
+# Approximate number of bytes that are framed at a time.
+CHUNK_BYTES: Final = 128 << 10
 
 
-class Refused(NamedTuple):
+class RefusedMessage(NamedTuple):
     """A message that the broker did not take.
 
-    rows        it alone
-    unroutable  no queue takes it; otherwise the broker refused it
+    Attributes:
+        rows: The message, as a batch of one row.
+        reason: The broker's reason.
+        unroutable: Whether no queue takes it; otherwise the broker refused it.
     """
 
     rows: Rows
@@ -38,22 +39,22 @@ class Refused(NamedTuple):
 
 
 class Window(PendingConfirms):
-    """What is on its way, as ranges of delivery tags."""
+    """Publishes in flight, as ranges of delivery tags."""
 
     __slots__ = ("_chunks", "_host", "_level", "_single", "_tag", "_waiter", "error", "in_flight", "refused")
 
     def __init__(self, host: FrontEnd) -> None:
         super().__init__()
         self._host = host
-        # First tag and rows of each piece that was sent.
+        # First tag and rows of each chunk that was sent.
         self._chunks: deque[tuple[int, Rows]] = deque()
-        # The next tag, and those behind `_first` that were confirmed one by one.
+        # The next tag, and tags after `_first` that were confirmed individually.
         self._tag = 1
         self._single: set[int] = set()
         self._waiter: Waiter | None = None
         self._level = 0
         self.in_flight = 0
-        self.refused: list[Refused] = []
+        self.refused: list[RefusedMessage] = []
         self.error: Error | None = None
 
     def __len__(self) -> int:
@@ -65,7 +66,7 @@ class Window(PendingConfirms):
         self.in_flight += len(rows)
 
     def waiter(self, level: int) -> Waiter:
-        """Until so many are on their way and no more, or nothing will be confirmed any more."""
+        """Return a waiter that is done when at most `level` publishes are in flight, or no more confirms will arrive."""
         waiter = self._waiter
         self._level = level
         if waiter is None or waiter.done():
@@ -75,7 +76,7 @@ class Window(PendingConfirms):
         return waiter
 
     def confirm(self, tag: int, multiple: bool, ack: bool) -> None:
-        """`basic.ack` and `basic.nack`. A tag counts once."""
+        """Handle `basic.ack` or `basic.nack`. Repeated confirms of a tag are ignored."""
         if not multiple:
             if tag < self._first or tag in self._single or tag >= self._tag:
                 return
@@ -106,16 +107,17 @@ class Window(PendingConfirms):
     def _refuse(self, tag: int) -> None:
         for first, rows in self._chunks:
             if first <= tag < first + len(rows):
-                self.refused.append(Refused(rows.at(tag - first), "the broker refused the message (basic.nack): a queue is"
-                                            " full, or it could not be kept", False))
+                self.refused.append(RefusedMessage(
+                    rows.at(tag - first),
+                    "the broker refused the message (basic.nack): a queue is full, or it could not be stored", False))
                 return
 
     def returned(self, address: bytes, header: bytes, body: bytes, error: Returned) -> bool:
-        """A message came back whole; its confirm comes, too."""
+        """Handle a returned message; its confirm follows."""
         from leveret.spark.sink_rows import Rows
 
         at = 1 + address[0]
-        self.refused.append(Refused(
+        self.refused.append(RefusedMessage(
             Rows([address[1:at].decode("utf-8", "surrogateescape")], [address[at + 1 :].decode("utf-8", "surrogateescape")],
                  header[12:], [body]), str(error), error.reply_code == 312))
         return True
@@ -124,9 +126,9 @@ class Window(PendingConfirms):
         pass
 
     def take(self) -> list[Outgoing]:
-        """The channel has ended."""
+        """Handle the end of the channel."""
         if self.error is None:
-            self.error = ConnectionLost("the channel was closed while messages were on their way")
+            self.error = ConnectionLost("the channel was closed while messages were in flight")
         self._wake()
         return []
 
@@ -136,39 +138,40 @@ class Window(PendingConfirms):
             waiter.set_result(None)
 
 
-class Publisher0:
-    """Publishes to exchanges, or to a stage of theirs where there is a `prefix`.
+class Amqp091Publisher:
+    """Publishes to exchanges, or to the sink transaction that `prefix` names.
 
-    refused  what the broker did not take so far; whoever takes it empties it
+    Attributes:
+        refused: Messages that the broker did not take; reading it clears it.
     """
 
-    def __init__(self, channel: Channel, most: int, prefix: str = "", mandatory: bool = False) -> None:
+    def __init__(self, channel: Channel, max_in_flight: int, prefix: str = "", mandatory: bool = False) -> None:
         core = channel.core
         assert isinstance(core, ChannelCore)
         self._channel = channel
         self._core = core
         self._driver = channel.connection.driver
         self._engine = core.connection.engine
-        self._most = most
+        self._max_in_flight = max_in_flight
         with self._driver.lock:
             core.pending_confirms = self._window = Window(core.connection.frontend)
         self._framer = Framer(core.number, self._engine.payload_max, prefix, mandatory)
 
     @property
     def header_max(self) -> int:
-        """Octets of properties that a header frame holds."""
+        """Room for properties in a header frame, in bytes."""
         return int(self._engine.payload_max) - 12
 
     @property
-    def refused(self) -> list[Refused]:
+    def refused(self) -> list[RefusedMessage]:
         found, self._window.refused = self._window.refused, []
         return found
 
     def publish(self, rows: Rows) -> None:
-        """Send them, waiting while `most` are on their way. Raises the client's errors: what was sent may be lost then."""
+        """Send rows, waiting while too many are in flight. After an error of the client, rows may be lost."""
         total = len(rows)
         start = 0
-        step = max(1, min(self._most, CHUNK * total // (rows.size + 200 * total + 1) or 1))
+        step = max(1, min(self._max_in_flight, CHUNK_BYTES * total // (rows.size + 200 * total + 1) or 1))
         while start < total:
             stop = min(start + step, total)
             chunk = rows.slice(start, stop)
@@ -183,19 +186,19 @@ class Publisher0:
             with driver.lock:
                 self._check()
                 if core.flowing:
-                    if not window.in_flight or window.in_flight + len(rows) <= self._most:
+                    if not window.in_flight or window.in_flight + len(rows) <= self._max_in_flight:
                         window.sent(rows)
                         self._engine.send_encoded(frames)
                         core.connection.frontend.flush_soon()
                         return
-                    waiter = window.waiter(min(self._most - len(rows), self._most >> 1))
+                    waiter = window.waiter(min(self._max_in_flight - len(rows), self._max_in_flight >> 1))
             if waiter is None:
                 self._channel.wait_flowing()
             else:
                 driver.wait(waiter, DEFAULT, "confirms")
 
     def flush(self) -> None:
-        """Until everything has been confirmed or refused. The client's errors where that does not come."""
+        """Wait until everything is confirmed or refused. Raises the client's errors."""
         while True:
             with self._driver.lock:
                 if not self._window.in_flight:
@@ -213,18 +216,18 @@ class Publisher0:
 
 
 class Rate:
-    """Lets no more than so many messages pass in a second, evenly."""
+    """Limits the message rate evenly."""
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
         self._due = time.monotonic()
 
-    def most(self) -> int:
-        """How many messages may be sent in one piece: what a tenth of a second allows."""
+    def max_chunk(self) -> int:
+        """Return how many messages may be sent at once: a tenth of a second's worth."""
         return max(1, int(self._rate / 10)) if self._rate is not None else 1 << 30
 
     def wait(self, messages: int) -> None:
-        """Until these may be sent."""
+        """Wait until these messages may be sent."""
         if self._rate is None:
             return
         now = time.monotonic()

@@ -1,6 +1,6 @@
-"""Rows as messages of AMQP 0-9-1: Arrow columns to the payloads of header frames.
+"""Encodes rows as AMQP 0-9-1 messages: Arrow columns to the payloads of header frames.
 
-A property is encoded once for each distinct value of its column, and a batch of equal properties has one payload for all.
+A property is encoded once per distinct value of its column, and a batch with equal properties shares one payload.
 """
 
 from __future__ import annotations
@@ -11,8 +11,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.segments import typed_json
 from leveret.segments.texts import clean
-from leveret.spark.sink_amqp10 import headers_of_amqp10
-from leveret.spark.sink_rows import Bad, BadRow, Limits, Rows, Target, bodies_of, distinct, drop_bad, headers_of
+from leveret.spark.amqp10_headers import headers_of_amqp10
+from leveret.spark.sink_rows import (
+    Limits,
+    RejectedRow,
+    RowErrors,
+    Rows,
+    Target,
+    distinct,
+    drop_rejected,
+    encode_bodies,
+    headers_of,
+)
 from leveret.wire.amqp0.dialects import RABBITMQ
 from leveret.wire.amqp0.fieldtable import encode_short_string, encode_table
 
@@ -36,20 +46,20 @@ def _priority(value: int) -> bytes:
 
 def _expiration(value: int) -> bytes:
     if value < 0:
-        raise ValueError(f"{value}; expected milliseconds from 0")
+        raise ValueError(f"{value}; expected milliseconds, 0 or more")
     return encode_short_string(str(value))
 
 
 def _timestamp(value: int) -> bytes:
     if value < 0:
-        raise ValueError("a time before 1970, which AMQP 0-9-1 cannot say")
+        raise ValueError("a time before 1970, which AMQP 0-9-1 cannot represent")
     return _U64(value // 1_000_000)
 
 
-# Column, flag of the property, and its encoding, in the order of the properties; the headers come between.
-_BEFORE: Final[tuple[tuple[str, int, Callable[[Any], bytes]], ...]] = (
+# (column, property flag, encoder) in the order of the properties; the headers and `durable` come in between.
+_BEFORE_HEADERS: Final[tuple[tuple[str, int, Callable[[Any], bytes]], ...]] = (
     ("content_type", 0x8000, encode_short_string), ("content_encoding", 0x4000, encode_short_string))
-_AFTER: Final[tuple[tuple[str, int, Callable[[Any], bytes]], ...]] = (
+_AFTER_HEADERS: Final[tuple[tuple[str, int, Callable[[Any], bytes]], ...]] = (
     ("priority", 0x0800, _priority), ("correlation_id", 0x0400, encode_short_string),
     ("reply_to", 0x0200, encode_short_string), ("ttl_ms", 0x0100, _expiration),
     ("message_id", 0x0080, encode_short_string), ("timestamp", 0x0040, _timestamp), ("type", 0x0020, encode_short_string),
@@ -57,35 +67,35 @@ _AFTER: Final[tuple[tuple[str, int, Callable[[Any], bytes]], ...]] = (
 
 
 class _Payload:
-    """Flags and properties of the rows of a batch, as long as they are equal as one."""
+    """Property flags and properties of a batch of rows, shared as long as all rows are equal."""
 
     __slots__ = ("flags", "pieces", "same")
 
     def __init__(self) -> None:
-        # Constant properties: the flags of all, and the pieces, where a list has one for each row.
+        # `same` has the flags of constant properties. A piece is bytes for all rows, or a list with one entry per row.
         self.same = 0
         self.flags: list[list[int]] = []
         self.pieces: list[bytes | list[bytes]] = []
 
     def add(self, flag: int, encoded: list[Any], indices: list[int]) -> None:
-        """A property: its distinct values, None for absent, and which of them each row has."""
+        """Add a property: its distinct encoded values (None: absent), and each row's index into them."""
         if len(encoded) == 2 and len(set(indices)) == 1:
             value = encoded[indices[0]]
             if value is not None:
                 self.same |= flag
                 self._add_piece(value)
             return
-        octets = [b"" if value is None else value for value in encoded]
+        values = [b"" if value is None else value for value in encoded]
         bits = [0 if value is None else flag for value in encoded]
         if any(bits):
-            self.pieces.append([octets[index] for index in indices])
+            self.pieces.append([values[index] for index in indices])
             self.flags.append([bits[index] for index in indices])
 
-    def _add_piece(self, octets: bytes) -> None:
+    def _add_piece(self, piece: bytes) -> None:
         if self.pieces and isinstance(self.pieces[-1], bytes):
-            self.pieces[-1] += octets
+            self.pieces[-1] += piece
         else:
-            self.pieces.append(octets)
+            self.pieces.append(piece)
 
     def payloads(self, rows: int) -> bytes | list[bytes]:
         if not self.flags:
@@ -103,11 +113,11 @@ class _Payload:
         return list(map(b"".join, zip(heads, *columns, strict=True)))
 
 
-class Encoder0:
-    """Arrow batches to messages of AMQP 0-9-1.
+class Amqp091Encoder:
+    """Encodes Arrow batches as AMQP 0-9-1 messages.
 
-    A row without `durable` is persistent. `headers_json` wins over `headers`; what AMQP 1.0 alone has is in headers, as
-    docs/conversion.md says.
+    A row without `durable` is persistent. `headers_json` takes precedence over `headers`; fields that only AMQP 1.0 has
+    become headers, see docs/conversion.md.
     """
 
     def __init__(self, target: Target, limits: Limits) -> None:
@@ -115,44 +125,44 @@ class Encoder0:
         self._limits = limits
         self._cache: dict[Any, bytes] = {}
 
-    def encode(self, batch: pa.RecordBatch) -> tuple[Rows, list[BadRow]]:
-        """The messages, and the rows that are none."""
-        bad = Bad()
+    def encode(self, batch: pa.RecordBatch) -> tuple[Rows, list[RejectedRow]]:
+        """Return the messages, and the rows that cannot be encoded."""
+        errors = RowErrors()
         limits = self._limits
-        exchanges, keys = self._target.addresses(batch, limits, bad)
-        bodies = bodies_of(batch, limits, bad)
+        exchanges, keys = self._target.addresses(batch, limits, errors)
+        bodies = encode_bodies(batch, limits, errors)
         batch = _with_group(batch)
         payload = _Payload()
         names = batch.schema.names
-        for name, flag, encode in _BEFORE:
-            self._property(payload, batch, names, name, flag, encode, bad)
-        self._headers(payload, batch, names, bad)
+        for name, flag, encode in _BEFORE_HEADERS:
+            self._property(payload, batch, names, name, flag, encode, errors)
+        self._headers(payload, batch, names, errors)
         if "durable" in names and batch.column("durable").null_count < batch.num_rows:
-            encoded, indices = distinct(batch.column("durable").fill_null(True), _durable, "durable", bad)
+            encoded, indices = distinct(batch.column("durable").fill_null(True), _durable, "durable", errors)
             payload.add(0x1000, encoded, indices)
         else:
             payload.add(0x1000, [b"\x02", None], [0] * batch.num_rows)
-        for name, flag, encode in _AFTER:
-            self._property(payload, batch, names, name, flag, encode, bad)
+        for name, flag, encode in _AFTER_HEADERS:
+            self._property(payload, batch, names, name, flag, encode, errors)
         payloads = payload.payloads(batch.num_rows)
         longest = len(payloads) if isinstance(payloads, bytes) else max(map(len, payloads), default=0)
         if longest > limits.header:
             for index in range(batch.num_rows):
                 size = longest if isinstance(payloads, bytes) else len(payloads[index])
                 if size > limits.header:
-                    bad.add(index, f"the properties take {size} octets; a header frame holds {limits.header} on this"
-                                   " connection (headers, headers_json)")
-        return drop_bad(Rows(exchanges, keys, payloads, bodies), bad)
+                    errors.add(index, f"the properties take {size} bytes; a header frame of this connection has room for "
+                                      f"{limits.header} (headers, headers_json)")
+        return drop_rejected(Rows(exchanges, keys, payloads, bodies), errors)
 
     @staticmethod
-    def dead_letter(bad: BadRow, exchange: str, routing_key: str) -> Rows:
-        """A message of the body of a row that could not be published, with the reason in its headers."""
-        table = encode_table({name: clean(text) for name, text in bad.headers().items()}, RABBITMQ)
-        return Rows([exchange], [routing_key], _U16(_HEADERS | 0x1000) + table + b"\x02", [bad.body])
+    def dead_letter(row: RejectedRow, exchange: str, routing_key: str) -> Rows:
+        """Return a message with the body of a rejected row and the reason in its headers."""
+        table = encode_table({name: clean(text) for name, text in row.headers().items()}, RABBITMQ)
+        return Rows([exchange], [routing_key], _U16(_HEADERS | 0x1000) + table + b"\x02", [row.body])
 
     @staticmethod
     def _property(payload: _Payload, batch: pa.RecordBatch, names: list[str], name: str, flag: int,
-                  encode: Callable[[Any], bytes], bad: Bad) -> None:
+                  encode: Callable[[Any], bytes], errors: RowErrors) -> None:
         if name not in names:
             return
         column = batch.column(name)
@@ -160,19 +170,19 @@ class Encoder0:
             return
         if name == "timestamp":
             column = column.cast("int64")
-        payload.add(flag, *distinct(column, encode, name, bad))
+        payload.add(flag, *distinct(column, encode, name, errors))
 
-    def _headers(self, payload: _Payload, batch: pa.RecordBatch, names: list[str], bad: Bad) -> None:
+    def _headers(self, payload: _Payload, batch: pa.RecordBatch, names: list[str], errors: RowErrors) -> None:
         rows = batch.num_rows
         columns = [batch.column(name) if name in names and batch.column(name).null_count < rows else None
                    for name in ("headers", "headers_json", "amqp10")]
         texts, typed, amqp10 = columns
         if amqp10 is None and texts is None:
             if typed is not None:
-                payload.add(_HEADERS, *distinct(typed, _typed, "headers_json", bad))
+                payload.add(_HEADERS, *distinct(typed, _typed, "headers_json", errors))
             return
         if amqp10 is None and typed is not None and not typed.null_count:
-            payload.add(_HEADERS, *distinct(typed, _typed, "headers_json", bad))
+            payload.add(_HEADERS, *distinct(typed, _typed, "headers_json", errors))
             return
         nothing: list[Any] = [None] * rows
         encoded: list[Any] = []
@@ -190,18 +200,18 @@ class Encoder0:
                         table = {**(table or {}), **headers_of_amqp10(only10)} or table
                     value = None if table is None else typed_json.to_table(table)
                 except (ValueError, OverflowError) as error:
-                    bad.add(index, f"{'headers' if text is None else 'headers_json'}: {error}")
+                    errors.add(index, f"{'headers' if text is None else 'headers_json'}: {error}")
                     value = None
                 place = len(encoded)
                 encoded.append(value)
-                if index not in bad.reasons:
+                if index not in errors.reasons:
                     found[key] = place
             indices.append(place)
         payload.add(_HEADERS, [*encoded, None], indices)
 
 
 def _with_group(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with the groups of AMQP 1.0, which 0-9-1 has as `app_id`."""
+    """Return the batch with the groups of AMQP 1.0 as `app_id`, their equivalent in 0-9-1."""
     import pyarrow.compute as pc
 
     names = batch.schema.names

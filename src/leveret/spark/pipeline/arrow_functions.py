@@ -1,4 +1,4 @@
-"""Functions of Arrow arrays as functions of columns."""
+"""Spark functions of columns from functions of Arrow arrays."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import Any
 
 
 def arrow_function(function: Callable[..., Any], result: Any, inputs: int = 1) -> Any:
-    """What Spark calls with a batch of columns at a time.
+    """Return a Spark UDF that is called with batches of columns.
 
-    function  of `inputs` Arrow arrays, to one of as many values
-    result    Spark's type, or its text
+    Args:
+        function: A function of `inputs` Arrow arrays that returns an array of the same length.
+        result: Spark's type of the result, or its text.
+        inputs: 1 or 2.
     """
     import pyarrow as pa
     from pyspark.sql.pandas import functions
@@ -18,7 +20,7 @@ def arrow_function(function: Callable[..., Any], result: Any, inputs: int = 1) -
     def call(*arrays: Any) -> Any:
         return function(*arrays)
 
-    # Spark goes by the signature, in which annotations have to be types and not texts.
+    # Spark inspects the signature, whose annotations must be types rather than strings.
     def of_one(first: Any) -> Any:
         return call(first)
 

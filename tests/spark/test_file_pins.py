@@ -54,11 +54,11 @@ def planned(hasty_broker: LeveretProcess, name: str, request: pytest.FixtureRequ
     target = Target("stream", "stream", name)
     made: StreamBatchReader | StreamReader
     if request.param == "read":
-        monkeypatch.setattr(batch_reader, "HOLD", 1.5)
+        monkeypatch.setattr(batch_reader, "PIN_SECONDS", 1.5)
         made = StreamBatchReader(read_options({**options, "endingOffsets": f'{{"{name}": 10}}'}), target)
         part, = made.partitions()
     else:
-        monkeypatch.setattr(stream_reader, "HOLD", 1.5)
+        monkeypatch.setattr(stream_reader, "PIN_SECONDS", 1.5)
         made = StreamReader(read_options({**options, "maxMessagesPerTrigger": "10"}), target)
         begin = made.initialOffset()
         part, = made.partitions(begin, made.latestOffset(begin, made.getDefaultReadLimit()))
@@ -80,7 +80,7 @@ def test_a_batch_that_is_read_for_longer_than_its_hold(
         batches = made.read(part)
         found = next(batches).column("offset").to_pylist()
         assert found and found[-1] < 9
-        # Held later than those of the batch, and not renewed: when this one is gone, the others would be.
+        # PinnedRange later than those of the batch, and not renewed: when this one is gone, the others would be.
         ask(channel, "stream.hold", stream=name, holder="other", first=10, last=14, seconds=2)
         publish(connection, name, [os.urandom(SIZE) for _ in range(22)])
         until(lambda: ask(channel, "stream.describe", stream=name)["first_offset"] >= 15)

@@ -1,7 +1,7 @@
-"""Rows as frames of `basic.publish`, many at a time (0-9-1 section 4.2.3).
+"""Frames of `basic.publish` for many rows at a time (0-9-1 section 4.2.3).
 
-What does not change from row to row is packed once: the method frame of an address, and the header frame and the body
-frame's beginning of a size where all rows have equal properties.
+What does not change between rows is encoded once: the method frame of each address and, if all rows have equal properties,
+the header frame and the start of the body frame for each body size.
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ _END: Final = b"\xce"
 _BASIC: Final = 60
 _PUBLISH: Final = 40
 _FIXED: Final = 12
-# How many addresses and sizes are remembered.
-_MOST: Final = 4096
+# Addresses and body sizes in the caches.
+_MAX_CACHED: Final = 4096
 
 
 class Framer:
-    """Of one channel.
+    """Frames messages for one channel.
 
-    payload_max  octets of a frame's payload
-    prefix       stands before the names of exchanges
-    mandatory    what no queue takes comes back
+    Args:
+        channel: Channel number.
+        payload_max: Maximum payload of a frame, in bytes.
+        prefix: Prefix for exchange names.
+        mandatory: Whether the broker returns messages that no queue takes.
     """
 
     def __init__(self, channel: int, payload_max: int, prefix: str = "", mandatory: bool = False) -> None:
@@ -45,7 +47,7 @@ class Framer:
         self._same = b""
 
     def frames(self, rows: Rows) -> bytes:
-        """All frames of all rows. EncodeError for a name that does not fit."""
+        """Return all frames of all rows. Raises EncodeError for a name that is too long."""
         properties = rows.properties
         pieces: list[bytes] = []
         append = pieces.append
@@ -66,7 +68,7 @@ class Framer:
                     append(body)
                     append(_END)
                 elif size:
-                    self._parts(body, pieces)
+                    self._split_body(body, pieces)
             return b"".join(pieces)
         channel = self._channel
         for exchange, key, payload, body in zip(rows.exchanges, rows.routing_keys, properties, rows.bodies, strict=True):
@@ -81,13 +83,13 @@ class Framer:
                 append(_END)
             elif size:
                 append(_END)
-                self._parts(body, pieces)
+                self._split_body(body, pieces)
             else:
                 append(_END)
         return b"".join(pieces)
 
     def _method(self, exchange: str, key: str) -> bytes:
-        if len(self._methods) >= _MOST:
+        if len(self._methods) >= _MAX_CACHED:
             self._methods.clear()
         address = encode_address(self._prefix + exchange, key)
         method = self._methods[exchange, key] = (
@@ -95,15 +97,15 @@ class Framer:
         return method
 
     def _head(self, size: int, properties: bytes) -> bytes:
-        """The header frame, and the beginning of the body's where it is one frame."""
-        if len(self._heads) >= _MOST:
+        """Return the header frame, and the start of the body frame if there is only one."""
+        if len(self._heads) >= _MAX_CACHED:
             self._heads.clear()
         head = _HEADER(FRAME_HEADER, self._channel, _FIXED + len(properties), _BASIC, 0, size) + properties
         head += _BODY(0xCE, FRAME_BODY, self._channel, size) if 0 < size <= self._payload_max else _END
         self._heads[size] = head
         return head
 
-    def _parts(self, body: bytes, pieces: list[bytes]) -> None:
+    def _split_body(self, body: bytes, pieces: list[bytes]) -> None:
         view = memoryview(body)
         largest = self._payload_max
         for start in range(0, len(body), largest):

@@ -1,4 +1,4 @@
-"""Read limits of sources, as Spark knows them, made of the options."""
+"""Spark's read limits, from the options."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from leveret.spark.options import Settings
 
 
-def limit_of(settings: Settings) -> ReadLimit:
-    """What `getDefaultReadLimit` answers. Spark gives it back, and shows it; the options say more than it can."""
+def read_limit(settings: Settings) -> ReadLimit:
+    """Return the result of `getDefaultReadLimit`. Spark passes it back and displays it; readers use the options."""
     if settings.max_messages_per_trigger is not None:
         return ReadMaxRows(settings.max_messages_per_trigger)
     if settings.max_bytes_per_trigger is not None:

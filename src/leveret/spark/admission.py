@@ -1,4 +1,4 @@
-"""Admission control: how much of what is there goes into one batch."""
+"""Admission control: how many of the available messages a batch reads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Messages up to before the offset `stop`, and octets of one of them on average."""
+    """Messages up to before the offset `stop`, with their average size in bytes."""
 
     stop: int
     size: float
@@ -16,10 +16,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What a stream has for a batch: offsets from `first` to before `stop`.
+    """Messages available for a batch in one stream: offsets from `first` to before `stop`.
 
-    size  octets of one on average, where nothing better is known (0: nor this)
-    runs  the beginning, as far as sizes of its parts are known, in order and without gaps
+    Attributes:
+        size: Average size in bytes of messages that no run covers, 0 if unknown.
+        runs: Leading parts whose sizes are known, in order and without gaps.
     """
 
     name: str
@@ -33,21 +34,21 @@ class Backlog:
         return max(self.stop - self.first, 0)
 
     @property
-    def octets(self) -> float:
+    def n_bytes(self) -> float:
         return sum(count * size for count, size in self._parts())
 
-    def within(self, octets: float) -> int:
-        """How many messages from the first one on have so many octets."""
+    def count_within(self, n_bytes: float) -> int:
+        """Return how many messages, starting with the first, fit into `n_bytes`."""
         found = 0.0
         for count, size in self._parts():
-            if count * size > octets:
-                return int(found + octets / size)
-            octets -= count * size
+            if count * size > n_bytes:
+                return int(found + n_bytes / size)
+            n_bytes -= count * size
             found += count
         return self.count
 
     def _parts(self) -> Iterator[tuple[int, float]]:
-        """Counts, and octets of each message."""
+        """Yield (number of messages, average size)."""
         position = self.first
         for run in self.runs:
             stop = min(run.stop, self.stop)
@@ -58,26 +59,28 @@ class Backlog:
             yield self.stop - position, self.size
 
 
-def share_out(backlogs: list[Backlog], messages: int | None, octets: int | None) -> list[Backlog]:
-    """The same, cut to so many messages and octets in all; each stream gets its share by what it has, and one message at
-    least where there is any room."""
-    if octets is not None:
-        whole = sum(backlog.octets for backlog in backlogs)
-        if whole > octets:
-            cut = [replace(backlog, stop=backlog.first + backlog.within(backlog.octets * octets / whole))
+def apply_limits(backlogs: list[Backlog], max_messages: int | None, max_bytes: int | None) -> list[Backlog]:
+    """Cut backlogs to at most `max_messages` and `max_bytes` in total.
+
+    Each stream gets a share in proportion to its backlog. At least one message remains, however large it is.
+    """
+    if max_bytes is not None:
+        whole = sum(backlog.n_bytes for backlog in backlogs)
+        if whole > max_bytes:
+            cut = [replace(backlog, stop=backlog.first + backlog.count_within(backlog.n_bytes * max_bytes / whole))
                    for backlog in backlogs]
             if not any(backlog.count for backlog in cut):
-                # The first message goes, however large it is.
+                # Always admit one message.
                 index = next(index for index, backlog in enumerate(backlogs) if backlog.count)
                 cut[index] = replace(cut[index], stop=cut[index].first + 1)
             backlogs = cut
     total = sum(backlog.count for backlog in backlogs)
-    if messages is None or messages >= total:
+    if max_messages is None or max_messages >= total:
         return backlogs
-    # The remainders go to those with the largest, so that the sum is exactly what is allowed.
-    shares = [backlog.count * messages / total for backlog in backlogs]
+    # Largest remainder method, so that the shares add up to the limit.
+    shares = [backlog.count * max_messages / total for backlog in backlogs]
     counts = [int(share) for share in shares]
     by_remainder = sorted(range(len(backlogs)), key=lambda index: counts[index] - shares[index])
-    for index in by_remainder[: messages - sum(counts)]:
+    for index in by_remainder[: max_messages - sum(counts)]:
         counts[index] += 1
     return [replace(backlog, stop=backlog.first + count) for backlog, count in zip(backlogs, counts, strict=True)]
