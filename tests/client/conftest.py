@@ -1,5 +1,7 @@
-"""The client's tests run against Leveret and, where it is installed, against RabbitMQ. Tests that are coroutines run in a
-loop of their own, which must be left as it was found: no tasks, no sockets, no error that nobody looked at."""
+"""The client's tests run against Leveret and, if it is installed, RabbitMQ.
+
+A test that is a coroutine runs in its own event loop, which must end clean: no tasks, sockets or unretrieved errors.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ _NEVER = ("never awaited", "unclosed")
 
 @pytest.fixture(scope="session", params=["leveret", "rabbitmq"])
 def shared_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """One broker of each kind for the whole session. Tests take `server`, which looks after it."""
+    """Run one broker of each kind for the whole session. Tests use `server`, which checks it."""
     directory = tmp_path_factory.mktemp(request.param)
     if request.param == "rabbitmq":
         if not rabbitmq.available():
@@ -44,7 +46,7 @@ def shared_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
 
 @pytest.fixture
 def server(shared_server: Broker) -> Iterator[Broker]:
-    """The session's broker; the test that kills it or makes it log an exception is the one that fails."""
+    """The session's broker. The test that kills it, or makes it log an exception, fails."""
     yield shared_server
     if isinstance(shared_server, LeveretProcess):
         if not shared_server.alive():
@@ -65,7 +67,7 @@ def proxy(server: Broker) -> Iterator[Proxy]:
 
 
 class Connect:
-    """Opens connections, which the test's end closes."""
+    """Opens connections, and closes them at the end of the test."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -79,13 +81,13 @@ class Connect:
 
 @pytest.fixture
 def connect(server: Broker) -> Connect:
-    """To the server, unless a URL is given."""
+    """Connect to the server, unless a URL is given."""
     return Connect(server.url())
 
 
 @pytest.fixture
 def dial() -> Connect:
-    """To the URL that is given, without a broker of the session's."""
+    """Connect to the URL that is given, without the session's broker."""
     return Connect("amqp://nowhere.invalid")
 
 
@@ -115,7 +117,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
     faults: list[Any] = []
-    # What tests of other parts have left in this process is not this one's.
+    # Collect what other tests of this process have left.
     gc.collect()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ResourceWarning)

@@ -1,4 +1,4 @@
-"""A server on a loopback port that says what a test wants it to say, right or wrong."""
+"""A scripted server on a loopback port, for correct and incorrect behaviour."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WITHIN = 10.0
 
 
 class Peer:
-    """One connection of a client, seen from the server."""
+    """One connection of a client, as the server sees it."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -37,7 +37,7 @@ class Peer:
             self.send(ContentBody(body), channel)
 
     async def next(self) -> tuple[int, Any]:
-        """The next method and its channel; contents and heartbeats are passed over. EOFError at the end."""
+        """Return the next method and its channel, skipping contents and heartbeats. Raises EOFError at the end."""
         async with asyncio.timeout(WITHIN):
             while True:
                 while self._frames:
@@ -53,14 +53,14 @@ class Peer:
                 self._frames.extend(split(self._buffer))
 
     async def expect(self, name: str) -> tuple[int, Any]:
-        """As `next`, which must be the method of that name; others are passed over."""
+        """Return the next method of that name, skipping others."""
         while True:
             channel, method = await self.next()
             if method.name == name:
                 return channel, method
 
     async def greet(self) -> None:
-        """The protocol header, and `connection.start`."""
+        """Read the protocol header and send `connection.start`."""
         assert await self.reader.readexactly(8) == PROTOCOL_HEADER
         self.send(commands.Connection.Start(server_properties={"product": "fake"}, mechanisms="PLAIN AMQPLAIN"))
 
@@ -76,7 +76,7 @@ class Peer:
         self.send(commands.Connection.OpenOk())
 
     async def channel(self) -> int:
-        """A channel with confirms."""
+        """Open a channel with confirms."""
         number, _ = await self.expect("Channel.Open")
         self.send(commands.Channel.OpenOk(), number)
         await self.expect("Confirm.Select")
@@ -84,7 +84,7 @@ class Peer:
         return number
 
     async def closing(self) -> None:
-        """Answer whatever is closed, until the client hangs up."""
+        """Answer every close until the client closes the socket."""
         try:
             while True:
                 channel, method = await self.next()
@@ -98,7 +98,7 @@ class Peer:
 
 @asynccontextmanager
 async def fake_server(script: Script, *, ssl: Any = None) -> AsyncIterator[str]:
-    """Runs the script for every connection; the value is a URL. What a script raises fails the test."""
+    """Run the script for every connection and yield the URL. An exception of the script fails the test."""
     tasks: set[asyncio.Task[None]] = set()
     failed: list[BaseException] = []
 

@@ -1,4 +1,4 @@
-"""A channel that is opened on a connection whose loss nobody has noticed yet."""
+"""Opening a channel on a connection whose loss has not been noticed yet."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def protocol(request: pytest.FixtureRequest, server: Broker) -> str:
     return str(request.param)
 
 
-async def test_it_is_opened_on_the_next_connection(dial: Connect, proxy: Proxy, protocol: str, name: str) -> None:
+async def test_channel_opens_on_the_next_connection(dial: Connect, proxy: Proxy, protocol: str, name: str) -> None:
     connection = await dial(proxy.url(), protocol=protocol, reconnect_delay=0.01)
     proxy.cut_at = OPENS[protocol]
     channel = await connection.channel()
@@ -38,7 +38,7 @@ async def test_it_is_opened_on_the_next_connection(dial: Connect, proxy: Proxy, 
     message.ack()
 
 
-def test_it_is_opened_on_the_next_connection_blocking(proxy: Proxy, protocol: str, name: str) -> None:
+def test_channel_opens_on_the_next_connection_sync(proxy: Proxy, protocol: str, name: str) -> None:
     with blocking.connect(proxy.url(), protocol=protocol, reconnect_delay=0.01) as connection:
         proxy.cut_at = OPENS[protocol]
         channel = connection.channel()
@@ -56,7 +56,7 @@ async def closing_at_channel_open(peer: Peer) -> None:
     await peer.expect("Channel.Open")
 
 
-async def test_no_channel_is_opened_for_ever_without_reconnecting(dial: Connect) -> None:
+async def test_channel_fails_without_reconnect(dial: Connect) -> None:
     async with fake_server(closing_at_channel_open) as url:
         connection = await dial(url, reconnect=False)
         with pytest.raises(ConnectionClosed):
@@ -69,7 +69,7 @@ async def test_no_channel_is_opened_for_ever_without_reconnecting(dial: Connect)
         await asyncio.to_thread(block)
 
 
-async def test_a_server_that_never_opens_one_is_given_up_after_the_timeout() -> None:
+async def test_channel_open_times_out() -> None:
     options = {"timeout": 0.5, "reconnect_delay": 0.01, "reconnect_max_delay": 0.01}
     async with fake_server(closing_at_channel_open) as url:
         async with leveret.connect(url, **options) as connection:
@@ -83,7 +83,7 @@ async def test_a_server_that_never_opens_one_is_given_up_after_the_timeout() -> 
         await asyncio.to_thread(block)
 
 
-async def test_one_channel_too_many_is_no_lost_connection(dial: Connect) -> None:
+async def test_too_many_channels_is_not_a_lost_connection(dial: Connect) -> None:
     async def one_channel(peer: Peer) -> None:
         await peer.handshake(channel_max=1)
         await peer.channel()

@@ -1,4 +1,4 @@
-"""The tree of exceptions."""
+"""The exceptions of the client."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def attributes(kind: type[Error]) -> dict[str, Any]:
     return REPLY | (own[0] if own else {})
 
 
-def test_the_tree_is_whole() -> None:
+def test_exception_tree() -> None:
     public = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)]
     assert set(public) == set(KINDS)
 
@@ -55,7 +55,7 @@ def test_every_exception_can_be_pickled_and_copied(kind: type[Error], again: Cal
         assert other.method == ("queue.declare" if given else "")
 
 
-def test_what_else_they_are() -> None:
+def test_builtin_base_classes() -> None:
     assert issubclass(errors.Timeout, TimeoutError)
     assert issubclass(errors.InvalidMessage, ValueError)
     assert issubclass(errors.InvalidUrl, ValueError)
@@ -63,7 +63,7 @@ def test_what_else_they_are() -> None:
     assert not issubclass(errors.ConnectionClosed, errors.ConnectionFailed)
 
 
-def test_messages_that_failed_have_names() -> None:
+def test_failed_messages_are_named_tuples() -> None:
     error = errors.Returned("back", messages=[("x", "key", None, b"one"), ("x", "key", None, b"two")])
     assert [message.body for message in error.messages] == [b"one", b"two"]
     assert error.message is not None
@@ -71,7 +71,7 @@ def test_messages_that_failed_have_names() -> None:
     assert errors.Returned().message is None
 
 
-def test_names_of_methods() -> None:
+def test_method_names() -> None:
     assert method_name(60, 120) == "basic.nack"
     assert method_name(0, 0) == method_name(60, 65535) == method_name(65535, 65535) == ""
 
@@ -80,7 +80,7 @@ def test_names_of_methods() -> None:
     (403, errors.AccessRefused), (404, errors.NotFound), (405, errors.ResourceLocked), (406, errors.PreconditionFailed),
     (311, errors.ChannelClosed), (504, errors.ChannelClosed), (65535, errors.ChannelClosed),
 ])
-def test_the_reply_code_of_a_channel_chooses_the_class(code: int, kind: type[Error]) -> None:
+def test_reply_code_selects_the_class(code: int, kind: type[Error]) -> None:
     error = closed_error(code, "WHY", 50, 20, channel=True)
     assert type(error) is kind
     assert (error.reply_code, error.reply_text, error.class_id, error.method_id) == (code, "WHY", 50, 20)
@@ -108,6 +108,6 @@ def test_the_reply_code_of_a_channel_chooses_the_class(code: int, kind: type[Err
      "the server closed the connection: 501 too large; expected frames of at most frame_max bytes (option frame_max)"),
     ((999, "", 9, 9, False), "the server closed the connection: 999"),
 ])
-def test_messages(reply: tuple[int, str, int, int, bool], text: str) -> None:
+def test_error_messages(reply: tuple[int, str, int, int, bool], text: str) -> None:
     *arguments, channel = reply
     assert str(closed_error(*arguments, channel=channel)) == text

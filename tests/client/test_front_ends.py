@@ -1,4 +1,4 @@
-"""The two faces are one: the same names, with the same parameters and defaults."""
+"""The async and sync API have the same names, parameters and defaults."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import leveret
 from leveret import aio, blocking
 from leveret.client.timeouts import DEFAULT, blocked_limit
 
-# What a face has by its nature.
+# Members of one front end only.
 DIFFERENT = {
     "Connection": {"open", "run", "wait", "wait_open", "new_waiter", "flush_soon", "emit", "pause_reading",
                    "resume_reading", "close_socket", "reconnect", "received", "socket_lost", "stream", "core", "driver",
@@ -39,22 +39,22 @@ def parameters(call: Any) -> list[tuple[str, Any, Any]]:
 
 
 @pytest.mark.parametrize("name", sorted(DIFFERENT))
-def test_the_faces_agree(name: str) -> None:
+def test_front_ends_have_the_same_signatures(name: str) -> None:
     asynchronous, threaded = public(getattr(aio, name)), public(getattr(blocking, name))
     assert asynchronous.keys() - DIFFERENT[name] == threaded.keys() - DIFFERENT[name]
     for member in asynchronous.keys() & threaded.keys() - DIFFERENT[name]:
-        # Only threads need to be told how long they wait: asyncio has `asyncio.timeout`.
+        # Only threads need a timeout argument; asyncio has `asyncio.timeout`.
         if callable(asynchronous[member]) and (name, member) != ("Connection", "wait_closed"):
             assert parameters(asynchronous[member]) == parameters(threaded[member]), member
 
 
-def test_both_connect_with_the_same_options() -> None:
+def test_connect_has_the_same_options() -> None:
     assert parameters(leveret.connect) == parameters(blocking.connect)
     assert aio.connect is leveret.connect
     assert sorted(aio.__all__) == sorted(blocking.__all__)
 
 
-def test_how_long_a_publish_waits_while_it_is_blocked() -> None:
+def test_blocked_limit() -> None:
     assert blocked_limit(None, DEFAULT) is None
     assert blocked_limit(7, DEFAULT) == 7
     assert blocked_limit(7, None) == 7
@@ -63,7 +63,7 @@ def test_how_long_a_publish_waits_while_it_is_blocked() -> None:
     assert blocked_limit(3, 5) == 3
 
 
-def test_docstrings_speak_of_their_own_face() -> None:
+def test_docstrings_mention_only_their_own_api() -> None:
     for name in DIFFERENT:
         for member, value in public(getattr(blocking, name)).items():
             assert not re.search(r"\bawait|async ", value.__doc__ or ""), f"{name}.{member}"

@@ -29,7 +29,7 @@ async def test_scram(connect: Connect, server: Broker, protocol: str, mechanism:
 
 
 def exchange(mechanism: str) -> tuple[Login, str]:
-    """A login up to the server's last message, which is returned."""
+    """Run a login up to the server's final message, and return both."""
     scram = ScramMechanism(mechanism)
     salt, stored, key, rounds = scram.make_auth_info("secret", iteration_count=4096)
     server = scram.make_server(lambda name: (salt, stored, key, rounds))
@@ -41,7 +41,7 @@ def exchange(mechanism: str) -> tuple[Login, str]:
 
 
 @pytest.mark.parametrize("mechanism", SCRAM)
-def test_the_server_has_to_prove_that_it_knows_the_password(mechanism: str) -> None:
+def test_server_must_prove_that_it_knows_the_password(mechanism: str) -> None:
     login, final = exchange(mechanism)
     login.done(final.encode())
     login, final = exchange(mechanism)
@@ -59,7 +59,7 @@ def test_the_server_has_to_prove_that_it_knows_the_password(mechanism: str) -> N
 @pytest.mark.parametrize("challenge", [
     b"", b"\xff", b"r=short,s=c2FsdA==,i=4096", f"r=x,s=c2FsdA==,i={MAX_ITERATIONS + 1}".encode(),
 ], ids=["empty", "no-text", "nonce", "rounds"])
-def test_challenges_that_cannot_be_answered(challenge: bytes) -> None:
+def test_invalid_challenges(challenge: bytes) -> None:
     login = Login(Parameters(mechanism="SCRAM-SHA-256", user="me", password="secret"))
     login.first()
     with pytest.raises(AuthenticationFailed, match="SCRAM-SHA-256"):

@@ -1,4 +1,4 @@
-"""What parameters make of themselves: SASL responses that servers understand, and TLS contexts."""
+"""Parameters: SASL responses that servers accept, and TLS contexts."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @given(st.sampled_from(["PLAIN", "AMQPLAIN"]), texts.filter(bool), texts)
-def test_servers_find_name_and_password(mechanism: str, user: str, password: str) -> None:
+def test_servers_accept_the_credentials(mechanism: str, user: str, password: str) -> None:
     name, response = Parameters(mechanism=mechanism, user=user, password=password).sasl()
     server = create(name, [mechanism], Context(decode_table=lambda data: decode_table(data, 0, len(data), RABBITMQ)))
     assert server is not None
     assert server.step(response) == NeedsPassword(user, password.encode())
 
 
-def test_amqplain_has_no_length_in_front() -> None:
+def test_amqplain_omits_the_table_length() -> None:
     assert Parameters(mechanism="AMQPLAIN", user="u", password="pw").sasl() == (
         "AMQPLAIN", b"\x05LOGINS\0\0\0\x01u\x08PASSWORDS\0\0\0\x02pw")
     assert Parameters(mechanism="AMQPLAIN", password="a\0b").sasl()[1].endswith(b"a\0b")
@@ -51,7 +51,7 @@ def test_mechanisms_without_a_password() -> None:
         assert server.step(response) == Success(user)
 
 
-def test_parameters_do_not_change() -> None:
+def test_parameters_are_immutable() -> None:
     properties: dict[str, Any] = {"team": "a"}
     parameters = Parameters(client_properties=properties)
     properties["team"] = "b"
@@ -67,14 +67,14 @@ def test_parameters_do_not_change() -> None:
     ({}, "localhost"), ({"host": "rabbit"}, "rabbit"), ({"host": "fe80::1%eth0"}, "fe80::1"),
     ({"host": "10.0.0.1", "server_name": "rabbit", "tls": True}, "rabbit"),
 ])
-def test_the_name_for_tls(options: dict[str, Any], name: str) -> None:
+def test_tls_name(options: dict[str, Any], name: str) -> None:
     assert Parameters(**options).tls_name == name
 
 
 # TLS
 
 def connect(authority: Authority, parameters: Parameters, verify: ssl.VerifyMode = ssl.CERT_NONE) -> ssl.SSLObject:
-    """A handshake in memory with a server of localhost; its end of the connection."""
+    """Run a handshake in memory with a server for localhost, and return the server's end."""
     certificate, key = authority.issue("server")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
@@ -94,11 +94,11 @@ def connect(authority: Authority, parameters: Parameters, verify: ssl.VerifyMode
     return server
 
 
-def test_without_tls_there_is_no_context() -> None:
+def test_no_context_without_tls() -> None:
     assert Parameters().tls_context() is None
 
 
-def test_the_server_is_verified(authority: Authority, tmp_path: Path) -> None:
+def test_server_is_verified(authority: Authority, tmp_path: Path) -> None:
     trusting = Parameters(tls=True, cafile=str(authority.path))
     assert connect(authority, trusting).version() == "TLSv1.3"
     assert connect(authority, replace(trusting, host="rabbit", server_name="localhost")).version() == "TLSv1.3"
@@ -113,7 +113,7 @@ def test_the_server_is_verified(authority: Authority, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("password", ["", "secret"])
 @pytest.mark.parametrize("joined", [False, True])
-def test_our_certificate_is_shown(authority: Authority, tmp_path: Path, password: str, joined: bool) -> None:
+def test_client_certificate_is_sent(authority: Authority, tmp_path: Path, password: str, joined: bool) -> None:
     certificate, key = authority.issue("ann", password=password.encode())
     if joined:
         both = tmp_path / "both.pem"
@@ -127,7 +127,7 @@ def test_our_certificate_is_shown(authority: Authority, tmp_path: Path, password
     assert shown["subject"] == ((("commonName", "ann"),),)
 
 
-def test_files_of_no_use(authority: Authority, tmp_path: Path) -> None:
+def test_unusable_files(authority: Authority, tmp_path: Path) -> None:
     certificate, key = (str(path) for path in authority.issue("bob", password=b"secret"))
     other = str(authority.issue("other")[1])
     text = tmp_path / "text.pem"
@@ -153,7 +153,7 @@ def test_files_of_no_use(authority: Authority, tmp_path: Path) -> None:
         assert (caught.value.host, caught.value.port) == ("rabbit", 5671)
 
 
-def test_replaced_files_count_for_the_next_connection(authority: Authority, tmp_path: Path) -> None:
+def test_replaced_files_take_effect(authority: Authority, tmp_path: Path) -> None:
     trusted = tmp_path / "trusted.pem"
     trusted.write_bytes(Authority(tmp_path, "old").path.read_bytes())
     parameters = Parameters(tls=True, cafile=str(trusted))
@@ -163,7 +163,7 @@ def test_replaced_files_count_for_the_next_connection(authority: Authority, tmp_
     assert connect(authority, parameters).version() == "TLSv1.3"
 
 
-def test_values_are_checked_here_too() -> None:
+def test_values_are_checked() -> None:
     with pytest.raises(InvalidUrl, match="option heartbeat"):
         Parameters(heartbeat=-1)
     with pytest.raises(InvalidUrl, match="option heartbeat"):

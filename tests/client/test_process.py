@@ -1,4 +1,4 @@
-"""`Message.process`: what becomes of a message at the end of the block."""
+"""`Message.process`: how a message is settled at the end of the block."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from leveret.wire.amqp0.commands import Deliver
 
 
 class Settled:
-    """Stands for the channel: writes down what it is told."""
+    """Records the calls of a channel."""
 
     generation = 1
 
@@ -40,7 +40,7 @@ def message(channel: Settled) -> Message:
     return Message(channel, Deliver(1, b"tag", 7, False, b"\0\0", b"", 4, b"body"))  # type: ignore[arg-type]
 
 
-def test_its_end_acknowledges(channel: Settled, message: Message) -> None:
+def test_end_of_the_block_acks(channel: Settled, message: Message) -> None:
     with message.process() as processed:
         assert processed is message
         assert channel.done == []
@@ -48,7 +48,7 @@ def test_its_end_acknowledges(channel: Settled, message: Message) -> None:
 
 
 @pytest.mark.parametrize(("requeue", "done"), [(False, "rejected"), (True, "given back")])
-def test_an_error_rejects(channel: Settled, message: Message, requeue: bool, done: str) -> None:
+def test_error_rejects(channel: Settled, message: Message, requeue: bool, done: str) -> None:
     with pytest.raises(ZeroDivisionError), message.process(requeue=requeue):
         1 / 0  # noqa: B018
     assert channel.done == [done]
@@ -56,7 +56,7 @@ def test_an_error_rejects(channel: Settled, message: Message, requeue: bool, don
 
 @pytest.mark.parametrize("interruption", [asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit])
 @pytest.mark.parametrize("requeue", [False, True])
-def test_an_interruption_gives_back(channel: Settled, message: Message, requeue: bool,
+def test_interruption_requeues(channel: Settled, message: Message, requeue: bool,
                                     interruption: type[BaseException]) -> None:
     """A worker that is stopped has not failed at its task."""
     with pytest.raises(interruption), message.process(requeue=requeue):
@@ -65,7 +65,7 @@ def test_an_interruption_gives_back(channel: Settled, message: Message, requeue:
 
 
 @pytest.mark.parametrize("error", [None, ZeroDivisionError, KeyboardInterrupt])
-def test_what_the_block_has_settled_stays_so(channel: Settled, message: Message,
+def test_settled_message_is_left_alone(channel: Settled, message: Message,
                                              error: type[BaseException] | None) -> None:
     try:
         with message.process():
@@ -78,7 +78,7 @@ def test_what_the_block_has_settled_stays_so(channel: Settled, message: Message,
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, asyncio.CancelledError])
-def test_an_error_is_not_hidden_by_a_closed_channel(channel: Settled, message: Message, monkeypatch: pytest.MonkeyPatch,
+def test_closed_channel_does_not_hide_the_error(channel: Settled, message: Message, monkeypatch: pytest.MonkeyPatch,
                                                     error: type[BaseException]) -> None:
     def closed(message: Message, requeue: bool) -> None:
         raise NotFound("the channel is closed")

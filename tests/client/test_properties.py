@@ -1,4 +1,4 @@
-"""Message properties: against the encoders and decoders of pika and pamqp, and what cannot be encoded."""
+"""Message properties: compatibility with pika and pamqp, and invalid properties."""
 
 from __future__ import annotations
 
@@ -56,24 +56,24 @@ def there_and_back(properties: Properties) -> Properties:
 
 
 def sent(**keywords: Any) -> dict[str, Any]:
-    """The properties on the wire, without a client's idea of them."""
+    """Return the properties on the wire, without the client's conversions."""
     return decode_header(header_of(Properties(**keywords)))[2]
 
 
-def test_every_property_comes_back() -> None:
+def test_every_property_round_trips() -> None:
     assert there_and_back(EVERY) == EVERY
     assert {field.name for field in fields(Properties)} == set(NAMES)
     assert list(NAMES) == [field.name for field in V0_9_1.classes[60].properties]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_property_alone_comes_back(name: str) -> None:
+def test_each_property_alone_round_trips(name: str) -> None:
     properties = Properties(**{name: getattr(EVERY, name)})
     assert there_and_back(properties) == properties
     assert encode_properties(Properties(**{name: None})) == NO_PROPERTIES == encode_properties(Properties())
 
 
-def test_an_empty_value_is_a_value() -> None:
+def test_empty_values_are_kept() -> None:
     empty = Properties(headers={}, priority=0, timestamp=0, expiration=0, **dict.fromkeys(TEXTS, ""))
     back = there_and_back(empty)
     assert (back.headers, back.priority, back.expiration, back.timestamp) == ({}, 0, 0, datetime(1970, 1, 1, tzinfo=UTC))
@@ -81,14 +81,14 @@ def test_an_empty_value_is_a_value() -> None:
 
 
 @given(arguments_of(V0_9_1.classes[60].properties), st.integers(0, 2**64 - 1))
-def test_the_fast_encoder_agrees_with_that_of_the_tables(values: dict[str, Any], size: int) -> None:
+def test_fast_encoder_agrees_with_the_tables(values: dict[str, Any], size: int) -> None:
     ours = struct.pack(">HHQ", 60, 0, size) + encode_basic(*[values.get(name) for name in NAMES])
     assert ours == encode_header(60, size, values)
     properties = decode_properties(ours)
     assert decode_properties(header_of(properties)) == properties
 
 
-# Against other clients
+# Compatibility with other clients
 
 VALUES = {
     "true": True, "false": False, "zero": 0, "byte": -128, "short": 32767, "int": -(2**31), "unsigned": 2**31,
@@ -98,13 +98,13 @@ VALUES = {
 }
 
 
-# pika reads a double as an integer and cannot write one; pamqp writes floats of 32 bits and no bytes, and cuts names.
+# pika reads a double as an integer and cannot write one. pamqp writes 32-bit floats, no bytes, and truncates names.
 FLOATS = ("float", "large")
 NOT_OF_PAMQP = ("large", "bytes", "table", "ä" * 100)
 
 
 @pytest.mark.parametrize("name", [name for name in VALUES if name not in FLOATS])
-def test_pika_and_we_read_the_headers_of_each_other(name: str) -> None:
+def test_headers_are_compatible_with_pika(name: str) -> None:
     value = VALUES[name]
     theirs = pika.spec.BasicProperties()
     theirs.decode(encode_properties(Properties(headers={name: value})))
@@ -122,7 +122,7 @@ def test_pika_and_we_read_the_headers_of_each_other(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_pamqp_reads_our_headers(name: str) -> None:
+def test_pamqp_decodes_our_headers(name: str) -> None:
     theirs = pamqp.header.ContentHeader()
     theirs.unmarshal(header_of(Properties(headers={name: VALUES[name]})))
     assert theirs.properties.headers == {name: VALUES[name]}
@@ -130,16 +130,16 @@ def test_pamqp_reads_our_headers(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in VALUES if name not in NOT_OF_PAMQP])
-def test_we_read_the_headers_of_pamqp(name: str) -> None:
+def test_pamqp_headers_are_decoded(name: str) -> None:
     theirs = pamqp.header.ContentHeader(0, 5, pamqp.commands.Basic.Properties(headers={name: VALUES[name]}))
     headers = decode_properties(theirs.marshal()).headers
     assert headers == {name: VALUES[name]}
     assert type(headers[name]) is type(VALUES[name])
 
 
-def test_pika_and_pamqp_read_every_property() -> None:
+def test_pika_and_pamqp_decode_every_property() -> None:
     properties = copy(EVERY)
-    properties.cluster_id = None  # pamqp insists that it is empty
+    properties.cluster_id = None  # pamqp requires it to be empty
     seconds = int(MOMENT.timestamp())
     pikas = pika.spec.BasicProperties()
     pikas.decode(encode_properties(properties))
@@ -156,7 +156,7 @@ def test_pika_and_pamqp_read_every_property() -> None:
         assert getattr(pikas, name) == (seconds if name == "timestamp" else expected)
 
 
-# What Python calls it
+# Python values
 
 @pytest.mark.parametrize(("value", "milliseconds"), [
     (0, "0"), (1500, "1500"), (1500.4, "1500"), (1.1 * 1000, "1100"), ("1500", "1500"), ("later", "later"),
@@ -166,7 +166,7 @@ def test_expirations(value: Any, milliseconds: str) -> None:
     assert sent(expiration=value) == {"expiration": milliseconds}
 
 
-def test_expirations_received_are_numbers_where_they_can_be() -> None:
+def test_received_expirations() -> None:
     assert there_and_back(Properties(expiration="100")).expiration == 100
     for odd in ("", "soon", "-5", "1.5", "٣", " 7", "9" * 200):
         assert there_and_back(Properties(expiration=odd)).expiration == odd
@@ -203,7 +203,7 @@ def test_persistent_and_copies() -> None:
     assert EVERY.encode() == encode_properties(EVERY)
 
 
-# What cannot be encoded
+# Invalid properties
 
 CYCLE: dict[str, Any] = {}
 CYCLE["again"] = [CYCLE]
@@ -248,7 +248,7 @@ CYCLE["again"] = [CYCLE]
     ({"headers": {"a": {1, 2}}}, r"^headers\['a'\]: .*set; expected bool"),
     ({"headers": CYCLE}, r"^headers\['again'\]\[0\].*at most 64 levels"),
 ])
-def test_what_cannot_be_encoded_is_named(keywords: dict[str, Any], complaint: str) -> None:
+def test_errors_name_the_invalid_property(keywords: dict[str, Any], complaint: str) -> None:
     with pytest.raises(InvalidMessage, match=complaint) as caught:
         encode_properties(Properties(**keywords))
     assert len(str(caught.value)) < 1000
@@ -263,7 +263,7 @@ nested = st.recursive(anything, lambda inner: st.lists(inner, max_size=3) | st.d
 
 
 @given(st.sampled_from(NAMES), nested)
-def test_anything_is_encoded_or_refused(name: str, value: Any) -> None:
+def test_any_value_is_encoded_or_refused(name: str, value: Any) -> None:
     try:
         encoded = header_of(Properties(**{name: value}))
     except InvalidMessage as error:
@@ -273,9 +273,9 @@ def test_anything_is_encoded_or_refused(name: str, value: Any) -> None:
 
 
 @given(st.binary(max_size=80))
-def test_any_octets_are_decoded_or_refused(octets: bytes) -> None:
+def test_any_bytes_are_decoded_or_refused(data: bytes) -> None:
     try:
-        decode_properties(b"\0\x3c" + bytes(10) + octets)
+        decode_properties(b"\0\x3c" + bytes(10) + data)
     except InvalidMessage as error:
         assert "malformed" in str(error)
 
@@ -287,14 +287,14 @@ def test_malformed_headers(header: bytes) -> None:
         decode_properties(header)
 
 
-def test_the_encoder_of_wire_raises_encode_errors() -> None:
+def test_wire_encoder_raises_encode_errors() -> None:
     with pytest.raises(EncodeError):
         encode_basic("x" * 256, *[None] * 13)
 
 
 # Keywords
 
-def test_keywords_go_over_properties_and_leave_those_alone() -> None:
+def test_keywords_replace_properties_of_a_copy() -> None:
     before = copy(EVERY)
     merged = from_keywords(EVERY, {"priority": 1, "headers": {"b": 2}, "message_id": None, "persistent": False})
     assert before == EVERY
@@ -314,7 +314,7 @@ def test_persistent(keywords: dict[str, Any], mode: int | None) -> None:
 
 
 @pytest.mark.parametrize("keywords", [{"persistent": True, "delivery_mode": 2}, {"delivery_mode": 1, "persistent": False}])
-def test_persistent_and_delivery_mode_exclude_one_another(keywords: dict[str, Any]) -> None:
+def test_persistent_and_delivery_mode_are_exclusive(keywords: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match="persistent and delivery_mode"):
         from_keywords(None, keywords)
 

@@ -1,4 +1,4 @@
-"""What a program's type checker and its reader see of the package."""
+"""What type checkers and readers of a program see of the package."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ with leveret.blocking.connect() as connection:
 
 
 @pytest.mark.slow
-def test_the_types_of_a_program(tmp_path: Path) -> None:
-    """`mypy --strict` has nothing against it, and sees mistakes."""
+def test_types_of_a_program(tmp_path: Path) -> None:
+    """`mypy --strict` accepts a correct program and rejects an incorrect one."""
     pytest.importorskip("mypy")
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "mistakes.py").write_text(MISTAKES)
@@ -79,7 +79,7 @@ def test_the_types_of_a_program(tmp_path: Path) -> None:
     assert "program.py" not in done.stdout
 
 
-def test_everything_that_is_named_is_there() -> None:
+def test_every_exported_name_exists() -> None:
     for name in leveret.__all__:
         assert getattr(leveret, name) is not None
         assert name in dir(leveret)

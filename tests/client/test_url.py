@@ -1,4 +1,4 @@
-"""URLs and options: every form that clients have, round trips, and what is refused."""
+"""URLs and options: all forms that clients accept, round trips, and errors."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def login(url: str, **options: Any) -> tuple[str, str]:
     ("amqp://rabbit/shop?", ("rabbit", 5672, "shop")),
     ("amqp://rabbit:5672/vhost@home", ("rabbit", 5672, "vhost@home")),
 ])
-def test_places(url: str, expected: tuple[str, int, str]) -> None:
+def test_hosts_and_ports(url: str, expected: tuple[str, int, str]) -> None:
     assert place(url) == expected
 
 
@@ -79,27 +79,27 @@ def test_credentials(url: str, expected: tuple[str, str]) -> None:
     assert login(url) == expected
 
 
-def test_octets_that_are_no_text_reach_the_server() -> None:
+def test_non_utf8_bytes_reach_the_server() -> None:
     assert parse_url("amqp://ann:%FF%FE@rabbit").sasl() == ("PLAIN", b"\0ann\0\xff\xfe")
 
 
-def test_keywords_win() -> None:
+def test_keywords_take_precedence() -> None:
     url = "amqp://ann:secret@rabbit:1234/shop?heartbeat=5&name=url"
     parameters = parse_url(url, host="hare", port=7, vhost="/", user="bob", password="pw", heartbeat=9, name="mine")
     assert (parameters.host, parameters.port, parameters.vhost) == ("hare", 7, "/")
     assert (parameters.user, parameters.password, parameters.heartbeat, parameters.name) == ("bob", "pw", 9, "mine")
 
 
-def test_the_default_password_is_nobody_elses() -> None:
+def test_default_password_is_for_guest_only() -> None:
     assert login("amqp://", user="ann") == ("ann", "")
     assert login("amqp://", password="secret") == ("guest", "secret")
 
 
-def test_without_anything_there_are_the_defaults() -> None:
+def test_defaults() -> None:
     assert parse_url() == parse_url("amqp://guest:guest@localhost:5672/") == DEFAULTS
 
 
-def test_none_leaves_an_option_out_or_means_for_ever() -> None:
+def test_none_means_default_or_no_limit() -> None:
     options: dict[str, Any] = {name: None for name in _ALL if name not in ("timeout", "blocked_connection_timeout")}
     assert parse_url("amqp://", **options) == DEFAULTS
     assert parse_url("amqp://", timeout=None).timeout is None
@@ -164,7 +164,7 @@ def test_query_options(query: str, expected: dict[str, Any]) -> None:
     (urlencode({"ssl_options": repr({"ca_certs": "/ca.pem", "certfile": "c", "keyfile": None, "server_hostname": "h"})}),
      {"cafile": "/ca.pem", "certfile": "c", "server_name": "h"}),
 ])
-def test_options_of_tls(query: str, expected: dict[str, Any]) -> None:
+def test_tls_options(query: str, expected: dict[str, Any]) -> None:
     assert parse_url(f"amqps://rabbit?{query}") == Parameters(host="rabbit", tls=True, **expected)
 
 
@@ -175,7 +175,7 @@ def test_keywords_may_be_text_or_synonyms() -> None:
         tls=True, cafile="a", verify=False)
 
 
-def test_python_objects_are_keywords() -> None:
+def test_python_objects_as_keywords() -> None:
     context = ssl.create_default_context()
     events: list[Any] = []
     parameters = parse_url("amqp://rabbit", tls=context, client_properties={"team": "a"}, on_event=events.append)
@@ -190,7 +190,7 @@ def test_every_field_of_parameters_is_an_option() -> None:
     assert names == {*_OWN, "tls", "client_properties", "on_event"}
 
 
-def test_pika_finds_the_same_in_its_own_urls() -> None:
+def test_compatible_with_urls_of_pika() -> None:
     for url in ("amqp://ann:s%2Fe@rabbit:1234/a%2Fb?heartbeat=7&channel_max=9&frame_max=5000", "amqp://h", "amqps://h/v",
                 "amqp://u:p@h/?locale=de_DE&blocked_connection_timeout=3.5&retry_delay=4&connection_attempts=5"):
         theirs, ours = pika.URLParameters(url), parse_url(url)
@@ -205,7 +205,7 @@ def test_pika_finds_the_same_in_its_own_urls() -> None:
                 theirs.heartbeat, theirs.channel_max, theirs.frame_max)
 
 
-# What is refused
+# Errors
 
 @pytest.mark.parametrize(("url", "complaint"), [
     ("", "has no scheme; expected amqp://"),
@@ -264,7 +264,7 @@ def test_pika_finds_the_same_in_its_own_urls() -> None:
     ("amqps://rabbit?ssl_options={'ciphers':'x'}", "unknown key 'ciphers'; expected .*ssl.SSLContext"),
     ("amqps://rabbit?ssl_options={'cafile':5}", "option cafile: 5 .*text"),
 ])
-def test_refusals(url: str, complaint: str) -> None:
+def test_refused_urls(url: str, complaint: str) -> None:
     with pytest.raises(InvalidUrl, match=complaint) as caught:
         parse_url(url)
     assert len(str(caught.value)) < 500
@@ -297,7 +297,7 @@ def test_refused_keywords(options: dict[str, Any], complaint: str) -> None:
         parse_url("amqp://rabbit", **options)
 
 
-def test_tls_is_not_turned_off_by_the_way() -> None:
+def test_tls_is_not_disabled_by_accident() -> None:
     with pytest.raises(InvalidUrl, match="disables TLS"):
         parse_url("amqps://rabbit", tls=False)
     with pytest.raises(InvalidUrl,
@@ -316,17 +316,17 @@ def test_passwords_are_not_shown(url: str) -> None:
     assert "s3cr" not in str(caught.value)
 
 
-def test_a_password_of_no_use_is_not_shown() -> None:
+def test_invalid_password_is_not_shown() -> None:
     with pytest.raises(InvalidUrl, match="option password: the value is invalid") as caught:
         parse_url(password=b"secret")
     assert "secret" not in str(caught.value)
     assert "secret" not in repr(parse_url("amqps://u:secret@h?keypassword=secret&certfile=c"))
 
 
-# Round trips and nonsense
+# Round trips and invalid input
 
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30)
-octets = st.binary(max_size=20).map(lambda data: data.replace(b"\0", b"").decode("utf-8", "surrogateescape"))
+surrogates = st.binary(max_size=20).map(lambda data: data.replace(b"\0", b"").decode("utf-8", "surrogateescape"))
 hosts = st.one_of(st.from_regex(r"[a-z]([a-z0-9-]{0,20}[a-z0-9])?(\.[a-z]{1,10}){0,3}", fullmatch=True),
                   st.ip_addresses().map(str))
 
@@ -342,7 +342,7 @@ def parameters(draw: st.DrawFn) -> Parameters:
         "reconnect_delay": st.integers(0, 30), "reconnect_max_delay": st.integers(30, 3000),
         "reconnect_attempts": st.integers(0, 100)}))
     if draw(st.booleans()):
-        options |= {"user": draw(names | octets), "password": draw(names | octets)}
+        options |= {"user": draw(names | surrogates), "password": draw(names | surrogates)}
     if draw(st.booleans()):
         options |= {"tls": True, "cafile": draw(names), "verify": draw(st.booleans()), "server_name": draw(hosts)}
         if draw(st.booleans()):
@@ -362,7 +362,7 @@ def build(of: Parameters) -> str:
 
 
 @given(parameters())
-def test_what_is_built_is_parsed(of: Parameters) -> None:
+def test_built_urls_are_parsed(of: Parameters) -> None:
     assert parse_url(build(of)) == of
 
 
@@ -392,7 +392,7 @@ values = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text
 
 
 @given(st.dictionaries(st.sampled_from(_ALL) | st.text(max_size=8), values, max_size=3))
-def test_any_keywords_are_read_or_refused(options: dict[str, Any]) -> None:
+def test_any_keywords_are_accepted_or_refused(options: dict[str, Any]) -> None:
     options.pop("url", None)
     try:
         parse_url("amqp://h", **options)

@@ -17,7 +17,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[LeveretProcess]:
-    """A broker with TLS, which knows clients by their certificates; `port` is the plain one, `tls_port` the other."""
+    """A broker with TLS that authenticates clients by certificate; `port` is the plain port, `tls_port` the TLS port."""
     certificate, key = authority.issue("server")
     tls_port = free_port()
     config = basic_config() + (

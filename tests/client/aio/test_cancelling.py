@@ -1,7 +1,6 @@
-"""A task is cancelled at every await that it makes: the connection is as good as before, and nothing is lost or stuck.
+"""Cancellation of a task at every await: the connection stays usable, and nothing is lost or stuck.
 
-The loop's iterations are what there is between two awaits: a task is let run for 0, 1, 2 ... of them and then cancelled,
-until it is so many that it ends by itself.
+A task runs for 0, 1, 2 ... turns of the event loop and is then cancelled, until it finishes before the cancellation.
 """
 
 from __future__ import annotations
@@ -16,14 +15,17 @@ from leveret.client.aio.connection import Connection
 from tests.client.conftest import Connect
 from tests.support.broker import Broker
 
-# So often in a row a task must have ended by itself.
+# Consecutive runs in which a task must finish by itself.
 ENOUGH = 3
 MOST = 400
 
 
 async def cancel_everywhere(start: Callable[[], Awaitable[Any]],
                             check: Callable[[Any, bool], Awaitable[None]] | None = None, pause: float = 0.0) -> int:
-    """How many times it was cancelled. `check` gets the result, None where there is none, and whether it was cancelled."""
+    """Run the task with each delay, and return the number of cancellations.
+
+    `check` gets the result, None if there is none, and whether the task was cancelled.
+    """
     ended = cancelled = 0
     for steps in range(MOST):
         task = asyncio.ensure_future(start())
@@ -44,7 +46,7 @@ async def cancel_everywhere(start: Callable[[], Awaitable[Any]],
 
 
 async def usable(channel: Channel) -> None:
-    """Calls, publishes and deliveries go through."""
+    """Check that calls, publishes and deliveries work."""
     async with asyncio.timeout(20):
         queue = await channel.declare_queue(exclusive=True)
         await channel.publish(b"x", queue.name)
@@ -56,7 +58,7 @@ async def usable(channel: Channel) -> None:
 async def test_declare(connect: Connect, name: str) -> None:
     channel = await (await connect()).channel()
     assert await cancel_everywhere(lambda: channel.declare_queue(name, auto_delete=True)) > 1
-    # What was declared is known, whether or not somebody waited for it.
+    # The declaration is recorded even if its caller was cancelled.
     assert name in channel.connection.core.topology.queues
     await channel.delete_queue(name)
     await usable(channel)
@@ -77,7 +79,7 @@ async def test_publish(connect: Connect, name: str) -> None:
     assert len(channel._core.pending_confirms) == 0
 
 
-async def test_a_publisher(connect: Connect, name: str) -> None:
+async def test_publisher(connect: Connect, name: str) -> None:
     channel = await (await connect()).channel()
     await channel.declare_queue(name, exclusive=True)
 
@@ -93,7 +95,7 @@ async def test_a_publisher(connect: Connect, name: str) -> None:
 
 
 async def test_get(connect: Connect, name: str) -> None:
-    """A message that a cancelled get has got is in its queue again."""
+    """A cancelled get requeues its message."""
     connection = await connect()
     channel, other = await connection.channel(), await connection.channel()
     await other.declare_queue(name, exclusive=True)
@@ -107,7 +109,7 @@ async def test_get(connect: Connect, name: str) -> None:
             while (message := await other.get(name)) is None:
                 await asyncio.sleep(0.005)
         message.nack()
-        # It is there before the next one asks.
+        # It has arrived before the next get.
         while (await other.declare_queue(name, passive=True)).message_count == 0:
             await asyncio.sleep(0.005)
 
@@ -116,7 +118,7 @@ async def test_get(connect: Connect, name: str) -> None:
 
 
 async def test_consume(connect: Connect, name: str) -> None:
-    """Begin, take two, end: cancelled anywhere, both messages are there again and no consumer is left."""
+    """Start, take two messages, cancel: a cancellation at any point requeues both and leaves no consumer."""
     connection = await connect()
     channel, other = await connection.channel(), await connection.channel()
     await other.declare_queue(name)
@@ -142,8 +144,8 @@ async def test_consume(connect: Connect, name: str) -> None:
     assert await other.delete_queue(name) == 2
 
 
-async def test_start_again(connect: Connect, name: str) -> None:
-    """A consumer whose start was cancelled begins anew with the next message, also under a tag of the application's."""
+async def test_restart_a_cancelled_start(connect: Connect, name: str) -> None:
+    """A consumer whose start was cancelled starts again with the next message, also under an explicit tag."""
     connection = await connect()
     other = await connection.channel()
     await other.declare_queue(name)
@@ -169,7 +171,7 @@ async def test_start_again(connect: Connect, name: str) -> None:
     await queue.delete()
 
 
-async def test_cancel_of_a_consumer(connect: Connect, name: str) -> None:
+async def test_consumer_cancel(connect: Connect, name: str) -> None:
     connection = await connect()
     channel, other = await connection.channel(), await connection.channel()
     await other.declare_queue(name)
@@ -192,7 +194,7 @@ async def test_cancel_of_a_consumer(connect: Connect, name: str) -> None:
 
 
 async def test_next_message(connect: Connect, name: str) -> None:
-    """A cancelled wait takes no message along."""
+    """A cancelled wait consumes no message."""
     channel = await (await connect()).channel()
     await channel.declare_queue(name, exclusive=True)
     consumer: Any = await channel.consume(name).start()
@@ -217,7 +219,7 @@ async def test_channels(connect: Connect) -> None:
 
     assert await cancel_everywhere(open_and_close) > 2
     await usable(await connection.channel())
-    # All numbers are free again but the last.
+    # All numbers but the last are free again.
     async with asyncio.timeout(10):
         while len(connection.core.channels) > 1:
             await asyncio.sleep(0.005)
@@ -241,7 +243,7 @@ async def test_request(connect: Connect, name: str) -> None:
 
 
 async def test_transactions(connect: Connect, name: str) -> None:
-    """All of it or nothing."""
+    """A cancelled transaction takes effect completely or not at all."""
     connection = await connect()
     channel = await connection.channel(transactional=True)
     await channel.declare_queue(name, exclusive=True)
@@ -253,12 +255,12 @@ async def test_transactions(connect: Connect, name: str) -> None:
                 await channel.publish(b"x", name)
 
     async def check(result: Any, cancelled: bool) -> None:
-        # What the channel has sent is done when it answers.
+        # When it replies, the server has processed everything sent on the channel.
         await channel.tx_rollback()
         count = await other.purge_queue(name)
         assert count in (0, 2) if cancelled else count == 2
 
-    # A commit takes its time.
+    # A commit takes time.
     assert await cancel_everywhere(transact, check, pause=0.0005) >= 1
 
 
@@ -267,7 +269,7 @@ async def test_connecting(server: Broker) -> None:
         connection: Connection = await leveret.connect(server.url())
         await connection.close()
 
-    # Each step is more than an iteration here, as the server has to answer several times.
+    # Each step takes several turns, as the server has to reply.
     assert await cancel_everywhere(once, pause=0.0002) > 2
 
 

@@ -1,4 +1,4 @@
-"""Channels: their numbers, their end, transactions on them; and many of them at once."""
+"""Channels: numbers, closing, transactions, and many channels at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.client.fake import Peer, fake_server
 from tests.support.broker import Broker
 
 
-async def test_numbers_are_used_again(connect: Connect) -> None:
+async def test_channel_numbers_are_reused(connect: Connect) -> None:
     connection = await connect(channel_max=5)
     channels = [await connection.channel() for _ in range(5)]
     assert [channel.number for channel in channels] == [1, 2, 3, 4, 5]
@@ -41,7 +41,7 @@ async def test_numbers_are_used_again(connect: Connect) -> None:
         assert channels[0].number == 1
 
 
-async def test_thousands_one_after_the_other(connect: Connect) -> None:
+async def test_thousands_of_channels_in_sequence(connect: Connect) -> None:
     connection = await connect()
     for _ in range(1000):
         async with connection.channel() as channel:
@@ -49,7 +49,7 @@ async def test_thousands_one_after_the_other(connect: Connect) -> None:
     assert not connection.core.channels
 
 
-async def test_many_at_once(connect: Connect, name: str) -> None:
+async def test_many_channels_at_once(connect: Connect, name: str) -> None:
     connection = await connect()
     channels = await asyncio.gather(*(connection.channel()._open() for _ in range(1500)))
     assert sorted(channel.number for channel in channels) == list(range(1, 1501))
@@ -60,7 +60,7 @@ async def test_many_at_once(connect: Connect, name: str) -> None:
     assert not connection.core.channels
 
 
-async def test_a_closed_channel(connect: Connect) -> None:
+async def test_closed_channel(connect: Connect) -> None:
     connection = await connect()
     channel = await connection.channel()
     await channel.close()
@@ -75,14 +75,14 @@ async def test_a_closed_channel(connect: Connect) -> None:
         channel.ack(1)
 
 
-async def test_both_close_at_once(dial: Connect) -> None:
-    """The number is free when the server has answered, and not before."""
+async def test_both_sides_close_at_once(dial: Connect) -> None:
+    """The number is free only after the server has replied."""
     async def script(peer: Peer) -> None:
         await peer.handshake()
         for _ in range(3):
             number = await peer.channel()
             await peer.expect("Queue.Declare")
-            # The client closes, and meets this on the way.
+            # The client's close crosses this one.
             peer.send(commands.Channel.Close(406, "no", 50, 10), number)
             await peer.expect("Channel.Close")
             await peer.expect("Channel.CloseOk")
@@ -103,8 +103,8 @@ async def test_both_close_at_once(dial: Connect) -> None:
         await connection.close()
 
 
-async def test_a_server_that_never_answers(dial: Connect) -> None:
-    """No call hangs: each ends by its timeout, the late reply is nobody's, and the connection goes on."""
+async def test_server_that_never_answers(dial: Connect) -> None:
+    """No call hangs: each times out, a late reply is ignored, and the connection stays usable."""
     late = asyncio.Event()
 
     async def script(peer: Peer) -> None:
@@ -115,7 +115,7 @@ async def test_a_server_that_never_answers(dial: Connect) -> None:
         peer.send(commands.Queue.DeclareOk("q", 7, 0), number)
         await peer.expect("Queue.Purge")
         peer.send(commands.Queue.PurgeOk(3), number)
-        # A channel that is never opened, and one that is never closed.
+        # One channel is never opened, the other never closed.
         await peer.expect("Channel.Open")
         await asyncio.sleep(60)
 
@@ -134,7 +134,7 @@ async def test_a_server_that_never_answers(dial: Connect) -> None:
             await connection.close()
 
 
-async def test_replies_that_were_not_asked_for(dial: Connect) -> None:
+async def test_unexpected_replies(dial: Connect) -> None:
     async def script(peer: Peer) -> None:
         await peer.handshake()
         number = await peer.channel()
@@ -150,7 +150,7 @@ async def test_replies_that_were_not_asked_for(dial: Connect) -> None:
         assert connection.is_closed
 
 
-async def test_confirms_out_of_order_and_in_bulk(dial: Connect) -> None:
+async def test_confirms_out_of_order_and_multiple(dial: Connect) -> None:
     async def script(peer: Peer) -> None:
         await peer.handshake()
         number = await peer.channel()
@@ -160,7 +160,7 @@ async def test_confirms_out_of_order_and_in_bulk(dial: Connect) -> None:
             peer.send(commands.Basic.Ack(tag, multiple), number)
         peer.send(commands.Basic.Nack(9, True, False), number)
         peer.send(commands.Basic.Ack(0, True), number)
-        # Tags that never were.
+        # Unknown tags.
         peer.send(commands.Basic.Ack(99, False), number)
         await peer.closing()
 
@@ -195,14 +195,14 @@ async def test_commit_and_rollback(connect: Connect, name: str) -> None:
     await channel.tx_commit()
     await channel.publish(b"5", name)
     await channel.tx_rollback()
-    # What was acknowledged in the transaction that was rolled back is still ours, and was not requeued.
+    # Messages acknowledged in the transaction that was rolled back are still unacked, and were not requeued.
     bodies = []
     while (left := await other.get(name, no_ack=True)) is not None:
         bodies.append(left.body)
     assert bodies == [b"2", b"4"]
 
 
-async def test_transactions_need_a_channel_for_it(connect: Connect) -> None:
+async def test_transactions_need_a_transactional_channel(connect: Connect) -> None:
     connection = await connect()
     channel = await connection.channel()
     with pytest.raises(RuntimeError, match="transactional=True"):
@@ -212,8 +212,8 @@ async def test_transactions_need_a_channel_for_it(connect: Connect) -> None:
         await channel.tx_commit()
 
 
-async def test_commits_at_once(connect: Connect, name: str) -> None:
-    """Several tasks on one channel: what comes while a commit runs waits for it."""
+async def test_concurrent_commits(connect: Connect, name: str) -> None:
+    """Several tasks share a channel: work during a commit waits for it."""
     connection = await connect()
     channel = await connection.channel(transactional=True)
     await channel.declare_queue(name, exclusive=True)
@@ -227,8 +227,8 @@ async def test_commits_at_once(connect: Connect, name: str) -> None:
     assert (await channel.declare_queue(name, passive=True)).message_count == 50
 
 
-async def test_a_mistake_within_a_transaction(connect: Connect, name: str) -> None:
-    """Its error is what is raised, not that of the roll-back that cannot be."""
+async def test_error_in_a_transaction(connect: Connect, name: str) -> None:
+    """The error is raised, not that of the impossible rollback."""
     connection = await connect()
     channel = await connection.channel(transactional=True)
     with pytest.raises(NotFound):
@@ -277,7 +277,7 @@ async def test_200_tasks_on_one_channel(connect: Connect, name: str) -> None:
     assert sorted(received) == sorted(b"%d.%d" % (number, part) for number in range(180) for part in range(10))
 
 
-async def test_200_tasks_on_channels_of_their_own(connect: Connect, name: str) -> None:
+async def test_200_tasks_on_separate_channels(connect: Connect, name: str) -> None:
     connection = await connect()
 
     async def work(number: int) -> int:
@@ -302,15 +302,14 @@ async def test_200_tasks_on_channels_of_their_own(connect: Connect, name: str) -
     assert not connection.core.topology.queues
 
 
-async def test_nothing_is_kept(connect: Connect, server: Broker, name: str) -> None:
-    """Channels, consumers, messages and connections go when nobody has them any more, without the collector's help where
-    it counts: per message."""
+async def test_closed_objects_are_freed(connect: Connect, server: Broker, name: str) -> None:
+    """Channels, consumers, messages and connections are freed with their last reference, messages without the collector."""
     connection = await connect()
     channel = await connection.channel()
     await channel.declare_queue(name, exclusive=True)
 
     class Body(bytes):
-        """Bytes that can be watched."""
+        """Bytes that support weak references."""
 
     async def round() -> weakref.ref[Any]:
         async with connection.channel() as other:

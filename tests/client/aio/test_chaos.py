@@ -1,4 +1,4 @@
-"""Connections that are cut again and again, anywhere, while everything is in use; and what the account says at the end."""
+"""Connections that are cut at random while everything is in use, and an account of the messages at the end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OPTIONS: dict[str, Any] = {"reconnect_delay": 0.005, "reconnect_max_delay": 0.05
 
 
 class Account:
-    """What was confirmed and what came out."""
+    """Account of confirmed and received messages."""
 
     def __init__(self) -> None:
         self.confirmed: set[int] = set()
@@ -69,7 +69,7 @@ async def ask(channel: Channel, queue: str, stop: asyncio.Event, answered: list[
         try:
             answer = await channel.request(b"%d" % number, queue, timeout=20)
         except (ConnectionClosed, Returned):
-            # It was cut; or the one who answers is away.
+            # The connection was cut, or that of the responder was.
             continue
         assert answer.body == b"re %d" % number
         answered[0] += 1
@@ -114,7 +114,7 @@ async def run(dial: Connect, proxy: Proxy, name: str, spoil: Callable[[random.Ra
     proxy.delay = 0
     proxy.rate = 0
     if spoil is not nothing:
-        # Those that are to be cut after so many octets are replaced by sound ones.
+        # Replace the proxies that cut after a number of bytes by ones that do not.
         await asyncio.sleep(0.1)
         proxy.cut()
     before = answered[0]
@@ -125,10 +125,10 @@ async def run(dial: Connect, proxy: Proxy, name: str, spoil: Callable[[random.Ra
     stop.set()
     async with asyncio.timeout(30):
         await asyncio.gather(*publishers)
-        # Everything that is left comes out.
+        # The remaining messages arrive.
         while (await first.declare_queue(name, passive=True)).message_count or account.confirmed - set(account.received):
             await asyncio.sleep(0.01)
-    # The server-named queue, under whatever name, is still bound.
+    # The server-named queue is still bound, whatever its name.
     await first.publish(b"bound", exchange=exchange.name, mandatory=True)
     assert (await server_named.get()).body == b"bound"  # type: ignore[union-attr]
     for task in consumers:
@@ -144,20 +144,20 @@ def nothing(chance: random.Random) -> None:
     pass
 
 
-async def test_without_cuts_there_are_no_duplicates(dial: Connect, proxy: Proxy, name: str) -> None:
+async def test_no_duplicates_without_cuts(dial: Connect, proxy: Proxy, name: str) -> None:
     account, _ = await run(dial, proxy, name, nothing, 10, 1)
     assert set(account.received.values()) == {1}
     assert set(account.received) == account.confirmed
 
 
-async def test_cuts_at_random_moments(dial: Connect, proxy: Proxy, name: str) -> None:
+async def test_random_cuts(dial: Connect, proxy: Proxy, name: str) -> None:
     account, events = await run(dial, proxy, name, lambda chance: proxy.cut() and None, CUTS, 2)
-    # How many cuts hit a connection that was open depends on the machine; some did.
+    # The number of cuts that hit an open connection depends on the machine; some did.
     assert any(isinstance(event, Connected) and not event.first for event in events)
     assert len(account.confirmed) > 100
 
 
-async def test_cuts_within_frames(dial: Connect, proxy: Proxy, name: str) -> None:
+async def test_cuts_inside_frames(dial: Connect, proxy: Proxy, name: str) -> None:
     def spoil(chance: random.Random) -> None:
         proxy.cut_after = chance.randrange(400, 30000)
         if chance.random() < 0.3:
@@ -167,7 +167,7 @@ async def test_cuts_within_frames(dial: Connect, proxy: Proxy, name: str) -> Non
     assert len(account.confirmed) > 50
 
 
-async def test_a_slow_and_late_network(dial: Connect, proxy: Proxy, name: str) -> None:
+async def test_slow_network(dial: Connect, proxy: Proxy, name: str) -> None:
     def spoil(chance: random.Random) -> None:
         proxy.delay = chance.choice([0, 0.001, 0.005])
         proxy.rate = chance.choice([0, 200_000])
@@ -178,7 +178,7 @@ async def test_a_slow_and_late_network(dial: Connect, proxy: Proxy, name: str) -
 
 
 async def test_half_open_connections(dial: Connect, proxy: Proxy, server: Broker, name: str) -> None:
-    """Found by heartbeats. The server finds them, too; until then it holds what it has sent."""
+    """Heartbeats detect them, on the server too, which keeps its unacked messages until then."""
     connection = await dial(proxy.url(), heartbeat=1, **OPTIONS)
     channel = await connection.channel()
     await channel.declare_queue(name)
@@ -203,8 +203,8 @@ async def test_half_open_connections(dial: Connect, proxy: Proxy, server: Broker
     await channel.delete_queue(name)
 
 
-async def test_errors_while_it_is_cut_are_of_the_tree(dial: Connect, proxy: Proxy, name: str) -> None:
-    """All sorts of calls, some of them given up: each ends, with its result or an `Error`, and nothing is left."""
+async def test_all_errors_during_cuts_are_client_errors(dial: Connect, proxy: Proxy, name: str) -> None:
+    """Calls of all kinds, some of them cancelled: each ends with a result or an `Error`, and nothing is left."""
     chance = random.Random(5)
     connection = await dial(proxy.url(), **{**OPTIONS, "timeout": 5})
     shared = await connection.channel()
@@ -270,7 +270,7 @@ async def test_errors_while_it_is_cut_are_of_the_tree(dial: Connect, proxy: Prox
         await shared.publish(b"last", name)
     async with asyncio.timeout(20):
         while len(connection.core.channels) > 1:
-            # Whatever was given up while it was opened is closed.
+            # Channels whose opening was cancelled are closed.
             left = next(channel for channel in connection.core.channels.values() if channel is not shared._core)
             if left.api_channel is not None and left.opened:
                 await left.api_channel.close()
@@ -281,7 +281,7 @@ async def test_errors_while_it_is_cut_are_of_the_tree(dial: Connect, proxy: Prox
 
 
 @pytest.mark.parametrize("seconds", [0.3])
-async def test_blocked_timeout_is_for_open_connections_only(dial: Connect, proxy: Proxy, name: str, seconds: float) -> None:
+async def test_blocked_timeout_needs_an_open_connection(dial: Connect, proxy: Proxy, name: str, seconds: float) -> None:
     connection = await dial(proxy.url(), blocked_timeout=0.05, timeout=seconds, reconnect_delay=30)
     channel = await connection.channel()
     proxy.cut()

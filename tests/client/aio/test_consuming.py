@@ -27,14 +27,14 @@ async def take(consumer: Consumer, count: int) -> list[Message]:
 
 
 async def get_soon(channel: Channel, queue: str) -> Message:
-    """A message that is there or on its way."""
+    """Return the next message, waiting for it if necessary."""
     while (message := await channel.get(queue, no_ack=True)) is None:
         await asyncio.sleep(0.01)
     return message
 
 
 async def quiet(consumer: Consumer, seconds: float = 0.1) -> bool:
-    """Whether nothing comes."""
+    """Return whether no message arrives."""
     try:
         async with asyncio.timeout(seconds):
             await anext(consumer)
@@ -66,7 +66,7 @@ async def test_get(connect: Connect, name: str) -> None:
     assert await queue.get() is None
 
 
-async def test_a_consumer(connect: Connect, name: str) -> None:
+async def test_consumer(connect: Connect, name: str) -> None:
     channel = await (await connect()).channel()
     queue = await channel.declare_queue(name, exclusive=True)
     await fill(channel, name, 300)
@@ -79,7 +79,7 @@ async def test_a_consumer(connect: Connect, name: str) -> None:
     assert seen == [b"%d" % number for number in range(300)]
 
 
-async def test_a_block_cancels_and_gives_back(connect: Connect, name: str) -> None:
+async def test_leaving_the_block_cancels_and_requeues(connect: Connect, name: str) -> None:
     connection = await connect()
     channel = await connection.channel()
     await channel.declare_queue(name, exclusive=True)
@@ -88,7 +88,7 @@ async def test_a_block_cancels_and_gives_back(connect: Connect, name: str) -> No
         assert consumer.tag and consumer.queue == name
         (await anext(consumer)).ack()
         held = await anext(consumer)
-    # What was not taken is there again; what was taken and not settled is still ours.
+    # Untaken messages are requeued; taken ones are still unacked.
     bodies = [(await get_soon(channel, name)).body for _ in range(48)]
     assert sorted(bodies) == sorted(b"%d" % number for number in range(2, 50))
     assert await channel.get(name) is None
@@ -96,23 +96,23 @@ async def test_a_block_cancels_and_gives_back(connect: Connect, name: str) -> No
     assert (await get_soon(channel, name)).body == b"1"
     with pytest.raises(StopAsyncIteration):
         await anext(consumer)
-    # Twice is no error.
+    # Cancelling twice is allowed.
     await consumer.cancel()
 
 
-async def test_a_tag_of_ones_own(connect: Connect, name: str) -> None:
+async def test_explicit_consumer_tag(connect: Connect, name: str) -> None:
     channel = await (await connect()).channel()
     await channel.declare_queue(name, exclusive=True)
     async with channel.consume(name, consumer_tag="mine ü") as consumer:
         await channel.publish(b"x", name)
         assert (await anext(consumer)).consumer_tag == consumer.tag == "mine ü"
-    # It is free again.
+    # The tag is free again.
     await channel.publish(b"y", name)
     async with channel.consume(name, consumer_tag="mine ü") as consumer:
         assert (await anext(consumer)).body == b"y"
 
 
-async def test_prefetch_holds(connect: Connect, name: str) -> None:
+async def test_prefetch_limits_unacked_messages(connect: Connect, name: str) -> None:
     channel = await (await connect()).channel()
     await channel.declare_queue(name, exclusive=True)
     await fill(channel, name, 20)
@@ -124,7 +124,7 @@ async def test_prefetch_holds(connect: Connect, name: str) -> None:
         assert await quiet(consumer)
 
 
-async def test_each_consumer_has_its_prefetch(connect: Connect, name: str) -> None:
+async def test_prefetch_per_consumer(connect: Connect, name: str) -> None:
     channel = await (await connect()).channel()
     for suffix in ("a", "b"):
         await channel.declare_queue(f"{name}.{suffix}", exclusive=True)
@@ -135,7 +135,7 @@ async def test_each_consumer_has_its_prefetch(connect: Connect, name: str) -> No
         assert await quiet(one) and await quiet(four)
 
 
-async def test_the_channels_prefetch(connect: Connect, name: str) -> None:
+async def test_prefetch_per_channel(connect: Connect, name: str) -> None:
     connection = await connect()
     channel = await connection.channel(prefetch=5)
     await channel.declare_queue(name, exclusive=True)
@@ -145,7 +145,7 @@ async def test_the_channels_prefetch(connect: Connect, name: str) -> None:
         for consumer in (first, second, first, second):
             while not await quiet(consumer, 0.05):
                 count += 1
-        # One of the consumers had all of them, or both some.
+        # Either one of the consumers had all messages, or both had some.
         assert count == 5
 
 
@@ -172,7 +172,7 @@ async def test_multiple(connect: Connect, name: str) -> None:
         messages[7].nack(multiple=True, requeue=False)
         messages[9].nack(multiple=True)
         assert [message.body for message in await take(consumer, 2)] == [b"8", b"9"]
-    # By tag, as the protocol has it.
+    # By tag, as in the protocol.
     await channel.purge_queue(name)
     await fill(channel, name, 4)
     tags = [(await channel.get(name)).delivery_tag for _ in range(4)]  # type: ignore[union-attr]
@@ -186,7 +186,7 @@ async def test_multiple(connect: Connect, name: str) -> None:
     assert (await channel.get(name)) is not None
 
 
-async def test_a_tag_that_is_not_there(connect: Connect) -> None:
+async def test_unknown_delivery_tag(connect: Connect) -> None:
     channel = await (await connect()).channel()
     channel.ack(77)
     with pytest.raises(PreconditionFailed) as caught:
@@ -230,7 +230,7 @@ async def test_json_and_text(connect: Connect, name: str) -> None:
     assert message.headers == {}
 
 
-async def test_the_queue_is_deleted(connect: Connect, name: str) -> None:
+async def test_deleted_queue_ends_the_consumer(connect: Connect, name: str) -> None:
     connection = await connect()
     channel, other = await connection.channel(), await connection.channel()
     await channel.declare_queue(name)
@@ -239,7 +239,7 @@ async def test_the_queue_is_deleted(connect: Connect, name: str) -> None:
     first = await anext(consumer)
     await other.delete_queue(name)
     await channel.declare_queue(exclusive=True)
-    # What had come can be taken.
+    # Messages that have arrived can be taken.
     assert [message.body for message in [first, *await take(consumer, 2)]] == [b"0", b"1", b"2"]
     for _ in range(2):
         with pytest.raises(ConsumerCancelled) as caught:
@@ -249,7 +249,7 @@ async def test_the_queue_is_deleted(connect: Connect, name: str) -> None:
     await consumer.cancel()
 
 
-async def test_who_waits_learns_of_the_deletion(connect: Connect, name: str) -> None:
+async def test_deletion_wakes_a_waiting_consumer(connect: Connect, name: str) -> None:
     channel = await (await connect()).channel()
     await channel.declare_queue(name)
     consumer = await channel.consume(name).start()
@@ -260,8 +260,8 @@ async def test_who_waits_learns_of_the_deletion(connect: Connect, name: str) -> 
     assert [type(result) for result in results] == [ConsumerCancelled] * 3
 
 
-async def test_several_tasks_take_of_one_consumer(connect: Connect, name: str) -> None:
-    """Also while it begins: nobody is sent away."""
+async def test_several_tasks_share_a_consumer(connect: Connect, name: str) -> None:
+    """The queue may even be deleted during the start: the waiting consumer ends."""
     channel = await (await connect()).channel()
     await channel.declare_queue(name, exclusive=True)
     await fill(channel, name, 200)
@@ -290,8 +290,8 @@ async def test_exclusive_consumers(connect: Connect, name: str) -> None:
             await other.consume(name).start()
 
 
-async def test_arguments_of_a_consumer(connect: Connect, name: str) -> None:
-    """Consumer priorities: the one of the higher priority has all while it takes them."""
+async def test_consumer_arguments(connect: Connect, name: str) -> None:
+    """Consumer priorities: the consumer with the higher priority receives all messages while it has credit."""
     channel = await (await connect()).channel()
     await channel.declare_queue(name, exclusive=True)
     async with channel.consume(name) as low, channel.consume(name, arguments={"x-priority": 10}) as high:
@@ -323,7 +323,7 @@ async def test_recover(connect: Connect, name: str) -> None:
         new = await take(consumer, 10)
         assert sorted(int(message.body) for message in new) == list(range(10))
         assert all(message.redelivered for message in new[:3])
-        # The server does not know these any more: to settle them must not close the channel.
+        # The server no longer knows these; settling them must not close the channel.
         for message in old:
             message.ack()
         for message in new:
@@ -346,7 +346,7 @@ async def test_flow(connect: Connect, server: Broker, name: str) -> None:
         assert (await anext(consumer)).body == b"x"
 
 
-async def test_a_consumer_of_a_closed_channel(connect: Connect, name: str) -> None:
+async def test_consumer_of_a_closed_channel(connect: Connect, name: str) -> None:
     connection = await connect()
     channel = await connection.channel()
     await channel.declare_queue(name)
@@ -368,15 +368,15 @@ async def test_a_consumer_of_a_closed_channel(connect: Connect, name: str) -> No
     for _ in range(2):
         with pytest.raises(PreconditionFailed):
             await anext(consumer)
-    # It has taken the first message, which has gone back.
+    # It has taken the first message, which was requeued.
     assert (await asyncio.gather(waiting, return_exceptions=True))[0] is not None
     await consumer.cancel()
     channel = await connection.channel()
     assert await channel.delete_queue(name) == 5
 
 
-async def test_a_flood_is_held_back(connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody takes what no prefetch limits: the socket is not read any more, and goes on when there is room."""
+async def test_backpressure_stops_reading(connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Untaken messages of a consumer without prefetch pause reading; taking them resumes it."""
     monkeypatch.setattr(core_base, "BUFFER_HIGH", 1 << 20)
     monkeypatch.setattr(core_base, "BUFFER_LOW", 1 << 18)
     feeder = await (await connect()).channel()
@@ -400,8 +400,8 @@ async def test_a_flood_is_held_back(connect: Connect, name: str, monkeypatch: py
     await feeder.delete_queue(name)
 
 
-async def test_calls_go_through_a_flood(connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loop that publishes for each message it takes must not wait for itself; cancelling must not, either."""
+async def test_calls_complete_under_backpressure(connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop that publishes for each message must not wait for itself; neither must a cancel."""
     monkeypatch.setattr(core_base, "BUFFER_HIGH", 1 << 19)
     monkeypatch.setattr(core_base, "BUFFER_LOW", 1 << 17)
     feeder = await (await connect()).channel()
@@ -447,7 +447,7 @@ async def test_request_and_respond(connect: Connect, name: str) -> None:
 
 
 @pytest.mark.parametrize("confirms", [True, False])
-async def test_requests_that_fail(connect: Connect, name: str, confirms: bool) -> None:
+async def test_failed_requests(connect: Connect, name: str, confirms: bool) -> None:
     from leveret.client.errors import Returned
 
     channel = await (await connect()).channel(confirms=confirms)
@@ -458,7 +458,7 @@ async def test_requests_that_fail(connect: Connect, name: str, confirms: bool) -
         await channel.request(b"x", name, timeout=0.1)
     message = await channel.get(name, no_ack=True)
     assert message is not None
-    # Nobody waits any more: the answer is dropped, and the channel goes on.
+    # The request has timed out: the reply is dropped, and the channel stays usable.
     await message.respond(b"late")
     with pytest.raises(ValueError, match="reply_to"):
         await channel.publish(b"x", name)
@@ -472,7 +472,7 @@ async def test_requests_that_fail(connect: Connect, name: str, confirms: bool) -
     assert (await asking).body == b"in time"
 
 
-async def test_a_message_of_a_closed_connection(connect: Connect, name: str) -> None:
+async def test_message_of_a_closed_connection(connect: Connect, name: str) -> None:
     connection = await connect()
     channel = await connection.channel()
     await channel.declare_queue(name, exclusive=True)
@@ -484,8 +484,8 @@ async def test_a_message_of_a_closed_connection(connect: Connect, name: str) -> 
         message.ack()
 
 
-async def test_polling_does_not_pile_up(connect: Connect, name: str) -> None:
-    """A consumer that is asked again and again for a moment keeps nothing of those who gave up."""
+async def test_polling_does_not_accumulate_waiters(connect: Connect, name: str) -> None:
+    """A consumer that is polled with a short timeout keeps no waiters of expired polls."""
     channel = await (await connect()).channel()
     await channel.declare_queue(name, exclusive=True)
     consumer: Any = await channel.consume(name).start()

@@ -16,7 +16,7 @@ from tests.client.conftest import Connect
 from tests.support.broker import Broker
 
 
-async def test_a_queue_by_its_life(connect: Connect, name: str) -> None:
+async def test_queue_lifecycle(connect: Connect, name: str) -> None:
     channel = await (await connect()).channel()
     queue = await channel.declare_queue(name, auto_delete=True)
     assert (queue.name, queue.message_count, queue.consumer_count, str(queue)) == (name, 0, 0, name)
@@ -33,7 +33,7 @@ async def test_a_queue_by_its_life(connect: Connect, name: str) -> None:
     assert not channel.is_open
 
 
-async def test_the_server_finds_a_name(connect: Connect) -> None:
+async def test_server_named_queue(connect: Connect) -> None:
     channel = await (await connect()).channel()
     first = await channel.declare_queue(exclusive=True)
     second = await channel.declare_queue(exclusive=True)
@@ -57,7 +57,7 @@ async def test_direct_bindings(connect: Connect, name: str) -> None:
     await exchange.publish("a", "a")
     assert await queue.get() is None
     await channel.unbind_queue(queue, exchange, "b")
-    # auto_delete: the last binding took it along.
+    # auto_delete: the exchange was deleted with its last binding.
     with pytest.raises(NotFound):
         await channel.declare_exchange(name, passive=True)
 
@@ -80,7 +80,7 @@ async def test_topic_fanout_and_headers_exchanges(connect: Connect, name: str) -
     assert await queue.get() is None
 
 
-async def test_exchange_to_exchange(connect: Connect, name: str) -> None:
+async def test_exchange_to_exchange_bindings(connect: Connect, name: str) -> None:
     channel = await (await connect()).channel()
     source = await channel.declare_exchange(f"{name}.source", "fanout")
     target = await channel.declare_exchange(f"{name}.target", "direct", internal=True)
@@ -124,7 +124,7 @@ async def test_if_unused_and_if_empty(connect: Connect, name: str) -> None:
     await channel.delete_exchange(name, if_unused=True)
 
 
-async def test_other_arguments_and_other_types(connect: Connect, name: str) -> None:
+async def test_inequivalent_declarations(connect: Connect, name: str) -> None:
     connection = await connect()
     first = await connection.channel()
     await first.declare_queue(name, arguments={"x-max-length": 5})
@@ -142,7 +142,7 @@ async def test_other_arguments_and_other_types(connect: Connect, name: str) -> N
     await first.delete_exchange(name)
 
 
-async def test_what_is_not_there(connect: Connect, name: str) -> None:
+async def test_missing_queues_and_exchanges(connect: Connect, name: str) -> None:
     connection = await connect()
     calls = {
         "queue.bind": lambda channel: channel.bind_queue(name, name),
@@ -157,7 +157,7 @@ async def test_what_is_not_there(connect: Connect, name: str) -> None:
         with pytest.raises(NotFound) as caught:
             await call(channel)
         assert (caught.value.reply_code, caught.value.method) == (404, method)
-        # From now on everything on it says so.
+        # Everything on the closed channel raises its error.
         with pytest.raises(NotFound):
             await channel.declare_queue(name)
         with pytest.raises(NotFound):
@@ -165,7 +165,7 @@ async def test_what_is_not_there(connect: Connect, name: str) -> None:
     assert connection.is_open
 
 
-async def test_what_is_refused(connect: Connect, server: Broker, name: str) -> None:
+async def test_refused_declarations(connect: Connect, server: Broker, name: str) -> None:
     connection = await connect(server.url(user="limited", password="secret", vhost="interop"))
     channel = await connection.channel()
     with pytest.raises(AccessRefused) as caught:
@@ -177,7 +177,7 @@ async def test_what_is_refused(connect: Connect, server: Broker, name: str) -> N
     await mine.delete()
 
 
-async def test_exclusive_queues_are_the_connections(connect: Connect, name: str) -> None:
+async def test_exclusive_queues(connect: Connect, name: str) -> None:
     owner = await connect()
     await (await owner.channel()).declare_queue(name, exclusive=True)
     await (await (await owner.channel()).declare_queue(name, exclusive=True)).purge()
@@ -194,7 +194,7 @@ async def test_exclusive_queues_are_the_connections(connect: Connect, name: str)
         await channel.declare_queue(name, passive=True)
 
 
-async def test_names_that_cannot_be_sent(connect: Connect) -> None:
+async def test_invalid_names(connect: Connect) -> None:
     channel = await (await connect()).channel()
     calls = (
         lambda: channel.declare_queue("x" * 256),
@@ -215,12 +215,12 @@ async def test_names_that_cannot_be_sent(connect: Connect) -> None:
     for call in calls:
         with pytest.raises(InvalidMessage):
             await call()
-    # Nothing of it has reached the server.
+    # The server has received none of it.
     assert (await channel.declare_queue(exclusive=True)).name
     assert channel.is_open
 
 
-async def test_arguments_of_every_type_are_taken(connect: Connect, name: str) -> None:
+async def test_arguments_of_every_type(connect: Connect, name: str) -> None:
     channel = await (await connect()).channel()
     queue = await channel.declare_queue(name, exclusive=True, arguments={
         "x-max-priority": 5, "x-message-ttl": 60000, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": name,
@@ -230,7 +230,7 @@ async def test_arguments_of_every_type_are_taken(connect: Connect, name: str) ->
     assert [(await queue.get(no_ack=True)).body for _ in range(2)] == [b"high", b"low"]
 
 
-async def test_a_handle_needs_no_declaration(connect: Connect, name: str) -> None:
+async def test_handle_without_declaration(connect: Connect, name: str) -> None:
     channel = await (await connect()).channel()
     await channel.declare_queue(name, exclusive=True)
     queue = channel.queue(name)

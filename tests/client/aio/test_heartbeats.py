@@ -1,4 +1,4 @@
-"""Heartbeats of the client: one leaves every half interval of an idle connection, whatever happens to one of them."""
+"""Heartbeats of the client: an idle connection sends one every half interval, even if one of them fails."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INTERVAL = 8.0
 
 
 class Idle:
-    """A connection without a server, over a clock that the test moves. `sent` has the times at which bytes left."""
+    """A connection without a server, with a fake clock. `sent` has the times of its writes."""
 
     def __init__(self) -> None:
         self.loop = Loop()
@@ -45,7 +45,7 @@ class Idle:
 
 
 @pytest.mark.parametrize("after", [0.0, 0.5, 1.75, 2.0, 3.25])
-def test_one_leaves_every_half_interval(after: float) -> None:
+def test_heartbeat_every_half_interval(after: float) -> None:
     idle = Idle()
     begin = idle.loop.now
     idle.connection._tick()
@@ -57,7 +57,7 @@ def test_one_leaves_every_half_interval(after: float) -> None:
     assert len(idle.sent) <= 41
 
 
-def test_they_go_on_after_an_exception() -> None:
+def test_heartbeats_continue_after_an_exception() -> None:
     idle = Idle()
     idle.error = ValueError("no")
     idle.connection._tick()

@@ -1,4 +1,4 @@
-"""Opening connections: what is agreed, how one logs in, and what each mistake gets."""
+"""Opening connections: negotiation, login, and errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.support.broker import Broker, LeveretProcess, basic_config, free_port
 __all__ = ["authority", "secure"]
 
 
-async def test_what_is_agreed(connect: Connect, server: Broker) -> None:
+async def test_negotiated_limits(connect: Connect, server: Broker) -> None:
     connection = await connect(name="a name", client_properties={"ours": {"x": 1}}, heartbeat=7, frame_max=8192,
                                channel_max=9)
     engine = connection.core.engine
@@ -56,7 +56,7 @@ async def test_without_heartbeats(connect: Connect) -> None:
     assert (await connect(heartbeat=0)).core.engine.heartbeat == 0
 
 
-async def test_as_a_context_manager(server: Broker) -> None:
+async def test_context_manager(server: Broker) -> None:
     async with leveret.connect(server.url()) as connection, connection.channel() as channel:
         assert (await channel.declare_queue(exclusive=True)).name
     assert connection.is_closed and not channel.is_open
@@ -79,7 +79,7 @@ async def test_mechanisms(connect: Connect, server: Broker, mechanism: str) -> N
     assert "wrong" not in str(caught.value)
 
 
-async def test_a_mechanism_that_is_not_offered(connect: Connect) -> None:
+async def test_mechanism_that_is_not_offered(connect: Connect) -> None:
     for mechanism in ("EXTERNAL", "ANONYMOUS"):
         with pytest.raises(AuthenticationFailed, match=f"PLAIN.*not {mechanism}"):
             await connect(mechanism=mechanism)
@@ -95,7 +95,7 @@ async def test_anonymous(dial: Connect, tmp_path: Path) -> None:
         await connection.close()
 
 
-async def test_a_user_or_a_vhost_that_is_not_there(connect: Connect, server: Broker) -> None:
+async def test_unknown_user_or_vhost(connect: Connect, server: Broker) -> None:
     with pytest.raises(AuthenticationFailed) as caught:
         await connect(server.url(user="nobody"))
     assert (caught.value.host, caught.value.port, caught.value.reply_code) == (server.host, server.port, 403)
@@ -107,7 +107,7 @@ async def test_a_user_or_a_vhost_that_is_not_there(connect: Connect, server: Bro
         await connect(server.url(user="limited", password="secret"))
 
 
-async def test_a_port_or_a_host_that_is_not_there(dial: Connect) -> None:
+async def test_unreachable_port_or_host(dial: Connect) -> None:
     port = free_port()
     with pytest.raises(ConnectionFailed) as caught:
         await dial(f"amqp://127.0.0.1:{port}")
@@ -118,14 +118,14 @@ async def test_a_port_or_a_host_that_is_not_there(dial: Connect) -> None:
     assert "no-such-host.invalid" in str(caught.value)
 
 
-async def test_options_that_cannot_be() -> None:
+async def test_invalid_options() -> None:
     for url, options in (("http://localhost", {}), ("amqp://localhost?hartbeat=5", {}), ("amqp://", {"hartbeat": 1}),
                          ("amqp://localhost:x", {}), ("amqp://", {"heartbeat": -1}), ([], {})):
         with pytest.raises(InvalidUrl):
             leveret.connect(url, **options)  # type: ignore[arg-type]
 
 
-# Servers of other kinds
+# Other protocols
 
 async def _http(peer: Peer) -> None:
     await peer.reader.read(8)
@@ -150,8 +150,8 @@ async def _amqp_1(peer: Peer) -> None:
 
 async def _amqp_1_sasl(peer: Peer) -> None:
     await peer.reader.read(8)
-    for octet in b"AMQP\x03\x01\x00\x00":
-        peer.writer.write(bytes([octet]))
+    for byte in b"AMQP\x03\x01\x00\x00":
+        peer.writer.write(bytes([byte]))
         await peer.writer.drain()
         await asyncio.sleep(0.001)
     await peer.reader.read(100)
@@ -179,7 +179,7 @@ async def _greets_only(peer: Peer) -> None:
     await peer.closing()
 
 
-async def test_a_server_that_says_nothing(dial: Connect) -> None:
+async def test_silent_server(dial: Connect) -> None:
     async with silent() as url:
         for scheme in ("amqp", "amqps"):
             with pytest.raises(ConnectionFailed, match="connect_timeout"):
@@ -225,15 +225,15 @@ async def _starts_twice(peer: Peer) -> None:
     (_is_full, ConnectionFailed, "506"),
     (_starts_twice, ConnectionFailed, "protocol"),
 ])
-async def test_servers_that_give_up(dial: Connect, script: Callable[[Peer], Awaitable[None]], kind: type[Error],
-                                    says: str) -> None:
+async def test_servers_that_fail_the_handshake(dial: Connect, script: Callable[[Peer], Awaitable[None]],
+                                               kind: type[Error], says: str) -> None:
     async with fake_server(script) as url:
         with pytest.raises(kind, match=says) as caught:
             await dial(url)
         assert type(caught.value) is kind
 
 
-async def test_a_challenge_is_answered(dial: Connect) -> None:
+async def test_challenge(dial: Connect) -> None:
     async def script(peer: Peer) -> None:
         await peer.greet()
         await peer.expect("Connection.StartOk")
@@ -251,7 +251,7 @@ async def test_a_challenge_is_answered(dial: Connect) -> None:
 
 # Several hosts
 
-async def test_the_first_that_answers(dial: Connect, server: Broker) -> None:
+async def test_first_host_that_answers(dial: Connect, server: Broker) -> None:
     events: list[Event] = []
     dead = f"amqp://127.0.0.1:{free_port()}"
     connection = await dial([dead, server.url(), dead], on_event=events.append)
@@ -273,7 +273,7 @@ async def test_update_secret(connect: Connect) -> None:
     assert connection.is_open
 
 
-async def test_close_while_a_secret_is_updated(dial: Connect) -> None:
+async def test_close_during_update_secret(dial: Connect) -> None:
     async def script(peer: Peer) -> None:
         await peer.handshake()
         await peer.expect("Connection.UpdateSecret")
@@ -307,7 +307,7 @@ async def test_tls(dial: Connect, secure: LeveretProcess, authority: Authority) 
     assert connection.is_open
 
 
-async def test_tls_that_is_not_trusted(dial: Connect, secure: LeveretProcess, authority: Authority, tmp_path: Path) -> None:
+async def test_untrusted_certificate(dial: Connect, secure: LeveretProcess, authority: Authority, tmp_path: Path) -> None:
     with pytest.raises(TlsFailed, match="certificate") as caught:
         await dial(tls_url(secure))
     assert (caught.value.host, caught.value.port) == ("localhost", secure.tls_port)  # type: ignore[attr-defined]
@@ -327,12 +327,12 @@ async def test_external(dial: Connect, secure: LeveretProcess, authority: Author
     channel = await connection.channel()
     queue = await channel.declare_queue(exclusive=True)
     await channel.publish(b"x", queue.name, user_id="client")
-    # Nobody of that name may use it.
+    # There is no user of that name.
     certificate, key = authority.issue("stranger")
     own |= {"certfile": str(certificate), "keyfile": str(key)}
     with pytest.raises(AuthenticationFailed):
         await dial(tls_url(secure), mechanism="EXTERNAL", **own)
-    # Signed by somebody else: the server ends it, and may say why.
+    # Signed by an untrusted authority: the server closes the connection, perhaps with a reason.
     other = Authority(tmp_path, "other")
     certificate, key = other.issue("client")
     own |= {"certfile": str(certificate), "keyfile": str(key)}
@@ -340,7 +340,7 @@ async def test_external(dial: Connect, secure: LeveretProcess, authority: Author
         await dial(tls_url(secure), mechanism="EXTERNAL", **own)
 
 
-async def test_tls_to_a_plain_port_and_the_reverse(dial: Connect, secure: LeveretProcess, server: Broker) -> None:
+async def test_tls_on_a_plain_port_and_the_reverse(dial: Connect, secure: LeveretProcess, server: Broker) -> None:
     with pytest.raises(TlsFailed, match="TLS"):
         await dial(f"amqps://guest:guest@{server.host}:{server.port}/", verify=False)
     with pytest.raises(ConnectionFailed) as caught:

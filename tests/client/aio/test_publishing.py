@@ -1,4 +1,4 @@
-"""Publishes: properties, confirms, refusals, returns, windows."""
+"""Publishing: properties, confirms, nacks, returns, windows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.proxy import Proxy
 
 
 async def taken(channel: Channel, queue: str) -> list[bytes]:
-    """Everything that is ready in a queue."""
+    """Return all ready messages of a queue."""
     bodies = []
     while (message := await channel.get(queue, no_ack=True)) is not None:
         bodies.append(message.body)
@@ -75,7 +75,7 @@ async def test_bodies(connect: Connect, body: Any) -> None:
         break
 
 
-async def test_large_bodies_at_once_with_small_frames(connect: Connect) -> None:
+async def test_concurrent_large_bodies_with_small_frames(connect: Connect) -> None:
     connection = await connect(frame_max=4096)
     channel = await connection.channel()
     queue = await channel.declare_queue(exclusive=True)
@@ -86,7 +86,7 @@ async def test_large_bodies_at_once_with_small_frames(connect: Connect) -> None:
     assert await taken(channel, queue.name) == bodies
 
 
-async def test_nothing_is_sent_of_a_message_that_cannot_be(dial: Connect, proxy: Proxy) -> None:
+async def test_invalid_message_is_not_sent(dial: Connect, proxy: Proxy) -> None:
     connection = await dial(proxy.url(), heartbeat=0)
     channel = await connection.channel()
     queue = await channel.declare_queue(exclusive=True)
@@ -113,7 +113,7 @@ async def test_nothing_is_sent_of_a_message_that_cannot_be(dial: Connect, proxy:
         with pytest.raises(InvalidMessage):
             await channel.publish(b"x", routing_key, exchange)  # type: ignore[arg-type]
     await asyncio.sleep(0.05)
-    # The consumer of the answers was begun for the one that was too large for a frame, and that is all.
+    # The request that exceeds a frame has started the consumer of replies, and nothing else.
     assert proxy.to_server - sent < 200
     assert publisher.unconfirmed == 0
     await publisher.publish(b"good")
@@ -131,7 +131,7 @@ async def test_properties_larger_than_a_frame(connect: Connect) -> None:
     assert len((await queue.get(no_ack=True)).headers["x"]) == 4000  # type: ignore[union-attr]
 
 
-async def test_confirms_are_awaited_at_once(connect: Connect) -> None:
+async def test_concurrent_confirms(connect: Connect) -> None:
     channel = await (await connect()).channel()
     queue = await channel.declare_queue(exclusive=True)
     await asyncio.gather(*(channel.publish(b"%d" % number, queue.name) for number in range(500)))
@@ -155,7 +155,7 @@ async def test_without_confirms(connect: Connect) -> None:
     assert found == [b"%d" % number for number in range(400)]
 
 
-async def test_refused_by_a_full_queue(connect: Connect, name: str) -> None:
+async def test_full_queue(connect: Connect, name: str) -> None:
     channel = await (await connect()).channel()
     await channel.declare_queue(name, exclusive=True, arguments={"x-max-length": 3, "x-overflow": "reject-publish"})
     results = await asyncio.gather(*(channel.publish(b"%d" % number, name, type="t") for number in range(10)),
@@ -170,7 +170,7 @@ async def test_refused_by_a_full_queue(connect: Connect, name: str) -> None:
     assert channel.is_open
 
 
-async def test_a_publisher_says_what_was_refused(connect: Connect, name: str) -> None:
+async def test_publisher_reports_nacked_messages(connect: Connect, name: str) -> None:
     channel = await (await connect()).channel()
     await channel.declare_queue(name, exclusive=True, arguments={"x-max-length": 10, "x-overflow": "reject-publish"})
     publisher = channel.publisher(routing_key=name, window=500)
@@ -179,17 +179,17 @@ async def test_a_publisher_says_what_was_refused(connect: Connect, name: str) ->
     with pytest.raises(Nacked) as caught:
         await publisher.flush()
     kept = await taken(channel, name)
-    # Together they are all, each once.
+    # Each message is in one of the two sets.
     assert sorted(kept + [message.body for message in caught.value.messages]) == sorted(b"%d" % n for n in range(100))
     assert all(message[1] == name for message in caught.value.messages)
-    # It has been said: the publisher goes on.
+    # The error was reported; the publisher is usable again.
     await publisher.flush()
     await publisher.publish(b"more")
     await publisher.flush()
     assert await taken(channel, name) == [b"more"]
 
 
-async def test_the_next_publish_says_it_too(connect: Connect, name: str) -> None:
+async def test_next_publish_reports_nacked_messages(connect: Connect, name: str) -> None:
     channel = await (await connect()).channel()
     await channel.declare_queue(name, exclusive=True, arguments={"x-max-length": 0, "x-overflow": "reject-publish"})
     with pytest.raises(PublishFailed) as caught:
@@ -199,7 +199,7 @@ async def test_the_next_publish_says_it_too(connect: Connect, name: str) -> None
     assert len(caught.value.messages) >= 1
 
 
-async def test_returned(connect: Connect, name: str) -> None:
+async def test_returned_messages(connect: Connect, name: str) -> None:
     channel = await (await connect()).channel()
     with pytest.raises(Returned) as caught:
         await channel.publish(b"nowhere", name, mandatory=True, headers={"a": 1})
@@ -209,17 +209,17 @@ async def test_returned(connect: Connect, name: str) -> None:
     assert message is not None and message.properties is not None
     assert (message.exchange, message.routing_key, message.body, message.properties.headers) == (
         "", name, b"nowhere", {"a": 1})
-    # Without mandatory it is confirmed, and gone.
+    # Without mandatory it is confirmed and dropped.
     await channel.publish(b"nowhere", name)
     assert channel.is_open
 
 
-async def test_many_returns_find_their_publishes(connect: Connect, name: str) -> None:
+async def test_returns_are_matched_with_publishes(connect: Connect, name: str) -> None:
     channel = await (await connect()).channel()
     queue = await channel.declare_queue(exclusive=True)
 
     async def publish(number: int) -> bool:
-        """Whether it came back. Every third has nowhere to go; bodies are equal but for a few."""
+        """Return whether the message was returned. Every third has no route; most bodies are equal."""
         try:
             await channel.publish(b"%d" % (number % 7), name if number % 3 == 0 else queue.name, mandatory=True)
         except Returned as error:
@@ -232,8 +232,8 @@ async def test_many_returns_find_their_publishes(connect: Connect, name: str) ->
     assert await queue.purge() == 400
 
 
-async def test_equal_messages_of_different_headers(connect: Connect, name: str) -> None:
-    """The address and the body say too little: CC decides whether there is a route."""
+async def test_equal_messages_with_different_headers(connect: Connect, name: str) -> None:
+    """Address and body are not enough to match a return: CC decides whether there is a route."""
     channel = await (await connect()).channel()
     queue = await channel.declare_queue(exclusive=True)
     exchange = await channel.declare_exchange(name, "direct", auto_delete=True)
@@ -252,13 +252,13 @@ async def test_equal_messages_of_different_headers(connect: Connect, name: str) 
     assert await queue.purge() == 25
 
 
-async def test_bcc_is_not_in_what_comes_back(connect: Connect, name: str) -> None:
+async def test_returned_message_lacks_bcc(connect: Connect, name: str) -> None:
     channel = await (await connect()).channel()
     with pytest.raises(Returned):
         await channel.publish(b"x", name, mandatory=True, headers={"BCC": [f"{name}.b"], "a": 1})
 
 
-async def test_a_publisher_says_what_came_back(connect: Connect, name: str) -> None:
+async def test_publisher_reports_returned_messages(connect: Connect, name: str) -> None:
     channel = await (await connect()).channel()
     with pytest.raises(Returned) as caught:
         async with channel.publisher(mandatory=True, window=50) as publisher:
@@ -268,7 +268,7 @@ async def test_a_publisher_says_what_came_back(connect: Connect, name: str) -> N
     assert "20 messages" in str(caught.value)
 
 
-async def test_a_window_holds(connect: Connect) -> None:
+async def test_window_limits_pending_confirms(connect: Connect) -> None:
     channel = await (await connect()).channel()
     queue = await channel.declare_queue(exclusive=True)
     most = 0
@@ -286,7 +286,7 @@ async def test_a_window_holds(connect: Connect) -> None:
             channel.publisher(window=window)
 
 
-async def test_defaults_of_a_publisher(connect: Connect, name: str) -> None:
+async def test_publisher_defaults(connect: Connect, name: str) -> None:
     channel = await (await connect()).channel()
     exchange = await channel.declare_exchange(name, "direct", auto_delete=True)
     queue = await channel.declare_queue(exclusive=True)
@@ -305,8 +305,8 @@ async def test_defaults_of_a_publisher(connect: Connect, name: str) -> None:
     assert (third.priority, third.delivery_mode) == (3, None)
 
 
-async def test_to_an_exchange_that_is_not_there(connect: Connect, name: str) -> None:
-    """It closes the channel: everything that was not confirmed has failed by the same error."""
+async def test_publish_to_a_missing_exchange(connect: Connect, name: str) -> None:
+    """It closes the channel: all pending confirms fail with the same error."""
     channel = await (await connect()).channel()
     results = await asyncio.gather(*(channel.publish(b"x", "", name) for _ in range(20)), return_exceptions=True)
     assert {type(result) for result in results} == {NotFound}
@@ -320,7 +320,7 @@ async def test_to_an_exchange_that_is_not_there(connect: Connect, name: str) -> 
     assert publisher.unconfirmed == 0
 
 
-async def test_the_user_of_a_message_must_be_true(connect: Connect) -> None:
+async def test_user_id_must_match(connect: Connect) -> None:
     channel = await (await connect()).channel()
     queue = await channel.declare_queue(exclusive=True)
     with pytest.raises(ChannelClosed) as caught:
@@ -338,8 +338,8 @@ async def test_immediate(connect: Connect, server: Broker) -> None:
     assert caught.value.reply_code == 313
 
 
-async def test_errors_do_not_grow(connect: Connect, name: str) -> None:
-    """The error of a channel is raised again and again: its traceback is that of the last time."""
+async def test_repeated_errors_do_not_grow(connect: Connect, name: str) -> None:
+    """A channel's error is raised repeatedly: its traceback is that of the last raise."""
     channel = await (await connect()).channel()
     for _ in range(50):
         with pytest.raises(NotFound) as caught:

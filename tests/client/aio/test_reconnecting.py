@@ -1,4 +1,4 @@
-"""What is there again after a connection was lost, and what is not."""
+"""What is restored after a lost connection, and what is not."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def until(condition: Any, within: float = 20.0) -> None:
 
 
 async def until_gone(channel: Channel, queue: str) -> None:
-    """The queue goes with its last consumer, once the server has noticed that the connection is lost."""
+    """Wait until the queue is deleted with its last consumer, once the server has noticed the lost connection."""
     while True:
         try:
             probe = await channel.connection.channel()
@@ -58,7 +58,7 @@ async def until_gone(channel: Channel, queue: str) -> None:
 
 
 class Watch:
-    """The events of a connection."""
+    """Records the events of a connection."""
 
     def __init__(self) -> None:
         self.seen: list[Event] = []
@@ -105,7 +105,7 @@ async def test_events_in_order(dial: Connect, proxy: Proxy, name: str) -> None:
     assert [event async for event in connection.events()] == [Closed(None)]
 
 
-async def test_everything_is_there_again(dial: Connect, proxy: Proxy, name: str) -> None:
+async def test_everything_is_restored(dial: Connect, proxy: Proxy, name: str) -> None:
     watch = Watch()
     connection = await dial(proxy.url(), on_event=watch, **QUICK)
     channel = await connection.channel()
@@ -133,7 +133,7 @@ async def test_everything_is_there_again(dial: Connect, proxy: Proxy, name: str)
             await topic.publish(b"%d %s" % (round, key.encode()), key)
         got = [await anext(own) for _ in range(2)]
         assert [message.body for message in got] == [b"%d a.b" % round, b"%d b.c" % round]
-        # The channel's prefetch holds again.
+        # The channel's prefetch applies again.
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await anext(own)
@@ -180,7 +180,7 @@ async def test_new_calls_wait_for_the_next_connection(dial: Connect, proxy: Prox
     assert message is None or message.body == b"x"
 
 
-async def test_a_call_does_not_wait_for_ever(dial: Connect, proxy: Proxy, name: str) -> None:
+async def test_calls_time_out(dial: Connect, proxy: Proxy, name: str) -> None:
     connection = await dial(proxy.url(), timeout=0.2, reconnect_delay=0.01, reconnect_max_delay=0.05)
     channel = await connection.channel()
     await channel.declare_queue(name, exclusive=True)
@@ -192,7 +192,7 @@ async def test_a_call_does_not_wait_for_ever(dial: Connect, proxy: Proxy, name: 
     await connection.close()
 
 
-async def test_messages_of_the_old_connection(dial: Connect, proxy: Proxy, name: str) -> None:
+async def test_settling_messages_of_the_lost_connection(dial: Connect, proxy: Proxy, name: str) -> None:
     watch = Watch()
     connection = await dial(proxy.url(), on_event=watch, **QUICK)
     channel = await connection.channel()
@@ -205,7 +205,7 @@ async def test_messages_of_the_old_connection(dial: Connect, proxy: Proxy, name:
     assert by_get is not None
     proxy.cut()
     await watch.recovered()
-    # They come again; what is said of the old ones does nothing.
+    # They are redelivered; settling the old ones has no effect.
     for message in (*held, by_get):
         message.ack()
     seen = []
@@ -218,7 +218,7 @@ async def test_messages_of_the_old_connection(dial: Connect, proxy: Proxy, name:
     assert await channel.delete_queue(name) == 0
 
 
-async def test_settling_and_cancelling_while_there_is_no_connection(dial: Connect, proxy: Proxy, name: str) -> None:
+async def test_settling_and_cancelling_while_disconnected(dial: Connect, proxy: Proxy, name: str) -> None:
     watch = Watch()
     connection = await dial(proxy.url(), on_event=watch, reconnect_delay=0.5)
     channel = await connection.channel()
@@ -246,7 +246,7 @@ async def test_settling_and_cancelling_while_there_is_no_connection(dial: Connec
     await channel.delete_queue(name)
 
 
-async def test_unconfirmed_publishes_go_on(dial: Connect, proxy: Proxy, name: str) -> None:
+async def test_unconfirmed_publishes_resume(dial: Connect, proxy: Proxy, name: str) -> None:
     watch = Watch()
     connection = await dial(proxy.url(), on_event=watch, **QUICK)
     channel = await connection.channel()
@@ -257,12 +257,12 @@ async def test_unconfirmed_publishes_go_on(dial: Connect, proxy: Proxy, name: st
     publisher = channel.publisher(routing_key=name, window=50)
     for number in range(20, 40):
         await publisher.publish(b"%d" % number)
-    # Those who have given up are not published again.
+    # Publishes whose callers have timed out are not repeated.
     given_up = [asyncio.ensure_future(channel.publish(b"given up", name)) for _ in range(3)]
     await asyncio.sleep(0.02)
     for task in given_up:
         task.cancel()
-    # The broker has seen nothing of it.
+    # The broker has not received it.
     for pair in proxy.half_open():
         pair.client.close()
     proxy.flowing.set()
@@ -287,7 +287,7 @@ async def test_transactions(dial: Connect, proxy: Proxy, name: str) -> None:
             await watch.recovered()
             await channel.publish(b"half of it", name)
     assert (await channel.declare_queue(name, passive=True)).message_count == 0
-    # What raises in the block is what is raised, and the next transaction is a new one.
+    # The block's error is raised, and the next transaction is a new one.
     with pytest.raises(ZeroDivisionError):
         async with channel.transaction():
             await channel.publish(b"lost", name)
@@ -302,7 +302,7 @@ async def test_transactions(dial: Connect, proxy: Proxy, name: str) -> None:
     await channel.delete_queue(name)
 
 
-async def test_requests_fail_and_the_next_one_works(dial: Connect, proxy: Proxy, connect: Connect, name: str) -> None:
+async def test_requests_fail_and_later_ones_work(dial: Connect, proxy: Proxy, connect: Connect, name: str) -> None:
     server = await (await connect()).channel()
     await server.declare_queue(name, exclusive=True)
 
@@ -327,8 +327,8 @@ async def test_requests_fail_and_the_next_one_works(dial: Connect, proxy: Proxy,
     await asyncio.wait([serving])
 
 
-async def test_a_half_open_connection_is_found(dial: Connect, proxy: Proxy, name: str) -> None:
-    """Exclusive queues, too: the server holds them for the old connection until it knows."""
+async def test_half_open_connection_is_detected(dial: Connect, proxy: Proxy, name: str) -> None:
+    """Exclusive queues, too: the server keeps them for the old connection until it notices the loss."""
     watch = Watch()
     connection = await dial(proxy.url(), heartbeat=1, on_event=watch, reconnect_delay=0.2, timeout=60)
     channel = await connection.channel()
@@ -354,13 +354,13 @@ async def test_heartbeats_keep_an_idle_connection(dial: Connect, proxy: Proxy) -
     connection = await dial(proxy.url(), heartbeat=1, on_event=watch)
     await asyncio.sleep(3.2)
     assert watch.kinds == ["Connected"] and connection.is_open
-    # A program that computes for a while is no dead server.
+    # A program that computes for a while does not mean that the server is dead.
     time.sleep(2.5)
     await asyncio.sleep(0.3)
     assert connection.is_open or watch.count(Disconnected) == 1
 
 
-async def test_no_reconnecting(dial: Connect, proxy: Proxy, name: str) -> None:
+async def test_reconnect_disabled(dial: Connect, proxy: Proxy, name: str) -> None:
     watch = Watch()
     connection = await dial(proxy.url(), reconnect=False, on_event=watch)
     channel = await connection.channel()
@@ -382,7 +382,7 @@ async def test_no_reconnecting(dial: Connect, proxy: Proxy, name: str) -> None:
     assert watch.kinds == ["Connected", "Closed"]
 
 
-async def test_attempts_end(dial: Connect, proxy: Proxy, name: str) -> None:
+async def test_reconnect_attempts(dial: Connect, proxy: Proxy, name: str) -> None:
     watch = Watch()
     connection = await dial(proxy.url(), reconnect_attempts=3, on_event=watch, **QUICK)
     channel = await connection.channel()
@@ -400,7 +400,7 @@ async def test_attempts_end(dial: Connect, proxy: Proxy, name: str) -> None:
     assert numbers == [1, 2, 3]
 
 
-async def test_closing_while_it_reconnects(dial: Connect, proxy: Proxy, name: str) -> None:
+async def test_close_while_reconnecting(dial: Connect, proxy: Proxy, name: str) -> None:
     for delay in (0.0, 0.05):
         connection = await dial(proxy.url(), reconnect_delay=0.03)
         channel = await connection.channel()
@@ -416,8 +416,8 @@ async def test_closing_while_it_reconnects(dial: Connect, proxy: Proxy, name: st
         assert connection.is_closed
 
 
-async def test_the_next_host(dial: Connect, server: Broker) -> None:
-    """The first one is gone for good: the second takes over, with its own topology."""
+async def test_failover_to_the_next_host(dial: Connect, server: Broker) -> None:
+    """The first host is down for good: the second takes over, with its own topology."""
     watch = Watch()
     with Proxy(server) as first, Proxy(server) as second:
         connection = await dial([first.url(), second.url(), f"amqp://127.0.0.1:{free_port()}"], on_event=watch, **QUICK)
@@ -434,8 +434,8 @@ async def test_the_next_host(dial: Connect, server: Broker) -> None:
         await connection.close()
 
 
-async def test_what_cannot_be_made_again(dial: Connect, connect: Connect, proxy: Proxy, name: str) -> None:
-    """It costs only what depends on it."""
+async def test_recovery_failures(dial: Connect, connect: Connect, proxy: Proxy, name: str) -> None:
+    """A failure affects only what depends on it."""
     watch = Watch()
     connection = await dial(proxy.url(), on_event=watch, reconnect_delay=3)
     channel, other = await connection.channel(), await connection.channel()
@@ -448,7 +448,7 @@ async def test_what_cannot_be_made_again(dial: Connect, connect: Connect, proxy:
     await asyncio.sleep(0)
     proxy.cut()
     await until(lambda: watch.count(Disconnected))
-    # Meanwhile somebody else has queue and exchange of these names, of another kind.
+    # Another connection has meanwhile declared a queue and an exchange of these names with another type.
     stranger = await (await connect()).channel()
     await until_gone(stranger, name)
     await stranger.delete_exchange(f"{name}.e")
@@ -465,8 +465,8 @@ async def test_what_cannot_be_made_again(dial: Connect, connect: Connect, proxy:
     await stranger.delete_exchange(f"{name}.e")
 
 
-async def test_all_channel_numbers_are_taken(dial: Connect, proxy: Proxy, name: str) -> None:
-    """Recovery needs a channel of its own for the topology, and finds one."""
+async def test_recovery_with_all_channel_numbers_in_use(dial: Connect, proxy: Proxy, name: str) -> None:
+    """Recovery needs a channel for the topology, and borrows one."""
     watch = Watch()
     connection = await dial(proxy.url(), channel_max=4, on_event=watch, **QUICK)
     channels = [await connection.channel() for _ in range(4)]
@@ -483,8 +483,8 @@ async def test_all_channel_numbers_are_taken(dial: Connect, proxy: Proxy, name: 
             (await anext(consumer)).ack()
 
 
-async def test_cut_at_any_point_of_the_recovery(dial: Connect, proxy: Proxy, name: str) -> None:
-    """The first attempts are cut after so many octets; the last one finds everything as it was."""
+async def test_cuts_during_recovery(dial: Connect, proxy: Proxy, name: str) -> None:
+    """The first attempts are cut after a number of bytes; the last one restores everything."""
     watch = Watch()
     connection = await dial(proxy.url(), on_event=watch, reconnect_delay=0.005, reconnect_max_delay=0.02)
     channel = await connection.channel(prefetch=10)
@@ -521,8 +521,8 @@ async def test_cut_at_any_point_of_the_recovery(dial: Connect, proxy: Proxy, nam
     assert (await channel.declare_queue(queue.name, passive=True)).consumer_count == 3
 
 
-async def test_closing_and_cancelling_within_the_recovery(dial: Connect, proxy: Proxy, name: str) -> None:
-    """At each of its steps: what the application ends stays ended, and its number can be used again."""
+async def test_close_and_cancel_during_recovery(dial: Connect, proxy: Proxy, name: str) -> None:
+    """At each step of the recovery, closed objects stay closed, and their numbers can be reused."""
     watch = Watch()
     connection = await dial(proxy.url(), on_event=watch, reconnect_delay=0.001, timeout=10)
     keeper = await connection.channel()
@@ -554,7 +554,7 @@ async def test_closing_and_cancelling_within_the_recovery(dial: Connect, proxy: 
 
 
 @pytest.mark.parametrize("code", [320, 541])
-async def test_codes_that_are_worth_a_retry(dial: Connect, code: int) -> None:
+async def test_retryable_reply_codes(dial: Connect, code: int) -> None:
     sockets = 0
 
     async def script(peer: Peer) -> None:
@@ -576,7 +576,7 @@ async def test_codes_that_are_worth_a_retry(dial: Connect, code: int) -> None:
 
 
 @pytest.mark.parametrize("code", [501, 502, 503, 504, 505, 506, 530, 540, 402])
-async def test_codes_that_end_it(dial: Connect, code: int) -> None:
+async def test_fatal_reply_codes(dial: Connect, code: int) -> None:
     async def script(peer: Peer) -> None:
         await peer.handshake()
         await asyncio.sleep(0.02)
@@ -591,8 +591,8 @@ async def test_codes_that_end_it(dial: Connect, code: int) -> None:
         assert type(caught.value) is ConnectionClosed
 
 
-async def test_a_code_that_ends_it_within_the_recovery(dial: Connect) -> None:
-    """It would be the same the next time."""
+async def test_fatal_reply_code_during_recovery(dial: Connect) -> None:
+    """A reconnect would meet the same error."""
     sockets = 0
 
     async def script(peer: Peer) -> None:
@@ -614,8 +614,8 @@ async def test_a_code_that_ends_it_within_the_recovery(dial: Connect) -> None:
         assert caught.value.reply_code == 530 and sockets == 2
 
 
-async def test_the_broker_restarts(dial: Connect, tmp_path: Path, name: str) -> None:
-    """Durable queues keep what was confirmed; everything else is declared again."""
+async def test_broker_restart(dial: Connect, tmp_path: Path, name: str) -> None:
+    """Durable queues keep confirmed messages; everything else is declared again."""
     watch = Watch()
     process = LeveretProcess(tmp_path).start()
     try:

@@ -1,4 +1,4 @@
-"""Connections of AMQP 0-9, which RabbitMQ does not speak."""
+"""Connections of AMQP 0-9, which RabbitMQ does not support."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 
 class Connect09(Connect):
-    """As `Connect`, over AMQP 0-9, unless another protocol is asked for."""
+    """Opens connections as `Connect`, over AMQP 0-9 by default."""
 
     async def __call__(self, url: str | list[str] | None = None, **options: Any) -> Any:
         return await super().__call__(url, **{"protocol": "0-9", **options})
@@ -47,7 +47,7 @@ def dial() -> Connect09:
 
 @pytest.fixture
 def through(proxy: Proxy) -> Connect09:
-    """By the proxy."""
+    """Open connections through the proxy."""
     return Connect09(proxy.url())
 
 
@@ -56,7 +56,7 @@ Open = Callable[..., blocking.Connection]
 
 @pytest.fixture
 def block() -> Iterator[Open]:
-    """Opens connections of the blocking face to a URL, which the test's end closes."""
+    """Opens connections of the sync API to a URL, and closes them at the end of the test."""
     opened: list[blocking.Connection] = []
 
     def open(url: str, **options: Any) -> blocking.Connection:
@@ -70,11 +70,11 @@ def block() -> Iterator[Open]:
 
 
 class Died(Exception):
-    """What a sender dies of."""
+    """Kills a sender."""
 
 
 def die_after(most: int) -> Callable[[int, int], None]:
-    """A `progress` that ends the sending when more than so many octets were sent."""
+    """A `progress` callback that kills the sender after a number of bytes."""
 
     def die(sent: int, size: int) -> None:
         if sent > most:
@@ -84,7 +84,7 @@ def die_after(most: int) -> Callable[[int, int], None]:
 
 
 def let_through(proxy: Proxy) -> Callable[[Event], None]:
-    """An `on_event`: when the connection is lost, the proxy cuts no other."""
+    """An `on_event` callback that makes the proxy stop cutting once the connection is lost."""
 
     def lost(event: Event) -> None:
         if isinstance(event, Disconnected):

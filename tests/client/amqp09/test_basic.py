@@ -1,4 +1,4 @@
-"""Class basic over AMQP 0-9, from both faces: what is otherwise than over 0-9-1."""
+"""Class basic over AMQP 0-9 with both APIs, as far as it differs from 0-9-1."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.broker import Broker, LeveretProcess, basic_config
 from tests.support.proxy import Proxy
 
 
-async def test_a_publish_is_done_when_a_ping_is_answered(connect: Connect09, server: LeveretProcess, name: str) -> None:
+async def test_publish_is_confirmed_by_a_ping(connect: Connect09, server: LeveretProcess, name: str) -> None:
     channel = await (await connect()).channel()
     await channel.declare_queue(name, durable=True)
     await asyncio.gather(*(channel.publish(b"%d" % number, name, persistent=True) for number in range(300)))
@@ -40,7 +40,7 @@ async def test_a_publish_is_done_when_a_ping_is_answered(connect: Connect09, ser
     await queue.delete()
 
 
-def test_what_was_confirmed_survives_kill_9(tmp_path: Path, block: Open) -> None:
+def test_confirmed_messages_survive_kill_9(tmp_path: Path, block: Open) -> None:
     with LeveretProcess(tmp_path).start() as process:
         channel = block(process.url()).channel()
         channel.declare_queue("kept", durable=True)
@@ -53,7 +53,7 @@ def test_what_was_confirmed_survives_kill_9(tmp_path: Path, block: Open) -> None
             b"%d" % number for number in range(20)]
 
 
-async def test_returns_and_mistakes(connect: Connect09, name: str) -> None:
+async def test_returns_and_errors(connect: Connect09, name: str) -> None:
     connection = await connect()
     channel = await connection.channel()
     with pytest.raises(Returned, match="no queue is bound to exchange"):
@@ -70,7 +70,7 @@ async def test_returns_and_mistakes(connect: Connect09, name: str) -> None:
         await channel.delete_queue(name)
 
 
-async def test_what_0_9_does_not_have(connect: Connect09, name: str) -> None:
+async def test_unsupported_over_0_9(connect: Connect09, name: str) -> None:
     connection = await connect()
     channel = await connection.channel()
     await channel.declare_queue(name, auto_delete=True)
@@ -90,7 +90,7 @@ async def test_what_0_9_does_not_have(connect: Connect09, name: str) -> None:
     assert channel.is_open
 
 
-async def test_calls_of_0_9_over_another_protocol(connect: Connect09) -> None:
+async def test_calls_of_0_9_over_other_protocols(connect: Connect09) -> None:
     channel = await (await connect(protocol="0-9-1")).channel()
     for call in (channel.ping(), channel.request_access("/data"), channel.send_file(b"x", "q"), channel.dtx_select(),
                  channel.dtx_start("x")):
@@ -101,7 +101,7 @@ async def test_calls_of_0_9_over_another_protocol(connect: Connect09) -> None:
     assert channel.is_open
 
 
-async def test_rejected_messages_go_to_other_channels(connect: Connect09, name: str) -> None:
+async def test_rejected_messages_are_requeued_to_other_channels(connect: Connect09, name: str) -> None:
     connection = await connect()
     channel, other = await connection.channel(), await connection.channel()
     await channel.declare_queue(name)
@@ -130,14 +130,14 @@ async def test_recover(connect: Connect09, name: str) -> None:
     assert [message.body for message in again if message is not None] == [b"1", b"2"]
     for message in first:
         assert message is not None
-        message.ack()  # of before: nothing happens
+        message.ack()  # a message of the lost connection: no effect
     for message in again:
         assert message is not None and message.redelivered
         message.ack()
     assert await channel.delete_queue(name) == 0
 
 
-async def test_one_window_for_the_channel(connect: Connect09, name: str) -> None:
+async def test_prefetch_window_of_the_channel(connect: Connect09, name: str) -> None:
     connection = await connect()
     channel, other = await connection.channel(prefetch=2), await connection.channel()
     await channel.declare_queue(name)
@@ -189,7 +189,7 @@ async def test_requests(connect: Connect09, name: str) -> None:
     await server.delete_queue(name)
 
 
-def test_the_blocking_face(server: Broker, block: Open, name: str) -> None:
+def test_sync_api(server: Broker, block: Open, name: str) -> None:
     connection = block(server.url())
     channel = connection.channel()
     channel.declare_exchange(f"{name}.x", "topic")
@@ -216,7 +216,7 @@ def test_the_blocking_face(server: Broker, block: Open, name: str) -> None:
         channel.ping()
 
 
-async def test_everything_comes_back(through: Connect09, proxy: Proxy, name: str) -> None:
+async def test_everything_is_restored(through: Connect09, proxy: Proxy, name: str) -> None:
     connection = await through(**QUICK)
     channel = await connection.channel()
     await channel.declare_exchange(f"{name}.x", auto_delete=True)
@@ -233,12 +233,12 @@ async def test_everything_comes_back(through: Connect09, proxy: Proxy, name: str
             (await other.next(20)).ack()
             before = connection.core.generation
             assert proxy.cut()
-            # Published again until it was confirmed over some connection, as far as the queue is there.
+            # Published again until some connection confirmed it, if the queue exists.
             while connection.core.generation == before or not connection.is_open:
                 await asyncio.sleep(0.005)
 
 
-async def test_unconfirmed_publishes_are_published_again(through: Connect09, proxy: Proxy, name: str) -> None:
+async def test_unconfirmed_publishes_are_republished(through: Connect09, proxy: Proxy, name: str) -> None:
     connection = await through(**QUICK)
     channel = await connection.channel()
     await channel.declare_queue(name, durable=True)
@@ -254,7 +254,7 @@ async def test_unconfirmed_publishes_are_published_again(through: Connect09, pro
     await channel.delete_queue(name)
 
 
-async def test_a_transaction_is_lost_with_its_connection(through: Connect09, proxy: Proxy, name: str) -> None:
+async def test_transaction_lost_with_its_connection(through: Connect09, proxy: Proxy, name: str) -> None:
     connection = await through(**QUICK)
     channel = await connection.channel(transactional=True)
     await channel.declare_queue(name, exclusive=True)
@@ -268,8 +268,8 @@ async def test_a_transaction_is_lost_with_its_connection(through: Connect09, pro
     assert await channel.get(name) is None
 
 
-async def test_a_loss_that_the_server_has_not_noticed(through: Connect09, proxy: Proxy, name: str) -> None:
-    """The channels of the lost connection still have their exclusive queue: they are ended first."""
+async def test_loss_unnoticed_by_the_server(through: Connect09, proxy: Proxy, name: str) -> None:
+    """The channels of the lost connection still own their exclusive queue; recovery closes them first."""
     connection = await through(**QUICK)
     channel = await connection.channel()
     await channel.declare_queue(name, exclusive=True)
@@ -283,8 +283,8 @@ async def test_a_loss_that_the_server_has_not_noticed(through: Connect09, proxy:
     assert (await channel.declare_queue(name, passive=True)).name == name
 
 
-async def test_an_exclusive_queue_that_somebody_else_has(dial: Connect09, name: str, tmp_path: Path) -> None:
-    """The server ends the connection (504): the next one may find it free."""
+async def test_exclusive_queue_of_another_connection(dial: Connect09, name: str, tmp_path: Path) -> None:
+    """The server closes the connection (504); the next one may find the queue free."""
     config = basic_config() + "\n[amqp09]\nresume_timeout = 0\n"
     with LeveretProcess(tmp_path, config=config).start() as process, Proxy(process) as proxy:
         connection, other = await dial(proxy.url(), **QUICK), await dial(process.url())
@@ -298,7 +298,7 @@ async def test_an_exclusive_queue_that_somebody_else_has(dial: Connect09, name: 
                 await theirs.declare_queue(name, exclusive=True)
                 break
             except ConnectionClosed:
-                other = await dial(process.url())  # ours had it yet
+                other = await dial(process.url())  # the lost connection still had it
                 theirs = await other.channel()
         proxy.flowing.set()
         while connection.core.locked_attempts < 1:
@@ -309,7 +309,7 @@ async def test_an_exclusive_queue_that_somebody_else_has(dial: Connect09, name: 
         await connection.close()
 
 
-async def test_what_a_lost_channel_held_is_back_at_once(through: Connect09, proxy: Proxy, connect: Connect09,
+async def test_messages_of_a_lost_channel_are_requeued_at_once(through: Connect09, proxy: Proxy, connect: Connect09,
                                                         name: str) -> None:
     other = await (await connect()).channel()
     await other.declare_queue(name, durable=True)
@@ -332,7 +332,7 @@ async def test_what_a_lost_channel_held_is_back_at_once(through: Connect09, prox
     assert await other.delete_queue(name) == 0
 
 
-async def test_no_notice_of_a_queue_that_was_deleted(connect: Connect09, name: str) -> None:
+async def test_no_notification_of_a_deleted_queue(connect: Connect09, name: str) -> None:
     connection = await connect(client_properties={"capabilities": {"consumer_cancel_notify": True}})
     channel, other = await connection.channel(), await connection.channel()
     await channel.declare_queue(name)
@@ -343,7 +343,7 @@ async def test_no_notice_of_a_queue_that_was_deleted(connect: Connect09, name: s
     assert channel.is_open
 
 
-async def test_a_server_that_sends_its_clients_elsewhere(server: Broker, tmp_path: Path) -> None:
+async def test_redirect(server: Broker, tmp_path: Path) -> None:
     config = basic_config() + f'\n[amqp09]\nredirect = "{server.host}:{server.port}"\n'
     with LeveretProcess(tmp_path, config=config).start() as redirecting:
         async with leveret.connect(redirecting.url(), protocol="0-9") as connection:
@@ -358,7 +358,7 @@ async def test_a_server_that_sends_its_clients_elsewhere(server: Broker, tmp_pat
         await asyncio.to_thread(block)
 
 
-async def test_servers_that_send_their_clients_in_circles(tmp_path: Path) -> None:
+async def test_redirect_loop(tmp_path: Path) -> None:
     redirecting = LeveretProcess(tmp_path)
     with Proxy(redirecting) as proxy:
         redirecting.config += f'\n[amqp09]\nredirect = "127.0.0.1:{proxy.port}"\n'
@@ -366,7 +366,7 @@ async def test_servers_that_send_their_clients_in_circles(tmp_path: Path) -> Non
             await leveret.connect(proxy.url(), protocol="0-9")
 
 
-async def test_properties_that_cannot_be_sent(connect: Connect09, name: str) -> None:
+async def test_invalid_properties(connect: Connect09, name: str) -> None:
     channel = await (await connect()).channel()
     with pytest.raises(InvalidMessage, match="headers"):
         await channel.publish(b"x", name, headers={"a": object()})

@@ -1,4 +1,4 @@
-"""Files over AMQP 0-9: sent by staging, received to disk, and resumed on both ways."""
+"""Files over AMQP 0-9: sent by staging, received to disk, and resumed in both directions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def ready(connection: Connection, before: int) -> None:
         await asyncio.sleep(0.005)
 
 
-async def test_sending_and_receiving(connect: Connect09, name: str, tmp_path: Path) -> None:
+async def test_send_and_receive(connect: Connect09, name: str, tmp_path: Path) -> None:
     channel = await (await connect()).channel()
     await channel.declare_queue(name)
     (tmp_path / "source").write_bytes(CONTENT)
@@ -53,7 +53,7 @@ async def test_sending_and_receiving(connect: Connect09, name: str, tmp_path: Pa
     assert await channel.delete_queue(name) == 0
 
 
-async def test_a_directory(connect: Connect09, name: str, tmp_path: Path) -> None:
+async def test_directory(connect: Connect09, name: str, tmp_path: Path) -> None:
     connection = await connect()
     channel, other = await connection.channel(), await connection.channel()
     await channel.declare_queue(name)
@@ -78,7 +78,7 @@ async def test_a_directory(connect: Connect09, name: str, tmp_path: Path) -> Non
     assert await channel.delete_queue(name) == 0
 
 
-async def test_what_cannot_be_sent(connect: Connect09, name: str) -> None:
+async def test_invalid_files(connect: Connect09, name: str) -> None:
     channel = await (await connect()).channel()
     with pytest.raises(InvalidMessage, match="class file has no such property"):
         await channel.send_file(b"x", name, correlation_id="x")
@@ -94,7 +94,7 @@ async def test_what_cannot_be_sent(connect: Connect09, name: str) -> None:
     assert channel.is_open
 
 
-async def test_a_file_that_becomes_shorter(connect: Connect09, name: str, tmp_path: Path) -> None:
+async def test_truncated_file(connect: Connect09, name: str, tmp_path: Path) -> None:
     connection = await connect()
     channel = await connection.channel()
     path = tmp_path / "source"
@@ -106,7 +106,7 @@ async def test_a_file_that_becomes_shorter(connect: Connect09, name: str, tmp_pa
     assert list(connection.core._all_channels()) == [channel.core]
 
 
-async def test_a_file_that_the_server_does_not_take(tmp_path: Path, dial: Connect09) -> None:
+async def test_refused_file(tmp_path: Path, dial: Connect09) -> None:
     config = basic_config() + "\n[staging]\nmax_octets = 100000\n"
     with LeveretProcess(tmp_path, config=config).start() as process:
         channel = await (await dial(process.url())).channel()
@@ -117,7 +117,7 @@ async def test_a_file_that_the_server_does_not_take(tmp_path: Path, dial: Connec
         await channel.connection.close()
 
 
-async def test_an_upload_goes_on_when_the_connection_is_lost(through: Connect09, proxy: Proxy, name: str) -> None:
+async def test_upload_resumes_after_a_lost_connection(through: Connect09, proxy: Proxy, name: str) -> None:
     connection = await through(**QUICK)
     channel = await connection.channel()
     await channel.declare_queue(name)
@@ -131,7 +131,7 @@ async def test_an_upload_goes_on_when_the_connection_is_lost(through: Connect09,
     before = proxy.to_server
     await channel.send_file(CONTENT, name, progress=cut)
     assert len(cuts) == 2
-    # Of each loss at most what was on its way has come again.
+    # After each loss, at most the bytes in transit are sent again.
     assert proxy.to_server - before < SIZE + 2 * 6 * CHUNK_SIZE
     async with channel.consume_files(name) as files:
         found = await files.next(30)
@@ -140,7 +140,7 @@ async def test_an_upload_goes_on_when_the_connection_is_lost(through: Connect09,
     assert await channel.delete_queue(name) == 0
 
 
-async def test_an_upload_goes_on_in_another_process(connect: Connect09, server: Broker, block: Open, name: str) -> None:
+async def test_upload_resumes_in_another_process(connect: Connect09, server: Broker, block: Open, name: str) -> None:
     channel = await (await connect()).channel()
     await channel.declare_queue(name)
     with pytest.raises(Died):
@@ -159,7 +159,7 @@ async def test_an_upload_goes_on_in_another_process(connect: Connect09, server: 
 
 
 @pytest.mark.parametrize("kept", [False, True], ids=["temporary", "directory"])
-async def test_a_delivery_goes_on_when_the_connection_is_lost(connect: Connect09, proxy: Proxy, name: str, tmp_path: Path,
+async def test_delivery_resumes_after_a_lost_connection(connect: Connect09, proxy: Proxy, name: str, tmp_path: Path,
                                                              dial: Connect09, kept: bool) -> None:
     setup = await (await connect()).channel()
     await setup.declare_queue(name)
@@ -176,7 +176,7 @@ async def test_a_delivery_goes_on_when_the_connection_is_lost(connect: Connect09
     assert await setup.delete_queue(name) == 0
 
 
-async def test_a_delivery_goes_on_in_another_process(connect: Connect09, proxy: Proxy, name: str, tmp_path: Path,
+async def test_delivery_resumes_in_another_process(connect: Connect09, proxy: Proxy, name: str, tmp_path: Path,
                                                     dial: Connect09) -> None:
     channel = await (await connect()).channel()
     await channel.declare_queue(name)
@@ -189,7 +189,7 @@ async def test_a_delivery_goes_on_in_another_process(connect: Connect09, proxy: 
     [part] = tmp_path.iterdir()
     assert 6 * CHUNK_SIZE < part.stat().st_size < SIZE
     proxy.cut_after = None
-    # The next one dies before it acknowledges, and the one after it is not sent the octets again.
+    # The next process dies before it acknowledges; the one after it does not receive the bytes again.
     for most in (SIZE - 5 * CHUNK_SIZE, 100_000):
         passed = proxy.to_client
         connection = await dial(proxy.url(), protocol="0-9")
@@ -208,7 +208,7 @@ async def test_a_delivery_goes_on_in_another_process(connect: Connect09, proxy: 
     assert await channel.delete_queue(name) == 0
 
 
-async def test_a_directory_that_cannot_be_used(connect: Connect09, name: str, tmp_path: Path) -> None:
+async def test_unusable_directory(connect: Connect09, name: str, tmp_path: Path) -> None:
     connection = await connect()
     channel, other = await connection.channel(), await connection.channel()
     await channel.declare_queue(name)
@@ -227,7 +227,7 @@ async def test_a_directory_that_cannot_be_used(connect: Connect09, name: str, tm
     assert await other.delete_queue(name) == 0
 
 
-async def test_a_transaction(connect: Connect09, name: str) -> None:
+async def test_transaction(connect: Connect09, name: str) -> None:
     connection = await connect()
     channel, other = await connection.channel(transactional=True), await connection.channel()
     await channel.declare_queue(name)
@@ -237,7 +237,7 @@ async def test_a_transaction(connect: Connect09, name: str) -> None:
             raise RuntimeError("no")
     seen: list[int] = []
     async with channel.transaction():
-        # What was staged is there yet.
+        # The staged bytes are still there.
         await channel.send_file(b"file", name, identifier=name, progress=lambda sent, size: seen.append(sent))
         await channel.publish(b"message", name)
     assert seen == [4]
@@ -247,7 +247,7 @@ async def test_a_transaction(connect: Connect09, name: str) -> None:
     assert await other.delete_queue(name) == 0
 
 
-async def test_files_wait_for_room_in_the_prefetch(connect: Connect09, name: str) -> None:
+async def test_files_wait_for_prefetch(connect: Connect09, name: str) -> None:
     connection = await connect()
     channel, other = await connection.channel(), await connection.channel()
     await channel.declare_queue(name)
@@ -260,7 +260,7 @@ async def test_files_wait_for_room_in_the_prefetch(connect: Connect09, name: str
         first.ack()
         assert (await files.next(30)).body == b"2"
         second.ack()
-    # What was not acknowledged goes to others once the channel is closed.
+    # Unacked files go to other consumers once the channel is closed.
     await channel.close()
     async with other.consume_files(name) as files:
         bodies = set()
@@ -272,7 +272,7 @@ async def test_files_wait_for_room_in_the_prefetch(connect: Connect09, name: str
     assert await other.delete_queue(name) == 0
 
 
-def test_the_blocking_face(proxy: Proxy, block: Open, name: str, tmp_path: Path) -> None:
+def test_sync_api(proxy: Proxy, block: Open, name: str, tmp_path: Path) -> None:
     connection = block(proxy.url())
     channel = connection.channel()
     channel.declare_queue(name)
@@ -296,7 +296,7 @@ def test_the_blocking_face(proxy: Proxy, block: Open, name: str, tmp_path: Path)
     assert channel.delete_queue(name) == 0
 
 
-def test_an_upload_goes_on_when_the_broker_is_killed(tmp_path: Path, block: Open) -> None:
+def test_upload_resumes_after_the_broker_was_killed(tmp_path: Path, block: Open) -> None:
     with LeveretProcess(tmp_path).start() as process:
         channel = block(process.url()).channel()
         channel.declare_queue("q", durable=True)
@@ -309,7 +309,7 @@ def test_an_upload_goes_on_when_the_broker_is_killed(tmp_path: Path, block: Open
                 process.start()
 
         channel.send_file(CONTENT, "q", progress=kill)
-        # The file is there after another one, too.
+        # The file survives another restart, too.
         process.kill()
         process.start()
         channel = block(process.url()).channel()

@@ -29,7 +29,7 @@ async def test_inline_and_by_reference(connect: Connect09, name: str, tmp_path: 
     await channel.transfer(b"", name, correlation_id="c", transaction_id="t-1")
     assert seen[-1] == (SIZE, SIZE)
     async with channel.consume_messages(name) as messages:
-        # One that is appended may be overtaken.
+        # A message by reference may be overtaken.
         found = {message.size: message for message in [await messages.next(30) for _ in range(3)]}
         first, second, third = found[4], found[SIZE], found[0]
         assert (first.text(), first.properties.message_id, first.headers) == ("text", "1", {"a": [1]})
@@ -37,14 +37,14 @@ async def test_inline_and_by_reference(connect: Connect09, name: str, tmp_path: 
         assert (second.properties.content_type, second.properties.priority) == ("t", 7)
         assert second.body == CONTENT and second.routing_key == name
         assert (third.body, third.properties.correlation_id, third.headers["x-transaction-id"]) == (b"", "c", "t-1")
-        # In whatever order they are settled.
+        # In any order of settlement.
         third.ack()
         first.ack()
         second.ack()
     assert await channel.delete_queue(name) == 0
 
 
-async def test_many_at_once(connect: Connect09, name: str) -> None:
+async def test_many_transfers_at_once(connect: Connect09, name: str) -> None:
     connection = await connect()
     channel, other = await connection.channel(), await connection.channel()
     await channel.declare_queue(name)
@@ -63,7 +63,7 @@ async def test_many_at_once(connect: Connect09, name: str) -> None:
     assert await channel.delete_queue(name) == 0
 
 
-async def test_mistakes_and_refusals(connect: Connect09, name: str) -> None:
+async def test_errors_and_refusals(connect: Connect09, name: str) -> None:
     connection = await connect()
     channel = await connection.channel()
     await channel.declare_queue(name, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
@@ -80,7 +80,7 @@ async def test_mistakes_and_refusals(connect: Connect09, name: str) -> None:
     await channel.delete_queue(name)
     assert channel.is_open
     with pytest.raises(NotFound):
-        # Over a channel of its own.
+        # On a channel of its own.
         await channel.transfer(b"x" * 200_000, "", name)
     assert channel.is_open
     with pytest.raises(NotFound):
@@ -90,7 +90,7 @@ async def test_mistakes_and_refusals(connect: Connect09, name: str) -> None:
         transactional.consume_messages(name)
 
 
-async def test_getting_rejecting_and_giving_back(connect: Connect09, name: str) -> None:
+async def test_get_reject_and_requeue(connect: Connect09, name: str) -> None:
     connection = await connect()
     channel, other = await connection.channel(), await connection.channel()
     await channel.declare_queue(f"{name}.dead")
@@ -114,7 +114,7 @@ async def test_getting_rejecting_and_giving_back(connect: Connect09, name: str) 
         assert third.body == b"3"
         while not messages._core.messages:
             await asyncio.sleep(0.005)
-    # What nobody has taken is back, and so is what was not acknowledged.
+    # Untaken and unacked messages are requeued.
     async with channel.consume_messages(name) as messages:
         found = set()
         for _ in range(2):
@@ -126,7 +126,7 @@ async def test_getting_rejecting_and_giving_back(connect: Connect09, name: str) 
     await channel.delete_queue(f"{name}.dead")
 
 
-async def test_a_transaction(connect: Connect09, name: str) -> None:
+async def test_transaction(connect: Connect09, name: str) -> None:
     connection = await connect()
     channel, other = await connection.channel(transactional=True), await connection.channel()
     await channel.declare_queue(name)
@@ -140,8 +140,8 @@ async def test_a_transaction(connect: Connect09, name: str) -> None:
     await other.delete_queue(name)
 
 
-@pytest.mark.parametrize("identifier", ["", "mine"], ids=["anew", "checkpoints"])
-async def test_sending_goes_on_when_the_connection_is_lost(through: Connect09, proxy: Proxy, name: str,
+@pytest.mark.parametrize("identifier", ["", "mine"], ids=["restart", "checkpoints"])
+async def test_transfer_resumes_after_a_lost_connection(through: Connect09, proxy: Proxy, name: str,
                                                            identifier: str) -> None:
     channel = await (await through(**QUICK)).channel()
     await channel.declare_queue(name)
@@ -155,7 +155,7 @@ async def test_sending_goes_on_when_the_connection_is_lost(through: Connect09, p
     await channel.transfer(CONTENT, name, identifier=identifier and f"{name}.{identifier}", progress=cut)
     sent = proxy.to_server - before
     assert cuts == [1]
-    # Behind the second checkpoint, at 16 MiB, there is not much; without one all of it comes again.
+    # After the second checkpoint, at 16 MiB, little is left; without checkpoints everything is sent again.
     assert sent < SIZE + 12 * MIB if identifier else sent > SIZE + 12 * MIB
     found = await channel.get_message(name)
     assert found is not None and found.body == CONTENT
@@ -163,7 +163,7 @@ async def test_sending_goes_on_when_the_connection_is_lost(through: Connect09, p
     assert await channel.delete_queue(name) == 0
 
 
-async def test_sending_goes_on_in_another_process(connect: Connect09, server: Broker, block: Open, name: str) -> None:
+async def test_transfer_resumes_in_another_process(connect: Connect09, server: Broker, block: Open, name: str) -> None:
     connection = await connect()
     channel = await connection.channel()
     await channel.declare_queue(name)
@@ -184,7 +184,7 @@ async def test_sending_goes_on_in_another_process(connect: Connect09, server: Br
 
 
 @pytest.mark.parametrize("kept", [False, True], ids=["temporary", "directory"])
-async def test_a_delivery_goes_on_when_the_connection_is_lost(connect: Connect09, proxy: Proxy, name: str, tmp_path: Path,
+async def test_delivery_resumes_after_a_lost_connection(connect: Connect09, proxy: Proxy, name: str, tmp_path: Path,
                                                              dial: Connect09, kept: bool) -> None:
     setup = await (await connect()).channel()
     await setup.declare_queue(name)
@@ -201,7 +201,7 @@ async def test_a_delivery_goes_on_when_the_connection_is_lost(connect: Connect09
     assert await setup.delete_queue(name) == 0
 
 
-async def test_a_lost_get_is_not_waited_for(dial: Connect09, tmp_path: Path) -> None:
+async def test_lost_get_fails(dial: Connect09, tmp_path: Path) -> None:
     with LeveretProcess(tmp_path).start() as process, Proxy(process) as proxy:
         channel = await (await dial(proxy.url(), **QUICK)).channel()
         await channel.declare_queue("q")
@@ -217,7 +217,7 @@ async def test_a_lost_get_is_not_waited_for(dial: Connect09, tmp_path: Path) -> 
             await channel.get_message("q")
 
 
-def test_the_blocking_face(proxy: Proxy, block: Open, name: str, tmp_path: Path) -> None:
+def test_sync_api(proxy: Proxy, block: Open, name: str, tmp_path: Path) -> None:
     channel = block(proxy.url()).channel()
     channel.declare_queue(name)
     cuts: list[int] = []
@@ -239,7 +239,7 @@ def test_the_blocking_face(proxy: Proxy, block: Open, name: str, tmp_path: Path)
     assert channel.delete_queue(name) == 0
 
 
-def test_sending_goes_on_when_the_broker_is_killed(tmp_path: Path, block: Open) -> None:
+def test_transfer_resumes_after_the_broker_was_killed(tmp_path: Path, block: Open) -> None:
     with LeveretProcess(tmp_path).start() as process:
         channel = block(process.url()).channel()
         channel.declare_queue("q", durable=True)
@@ -253,7 +253,7 @@ def test_sending_goes_on_when_the_broker_is_killed(tmp_path: Path, block: Open) 
 
         channel.transfer(CONTENT, "q", identifier="c", persistent=True, progress=kill)
         went_back = [now for before, now in pairwise(seen) if now < before]
-        # From a checkpoint that was answered on: there is one every 8 MiB.
+        # From the last confirmed checkpoint; there is one every 8 MiB.
         assert len(went_back) == 1 and went_back[0] > 8 * MIB
         process.kill()
         process.start()

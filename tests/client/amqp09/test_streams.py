@@ -37,7 +37,7 @@ async def test_streams(connect: Connect09, name: str) -> None:
     await channel.delete_queue(name)
 
 
-async def test_the_rate(connect: Connect09, name: str) -> None:
+async def test_stream_rate(connect: Connect09, name: str) -> None:
     channel = await (await connect()).channel()
     await channel.declare_queue(name)
     await channel.stream_qos(100_000, 20_000)
@@ -47,12 +47,12 @@ async def test_the_rate(connect: Connect09, name: str) -> None:
             await channel.publish_stream(b"x" * 10_000, name)
         for _ in range(10):
             await stream.next(20)
-        # 100,000 octets, of which two windows may be ahead.
+        # 100,000 bytes, of which two windows may be ahead.
         assert time.monotonic() - begun > 0.5
     await channel.delete_queue(name)
 
 
-async def test_streams_come_back(through: Connect09, proxy: Proxy, name: str) -> None:
+async def test_streams_are_restored(through: Connect09, proxy: Proxy, name: str) -> None:
     connection = await through(**QUICK)
     channel = await connection.channel()
     await channel.declare_queue(name, auto_delete=True)
@@ -82,7 +82,7 @@ async def test_tunnels(connect: Connect09, name: str) -> None:
     assert other.is_open
 
 
-def test_the_blocking_face(server: Broker, block: Open, name: str) -> None:
+def test_sync_api(server: Broker, block: Open, name: str) -> None:
     channel = block(server.url()).channel()
     channel.declare_queue(name)
     channel.stream_qos(1_000_000)

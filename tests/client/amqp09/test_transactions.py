@@ -38,7 +38,7 @@ def realms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeveretProcess]
         process.check_log()
 
 
-async def test_tickets_are_carried(realms: LeveretProcess, dial: Connect09) -> None:
+async def test_methods_carry_tickets(realms: LeveretProcess, dial: Connect09) -> None:
     with Proxy(realms) as proxy:
         connection = await dial(proxy.url(), **QUICK)
         channel = await connection.channel()
@@ -55,7 +55,7 @@ async def test_tickets_are_carried(realms: LeveretProcess, dial: Connect09) -> N
                 assert message.body == body
                 message.ack()
                 before = connection.core.generation
-                # What is declared and consumed again takes its tickets, too.
+                # Restored queues and consumers use their tickets, too.
                 proxy.cut()
                 while connection.core.generation == before or not connection.is_open:
                     await asyncio.sleep(0.005)
@@ -65,7 +65,7 @@ async def test_tickets_are_carried(realms: LeveretProcess, dial: Connect09) -> N
             found = await channel.get("bills.q", no_ack=True)
             assert found is not None and found.body == b"bill"
             await channel.delete_queue("bills.q")
-            # The consumer, and what was published, go under their own tickets.
+            # The consumer and the publishes use their own tickets.
             channel.use_access(orders)
             proxy.flowing.clear()
             publishing = asyncio.ensure_future(channel.publish(b"3", "k", "orders.x"))
@@ -86,7 +86,7 @@ async def test_tickets_are_carried(realms: LeveretProcess, dial: Connect09) -> N
         await connection.close()
 
 
-async def test_what_is_refused_ends_the_connection(realms: LeveretProcess, dial: Connect09) -> None:
+async def test_refused_access_closes_the_connection(realms: LeveretProcess, dial: Connect09) -> None:
     for realm, rights in (("/nowhere", {"read": True}), ("/bills", {"passive": True})):
         connection = await dial(realms.url(), **QUICK)
         channel = await connection.channel()
@@ -103,7 +103,7 @@ async def test_what_is_refused_ends_the_connection(realms: LeveretProcess, dial:
         await channel.declare_queue("orders.z")
 
 
-def test_access_of_the_blocking_face(realms: LeveretProcess, block: Open) -> None:
+def test_access_over_the_sync_api(realms: LeveretProcess, block: Open) -> None:
     channel = block(realms.url()).channel()
     access = channel.request_access("/orders", active=True, write=True, read=True)
     queue = channel.declare_queue("orders.b", auto_delete=True)
@@ -128,7 +128,7 @@ async def branch(channel: Channel, name: str) -> None:
     await channel.dtx_start(name)
 
 
-async def test_a_branch_takes_effect_when_it_is_committed(connect: Connect09, coordinator: Coordinator, name: str) -> None:
+async def test_branch_takes_effect_on_commit(connect: Connect09, coordinator: Coordinator, name: str) -> None:
     connection = await connect()
     channel, other = await connection.channel(), await connection.channel()
     await other.declare_queue(name, durable=True)
@@ -152,7 +152,7 @@ async def test_a_branch_takes_effect_when_it_is_committed(connect: Connect09, co
     assert await other.delete_queue(name) == 0
 
 
-async def test_a_branch_that_is_rolled_back(connect: Connect09, coordinator: Coordinator, name: str) -> None:
+async def test_branch_rollback(connect: Connect09, coordinator: Coordinator, name: str) -> None:
     connection = await connect()
     channel, other = await connection.channel(), await connection.channel()
     await other.declare_queue(name)
@@ -167,7 +167,7 @@ async def test_a_branch_that_is_rolled_back(connect: Connect09, coordinator: Coo
     assert await other.delete_queue(name) == 0
 
 
-async def test_mistakes(connect: Connect09, coordinator: Coordinator, tmp_path: Path, name: str) -> None:
+async def test_errors(connect: Connect09, coordinator: Coordinator, tmp_path: Path, name: str) -> None:
     connection = await connect()
     channel, other, third = [await connection.channel() for _ in range(3)]
     await branch(channel, name)
@@ -186,7 +186,7 @@ async def test_mistakes(connect: Connect09, coordinator: Coordinator, tmp_path: 
     coordinator.rollback(name)
 
 
-async def test_a_channel_does_not_come_back_into_a_branch(through: Connect09, proxy: Proxy, name: str,
+async def test_channel_is_not_restored_into_a_branch(through: Connect09, proxy: Proxy, name: str,
                                                          coordinator: Coordinator) -> None:
     connection = await through(**QUICK)
     channel, other = await connection.channel(), await connection.channel()
@@ -231,7 +231,7 @@ async def test_several_brokers(connect: Connect09, dial: Connect09, coordinator:
             await setup.connection.close()
 
 
-def test_a_prepared_branch_survives_kill_9(tmp_path: Path, block: Open) -> None:
+def test_prepared_branch_survives_kill_9(tmp_path: Path, block: Open) -> None:
     with LeveretProcess(tmp_path).start() as process:
         connection = block(process.url())
         setup, channel = connection.channel(), connection.channel(confirms=False)

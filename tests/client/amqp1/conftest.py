@@ -1,4 +1,4 @@
-"""Connections of AMQP 1.0 to Leveret and, where it is installed, to RabbitMQ 3 with its plugin."""
+"""Connections of AMQP 1.0 to Leveret and, if it is installed, to RabbitMQ 3 with its plugin."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def shared_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
 
 @pytest.fixture
 def leveret_only(server: Broker) -> Broker:
-    """RabbitMQ 3 has no management node, no transactions, no modified, and accepts what no queue takes."""
+    """RabbitMQ 3 has no management node, no transactions and no modified, and accepts unroutable messages."""
     if server.kind != "leveret":
         pytest.skip("needs what RabbitMQ 3 does not have over AMQP 1.0")
     return server
 
 
 class Connect1(Connect):
-    """As `Connect`, over AMQP 1.0, unless another protocol is asked for."""
+    """Opens connections as `Connect`, over AMQP 1.0 by default."""
 
     async def __call__(self, url: str | list[str] | None = None, **options: Any) -> Connection:
         return await super().__call__(url, **{"protocol": "1.0", **options})
@@ -52,12 +52,12 @@ def connect(server: Broker) -> Connect1:
 
 @pytest.fixture
 def through(server: Broker, proxy: Proxy) -> Connect1:
-    """By the proxy."""
+    """Open connections through the proxy."""
     return Connect1(proxy.url())
 
 
 async def other(connect: Connect, name: str, **arguments: Any) -> Channel:
-    """A channel of 0-9-1, on which the queue of that name has been declared."""
+    """Return a 0-9-1 channel on which the queue of that name is declared."""
     channel = await (await connect(protocol="0-9-1")).channel()
     await channel.declare_queue(name, durable=True, **arguments)
     return channel

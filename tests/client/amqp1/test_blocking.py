@@ -1,4 +1,4 @@
-"""The blocking face over AMQP 1.0."""
+"""The sync API over AMQP 1.0."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Open = Callable[..., blocking.Connection]
 
 @pytest.fixture
 def dial() -> Iterator[Open]:
-    """Opens connections of AMQP 1.0, which the test's end closes."""
+    """Opens connections of AMQP 1.0, and closes them at the end of the test."""
     opened: list[blocking.Connection] = []
 
     def open(url: str, **options: Any) -> blocking.Connection:
@@ -43,7 +43,7 @@ def at(server: Broker, name: str) -> str:
     return f"/queues/{name}" if server.kind == "leveret" else f"/amq/queue/{name}"
 
 
-def test_the_calls_of_both_protocols(dial: Open, server: Broker, queue: str) -> None:
+def test_calls_of_both_protocols(dial: Open, server: Broker, queue: str) -> None:
     connection = dial(server.url())
     with connection.channel() as channel:
         channel.publish("1", queue, persistent=True, headers={"a": "b"})
@@ -119,7 +119,7 @@ def test_declaring_and_transactions(dial: Open, leveret_only: Broker, name: str)
         assert channel.get(name) is not None
 
 
-def test_0_9_1_has_no_links(server: Broker, dial: Open) -> None:
+def test_no_links_over_0_9_1(server: Broker, dial: Open) -> None:
     connection = dial(server.url(), protocol="0-9-1")
     with pytest.raises(NotSupported):
         connection.sender("x")
@@ -129,7 +129,7 @@ def test_0_9_1_has_no_links(server: Broker, dial: Open) -> None:
         pass
 
 
-def test_many_threads_share_a_sender_and_a_receiver(dial: Open, server: Broker, queue: str) -> None:
+def test_threads_share_a_sender_and_a_receiver(dial: Open, server: Broker, queue: str) -> None:
     connection = dial(server.url())
     sender = connection.sender(at(server, queue))
     receiver = connection.receiver(at(server, queue), prefetch=20)
@@ -178,7 +178,7 @@ def test_requests(dial: Open, leveret_only: Broker, queue: str) -> None:
         thread.join(60)
 
 
-def test_it_comes_back(dial: Open, server: Broker, queue: str) -> None:
+def test_reconnect(dial: Open, server: Broker, queue: str) -> None:
     with Proxy(server) as proxy:
         connection = dial(proxy.url(), reconnect_delay=0.01)
         sender = connection.sender(at(server, queue))
@@ -193,8 +193,8 @@ def test_it_comes_back(dial: Open, server: Broker, queue: str) -> None:
             proxy.cut()
 
 
-def test_heartbeats_need_no_help(dial: Open, server: Broker, queue: str) -> None:
-    """Nobody is in a call for longer than the time in which the broker wants to hear of us."""
+def test_heartbeats_while_idle(dial: Open, server: Broker, queue: str) -> None:
+    """No thread is in a call for longer than the broker's idle timeout."""
     with Proxy(server) as proxy:
         connection = dial(proxy.url(), heartbeat=1)
         channel = connection.channel()

@@ -1,4 +1,4 @@
-"""The calls that both protocols have, over AMQP 1.0."""
+"""The calls of both protocols, over AMQP 1.0."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_publish_and_get(connect: Connect1, name: str) -> None:
     assert (await old.declare_queue(name, passive=True)).message_count == 0
 
 
-async def test_a_get_that_nobody_awaits_gives_the_message_back(connect: Connect1, name: str) -> None:
+async def test_cancelled_get_requeues_the_message(connect: Connect1, name: str) -> None:
     old = await other(connect, name)
     channel = await (await connect()).channel()
     assert await channel.get(name) is None
@@ -70,7 +70,7 @@ async def test_bodies_of_any_size(connect: Connect1, name: str, size: int) -> No
         message.ack()
 
 
-async def test_a_window_of_publishes_keeps_its_order(connect: Connect1, name: str) -> None:
+async def test_window_of_publishes_keeps_the_order(connect: Connect1, name: str) -> None:
     await other(connect, name)
     channel = await (await connect()).channel()
     async with channel.publisher(routing_key=name, window=100) as publisher:
@@ -85,7 +85,7 @@ async def test_a_window_of_publishes_keeps_its_order(connect: Connect1, name: st
     assert await channel.get(name) is None
 
 
-async def test_prefetch_limits_what_is_not_settled(connect: Connect1, name: str) -> None:
+async def test_prefetch_limits_unsettled_deliveries(connect: Connect1, name: str) -> None:
     await other(connect, name)
     channel = await (await connect()).channel()
     for number in range(8):
@@ -101,21 +101,21 @@ async def test_prefetch_limits_what_is_not_settled(connect: Connect1, name: str)
         assert [message.text() for message in taken] == ["4", "5"]
 
 
-async def test_what_a_consumer_did_not_settle_goes_back(connect: Connect1, name: str) -> None:
+async def test_unsettled_deliveries_are_requeued(connect: Connect1, name: str) -> None:
     await other(connect, name)
     channel = await (await connect()).channel()
     for number in range(5):
         await channel.publish(f"{number}", name)
     async with channel.consume(name, prefetch=5) as consumer:
         first = await consumer.next(30)
-    # It was taken: it can be settled after the consumer's end.
+    # A taken message can be settled after the end of the consumer.
     first.ack()
     left = []
     async with asyncio.timeout(30):
         while len(left) < 4:
             message = await channel.get(name)
             if message is None:
-                # Some were on their way to the consumer when it ended: they go back when they have come.
+                # Messages in transit at the end of the consumer are released when they arrive.
                 await asyncio.sleep(0.01)
                 continue
             left.append(message.text())
@@ -124,7 +124,7 @@ async def test_what_a_consumer_did_not_settle_goes_back(connect: Connect1, name:
     assert await channel.get(name) is None
 
 
-async def test_a_refused_address_costs_the_publish_alone(connect: Connect1, leveret_only: Broker, name: str) -> None:
+async def test_refused_address_fails_only_the_publish(connect: Connect1, leveret_only: Broker, name: str) -> None:
     await other(connect, name)
     channel = await (await connect()).channel()
     with pytest.raises(Returned, match="no queue") as returned:
@@ -150,7 +150,7 @@ async def test_unroutable(connect: Connect1, leveret_only: Broker, name: str) ->
     assert message is not None and message.properties is not None
     assert (message.exchange, message.routing_key, message.body) == ("amq.direct", name, b"lost")
     assert message.properties.headers == {"a": 1}
-    # Nobody minds, as with 0-9-1.
+    # No error, as with 0-9-1.
     await channel.publish("lost", name, "amq.direct")
     with pytest.raises(Returned, match="2 messages"):
         async with channel.publisher("amq.direct", name, mandatory=True) as publisher:
@@ -158,7 +158,7 @@ async def test_unroutable(connect: Connect1, leveret_only: Broker, name: str) ->
             await publisher.publish("2")
 
 
-async def test_a_full_queue_refuses(connect: Connect1, leveret_only: Broker, name: str) -> None:
+async def test_full_queue(connect: Connect1, leveret_only: Broker, name: str) -> None:
     await other(connect, name, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
     channel = await (await connect()).channel()
     await channel.publish("1", name)
@@ -167,7 +167,7 @@ async def test_a_full_queue_refuses(connect: Connect1, leveret_only: Broker, nam
     assert refused.value.condition == "amqp:resource-limit-exceeded"
 
 
-async def test_properties_come_back(connect: Connect1, leveret_only: Broker, name: str) -> None:
+async def test_properties_round_trip(connect: Connect1, leveret_only: Broker, name: str) -> None:
     await other(connect, name)
     channel = await (await connect()).channel()
     moment = datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)
@@ -186,7 +186,7 @@ async def test_properties_come_back(connect: Connect1, leveret_only: Broker, nam
     message.ack()
 
 
-async def test_what_1_0_does_not_have(connect: Connect1, name: str) -> None:
+async def test_unsupported_over_1_0(connect: Connect1, name: str) -> None:
     await other(connect, name)
     channel = await (await connect()).channel()
     with pytest.raises(NotSupported, match="immediate"):
@@ -202,7 +202,7 @@ async def test_what_1_0_does_not_have(connect: Connect1, name: str) -> None:
     await channel.publish("x", name)
 
 
-async def test_what_0_9_1_does_not_have(connect: Connect1) -> None:
+async def test_unsupported_over_0_9_1(connect: Connect1) -> None:
     connection = await connect(protocol="0-9-1")
     for opening in (connection.sender("x"), connection.receiver("x"), connection.transaction()):
         with pytest.raises(NotSupported, match=r"1\.0"):
@@ -211,7 +211,7 @@ async def test_what_0_9_1_does_not_have(connect: Connect1) -> None:
 
 
 async def test_many_targets_of_one_channel(connect: Connect1, leveret_only: Broker, name: str) -> None:
-    """More than the channel keeps links for."""
+    """More targets than the links that a channel keeps."""
     channel = await (await connect()).channel()
     queue = await channel.declare_queue(name)
     await queue.bind("amq.topic", "many.#")
@@ -219,7 +219,7 @@ async def test_many_targets_of_one_channel(connect: Connect1, leveret_only: Brok
     assert await queue.purge() == 200
 
 
-async def test_settling_by_tag_and_recover(connect: Connect1, name: str) -> None:
+async def test_settle_by_tag_and_recover(connect: Connect1, name: str) -> None:
     await other(connect, name)
     channel = await (await connect()).channel()
     for number in range(4):
@@ -261,7 +261,7 @@ async def test_requests(connect: Connect1, leveret_only: Broker, name: str) -> N
         await channel.request("x", f"{name}.none")
 
 
-async def test_a_deleted_queue_ends_its_consumer(connect: Connect1, leveret_only: Broker, name: str) -> None:
+async def test_deleted_queue_ends_its_consumer(connect: Connect1, leveret_only: Broker, name: str) -> None:
     old = await other(connect, name)
     channel = await (await connect()).channel()
     consumer = channel.consume(name)

@@ -1,4 +1,4 @@
-"""A message that goes over one protocol and comes over the other says the same to this client's users."""
+"""Messages sent over one protocol and received over the other have the same properties."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FULL: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("ways", [("0-9-1", "1.0"), ("1.0", "0-9-1"), ("1.0", "1.0")], ids="-to-".join)
-async def test_properties_over_the_broker(connect: Connect1, leveret_only: Broker, name: str,
+async def test_properties_via_the_broker(connect: Connect1, leveret_only: Broker, name: str,
                                           ways: tuple[str, str]) -> None:
     await other(connect, name)
     sending = await (await connect(protocol=ways[0])).channel()
@@ -47,7 +47,7 @@ BODIES: list[tuple[Any, bytes]] = [
 
 
 @pytest.mark.parametrize(("body", "seen"), BODIES, ids=["data", "several", "text"])
-async def test_bodies_over_the_broker(connect: Connect1, leveret_only: Broker, name: str, body: Any, seen: bytes) -> None:
+async def test_bodies_via_the_broker(connect: Connect1, leveret_only: Broker, name: str, body: Any, seen: bytes) -> None:
     old = await other(connect, name)
     connection = await connect()
     async with connection.sender(f"/queues/{name}") as sender:
@@ -58,7 +58,7 @@ async def test_bodies_over_the_broker(connect: Connect1, leveret_only: Broker, n
         delivery.release()
     message = await old.get(name)
     assert message is not None and message.body == seen
-    # Published again as it came, it is what it was.
+    # A received message can be published again unchanged.
     await old.publish(message.body, name, properties=message.properties)
     message.ack()
     async with connection.receiver(f"/queues/{name}") as receiver:
@@ -69,7 +69,7 @@ async def test_bodies_over_the_broker(connect: Connect1, leveret_only: Broker, n
         delivery.accept()
 
 
-def test_properties_there_and_back() -> None:
+def test_properties_round_trip() -> None:
     for addresses in (Addresses("v2"), Addresses("plain")):
         properties = Properties(**FULL, expiration=timedelta(seconds=5))
         back = decode_sections(split(encode_sections(properties, addresses)))
@@ -84,12 +84,12 @@ def test_properties_there_and_back() -> None:
     {"priority": 256}, {"expiration": -1}, {"expiration": 1 << 32}, {"headers": {5: 1}}, {"headers": {"a": object()}},
     {"message_id": 5}, {"headers": {"a": 1 << 70}}, {"timestamp": "x"}, {"content_type": "ü"},
 ], ids=["priority", "expiration", "long", "name", "object", "id", "integer", "timestamp", "symbol"])
-def test_properties_that_cannot_be_sent(wrong: dict[str, Any]) -> None:
+def test_invalid_properties(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidMessage):
         encode_sections(Properties(**wrong), Addresses("v2"))
 
 
-def test_messages_there_and_back() -> None:
+def test_messages_round_trip() -> None:
     sent = amqp1.Message(body=[b"a", b"b"], durable=True, priority=0, ttl=0, first_acquirer=True, delivery_count=2,
                          delivery_annotations={amqp1.Symbol("x-opt-d"): 1}, message_id=UUID(int=1), correlation_id=b"\0",
                          application_properties={"a": amqp1.Char("c")})

@@ -1,4 +1,4 @@
-"""Queues, exchanges and bindings over AMQP 1.0: by the management node."""
+"""Queues, exchanges and bindings over AMQP 1.0, through the management node."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.client.amqp1.conftest import Connect1, other
 from tests.support.broker import Broker
 
 
-async def test_the_life_of_a_queue(connect: Connect1, leveret_only: Broker, name: str) -> None:
+async def test_queue_lifecycle(connect: Connect1, leveret_only: Broker, name: str) -> None:
     channel = await (await connect()).channel()
     queue = await channel.declare_queue(name, durable=True, arguments={"x-max-length": 100})
     assert (queue.name, queue.message_count, queue.consumer_count) == (name, 0, 0)
@@ -73,7 +73,7 @@ async def test_permissions(connect: Connect1, leveret_only: Broker, name: str) -
     assert await queue.delete() == 1
 
 
-async def test_peers_without_a_management_node(connect: Connect1, server: Broker, name: str) -> None:
+async def test_servers_without_a_management_node(connect: Connect1, server: Broker, name: str) -> None:
     await other(connect, name)
     if server.kind == "leveret":
         channel = await (await connect(addresses="plain")).channel()

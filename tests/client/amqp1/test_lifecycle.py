@@ -1,4 +1,4 @@
-"""Links and sessions come and go: nothing is left, whatever is cancelled."""
+"""Links and sessions are freed, even after a cancellation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def test_more_links_than_sessions(connect: Connect1, leveret_only: Broker,
     await until(lambda: not connection.core.channels)
 
 
-async def test_a_closed_receiver_lasts_until_its_deliveries_are_settled(connect: Connect1, leveret_only: Broker,
+async def test_closed_receiver_lasts_until_its_deliveries_are_settled(connect: Connect1, leveret_only: Broker,
                                                                         name: str) -> None:
     old = await other(connect, name)
     for number in range(4):
@@ -50,7 +50,7 @@ async def test_a_closed_receiver_lasts_until_its_deliveries_are_settled(connect:
     assert [message.text() for message in left if message is not None] == ["2", "3"]
 
 
-async def test_cancelling_anywhere_leaves_the_connection_usable(connect: Connect1, leveret_only: Broker, name: str) -> None:
+async def test_cancellation_leaves_the_connection_usable(connect: Connect1, leveret_only: Broker, name: str) -> None:
     old = await other(connect, name)
     connection = await connect()
     channel = await connection.channel()

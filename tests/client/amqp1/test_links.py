@@ -107,7 +107,7 @@ async def test_outcomes(connect: Connect1, leveret_only: Broker, name: str) -> N
     assert message is not None and message.body == b"to"
 
 
-async def test_a_window_of_one_sender(connect: Connect1, server: Broker, name: str) -> None:
+async def test_sender_window(connect: Connect1, server: Broker, name: str) -> None:
     await other(connect, name)
     connection = await connect()
     async with connection.sender(at(server, name), window=50) as sender:
@@ -231,7 +231,7 @@ async def test_links_of_one_session(connect: Connect1, leveret_only: Broker, nam
         assert len(connection.core.channels) == 1
 
 
-async def test_a_sender_whose_queue_is_deleted(connect: Connect1, leveret_only: Broker, name: str) -> None:
+async def test_sender_to_a_deleted_queue(connect: Connect1, leveret_only: Broker, name: str) -> None:
     old = await other(connect, name)
     connection = await connect()
     sender = await connection.sender(f"/queues/{name}")

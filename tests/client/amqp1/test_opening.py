@@ -1,4 +1,4 @@
-"""How connections of AMQP 1.0 begin, and end before they have begun."""
+"""Opening connections of AMQP 1.0, and failures to open them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.support.broker import Broker
 from tests.support.proxy import Proxy
 
 
-async def test_what_the_server_says(connect: Connect1, server: Broker) -> None:
+async def test_server_properties(connect: Connect1, server: Broker) -> None:
     connection = await connect(name="mine", heartbeat=7)
     assert connection.server_properties["product"] == "RabbitMQ"
     assert connection.is_open and "open" in repr(connection)
     assert connection.core.heartbeat_timeout == 14
 
 
-async def test_refusals(connect: Connect1, server: Broker) -> None:
+async def test_refused_connections(connect: Connect1, server: Broker) -> None:
     with pytest.raises(AuthenticationFailed, match="guest"):
         await connect(password="wrong")
     with pytest.raises(AuthenticationFailed, match="PLAIN"):
@@ -48,7 +48,7 @@ async def test_anonymous(connect: Connect1, leveret_only: Broker) -> None:
     assert (await connect(mechanism="ANONYMOUS")).is_open
 
 
-async def test_auto_is_0_9_1_where_the_server_has_it(connect: Connect1) -> None:
+async def test_auto_prefers_0_9_1(connect: Connect1) -> None:
     connection = await connect(protocol="auto")
     assert not hasattr(connection.core, "addresses")
 
@@ -58,7 +58,7 @@ Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @asynccontextmanager
 async def fake(script: Script) -> AsyncIterator[str]:
-    """A server that does what the script says with each connection."""
+    """Run a server that executes the script for each connection."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -74,7 +74,7 @@ async def fake(script: Script) -> AsyncIterator[str]:
 
 
 class Peer:
-    """The server's side of a connection of AMQP 1.0, by hand."""
+    """The server side of an AMQP 1.0 connection, driven by the test."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -116,7 +116,7 @@ class Peer:
         await self.flush()
 
 
-async def test_auto_is_1_0_where_the_server_has_nothing_else(dial: Connect) -> None:
+async def test_auto_falls_back_to_1_0(dial: Connect) -> None:
     async def only_1_0(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if await reader.readexactly(8) != b"AMQP\x03\x01\x00\x00":
             writer.write(b"AMQP\x03\x01\x00\x00")
@@ -143,11 +143,11 @@ async def test_auto_is_1_0_where_the_server_has_nothing_else(dial: Connect) -> N
         await connection.close()
 
 
-async def test_servers_of_other_protocols(dial: Connect) -> None:
-    async def says(octets: bytes) -> None:
+async def test_other_protocols(dial: Connect) -> None:
+    async def says(data: bytes) -> None:
         async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readexactly(8)
-            writer.write(octets)
+            writer.write(data)
             await writer.drain()
 
         async with fake(script) as url:
@@ -160,7 +160,7 @@ async def test_servers_of_other_protocols(dial: Connect) -> None:
     await says(b"SSH-2.0-OpenSSH_9.6\r\n")
 
 
-async def test_a_server_that_closes_behind_its_open(dial: Connect) -> None:
+async def test_server_that_closes_after_its_open(dial: Connect) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         from leveret.wire.amqp1.transport import Error
 
@@ -177,7 +177,7 @@ async def test_a_server_that_closes_behind_its_open(dial: Connect) -> None:
         assert failed.value.condition == "amqp:resource-limit-exceeded"
 
 
-async def test_a_server_that_breaks_the_protocol(dial: Connect) -> None:
+async def test_server_that_breaks_the_protocol(dial: Connect) -> None:
     closed: list[object] = []
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -202,8 +202,8 @@ async def test_a_server_that_breaks_the_protocol(dial: Connect) -> None:
         assert isinstance(closed[0], Close) and closed[0].error is not None
 
 
-async def test_idle_time_outs_of_both_sides(dial: Connect) -> None:
-    """The server says that it needs a sign of life each 400 ms; we give it up when it is silent."""
+async def test_idle_timeouts_of_both_sides(dial: Connect) -> None:
+    """The server requires a frame every 400 ms; the client gives it up when it is silent."""
     empty: list[object] = []
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -224,7 +224,7 @@ async def test_idle_time_outs_of_both_sides(dial: Connect) -> None:
         assert len(empty) >= 2
 
 
-async def test_a_half_open_connection_is_given_up(through: Connect1, proxy: Proxy) -> None:
+async def test_half_open_connection_is_detected(through: Connect1, proxy: Proxy) -> None:
     connection = await through(heartbeat=1, reconnect_delay=0.01)
     channel = await connection.channel()
     pairs = proxy.half_open()

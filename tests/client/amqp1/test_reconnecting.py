@@ -1,4 +1,4 @@
-"""Connections of AMQP 1.0 come back with their sessions, links and unconfirmed messages."""
+"""Connections of AMQP 1.0 are restored with their sessions, links and unconfirmed messages."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ async def until(done: Any) -> None:
 
 
 async def cut(proxy: Proxy, connection: Connection) -> None:
-    """Until it is lost and has come back."""
+    """Wait until the connection is lost and restored."""
     before = connection.core.generation
     proxy.cut()
     await until(lambda: connection.core.generation > before and connection.is_open)
 
 
 async def drain(channel: Channel, queue: str) -> list[str]:
-    """Everything that is in the queue."""
+    """Return all messages of the queue."""
     found = []
     while (message := await channel.get(queue)) is not None:
         found.append(message.text())
@@ -48,7 +48,7 @@ def at(server: Broker, name: str) -> str:
     return f"/queues/{name}" if server.kind == "leveret" else f"/amq/queue/{name}"
 
 
-async def test_everything_comes_back(connect: Connect1, through: Connect1, proxy: Proxy, server: Broker, name: str) -> None:
+async def test_recovery(connect: Connect1, through: Connect1, proxy: Proxy, server: Broker, name: str) -> None:
     old = await other(connect, name)
     await old.declare_queue(f"{name}.2")
     events: list[Event] = []
@@ -74,7 +74,7 @@ async def test_everything_comes_back(connect: Connect1, through: Connect1, proxy
     assert not [event for event in events if isinstance(event, RecoveryFailed)]
 
 
-async def test_what_was_held_when_the_connection_was_lost_comes_again(
+async def test_unsettled_deliveries_are_redelivered_after_a_loss(
         connect: Connect1, through: Connect1, proxy: Proxy, name: str) -> None:
     await other(connect, name)
     connection = await through(**OPTIONS)
@@ -94,7 +94,7 @@ async def test_what_was_held_when_the_connection_was_lost_comes_again(
     assert await drain(channel, name) == []
 
 
-async def test_topology_comes_back(connect: Connect1, leveret_only: Broker, through: Connect1, proxy: Proxy,
+async def test_topology_is_restored(connect: Connect1, leveret_only: Broker, through: Connect1, proxy: Proxy,
                                    name: str) -> None:
     connection = await through(**OPTIONS)
     channel = await connection.channel()
@@ -108,7 +108,7 @@ async def test_topology_comes_back(connect: Connect1, leveret_only: Broker, thro
     assert (await consumer.next(30)).text() == "x"
 
 
-async def test_a_consumer_whose_queue_is_gone(connect: Connect1, leveret_only: Broker, through: Connect1, proxy: Proxy,
+async def test_consumer_of_a_missing_queue(connect: Connect1, leveret_only: Broker, through: Connect1, proxy: Proxy,
                                               name: str) -> None:
     old = await other(connect, name)
     events: list[Event] = []
@@ -148,9 +148,9 @@ async def test_pending_calls_fail_and_publishes_wait(connect: Connect1, leveret_
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_cuts_lose_nothing(connect: Connect1, through: Connect1, proxy: Proxy, server: Broker, name: str,
+async def test_cuts_lose_no_messages(connect: Connect1, through: Connect1, proxy: Proxy, server: Broker, name: str,
                                  seed: int) -> None:
-    """A window of publishes and one of a sender, consumers with acks, and connections that are cut wherever it hits."""
+    """A window of publishes and one of a sender, consumers with acks, and connections that are cut at random."""
     old = await other(connect, name)
     chance = random.Random(seed)
     connection = await through(**OPTIONS)
@@ -206,9 +206,9 @@ async def test_cuts_lose_nothing(connect: Connect1, through: Connect1, proxy: Pr
     assert set(await drain(old, name)) <= confirmed
 
 
-async def test_a_durable_sender_makes_no_duplicates(connect: Connect1, leveret_only: Broker, through: Connect1,
+async def test_durable_sender_publishes_no_duplicates(connect: Connect1, leveret_only: Broker, through: Connect1,
                                                     proxy: Proxy, name: str) -> None:
-    """What the server knows of is resumed instead of sent again."""
+    """Deliveries that the server knows are resumed, not sent again."""
     old = await other(connect, name)
     chance = random.Random(3)
     connection = await through(**OPTIONS)
@@ -227,7 +227,7 @@ async def test_a_durable_sender_makes_no_duplicates(connect: Connect1, leveret_o
 
 
 async def test_kill_9(dial: Connect, tmp_path: Path, name: str) -> None:
-    """A durable sender and a consumer go on when the broker is killed and started again."""
+    """A durable sender and a consumer resume after the broker was killed and restarted."""
     with LeveretProcess(tmp_path) as broker:
         broker.start()
         port = broker.port
@@ -248,7 +248,7 @@ async def test_kill_9(dial: Connect, tmp_path: Path, name: str) -> None:
         await connection.close()
 
 
-async def test_closing_while_the_connection_is_lost(connect: Connect1, through: Connect1, proxy: Proxy, name: str) -> None:
+async def test_close_while_the_connection_is_lost(connect: Connect1, through: Connect1, proxy: Proxy, name: str) -> None:
     await other(connect, name)
     connection = await through(reconnect_delay=20, reconnect_max_delay=30, protocol="1.0")
     channel = await connection.channel()

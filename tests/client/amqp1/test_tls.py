@@ -1,4 +1,4 @@
-"""AMQP 1.0 over TLS, in both faces, and logins by certificate."""
+"""AMQP 1.0 over TLS with both APIs, and logins by certificate."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def test_external(dial: Connect, secure: LeveretProcess, authority: Author
 
 
 def test_large_bodies_both_ways(secure: LeveretProcess, authority: Authority, name: str) -> None:
-    """One thread sends what the other receives, over one connection: both directions are full."""
+    """One thread sends what the other receives over one connection: both directions are busy."""
     bodies = [bytes([number]) * 700_000 for number in range(30)]
     taken: list[bytes] = []
     with blocking.connect(tls_url(secure), protocol="1.0", cafile=str(authority.path)) as connection:

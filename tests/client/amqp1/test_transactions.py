@@ -1,4 +1,4 @@
-"""Transactions over AMQP 1.0: channels with transactions, and transactions of the connection."""
+"""Transactions over AMQP 1.0: transactional channels, and transactions of the connection."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tests.support.proxy import Proxy
 
 
 class Fault(Exception):
-    """What the block raises."""
+    """Raised by the block."""
 
 
-async def test_a_transactional_channel(connect: Connect1, leveret_only: Broker, name: str) -> None:
+async def test_transactional_channel(connect: Connect1, leveret_only: Broker, name: str) -> None:
     old = await other(connect, name)
     channel = await (await connect()).channel(transactional=True)
     for round in range(3):
@@ -32,13 +32,13 @@ async def test_a_transactional_channel(connect: Connect1, leveret_only: Broker, 
     assert message is not None
     message.ack()
     await channel.tx_rollback()
-    # It is ours still.
+    # It is still unsettled.
     message.ack()
     await channel.tx_commit()
     assert (await old.declare_queue(name, passive=True)).message_count == 29
 
 
-async def test_a_message_that_fails_rolls_all_back(connect: Connect1, leveret_only: Broker, name: str) -> None:
+async def test_failed_message_rolls_back_the_transaction(connect: Connect1, leveret_only: Broker, name: str) -> None:
     old = await other(connect, name)
     channel = await (await connect()).channel(transactional=True)
     await channel.publish("1", name)
@@ -51,7 +51,7 @@ async def test_a_message_that_fails_rolls_all_back(connect: Connect1, leveret_on
     assert (await old.declare_queue(name, passive=True)).message_count == 1
 
 
-async def test_a_transaction_over_several_links(connect: Connect1, leveret_only: Broker, name: str) -> None:
+async def test_transaction_over_several_links(connect: Connect1, leveret_only: Broker, name: str) -> None:
     old = await other(connect, name)
     await old.declare_queue(f"{name}.out")
     connection = await connect()
@@ -77,7 +77,7 @@ async def test_a_transaction_over_several_links(connect: Connect1, leveret_only:
     assert (await old.declare_queue(name, passive=True)).message_count == 0
 
 
-async def test_a_large_transaction(connect: Connect1, leveret_only: Broker, name: str) -> None:
+async def test_large_transaction(connect: Connect1, leveret_only: Broker, name: str) -> None:
     old = await other(connect, name)
     connection = await connect()
     async with connection.sender(f"/queues/{name}", window=500) as sender, connection.transaction() as tx:
@@ -86,7 +86,7 @@ async def test_a_large_transaction(connect: Connect1, leveret_only: Broker, name
     assert (await old.declare_queue(name, passive=True)).message_count == 2500
 
 
-async def test_a_lost_connection_takes_them_back(leveret_only: Broker, connect: Connect1, through: Connect1, proxy: Proxy,
+async def test_lost_connection_rolls_back(leveret_only: Broker, connect: Connect1, through: Connect1, proxy: Proxy,
                                                  name: str) -> None:
     old = await other(connect, name)
     connection = await through(reconnect_delay=0.01)

@@ -1,4 +1,4 @@
-"""Connections of the blocking face, which end with their test and leave no thread behind."""
+"""Connections of the sync API, which are closed at the end of the test and leave no thread behind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Open = Callable[..., blocking.Connection]
 
 @pytest.fixture
 def dial() -> Iterator[Open]:
-    """Opens connections to a URL. At the test's end they are closed, and their threads must be gone."""
+    """Opens connections to a URL. At the end of the test they are closed, and their threads must have ended."""
     opened: list[blocking.Connection] = []
     before = set(threading.enumerate())
 
@@ -34,5 +34,5 @@ def dial() -> Iterator[Open]:
 
 @pytest.fixture
 def connect(server: Broker, dial: Open) -> Open:
-    """Opens connections to the server."""
+    """Open connections to the server."""
     return lambda **options: dial(server.url(), **options)

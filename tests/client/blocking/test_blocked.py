@@ -1,4 +1,4 @@
-"""Back pressure: a server that takes no messages holds up who publishes, and nobody else."""
+"""Backpressure: a server that blocks publishers affects only them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def config(disk_free: int) -> str:
 
 
 class Alarmed:
-    """A broker whose disk is too full for it, until it is told otherwise."""
+    """A broker with a disk alarm, until the test clears it."""
 
     def __init__(self, directory: Path) -> None:
         self.process = LeveretProcess(directory, config=config(MORE_THAN_THERE_IS))
@@ -48,7 +48,7 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
-def test_a_publish_waits_until_the_server_takes_messages(alarmed: Alarmed, dial: Open, name: str) -> None:
+def test_publish_waits_while_blocked(alarmed: Alarmed, dial: Open, name: str) -> None:
     events: list[Event] = []
     connection = dial(alarmed.process.url(), on_event=events.append, blocked_timeout=0.2)
     channel, other = connection.channel(), dial(alarmed.process.url()).channel()
@@ -58,7 +58,7 @@ def test_a_publish_waits_until_the_server_takes_messages(alarmed: Alarmed, dial:
         until(lambda: connection.blocked)
         with pytest.raises(Timeout, match="the server blocks publishers"):
             channel.publish("second", name)
-        # A connection that publishes is held up as a whole; others go on.
+        # A connection that publishes is blocked as a whole; others are not affected.
         assert other.declare_queue(name, passive=True).consumer_count == 0
         alarmed.release()
         first.result(timeout=30)

@@ -1,4 +1,4 @@
-"""Every call of the blocking face, against each server."""
+"""Every call of the sync API, against each server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def drained(channel: blocking.Channel, queue: str) -> list[bytes]:
     return bodies
 
 
-def test_a_message_goes_in_and_comes_out(connect: Open, name: str) -> None:
+def test_publish_and_consume(connect: Open, name: str) -> None:
     with connect() as connection, connection.channel() as channel:
         queue = channel.declare_queue(name, exclusive=True)
         assert (queue.name, queue.message_count, queue.consumer_count) == (name, 0, 0)
@@ -74,7 +74,7 @@ def test_topology_calls(connect: Open, name: str) -> None:
     assert (caught.value.reply_code, caught.value.method) == (404, "exchange.declare")
 
 
-def test_a_mistake_closes_its_channel_and_no_other(connect: Open, name: str) -> None:
+def test_error_closes_only_its_channel(connect: Open, name: str) -> None:
     connection = connect()
     first, second = connection.channel(), connection.channel()
     first.declare_queue(name, exclusive=True)
@@ -87,7 +87,7 @@ def test_a_mistake_closes_its_channel_and_no_other(connect: Open, name: str) -> 
     assert drained(second, name) == [b"x"]
 
 
-def test_publishing_fails_by_an_exception(connect: Open, name: str) -> None:
+def test_failed_publish_raises(connect: Open, name: str) -> None:
     channel = connect().channel()
     channel.declare_queue(name, exclusive=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
     channel.publish("1", name)
@@ -104,7 +104,7 @@ def test_publishing_fails_by_an_exception(connect: Open, name: str) -> None:
     assert drained(channel, name) == [b"1"]
 
 
-def test_a_publisher_reports_what_failed(connect: Open, name: str) -> None:
+def test_publisher_reports_failed_messages(connect: Open, name: str) -> None:
     channel = connect().channel()
     channel.declare_queue(name, exclusive=True)
     with channel.publisher(routing_key=name, window=10, mandatory=True, persistent=True) as publisher:
@@ -135,13 +135,13 @@ def test_consuming(connect: Open, name: str) -> None:
             if message.body == b"7":
                 break
             message.ack()
-    # What was taken and not settled is still the channel's; what was not taken is back.
+    # Taken messages are still unacked on the channel; untaken ones are requeued.
     channel.recover()
     assert sorted(map(int, drained(channel, name))) == list(range(7, 20))
     assert bodies == list(range(8))
 
 
-def test_next_gives_up_in_time(connect: Open, name: str) -> None:
+def test_next_times_out(connect: Open, name: str) -> None:
     channel = connect().channel()
     consumer = channel.declare_queue(name, exclusive=True).consume()
     with pytest.raises(Timeout):
@@ -150,7 +150,7 @@ def test_next_gives_up_in_time(connect: Open, name: str) -> None:
     assert consumer.next(timeout=30).body == b"x"
 
 
-def test_a_consumer_whose_queue_goes(connect: Open, name: str) -> None:
+def test_consumer_of_a_deleted_queue(connect: Open, name: str) -> None:
     channel = connect().channel()
     consumer = channel.declare_queue(name).consume().start()
     channel.publish("last", name)
@@ -161,7 +161,7 @@ def test_a_consumer_whose_queue_goes(connect: Open, name: str) -> None:
     assert caught.value.consumer_tag == consumer.tag
 
 
-def test_process_acknowledges_or_rejects(connect: Open, name: str) -> None:
+def test_process_acks_or_rejects(connect: Open, name: str) -> None:
     channel = connect().channel()
     queue = channel.declare_queue(name, exclusive=True)
     for body in ("good", "bad", "again"):
@@ -198,7 +198,7 @@ def test_transactions(connect: Open, name: str) -> None:
         pass
 
 
-def test_settling_by_tag(connect: Open, name: str) -> None:
+def test_settle_by_tag(connect: Open, name: str) -> None:
     channel = connect().channel()
     channel.declare_queue(name, exclusive=True)
     for number in range(4):
@@ -232,7 +232,7 @@ def test_after_close(connect: Open, name: str) -> None:
         connection.channel()
 
 
-def test_a_large_body_and_an_empty_one(connect: Open, name: str) -> None:
+def test_large_and_empty_bodies(connect: Open, name: str) -> None:
     channel = connect().channel()
     channel.declare_queue(name, exclusive=True)
     large = bytes(range(256)) * 40_000

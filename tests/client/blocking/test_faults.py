@@ -1,4 +1,4 @@
-"""The blocking face over a network that fails."""
+"""The sync API over a network that fails."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
-def test_what_cannot_be_connected(server: Broker, dial: Open) -> None:
+def test_connection_failures(server: Broker, dial: Open) -> None:
     with pytest.raises(AuthenticationFailed, match="guest"):
         dial(server.url(), password="wrong")
     with pytest.raises(VhostRefused, match="nowhere"):
@@ -46,14 +46,14 @@ def test_what_cannot_be_connected(server: Broker, dial: Open) -> None:
     assert dial(["amqp://127.0.0.1:1", server.url()]).is_open
 
 
-def test_a_server_that_says_nothing(server: Broker, dial: Open) -> None:
+def test_silent_server(server: Broker, dial: Open) -> None:
     with Proxy(server) as proxy:
         proxy.flowing.clear()
         with pytest.raises(ConnectionFailed, match="connect_timeout"):
             dial(proxy.url(), connect_timeout=0.3)
 
 
-def test_everything_is_there_again(proxy: Proxy, dial: Open, name: str) -> None:
+def test_everything_is_restored(proxy: Proxy, dial: Open, name: str) -> None:
     events: list[Event] = []
     connection = dial(proxy.url(), reconnect_delay=0.01, on_event=events.append)
     channel = connection.channel()
@@ -100,7 +100,7 @@ def test_pending_calls_fail_at_once(proxy: Proxy, dial: Open, name: str) -> None
         proxy.flowing.set()
 
 
-def test_settling_what_came_over_a_lost_connection(proxy: Proxy, dial: Open, name: str) -> None:
+def test_settling_messages_of_a_lost_connection(proxy: Proxy, dial: Open, name: str) -> None:
     events: list[Event] = []
     connection = dial(proxy.url(), reconnect_delay=0.01, on_event=events.append)
     channel = connection.channel()
@@ -118,7 +118,7 @@ def test_settling_what_came_over_a_lost_connection(proxy: Proxy, dial: Open, nam
     assert queue.delete() == 0
 
 
-def test_a_transaction_that_was_lost(proxy: Proxy, dial: Open, name: str) -> None:
+def test_lost_transaction(proxy: Proxy, dial: Open, name: str) -> None:
     events: list[Event] = []
     connection = dial(proxy.url(), reconnect_delay=0.01, on_event=events.append)
     channel = connection.channel(transactional=True)
@@ -134,7 +134,7 @@ def test_a_transaction_that_was_lost(proxy: Proxy, dial: Open, name: str) -> Non
     assert message is not None and message.body == b"y"
 
 
-def test_without_reconnecting(proxy: Proxy, dial: Open, name: str) -> None:
+def test_reconnect_disabled(proxy: Proxy, dial: Open, name: str) -> None:
     connection = dial(proxy.url(), reconnect=False)
     channel = connection.channel()
     consumer = channel.declare_queue(name, exclusive=True).consume().start()
@@ -147,7 +147,7 @@ def test_without_reconnecting(proxy: Proxy, dial: Open, name: str) -> None:
         channel.publish("x", name)
 
 
-def test_attempts_that_are_used_up(server: Broker, dial: Open) -> None:
+def test_reconnect_attempts(server: Broker, dial: Open) -> None:
     events: list[Event] = []
     with Proxy(server) as proxy:
         connection = dial(proxy.url(), reconnect_delay=0.01, reconnect_attempts=3, on_event=events.append)
@@ -156,7 +156,7 @@ def test_attempts_that_are_used_up(server: Broker, dial: Open) -> None:
     assert [event.attempt for event in events if isinstance(event, Reconnecting)] == [1, 2, 3]
 
 
-def test_a_half_open_connection_is_found_by_heartbeats(proxy: Proxy, dial: Open, name: str) -> None:
+def test_half_open_connection_is_detected_by_heartbeats(proxy: Proxy, dial: Open, name: str) -> None:
     events: list[Event] = []
     connection = dial(proxy.url(), heartbeat=1, reconnect_delay=0.01, on_event=events.append)
     channel = connection.channel()
@@ -170,8 +170,8 @@ def test_a_half_open_connection_is_found_by_heartbeats(proxy: Proxy, dial: Open,
 
 
 @pytest.mark.parametrize("windowed", [False, True])
-def test_nothing_confirmed_is_lost_by_cuts(proxy: Proxy, dial: Open, name: str, windowed: bool) -> None:
-    """Publishers and a consumer, whose connections are cut again and again, wherever that is within a frame."""
+def test_cuts_lose_no_confirmed_messages(proxy: Proxy, dial: Open, name: str, windowed: bool) -> None:
+    """Publishers and a consumer whose connections are cut at random, even inside frames."""
     publishing, consuming = (dial(proxy.url(), reconnect_delay=0.01, reconnect_max_delay=0.05) for _ in range(2))
     setup = dial(proxy.broker.url()).channel()
     setup.declare_queue(name)
@@ -180,7 +180,7 @@ def test_nothing_confirmed_is_lost_by_cuts(proxy: Proxy, dial: Open, name: str, 
     stopping = threading.Event()
     deadline = time.monotonic() + 60
 
-    # Calls that wait while the connection is cut fail: what is needed is there before.
+    # Calls that wait for a reply fail when the connection is cut, so declare everything before.
     channels = [publishing.channel() for _ in range(3)]
     consumer = consuming.channel().consume(name, prefetch=20).start()
 
@@ -205,7 +205,7 @@ def test_nothing_confirmed_is_lost_by_cuts(proxy: Proxy, dial: Open, name: str, 
             try:
                 message = consumer.next(timeout=0.5)
             except Timeout:
-                # A server may need a moment until it gives back what a connection held that was cut.
+                # The server may need a moment to requeue the messages of a connection that was cut.
                 if not any(thread.is_alive() for thread in publishers) and (
                         set(confirmed) <= acked.keys() or time.monotonic() > deadline):
                     return
@@ -231,8 +231,8 @@ def test_nothing_confirmed_is_lost_by_cuts(proxy: Proxy, dial: Open, name: str, 
     assert (set(confirmed) - acked.keys(), left) == (set(), 0)
 
 
-def test_a_publisher_waits_while_the_socket_is_full(proxy: Proxy, dial: Open, name: str) -> None:
-    """The memory of a publisher is bounded while nothing gets through, and everything arrives in the end."""
+def test_publisher_waits_while_the_socket_is_full(proxy: Proxy, dial: Open, name: str) -> None:
+    """The memory of a publisher is bounded while nothing is sent, and all messages arrive in the end."""
     connection = dial(proxy.url(), heartbeat=0)
     channel = connection.channel(confirms=False)
     channel.declare_queue(name, exclusive=True)
@@ -255,12 +255,12 @@ def test_a_publisher_waits_while_the_socket_is_full(proxy: Proxy, dial: Open, na
         until(lambda: other.declare_queue(name, passive=True, exclusive=True).message_count == 100)
 
 
-def test_an_error_of_the_server_that_is_ours_ends_the_connection(connect: Open) -> None:
-    """A mistake is not made again: the connection stays closed."""
+def test_client_error_ends_the_connection(connect: Open) -> None:
+    """A reconnect would repeat the client's error, so the connection stays closed."""
     connection = connect()
     connection.channel()
     with connection.driver.lock:
-        # channel.open on a channel that is open.
+        # channel.open on an open channel.
         connection.driver.core.engine._pieces.append(b"\x01\x00\x01\x00\x00\x00\x05\x00\x14\x00\x0a\x00\xce")
         connection.driver.core.engine.pending += 13
         connection.driver._write()

@@ -1,4 +1,4 @@
-"""What a signal's handler raises, at any point: the connection goes on, or comes back, and nothing waits for ever."""
+"""Exceptions of signal handlers, at any point: the connection survives or reconnects, and nothing hangs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Interrupt(BaseException):
 
 @contextmanager
 def interrupts() -> Iterator[Callable[[float], None]]:
-    """Gives what sets the time until the next one, 0 for none."""
+    """Return a function that sets the time until the next signal, 0 for none."""
 
     def raised(number: int, frame: object) -> None:
         raise Interrupt
@@ -36,8 +36,8 @@ def interrupts() -> Iterator[Callable[[float], None]]:
         signal.signal(signal.SIGALRM, before)
 
 
-def test_an_interrupt_within_the_engine(connect: Open, name: str) -> None:
-    """It cannot be known how far it came: the connection is made anew."""
+def test_interrupt_inside_the_engine(connect: Open, name: str) -> None:
+    """The state of the engine is unknown, so the connection reconnects."""
     events: list[Event] = []
     connection = connect(reconnect_delay=0.01, on_event=events.append)
     channel = connection.channel()
@@ -49,7 +49,7 @@ def test_an_interrupt_within_the_engine(connect: Open, name: str) -> None:
         raise Interrupt
 
     connection.driver.core.receive = once  # type: ignore[method-assign]
-    # Whoever reads the socket is hit, which need not be this thread.
+    # The exception is raised in the thread that reads the socket, which may be another one.
     try:
         channel.publish("x", name)
     except Interrupt:
@@ -58,7 +58,7 @@ def test_an_interrupt_within_the_engine(connect: Open, name: str) -> None:
     assert any(isinstance(event, Recovered) for event in events)
 
 
-def test_a_mistake_of_the_engine_ends_no_thread(connect: Open, name: str) -> None:
+def test_engine_bug_ends_no_thread(connect: Open, name: str) -> None:
     events: list[Event] = []
     connection = connect(reconnect_delay=0.01, on_event=events.append)
     channel = connection.channel()
@@ -78,9 +78,11 @@ def test_a_mistake_of_the_engine_ends_no_thread(connect: Open, name: str) -> Non
 
 
 @pytest.mark.slow
-def test_interrupts_anywhere(connect: Open, name: str) -> None:
-    """Publishing and consuming in the main thread, interrupted at random points, with other threads on the connection:
-    what was confirmed is there, nothing hangs, and the others do not notice more than a reconnect."""
+def test_interrupts_at_any_point(connect: Open, name: str) -> None:
+    """The main thread publishes and consumes, interrupted at random points, while other threads share the connection.
+
+    Confirmed messages are kept, nothing hangs, and the other threads notice at most a reconnect.
+    """
     connection = connect(reconnect_delay=0.001, reconnect_max_delay=0.01)
     channel = connection.channel()
     channel.declare_queue(name)

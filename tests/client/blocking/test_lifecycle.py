@@ -1,4 +1,4 @@
-"""Connections that begin badly, end early, or meet what no program should do."""
+"""Connections that fail to open, are closed early, or are misused."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def fake(script: Script) -> Iterator[str]:
     b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-x\r\n", b"AMQP\0\1\0\0", b"\x15\x03\x01\x00\x02\x02\x16", b"\1" * 64,
     b"\x08" * 32, b"\x01\0\0\0\0\0\4\0\xaa\0\x0b\xce", b"\x01\0\0\0\0\0\4\0\x0a\0\x0b\x00", b"\0" * 64, b"",
 ])
-def test_a_server_that_speaks_no_amqp(dial: Open, garbage: bytes) -> None:
+def test_server_without_amqp(dial: Open, garbage: bytes) -> None:
     async def script(peer: Peer) -> None:
         peer.writer.write(garbage)
         if not garbage:
@@ -74,7 +74,7 @@ def test_a_server_that_speaks_no_amqp(dial: Open, garbage: bytes) -> None:
         assert isinstance(caught.value, ProtocolMismatch)
 
 
-def test_a_server_that_falls_silent(dial: Open) -> None:
+def test_server_that_falls_silent(dial: Open) -> None:
     async def script(peer: Peer) -> None:
         await peer.handshake()
         await peer.closing()
@@ -87,7 +87,7 @@ def test_a_server_that_falls_silent(dial: Open) -> None:
         connection.close()
 
 
-def test_a_secret_that_was_renewed(connect: Open) -> None:
+def test_renewed_secret(connect: Open) -> None:
     connection = connect()
     connection.update_secret("guest", "because")
     assert [host.password for host in connection.driver.hosts] == ["guest"]
@@ -95,7 +95,7 @@ def test_a_secret_that_was_renewed(connect: Open) -> None:
     assert "guest" not in repr(connection).replace("'guest'", "")
 
 
-def test_a_start_that_failed_can_be_repeated(proxy: Proxy, dial: Open, name: str) -> None:
+def test_failed_start_can_be_repeated(proxy: Proxy, dial: Open, name: str) -> None:
     connection = dial(proxy.url(), timeout=0.3)
     channel = connection.channel()
     queue = channel.declare_queue(name, exclusive=True)
@@ -108,14 +108,14 @@ def test_a_start_that_failed_can_be_repeated(proxy: Proxy, dial: Open, name: str
         consumer.start()
     proxy.flowing.set()
     connection.driver.core.parameters = replace(connection.parameters, timeout=20.0)
-    # Those that were given up had the message, perhaps, and give it back.
+    # Starts that failed may have received the message; they requeue it.
     message = consumer.next(timeout=20)
     assert message.body == b"x"
     message.ack()
     until(lambda: channel.declare_queue(name, passive=True, exclusive=True).consumer_count == 1)
 
 
-def test_a_consumer_that_starts_after_its_queue_has_a_new_name(proxy: Proxy, dial: Open) -> None:
+def test_consumer_started_after_its_queue_was_renamed(proxy: Proxy, dial: Open) -> None:
     events: list[Event] = []
     connection = dial(proxy.url(), reconnect_delay=0.01, on_event=events.append)
     channel = connection.channel()
@@ -128,7 +128,7 @@ def test_a_consumer_that_starts_after_its_queue_has_a_new_name(proxy: Proxy, dia
     assert consumer.queue == queue.name
 
 
-def test_what_a_transaction_raised_counts(connect: Open, name: str) -> None:
+def test_transaction_raises_the_error_of_its_block(connect: Open, name: str) -> None:
     channel = connect().channel(transactional=True)
     with pytest.raises(ValueError, match="mine"), channel.transaction():
         with pytest.raises(NotFound):
@@ -136,7 +136,7 @@ def test_what_a_transaction_raised_counts(connect: Open, name: str) -> None:
         raise ValueError("mine")
 
 
-def test_a_transaction_given_up_after_its_connection_was_lost(proxy: Proxy, dial: Open, name: str) -> None:
+def test_transaction_abandoned_after_a_lost_connection(proxy: Proxy, dial: Open, name: str) -> None:
     connection = dial(proxy.url(), reconnect_delay=0.01)
     channel = connection.channel(transactional=True)
     channel.declare_queue(name, exclusive=True)
@@ -154,7 +154,7 @@ def test_a_transaction_given_up_after_its_connection_was_lost(proxy: Proxy, dial
     assert channel.declare_queue(name, passive=True, exclusive=True).message_count == 1
 
 
-def test_events_of_a_connection_that_is_closed(connect: Open) -> None:
+def test_events_of_a_closed_connection(connect: Open) -> None:
     connection = connect()
     callbacks = connection.driver._callbacks
     before = len(callbacks)
@@ -168,7 +168,7 @@ def test_events_of_a_connection_that_is_closed(connect: Open) -> None:
     assert list(connection.events()) == [Closed(None)]
 
 
-def test_a_callback_that_waits_for_what_only_its_thread_can_do(proxy: Proxy, dial: Open) -> None:
+def test_callback_that_waits_for_its_own_thread(proxy: Proxy, dial: Open) -> None:
     raised: list[Error] = []
 
     def callback(event: Event) -> None:
@@ -186,7 +186,7 @@ def test_a_callback_that_waits_for_what_only_its_thread_can_do(proxy: Proxy, dia
     assert channel.declare_queue(exclusive=True).name
 
 
-def test_closing_in_a_callback(proxy: Proxy, dial: Open) -> None:
+def test_close_in_a_callback(proxy: Proxy, dial: Open) -> None:
     connection = dial(proxy.url(), reconnect_delay=0.01,
                       on_event=lambda event: connection.close() if isinstance(event, Disconnected) else None)
     channel = connection.channel()
@@ -197,8 +197,8 @@ def test_closing_in_a_callback(proxy: Proxy, dial: Open) -> None:
 
 
 @pytest.mark.parametrize("silent", ["connect", "tls", "handshake"])
-def test_closing_while_it_is_connected_again(proxy: Proxy, dial: Open, silent: str) -> None:
-    """It does not wait for a host that says nothing."""
+def test_close_while_reconnecting(proxy: Proxy, dial: Open, silent: str) -> None:
+    """Close does not wait for a silent host."""
     events: list[Event] = []
     with socket.socket() as full:
         full.bind(("127.0.0.1", 0))
@@ -206,7 +206,7 @@ def test_closing_while_it_is_connected_again(proxy: Proxy, dial: Open, silent: s
         port = full.getsockname()[1]
         waiting = []
         if silent == "connect":
-            # The queue of those that were not accepted is full: the kernel lets nobody else in.
+            # The queue of pending connections is full: the kernel accepts no more.
             for _ in range(4):
                 waiting.append(socket.socket())
                 waiting[-1].setblocking(False)
@@ -225,8 +225,8 @@ def test_closing_while_it_is_connected_again(proxy: Proxy, dial: Open, silent: s
             each.close()
 
 
-def test_threads_with_keys_of_their_own(connect: Open, name: str) -> None:
-    """No message goes where another thread's does."""
+def test_threads_with_separate_connections(connect: Open, name: str) -> None:
+    """No message goes to another thread's connection."""
     channel = connect().channel()
     queues = [channel.declare_queue(f"{name}.{number}", exclusive=True) for number in range(4)]
     before = sys.getswitchinterval()
@@ -284,8 +284,8 @@ with blocking.connect(sys.argv[1]) as connection, connection.channel() as channe
 """
 
 
-def test_a_fork(server: Broker, tmp_path: Path) -> None:
-    """The child has no connection; the parent's does not notice."""
+def test_fork(server: Broker, tmp_path: Path) -> None:
+    """The child has no connection; the parent's is not affected."""
     program = tmp_path / "forking.py"
     program.write_text(_FORKING)
     done = subprocess.run([sys.executable, str(program), server.url()], capture_output=True, text=True, timeout=60,
@@ -293,8 +293,8 @@ def test_a_fork(server: Broker, tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("fine 1\n", "")
 
 
-def test_what_a_server_sends_out_of_the_blue(dial: Open) -> None:
-    """It is told that this is no AMQP, whoever waits learns of it, and the connection is closed for good."""
+def test_unsolicited_methods(dial: Open) -> None:
+    """The server is notified of its violation, waiting calls fail, and the connection is closed for good."""
     async def script(peer: Peer) -> None:
         await peer.handshake()
         number = await peer.channel()
@@ -313,8 +313,8 @@ def test_what_a_server_sends_out_of_the_blue(dial: Open) -> None:
 
 
 @pytest.mark.parametrize("calls", ["aio", "blocking"])
-def test_a_publish_gives_up_though_the_connection_comes_and_goes(dial: Open, calls: str) -> None:
-    """Each attempt to connect gets a little way and fails: that must not begin its time anew."""
+def test_publish_times_out_while_the_connection_flaps(dial: Open, calls: str) -> None:
+    """Each attempt to connect makes some progress and fails; that must not extend the deadline."""
     connections = 0
 
     async def script(peer: Peer) -> None:

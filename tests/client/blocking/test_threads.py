@@ -1,4 +1,4 @@
-"""One connection and many threads; heartbeats while the program does something else."""
+"""One connection shared by many threads, and heartbeats while the program is busy."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_threads_share_a_publisher_and_a_consumer(connect: Open, name: str) -> N
             with lock:
                 taken.append(message)
                 if len(taken) == 4000:
-                    # The other threads wait: they learn of the end.
+                    # The other threads wait; they learn of the end.
                     threading.Thread(target=consumer.cancel).start()
 
     with ThreadPoolExecutor(8) as threads:
@@ -82,7 +82,7 @@ def test_requests_of_many_threads(connect: Open, name: str) -> None:
     assert not thread.is_alive()
 
 
-def test_closing_ends_every_wait(connect: Open, name: str) -> None:
+def test_close_ends_every_wait(connect: Open, name: str) -> None:
     connection = connect()
     channel = connection.channel()
     consumers = [channel.declare_queue(exclusive=True).consume().start() for _ in range(5)]
@@ -104,8 +104,8 @@ def test_closing_ends_every_wait(connect: Open, name: str) -> None:
     assert [type(error) for error in ended] == [ConnectionClosed] * 5
 
 
-def test_an_interrupt_leaves_the_connection_usable(connect: Open, name: str) -> None:
-    """Whatever is raised in a thread that waits, as by Ctrl-C, ends that wait alone."""
+def test_interrupt_leaves_the_connection_usable(connect: Open, name: str) -> None:
+    """An exception in a waiting thread, such as Ctrl-C, ends only that wait."""
     connection = connect()
     channel = connection.channel()
     queue = channel.declare_queue(name, exclusive=True)
@@ -132,8 +132,10 @@ def test_an_interrupt_leaves_the_connection_usable(connect: Open, name: str) -> 
 
 
 def test_heartbeats_while_the_program_computes(connect: Open, name: str) -> None:
-    """The server gives a client up after two silent intervals; this one is silent for four, in one call that keeps the
-    interpreter busy, and in one that sleeps."""
+    """The server gives a client up after two silent intervals.
+
+    This one is busy for four, in one call that keeps the interpreter and one that sleeps.
+    """
     connection = connect(heartbeat=1, reconnect=False)
     channel = connection.channel()
     channel.declare_queue(name, exclusive=True)
@@ -146,9 +148,8 @@ def test_heartbeats_while_the_program_computes(connect: Open, name: str) -> None
     assert message is not None and message.body == b"x"
 
 
-def test_acknowledgements_leave_without_another_call(connect: Open, name: str) -> None:
-    """What a program settles before it goes on computing reaches the server: its next messages come, to be seen by the
-    server's count of those that are ready."""
+def test_acks_are_sent_without_another_call(connect: Open, name: str) -> None:
+    """Acks before a long computation reach the server, as its count of ready messages shows."""
     connection, other = connect(), connect()
     channel, watching = connection.channel(), other.channel()
     queue = channel.declare_queue(name)
@@ -166,7 +167,7 @@ def test_acknowledgements_leave_without_another_call(connect: Open, name: str) -
     watching.delete_queue(name)
 
 
-def test_threads_that_begin_a_consumer_together_begin_it_once(connect: Open, name: str) -> None:
+def test_concurrent_starts_of_a_consumer(connect: Open, name: str) -> None:
     channel = connect().channel()
     channel.declare_queue(name, exclusive=True)
     for _ in range(20):
@@ -186,7 +187,7 @@ def test_threads_that_begin_a_consumer_together_begin_it_once(connect: Open, nam
         consumer.cancel()
 
 
-def test_a_consumer_that_could_not_begin_says_so_to_all(connect: Open, name: str) -> None:
+def test_failed_start_of_a_shared_consumer(connect: Open, name: str) -> None:
     consumer = connect().channel().consume(name)
 
     def take(_: int) -> type[Error]:

@@ -1,4 +1,4 @@
-"""TLS under the blocking face: OpenSSL's state is one for both directions, and threads use both."""
+"""TLS with the sync API: both directions share OpenSSL's state, and threads use both."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["authority", "secure"]
 
 
 def test_large_bodies_both_ways(dial: Open, secure: LeveretProcess, authority: Authority) -> None:
-    """One thread publishes what the other consumes, over one connection: both directions are full."""
+    """One thread publishes what the other consumes over one connection: both directions are busy."""
     connection = dial(tls_url(secure), tls=ssl.create_default_context(cafile=str(authority.path)))
     channel, other = connection.channel(), connection.channel()
     queue = channel.declare_queue(exclusive=True)
@@ -57,18 +57,18 @@ def test_threads(dial: Open, secure: LeveretProcess, authority: Authority) -> No
     assert connection.driver.core.generation == 1
 
 
-def test_tls_that_is_not_trusted(dial: Open, secure: LeveretProcess, authority: Authority, tmp_path: Path) -> None:
+def test_untrusted_certificate(dial: Open, secure: LeveretProcess, authority: Authority, tmp_path: Path) -> None:
     with pytest.raises(TlsFailed, match="certificate"):
         dial(tls_url(secure))
     with pytest.raises(TlsFailed, match="server_name"):
         dial(tls_url(secure), cafile=str(authority.path), server_name="example.org")
-    # Signed by somebody else: in TLS 1.3 the server says so after the handshake.
+    # Signed by an untrusted authority; in TLS 1.3 the server reports it after the handshake.
     certificate, key = Authority(tmp_path, "other").issue("client")
     with pytest.raises(ConnectionFailed):
         dial(tls_url(secure), cafile=str(authority.path), certfile=str(certificate), keyfile=str(key))
 
 
-def test_tls_to_a_plain_port_and_the_reverse(dial: Open, secure: LeveretProcess, server: Broker) -> None:
+def test_tls_on_a_plain_port_and_the_reverse(dial: Open, secure: LeveretProcess, server: Broker) -> None:
     with pytest.raises(TlsFailed, match="TLS"):
         dial(f"amqps://guest:guest@{server.host}:{server.port}/", verify=False)
     with pytest.raises(ConnectionFailed):

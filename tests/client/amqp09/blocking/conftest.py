@@ -1,4 +1,4 @@
-"""The blocking face over AMQP 0-9."""
+"""The sync API over AMQP 0-9."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.broker import Broker
 
 @pytest.fixture
 def dial() -> Iterator[Open]:
-    """Opens connections to a URL, over AMQP 0-9 unless another protocol is asked for; at the test's end they are closed."""
+    """Opens connections to a URL, over AMQP 0-9 by default, and closes them at the end of the test."""
     opened: list[blocking.Connection] = []
 
     def open(url: str | list[str], **options: Any) -> blocking.Connection:
@@ -29,5 +29,5 @@ def dial() -> Iterator[Open]:
 
 @pytest.fixture
 def connect(server: Broker, dial: Open) -> Open:
-    """Opens connections to the server."""
+    """Open connections to the server."""
     return lambda **options: dial(server.url(), **options)

@@ -1,4 +1,4 @@
-"""Servers that take no messages for the time being: publishing waits, up to a limit, and everything else goes on."""
+"""Backpressure: publishes wait, up to a timeout, while the server blocks publishers. Everything else continues."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def test_blocked_by_rabbitmq(connect: Connect, server: Broker, name: str) 
     channel = await connection.channel()
     await channel.declare_queue(name, exclusive=True)
     async with rabbit_alarm(server):
-        # It is told with the first message that comes during the alarm, which is taken, but not confirmed.
+        # The server blocks the client at its first publish during the alarm, which it accepts but does not confirm.
         first = asyncio.ensure_future(channel.publish(b"1", name, timeout=60))
         while not connection.blocked:
             await asyncio.sleep(0.01)
@@ -81,13 +81,13 @@ async def test_blocked_by_leveret(dial: Connect, tmp_path: Path, name: str) -> N
             try:
                 await channel.publish(body, name)
             except Timeout:
-                # The socket was full before the broker has said why.
+                # The socket may be full before the broker sends its reason.
                 continue
             await asyncio.sleep(0)
         with pytest.raises(Timeout, match="blocks publishers") as caught:
             await channel.publish(body, name)
         assert connection.blocked in str(caught.value)
-        # Connections that do not publish go on.
+        # Connections that do not publish are not affected.
         assert (await holder.declare_queue(exclusive=True)).name
         waiting = asyncio.ensure_future(_publish_when_possible(channel, name))
         while True:
@@ -114,7 +114,7 @@ async def _publish_when_possible(channel: Channel, queue: str) -> None:
 
 
 async def test_channel_flow(dial: Connect) -> None:
-    """One channel is stopped, the others go on."""
+    """The server pauses one channel; the others are not affected."""
     resume = asyncio.Event()
     stopped = asyncio.Event()
     published: list[int] = []
@@ -160,8 +160,8 @@ async def test_channel_flow(dial: Connect) -> None:
         await connection.close()
 
 
-async def test_who_waits_learns_how_it_ends(dial: Connect) -> None:
-    """Blocked publishes end with their channel, and wait for the next connection as long as their timeout says."""
+async def test_waiters_learn_the_outcome(dial: Connect) -> None:
+    """Blocked publishes fail with their channel, and wait up to their timeout for the next connection."""
     async def script(peer: Peer) -> None:
         await peer.handshake()
         await peer.channel()
@@ -182,7 +182,7 @@ async def test_who_waits_learns_how_it_ends(dial: Connect) -> None:
         await connection.close()
 
 
-async def test_a_socket_that_takes_nothing(dial: Connect, proxy: Proxy, name: str) -> None:
+async def test_publish_waits_for_a_full_socket(dial: Connect, proxy: Proxy, name: str) -> None:
     """Publishers without confirms wait for the socket instead of filling the memory."""
     connection = await dial(proxy.url(), blocked_timeout=0.3, heartbeat=0)
     channel = await connection.channel(confirms=False)
@@ -205,8 +205,8 @@ async def test_a_socket_that_takes_nothing(dial: Connect, proxy: Proxy, name: st
 
 
 @pytest.mark.parametrize("closing", [True, False])
-async def test_closing_into_a_dead_socket(dial: Connect, proxy: Proxy, name: str, closing: bool) -> None:
-    """A server that takes nothing any more does not hold up the end for longer than connect_timeout."""
+async def test_close_with_a_full_socket(dial: Connect, proxy: Proxy, name: str, closing: bool) -> None:
+    """If the server stops reading, close takes no longer than connect_timeout."""
     connection = await dial(proxy.url(), heartbeat=0, connect_timeout=0.5, blocked_timeout=0.1)
     channel: Any = await connection.channel(confirms=False)
     proxy.half_open()

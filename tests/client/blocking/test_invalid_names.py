@@ -1,4 +1,4 @@
-"""Arguments that are no names and no properties: refused, before anything is sent."""
+"""Arguments that are neither names nor properties are refused before anything is sent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from leveret.client.errors import Error, InvalidMessage
 from tests.client.blocking.conftest import Open
 
 
-def test_what_is_no_name(connect: Open, name: str) -> None:
+def test_invalid_names(connect: Open, name: str) -> None:
     connection = connect()
     channel = connection.channel()
     nothing: Any

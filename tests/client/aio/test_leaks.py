@@ -1,4 +1,4 @@
-"""What the client does not keep: queues that are gone, frames that an error came through."""
+"""Objects that the client must not keep: auto-deleted queues, and frames that an error was raised through."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.support.broker import Broker
 
 
 class Large:
-    """Something in a frame."""
+    """An object referenced by a frame."""
 
 
-async def test_queues_that_went_with_their_last_consumer(connect: Connect, name: str) -> None:
-    """A program that makes one for every task would remember them all, and make them all again."""
+async def test_auto_deleted_queues_are_forgotten(connect: Connect, name: str) -> None:
+    """A program that declares one per task would otherwise remember and restore them all."""
     connection = await connect()
     queues = connection.core.topology.queues
     channel, other = await connection.channel(), await connection.channel()
@@ -38,12 +38,12 @@ async def test_queues_that_went_with_their_last_consumer(connect: Connect, name:
         assert sorted(queues) == sorted([name, first.name])
     assert list(queues) == [name]
     assert not connection.core.topology.bindings
-    # It is not there with the server either.
+    # The server has deleted it, too.
     with pytest.raises(NotFound):
         await channel.declare_queue(first.name, passive=True)
 
 
-async def test_an_error_keeps_no_frames(connect: Connect) -> None:
+async def test_errors_keep_no_frames(connect: Connect) -> None:
     connection = await connect()
     channel = await connection.channel()
 
@@ -67,7 +67,7 @@ async def test_an_error_keeps_no_frames(connect: Connect) -> None:
     assert [reference() for reference in found] == [None] * 5
 
 
-def test_an_error_keeps_no_frames_of_threads(server: Broker) -> None:
+def test_errors_keep_no_frames_of_threads(server: Broker) -> None:
     with blocking.connect(server.url()) as connection:
         channel = connection.channel()
 
@@ -85,7 +85,7 @@ def test_an_error_keeps_no_frames_of_threads(server: Broker) -> None:
         assert [reference() for reference in found] == [None] * 3
 
 
-async def test_a_breach_of_the_protocol_is_told_as_what_it_is(connect: Connect) -> None:
+async def test_protocol_violation_is_reported(connect: Connect) -> None:
     connection = await connect()
     connection.received(b"\x01\x00\x00\x00\x00\x00\x04\x00\xaa\x00\x0b\xce")
     with pytest.raises(leveret.Error, match="the server broke the protocol: 540") as caught:

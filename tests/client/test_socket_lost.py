@@ -1,4 +1,4 @@
-"""A socket that is lost when the last answer has come, and before who waited for it goes on."""
+"""A socket that is lost after the last reply, before the waiting procedure resumes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Waiter:
 
 
 class Idle(FrontEnd):
-    """A face without a socket."""
+    """A front end without a socket."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -52,7 +52,7 @@ class Idle(FrontEnd):
     def reconnect(self) -> None: ...
 
 
-def test_recovery_does_not_end_well_over_a_lost_socket() -> None:
+def test_recovery_fails_on_a_lost_socket() -> None:
     host = Idle()
     core = ConnectionCore(host, Parameters())
     core.state = states.RECOVERING
@@ -65,7 +65,7 @@ def test_recovery_does_not_end_well_over_a_lost_socket() -> None:
     assert host.events == []
 
 
-def test_recovery_opens_no_channel_over_a_lost_socket() -> None:
+def test_recovery_opens_no_channel_on_a_lost_socket() -> None:
     core = ConnectionCore(Idle(), Parameters())
     core.state = states.RECOVERING
     channel = core.new_channel(confirms=True, transactional=False)
@@ -75,7 +75,7 @@ def test_recovery_opens_no_channel_over_a_lost_socket() -> None:
     assert not channel.opened
 
 
-def test_a_handshake_does_not_end_well_over_a_lost_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_handshake_fails_on_a_lost_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     core = ConnectionCore(Idle(), Parameters())
 
     def lost_at_the_end(connection: ConnectionCore) -> Any:
