@@ -18,7 +18,7 @@ from leveret.broker.branches import DONE, HAS_TIMED_OUT, WAS_ROLLED_BACK
 from leveret.broker.errors import BrokerError, NotFound, PreconditionFailed, ResourceError, ResourceLocked
 from leveret.broker.message import Entry
 from leveret.broker.queues.base import Queue
-from leveret.broker.transactions import ACCEPT, REJECT, REQUEUE
+from leveret.broker.transactions import ACCEPT, LARGE, REJECT, REQUEUE
 from tests.broker.support import Taker, World, figures
 
 
@@ -429,3 +429,46 @@ def test_streams_and_stages_take_what_is_committed(world: World) -> None:
 def test_a_refusal_is_one_of_the_brokers(world: World) -> None:
     with pytest.raises(BrokerError, match="no branch 'y'"):
         world.vhost.branches.find("y", None)
+
+
+@pytest.mark.parametrize("decision", ["commit", "rollback"])
+def test_a_large_branch_is_decided_in_steps_and_by_one_record(world: World, decision: str) -> None:
+    count = 2 * LARGE
+    source, target = world.queue("from", durable=True), world.queue("to", durable=True)
+    for number in range(count):
+        world.push(source, str(number), persistent=True)
+    world.end_turn()
+    branch = begin(world)
+    for number in range(count):
+        publish(world, branch, [target], str(number), persistent=True)
+        branch.settle(take(source), ACCEPT)
+    prepared(world, branch)
+    told = Told()
+    if decision == "commit":
+        world.vhost.branches.commit(branch, False, told)
+    else:
+        world.vhost.branches.rollback(branch, told)
+    assert told == []
+    seen = []
+    turns = 0
+    world.end_turn()
+    while world.posted:
+        log, recovery = world.held_log.recovery()
+        after = World(log=log, recovery=recovery)
+        after.run()
+        found = [len(after.vhost.branches.by_name), after.vhost.queues["from"].ready_count,
+                 after.vhost.queues["to"].ready_count]
+        if found not in seen:
+            seen.append(found)
+        world.posted.pop(0)()
+        world.end_turn()
+        turns += 1
+    assert turns > 2 and told == [DONE]
+    expected = [0, 0, count] if decision == "commit" else [0, count, 0]
+    assert seen in ([[1, 0, 0], expected], [[1, 0, 0]])
+    assert (source.ready_count, target.ready_count) == (expected[1], expected[2])
+    assert not source.frozen and not target.frozen and source.unacked == 0 and not target.hidden.bytes
+    queue = target if decision == "commit" else source
+    assert world.contents(queue) == [str(number) for number in range(count)]
+    world.run()
+    assert not world.held_log.kept

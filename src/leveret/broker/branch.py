@@ -8,7 +8,7 @@ the publishes, and nobody else gets the entries.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -222,11 +222,18 @@ class Branch:
 
     def forget_stored(self) -> None:
         """The publishes are in their queues, or not wanted."""
-        for entry in self.stored:
+        for _ in self.forgetting_stored():
+            pass
+
+    def forgetting_stored(self) -> Iterator[int]:
+        """The same in steps."""
+        stored = self.stored
+        while stored:
+            entry = stored.pop()
             row = entry.row
             if row is not None:
                 row.log.settle(entry)
-        self.stored = []
+            yield 1
         if self.store is not None:
             self.store.log.forget(self.store.id)
             self.store = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +21,7 @@ from leveret.broker.errors import ContentTooLarge, NotFound, PreconditionFailed,
 from leveret.broker.log import CommitWaiter
 from leveret.broker.message import Entry
 from leveret.broker.queues import limits
-from leveret.broker.transactions import Transaction
+from leveret.broker.transactions import LARGE, REQUEUE, Transaction
 
 if TYPE_CHECKING:
     from leveret.broker.branch_recovery import Taken
@@ -33,6 +33,7 @@ logger = logging.getLogger("leveret.broker")
 DONE: Final = 0
 WAS_ROLLED_BACK: Final = 1
 HAS_TIMED_OUT: Final = 2
+FAILED: Final = 3  # by a mistake of the broker, which its log has
 
 Done = Callable[[int], None]
 
@@ -145,6 +146,7 @@ class Branches(Holder):
         branch.when_loaded(partial(self._commit, branch, done, remember))
 
     def _commit(self, branch: Branch, done: Done, remember: bool) -> None:
+        self.broker.timers.cancel(branch.timer)
         transaction = Transaction(self.broker.log)
         transaction.forced = branch.recorded
         durable = branch.recorded or remember
@@ -152,10 +154,30 @@ class Branches(Holder):
             transaction.publish(message, queues)
         for entry, outcome in branch.settlements:
             transaction.settle(entry, outcome)
+        large = len(branch.publishes) + len(branch.settlements) > LARGE
         branch.empty()
+        if large:
+            transaction.durable = durable
+            self._decide_in_steps(branch, transaction, COMMITTED, done, remember)
+            return
         self._decided(branch, COMMITTED, remember)
         transaction.commit(partial(done, DONE), durable)
         branch.forget_stored()  # after its queues have the publishes, so that the log keeps their bodies
+
+    def _decide_in_steps(self, branch: Branch, transaction: Transaction, state: str, done: Done, remember: bool) -> None:
+        """Carry out the decision about a large branch, of which the transaction does what is to be done."""
+        failed = partial(done, FAILED)
+        self.broker.jobs.commits.add(self._deciding(branch, transaction, state, remember),
+                                     partial(transaction.finish, partial(done, DONE), failed), failed)
+
+    def _deciding(self, branch: Branch, transaction: Transaction, state: str, remember: bool) -> Iterator[int]:
+        transaction.begin(self.broker.jobs)
+        try:
+            yield from transaction.writing()
+            self._decided(branch, state, remember)
+            yield from branch.forgetting_stored()
+        finally:
+            transaction.end()
 
     def rollback(self, branch: Branch, done: Done, remember: bool = False, by_hand: bool = False) -> None:
         """Forget the publishes and give the entries back. `by_hand`: also while somebody works in it, whose work is
@@ -174,7 +196,16 @@ class Branches(Holder):
         branch.when_loaded(partial(self._rollback, branch, done, remember))
 
     def _rollback(self, branch: Branch, done: Done, remember: bool) -> None:
+        self.broker.timers.cancel(branch.timer)
         durable = branch.recorded or remember
+        if len(branch.publishes) + len(branch.settlements) > LARGE:
+            transaction = Transaction(self.broker.log)
+            transaction.durable = durable
+            for entry, _ in reversed(branch.settlements):
+                transaction.settle(entry, REQUEUE)
+            branch.empty()
+            self._decide_in_steps(branch, transaction, ROLLED_BACK, done, remember)
+            return
         branch.release()
         branch.forget_stored()
         self._decided(branch, ROLLED_BACK, remember)

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Iterator
 from typing import TYPE_CHECKING
 
 from leveret.broker.branch import Branch, meant, shown
-from leveret.broker.branches import DONE, HAS_TIMED_OUT
-from leveret.broker.errors import NotFound
+from leveret.broker.branches import DONE, FAILED, HAS_TIMED_OUT
+from leveret.broker.errors import MISTAKE, BrokerError, NotFound
 from leveret.management.calls import Call, InVhost, Item, NamedInVhost, plain
 
 if TYPE_CHECKING:
@@ -85,7 +85,11 @@ class _Outcome:
         self.future: asyncio.Future[Item] = asyncio.get_running_loop().create_future()
 
     def done(self, outcome: int) -> None:
-        if not self.future.done():
+        if self.future.done():
+            return
+        if outcome == FAILED:
+            self.future.set_exception(BrokerError(MISTAKE))
+        else:
             what = self.wanted if outcome == DONE else "timed out" if outcome == HAS_TIMED_OUT else "rolled back"
             self.future.set_result({"outcome": what})
 

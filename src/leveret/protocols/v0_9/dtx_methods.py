@@ -11,7 +11,7 @@ from functools import wraps
 from typing import Any, Final
 
 from leveret.broker.branch import ROLLBACK_ONLY, ROLLED_BACK, Branch
-from leveret.broker.branches import DONE, HAS_TIMED_OUT, WAS_ROLLED_BACK
+from leveret.broker.branches import DONE, FAILED, HAS_TIMED_OUT, WAS_ROLLED_BACK
 from leveret.broker.errors import BrokerError, CommandInvalid, PreconditionFailed, ResourceError
 from leveret.protocols.v0_9 import tx_methods
 from leveret.protocols.v0_9.channel import Channel
@@ -137,7 +137,9 @@ class _Decision:
 
     def done(self, outcome: int) -> None:
         channel = self.channel
-        if not channel.closing:
+        if outcome == FAILED:
+            channel.fail()
+        elif not channel.closing:
             _answer(channel, self.name, FLAGS[outcome])
             channel.connection.mark()
             channel.resume()

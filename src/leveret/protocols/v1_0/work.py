@@ -1,18 +1,20 @@
 """What is done under a transaction until it is discharged (transactions section 4.4).
 
 Messages that are posted are kept here until the discharge; they are in no queue. Outcomes that are given are kept, too:
-the deliveries stay acquired. A discharge writes everything in one turn, so that it is one commit.
+the deliveries stay acquired. A discharge writes everything in one turn, or in steps, but as one commit.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from leveret.broker.errors import BrokerError
 from leveret.broker.message import AT_ONCE, Message
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.base import Queue, freeze
 from leveret.broker.routing import Route
 from leveret.broker.timers import Timed
-from leveret.broker.transactions import Transaction
+from leveret.broker.transactions import LARGE, Transaction
 from leveret.protocols.v1_0 import acquisition, outcomes
 from leveret.protocols.v1_0.acquisition import Acquired
 from leveret.protocols.v1_0.errors import make_error
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from leveret.protocols.v1_0.incoming import IncomingLink
     from leveret.protocols.v1_0.outgoing import OutgoingLink, Sending
 
+# What a client is told of an error of the broker itself.
+FAILURE: Final = "the broker failed; its log says how"
 # What a posting costs in memory beside its body.
 OVERHEAD: Final = 1000
 
@@ -123,68 +127,16 @@ class Work:
 
     def commit(self, discharge: int) -> None:
         """Do it all; the discharge is answered once it is on disk."""
-        now = self.link.session.broker.timers.now()
-        connection = self.link.session.connection
-        transaction = Transaction(connection.broker.log)
-        publishes = self._routed(now)
-        if any(posting.routed and not queues for posting, (_, queues) in zip(self.postings, publishes, strict=True)):
-            self.failed = "the queue of a message was deleted after the message had been accepted"
-        elif self._exceeds(publishes):
-            self.failed = "a queue is full"
-        if self.failed:
-            self.roll_back(discharge)
+        large = len(self.postings) + len(self.retirements) > LARGE
+        committing = _Committing(self, discharge, large)
+        if large:
+            for link in list(self.links):
+                acquisition.leave(link)
+            self.link.session.broker.jobs.commits.add(committing.pieces(), committing.written, committing.failed)
             return
-        acquisition.keep(self)
-        for posting, (message, queues) in zip(self.postings, publishes, strict=True):
-            transaction.publish(message, queues, posting.due)
-        durable = any(retirement.entry.row is not None for retirement in self.retirements)
-        for retirement in reversed(self.retirements):
-            retirement.session.retiring.pop(retirement.number, None)
-            retirement.forget_record()
-            outcomes.apply_one(retirement.entry, retirement.outcome)
-        self._make_room()
-        batch = connection.broker.log.filling if durable else 0
-        for posting in self.postings:
-            if posting.second:
-                delivery = posting.session.unsettled.get(posting.delivery_id)
-                if delivery is not None:
-                    delivery.discharged(posting.outcome,
-                                        connection.broker.log.filling if posting.message.persistent else 0)
-        transaction.commit(_Done(self, discharge, batch).done, durable)
-
-    def _routed(self, now: int) -> list[tuple[Message, list[Queue]]]:
-        """The messages, with the queues that get them. One that its sender was told would be released goes to none,
-        whatever was declared since: its sender may have sent it elsewhere."""
-        routed: list[tuple[Message, list[Queue]]] = []
-        for posting in self.postings:
-            message = posting.message
-            if message.expires_at > AT_ONCE:
-                message.expires_at += now - posting.sent_at  # its time starts with the discharge
-            route = posting.route
-            queues = route.queues
-            if route.dynamic:
-                queues = route_again(posting)
-            if posting.outcome.kind == descriptors.RELEASED:
-                queues = []
-            routed.append((message, [queue for queue in queues if not queue.deleted]))
-        return routed
-
-    def _exceeds(self, publishes: list[tuple[Message, list[Queue]]]) -> bool:
-        """Whether a queue that refuses what is too much would have to refuse any of it."""
-        counts: dict[Queue, tuple[int, int]] = {}
-        for message, queues in publishes:
-            for queue in queues:
-                if not queue.rejects_publish:
-                    continue
-                count, octets = counts.get(queue, (0, 0))
-                hidden = queue.hidden
-                delays = queue.delays
-                later = 0 if delays is None else delays.bytes
-                if (0 <= queue.max_length <= queue.ready_count + queue.delayed_count + len(hidden) + count) or (
-                        0 <= queue.max_bytes < queue.ready_bytes + later + hidden.bytes + octets + message.size):
-                    return True
-                counts[queue] = (count + 1, octets + message.size)
-        return False
+        for _ in committing.pieces():
+            pass
+        committing.written()
 
     def roll_back(self, discharge: int = -1) -> None:
         """Forget it all. What was delivered stays with the client, but for what it has settled. A discharge that asked for
@@ -205,12 +157,12 @@ class Work:
                 outcomes.give_back(retirement.entry)
             else:
                 session.unacked[retirement.number] = retirement.entry
-        self._make_room()
+        self.make_room()
         self.retirements.clear()
         if discharge >= 0:
             self.answer(discharge, Rejected(make_error(self.condition, self.failed)))
 
-    def _make_room(self) -> None:
+    def make_room(self) -> None:
         """Wake the links that waited for what has been settled or has gone back."""
         for session in {retirement.session for retirement in self.retirements}:
             session.connection.room_again(session)
@@ -241,27 +193,159 @@ def route_again(posting: Posting) -> list[Queue]:
     return queues
 
 
-class _Done:
-    """What happens when a transaction is on disk."""
+class _Committing:
+    """A commit, in steps if it is large. Once it is being written, it is carried out whatever becomes of its links."""
 
-    def __init__(self, work: Work, discharge: int, batch: int) -> None:
+    def __init__(self, work: Work, discharge: int, large: bool) -> None:
         self.work = work
         self.discharge = discharge
-        self.batch = batch
+        self.large = large
+        self.broker = work.link.session.broker
+        self.transaction = Transaction(self.broker.log)
+        # The number of the batch that it is in, 0 if nothing of it is durable.
+        self.batch = 0
+        # What takes place, and has not yet.
+        self.retirements: list[Retirement] = []
+        # What room the queues have left that refuse what is too much: entries and bytes.
+        self.taken: dict[Queue, tuple[int, int]] = {}
 
-    def done(self) -> None:
+    def pieces(self) -> Iterator[int]:
         work = self.work
-        for retirement in work.retirements:
+        try:
+            yield from self._route()
+        except BrokerError as error:
+            if not self.large:
+                raise
+            work.failed = str(error)
+        if work.failed:
+            return
+        acquisition.keep(work)
+        self.retirements = work.retirements[:]
+        for retirement in self.retirements:
+            retirement.session.retiring.pop(retirement.number, None)
+        if not self.large:
+            yield from self._write()
+            return
+        self.transaction.begin(self.broker.jobs)
+        try:
+            yield from self._write()
+        finally:
+            self.transaction.end()
+
+    def _route(self) -> Iterator[int]:
+        """Find out which queues get the messages. One that its sender was told would be released goes to none, whatever was
+        declared since: its sender may have sent it elsewhere."""
+        work = self.work
+        now = self.broker.timers.now()
+        transaction = self.transaction
+        for posting in work.postings:
+            message = posting.message
+            if message.expires_at > AT_ONCE:
+                message.expires_at += now - posting.sent_at  # its time starts with the discharge
+            queues = posting.route.queues
+            if posting.route.dynamic:
+                queues = route_again(posting)
+            if posting.outcome.kind == descriptors.RELEASED:
+                queues = []
+            queues = [queue for queue in queues if not queue.deleted]
+            if posting.routed and not queues:
+                work.failed = "the queue of a message was deleted after the message had been accepted"
+                return
+            if self._exceeds(message, queues):
+                work.failed = "a queue is full"
+                return
+            transaction.publish(message, queues, posting.due)
+            yield 2
+        transaction.forced = True  # they have room for it
+
+    def _exceeds(self, message: Message, queues: list[Queue]) -> bool:
+        """Whether a queue that refuses what is too much would have to refuse this message."""
+        for queue in queues:
+            if not queue.rejects_publish:
+                continue
+            count, octets = self.taken.get(queue, (0, 0))
+            hidden = queue.hidden
+            later = 0 if queue.delays is None else queue.delays.bytes
+            if (0 <= queue.max_length <= queue.ready_count + queue.delayed_count + len(hidden) + count) or (
+                    0 <= queue.max_bytes < queue.ready_bytes + later + hidden.bytes + octets + message.size):
+                return True
+            self.taken[queue] = (count + 1, octets + message.size)
+        return False
+
+    def _write(self) -> Iterator[int]:
+        transaction = self.transaction
+        retirements = self.retirements
+        durable = False
+        while retirements:
+            retirement = retirements.pop()
+            entry = retirement.entry
+            durable = durable or entry.row is not None
+            outcome = retirement.outcome
+            if self.large and (outcome is None or outcome.kind != descriptors.ACCEPTED):
+                freeze(entry.queue, transaction.frozen)
+            retirement.forget_record()
+            outcomes.apply_one(entry, outcome)
+            yield 2
+        filling = self.broker.log.filling
+        transaction.durable = durable
+        self.batch = filling if durable else 0
+        for posting in self.work.postings:
+            if posting.second:
+                delivery = posting.session.unsettled.get(posting.delivery_id)
+                if delivery is not None:
+                    delivery.discharged(posting.outcome, filling if posting.message.persistent else 0)
+                yield 1
+        yield from transaction.writing()
+
+    def written(self) -> None:
+        work = self.work
+        if work.failed:
+            work.roll_back(self.discharge)
+            return
+        work.make_room()
+        self.transaction.finish(self._on_disk, self.failed)
+
+    def failed(self) -> None:
+        """A mistake of the broker, which its log has: the control link ends. What has no outcome yet goes back."""
+        work = self.work
+        for retirement in self.retirements:
+            outcomes.give_back(retirement.entry)
+        self.retirements = []
+        work.failed = FAILURE
+        work.roll_back()
+        link = work.link
+        if not link.closed and not link.session.closing:
+            link.session.refuse(link, make_error(constants.INTERNAL_ERROR, FAILURE))
+
+    def _on_disk(self) -> None:
+        if self.broker.jobs.carry_out(self._telling(), self._told, self.failed):
+            self._told()
+
+    def _telling(self) -> Iterator[int]:
+        """Tell the clients the outcomes that they do not know."""
+        work = self.work
+        retirements = work.retirements
+        retirements.reverse()
+        while retirements:
+            retirement = retirements.pop()
             # The client will not be asked to settle what has taken place.
             if not retirement.settled and not retirement.link.gone and not retirement.session.closing:
                 retirement.session.connection.send(Disposition(
                     False, retirement.number, None, True, retirement.outcome, channel=retirement.session.channel))
-        for posting in work.postings:
+                yield 5
+            yield 0
+        postings = work.postings
+        postings.reverse()
+        while postings:
+            posting = postings.pop()
             if posting.second and not posting.link.gone and not posting.session.closing:
                 posting.session.connection.send(Disposition(
                     True, posting.delivery_id, None, False, posting.outcome, channel=posting.session.channel))
-        work.retirements.clear()
-        work.postings.clear()
+                yield 5
+            yield 0
+
+    def _told(self) -> None:
+        work = self.work
         session = work.link.session
         if not session.closing and not work.link.closed:
             session.resolved(work.link, self.discharge, self.batch, descriptors.ACCEPTED, not work.link.second_mode)
