@@ -1,8 +1,8 @@
-"""What durable means, end to end: what the broker has confirmed is there after a kill -9.
+"""Demonstrates durability: a message that the broker has confirmed survives kill -9.
 
-Starts a broker in a temporary directory, publishes persistent messages from several clients that wait for their confirms,
-kills the broker with SIGKILL in the middle of it, starts it again over the same directory, and compares what comes out
-of the queue with what was confirmed. Needs nothing but this checkout; takes a few seconds.
+Starts a broker in a temporary directory and several clients that publish persistent messages with confirms, kills the
+broker with SIGKILL while they publish, restarts it on the same directory, and compares the content of the queue with the
+confirmed messages. Needs only this checkout and takes a few seconds.
 
     make demo-kill
 """
@@ -29,7 +29,7 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parents[1]
 QUEUE = "demo"
 PUBLISHERS = 4
-# Messages that each publisher has in flight at most, and how long they publish before the broker is killed.
+# Maximum messages in flight per publisher, and how long they publish before the broker is killed.
 WINDOW = 100
 SECONDS = 4.0
 START_TIMEOUT = 20.0
@@ -38,17 +38,17 @@ console = Console(highlight=False)
 
 
 class Broker:
-    """`leveret serve` as a process over one data directory."""
+    """`leveret serve` as a process with one data directory."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.url = ""
-        # After the first start the same one again: clients come back to it.
+        # Chosen by the first start; later starts use it again, so that clients can reconnect.
         self.port = 0
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> float:
-        """Start and wait until it listens; how many seconds that took."""
+        """Start the broker and wait until it listens; return the seconds that took."""
         ready = self.directory / "ready.json"
         ready.unlink(missing_ok=True)
         environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
@@ -67,7 +67,7 @@ class Broker:
         return took
 
     def kill(self) -> None:
-        """SIGKILL: no chance to write anything down."""
+        """Send SIGKILL, so that the broker cannot save anything."""
         assert self.process is not None
         self.process.kill()
         self.process.wait()
@@ -82,7 +82,7 @@ class Broker:
 
 
 class Publisher(threading.Thread):
-    """Publishes numbered persistent messages until the broker is gone; remembers which of them were confirmed."""
+    """Publishes numbered persistent messages until the broker dies; records which of them were confirmed."""
 
     def __init__(self, number: int, url: str) -> None:
         super().__init__(daemon=True)
@@ -90,7 +90,7 @@ class Publisher(threading.Thread):
         self.url = url
         self.published = 0
         self.confirmed: set[int] = set()
-        self._upto = 0  # every publish up to this one is confirmed
+        self._upto = 0  # all publishes up to this one are confirmed
 
     def run(self) -> None:
         connection = pika.SelectConnection(
@@ -126,7 +126,7 @@ class Publisher(threading.Thread):
 
 @contextmanager
 def step(text: str) -> Iterator[list[str]]:
-    """One line of the story; what is put into the list stands at its end."""
+    """Print a line about a step; the item that the block appends to the list becomes its result."""
     result: list[str] = []
     with console.status(text):
         yield result
@@ -134,7 +134,7 @@ def step(text: str) -> Iterator[list[str]]:
 
 
 def collect(broker: Broker) -> dict[int, list[int]]:
-    """Take everything out of the queue: the numbers by publisher, in the order in which they came."""
+    """Consume the whole queue; return the numbers by publisher, in the order of arrival."""
     found: dict[int, list[int]] = {number: [] for number in range(PUBLISHERS)}
     with broker.connect() as connection:
         channel = connection.channel()
@@ -152,8 +152,8 @@ def collect(broker: Broker) -> dict[int, list[int]]:
 
 
 def report(publishers: list[Publisher], found: dict[int, list[int]]) -> bool:
-    """The table; whether everything that was confirmed is there, once and in order."""
-    table = Table(title="after the kill and a new start")
+    """Print the table; return whether every confirmed message was found, once and in order."""
+    table = Table(title="after the kill and the restart")
     for heading in ("publisher", "published", "confirmed", "found", "lost", "in order"):
         table.add_column(heading, justify="left" if heading == "publisher" else "right")
     good = True
@@ -185,14 +185,14 @@ def main() -> int:
                 for publisher in publishers:
                     publisher.start()
                 time.sleep(SECONDS)
-                result.append(f"{sum(len(publisher.confirmed) for publisher in publishers):,} are confirmed")
-            with step("kill -9, in the middle of it"):
+                result.append(f"{sum(len(publisher.confirmed) for publisher in publishers):,} confirmed")
+            with step("kill -9 while they publish"):
                 broker.kill()
                 for publisher in publishers:
                     publisher.join(10)
-            with step("start the broker again over the same directory") as result:
+            with step("restart the broker on the same directory") as result:
                 result.append(f"{broker.start():.2f} s")
-            with step("take everything out of the queue"):
+            with step("consume the whole queue"):
                 found = collect(broker)
             good = report(publishers, found)
         except AMQPError as error:
@@ -201,9 +201,9 @@ def main() -> int:
         finally:
             broker.stop()
     if good:
-        console.print("Nothing that was confirmed is lost. What waited for its confirm may be there or not.")
+        console.print("No confirmed message is lost. Unconfirmed messages may or may not have survived.")
     else:
-        console.print("[red]Something that was confirmed is lost, or came in another order.[/red]")
+        console.print("[red]A confirmed message is lost, or the order is wrong.[/red]")
     return 0 if good else 1
 
 

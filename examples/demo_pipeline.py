@@ -1,9 +1,9 @@
-"""The main job, end to end: a shop's messages go through broker and pipeline, and every one is accounted for.
+"""Demonstrates a pipeline: the messages of a shop go through broker and pipeline, and each one is accounted for.
 
-Clients publish orders, payments and stock over AMQP 0-9-1 and 1.0 to one exchange; a worker takes the orders and rejects
-some. A pipeline archives everything as typed rows, puts aside what is no JSON, publishes large orders to a queue, and
-counts the broker's own events by windows. In the middle of it the broker is killed with SIGKILL, and then the pipeline.
-At the end what came in, which a plain client reads from the stream, is compared with what went out, message by message.
+Clients publish orders, payments and stock levels over AMQP 0-9-1 and 1.0 to one exchange; a worker consumes the orders and
+rejects some. A pipeline archives everything as typed rows, quarantines what is not JSON, publishes large orders to a queue,
+and aggregates the broker's own events by time windows. Meanwhile the broker is killed with SIGKILL, and then the pipeline.
+At the end the input, which a plain client reads from the stream, is compared with the output, message by message.
 
     make demo
 """
@@ -36,14 +36,14 @@ WORK = Path(os.environ.get("LEVERET_DEMO_DIRECTORY", str(ROOT / "build" / "demo"
 EXCHANGE = "shop"
 LOG = "shop.log"
 PUBLISHERS = (("web", "0-9-1"), ("app", "1.0"), ("till", "0-9-1"), ("partner", "1.0"))
-# Messages that a publisher sends before it waits for their confirms, until Spark is warm and then; how many of these it
-# sends in a second.
+# Messages that a publisher sends before it waits for their confirms, before and after Spark has warmed up; and how often
+# per second it does that.
 FEW, BURST = 2, 25
 BURSTS = 8
 LARGE = 900
-# Seconds of publishing before the broker is killed, then before the pipeline is, and after that.
+# Seconds of publishing before the broker is killed, then before the pipeline is killed, and afterwards.
 PHASES = tuple(float(text) for text in os.environ.get("LEVERET_DEMO_SECONDS", "6,6,4").split(","))
-RECONNECT_TIMEOUT = 240.0
+TIMEOUT = 240.0
 
 PIPELINE = """
 name = "shop"
@@ -92,7 +92,7 @@ report = "traffic.html"
 
 
 class Client(threading.Thread):
-    """A thread with a connection that comes back after the broker was killed."""
+    """A thread with a connection that is reopened after the broker was killed."""
 
     def __init__(self, broker: Broker, protocol: str = "0-9-1") -> None:
         super().__init__(daemon=True)
@@ -117,7 +117,7 @@ class Client(threading.Thread):
 
 
 class Publisher(Client):
-    """Publishes what happens in a shop; remembers what was confirmed."""
+    """Publishes the events of a shop; records which were confirmed."""
 
     def __init__(self, broker: Broker, name: str, protocol: str) -> None:
         super().__init__(broker, protocol)
@@ -138,7 +138,7 @@ class Publisher(Client):
                                       headers={"source": self.source, "attempt": 1})
                     burst.append(body)
                 publisher.flush()
-                # What was not confirmed when the broker was killed may be there or not: its sender would have to ask.
+                # Unconfirmed messages may or may not have survived a kill; a real sender would publish them again.
                 self.confirmed += burst
 
     def message(self) -> tuple[str, bytes]:
@@ -149,7 +149,7 @@ class Publisher(Client):
         event = chance.choices(("order.created", "order.paid", "order.cancelled", "stock.low", "parcel.sent"),
                                (40, 30, 5, 10, 15))[0]
         if chance.random() < 0.01:
-            return f"{event}.{country}", f'<order id="{id}"/>'.encode()  # of an old system that nobody dares to touch
+            return f"{event}.{country}", f'<order id="{id}"/>'.encode()  # from a legacy system
         body: dict[str, Any] = {"id": id, "event": event, "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
                                 "customer": {"id": chance.randrange(5000), "country": country},
                                 "amount": round(chance.paretovariate(1.2) * 20, 2)}
@@ -160,7 +160,7 @@ class Publisher(Client):
 
 
 class Worker(Client):
-    """Takes orders, and rejects every fiftieth: they become dead letters."""
+    """Consumes orders and rejects every fiftieth, which becomes a dead letter."""
 
     def __init__(self, broker: Broker) -> None:
         super().__init__(broker)
@@ -183,7 +183,7 @@ class Worker(Client):
 
 
 class Pipeline:
-    """`leveret pipeline run` as a process with its JVM."""
+    """`leveret pipeline run` as a process, with its JVM."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -198,25 +198,25 @@ class Pipeline:
                 stdout=log, stderr=log, env=environment, start_new_session=True)
 
     def kill(self) -> None:
-        """SIGKILL to Python, the JVM and the workers."""
+        """Send SIGKILL to Python, the JVM and the workers."""
         assert self.process is not None
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def stop(self) -> int:
-        """In order; the exit code."""
+        """Stop gracefully; return the exit code."""
         if self.process is None:
             return 0
         if self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(RECONNECT_TIMEOUT)
+                self.process.wait(TIMEOUT)
             except subprocess.TimeoutExpired:
                 self.kill()
         return self.process.returncode
 
     def rows(self, flow: str) -> int:
-        """How many rows a flow has taken since it was started."""
+        """Return how many rows a flow has read since its start."""
         try:
             state = json.loads((self.directory / "state" / "status.json").read_text())
         except (OSError, ValueError):
@@ -232,17 +232,17 @@ class Pipeline:
 
 
 def until(what: str, true: Callable[[], bool], pipeline: Pipeline) -> None:
-    """Wait for something that has to come."""
-    deadline = time.monotonic() + RECONNECT_TIMEOUT
+    """Wait for a condition."""
+    deadline = time.monotonic() + TIMEOUT
     while not true():
         pipeline.check()
         if time.monotonic() > deadline:
-            raise SystemExit(f"waited {RECONNECT_TIMEOUT:g} s in vain: {what}")
+            raise SystemExit(f"timed out after {TIMEOUT:g} s waiting for {what}")
         time.sleep(0.2)
 
 
 def declare(broker: Broker) -> None:
-    """What a shop has: an exchange, a queue of orders with dead letters, and streams of everything and of the events."""
+    """Declare an exchange, a queue of orders with dead letters, and streams of all messages and of the events."""
     with blocking.connect(broker.url) as connection, connection.channel() as channel:
         for name in (EXCHANGE, "stats"):
             channel.declare_exchange(name, "topic", durable=True)
@@ -257,7 +257,7 @@ def declare(broker: Broker) -> None:
 
 
 def bodies_of_stream(broker: Broker) -> Iterator[bytes]:
-    """Everything that came in, as a plain client reads it."""
+    """Read the whole stream as a plain client."""
     first = {"x-stream-offset": "first"}
     with (blocking.connect(broker.url) as connection, connection.channel() as channel,
           channel.consume(LOG, prefetch=500, arguments=first) as consumer):
@@ -279,12 +279,12 @@ def bodies_of_queue(broker: Broker, name: str) -> list[bytes]:
 
 
 def files_of_table(path: Path) -> list[Path]:
-    """Its files by day; what is on its way stands in a directory of its own."""
+    """Return the files of a table; those that are not moved yet are in a directory of their own."""
     return sorted(path.glob("day=*/*.parquet"))
 
 
 def rows_of_table(path: Path, column: str) -> list[Any]:
-    """A column of all files, as any reader of Parquet has it."""
+    """Return a column of all files, with a Parquet reader."""
     return [value for file in files_of_table(path)
             for value in pq.ParquetFile(file).read([column]).column(column).to_pylist()]
 
@@ -300,16 +300,16 @@ def id_of(body: bytes) -> str:
 
 
 class Verdict:
-    """The table at the end."""
+    """Collects the comparisons in a table."""
 
     def __init__(self) -> None:
         self.good = True
-        self.table = Table(title="what came in, what went out")
-        for heading in ("", "expected", "found", "missing", "twice", "foreign", ""):
+        self.table = Table(title="input and output")
+        for heading in ("", "expected", "found", "missing", "duplicate", "foreign", ""):
             self.table.add_column(heading, justify="left" if not heading else "right")
 
     def compare(self, name: str, expected: Counter[Any], found: Counter[Any]) -> None:
-        """Equal, message by message."""
+        """Check that both are equal, message by message."""
         missing = sum((Counter(set(expected)) - Counter(set(found))).values())
         foreign = sum((Counter(set(found)) - Counter(set(expected))).values())
         twice = sum(count - 1 for count in found.values())
@@ -317,7 +317,7 @@ class Verdict:
         self._add(name, sum(expected.values()), sum(found.values()), missing, twice, foreign, good)
 
     def contains(self, name: str, expected: set[Any], found: Counter[Any], upper: set[Any]) -> None:
-        """All of the expected are there, and nothing that is not in `upper`."""
+        """Check that all expected ids were found, and none that is not in `upper`."""
         missing, foreign = len(expected - found.keys()), len(found.keys() - upper)
         self._add(name, len(expected), len(found), missing, 0, foreign, not missing and not foreign)
 
@@ -340,30 +340,30 @@ def verify(broker: Broker, publishers: list[Publisher], worker: Worker, director
     aside = Counter(rows_of_table(directory / "quarantine", "body"))
     whole = Counter({body: count for body, count in came.items() if body.startswith(b"{")})
     verdict.compare("archived, as typed rows", whole, archived)
-    verdict.compare("put aside: no JSON", came - whole, aside)
+    verdict.compare("quarantined: not JSON", came - whole, aside)
     parsed = {body: json.loads(body) for body in whole}
     large = Counter(value["id"] for value in parsed.values()
                     if value["event"] == "order.created" and value["amount"] >= LARGE)
-    verdict.compare(f"orders from {LARGE} on, in a queue", large,
+    verdict.compare(f"orders of at least {LARGE}, in a queue", large,
                     Counter(json.loads(body)["id"] for body in bodies_of_queue(broker, "large-orders")))
     dead = bodies_of_queue(broker, "dead")
-    # A worker may see a message a moment before it is on disk; such a one was not confirmed, and may be gone after a kill.
+    # A worker can get a message shortly before it is on disk; an unconfirmed one may be lost in the kill.
     orders = worker.done | set(bodies_of_queue(broker, "orders")) | set(dead)
     ordered = {id_of(body) for body in whole if b'"event": "order.' in body}
-    verdict.contains("orders, worked on or waiting", ordered, Counter(map(id_of, orders)), sent)
+    verdict.contains("orders, processed or queued", ordered, Counter(map(id_of, orders)), sent)
     verdict.note("dead letters of the worker", len(dead), "")
     counted = sum(count for event, exchange, count in zip(
         rows_of_table(directory / "traffic", "event"), rows_of_table(directory / "traffic", "exchange"),
         rows_of_table(directory / "traffic", "messages"), strict=True) if event == "published" and exchange == EXCHANGE)
-    verdict.note("published, by the events", counted, "events are not kept through a kill")
-    verdict.note("windows, at the exchange stats", len(bodies_of_queue(broker, "stats")), "")
+    verdict.note("published, according to events", counted, "events do not survive a kill")
+    verdict.note("windows published to exchange stats", len(bodies_of_queue(broker, "stats")), "")
     console.print(verdict.table)
     return verdict.good
 
 
 def main() -> int:
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
-        console.print("[red]The demo needs Java 17 or later[/red] for Spark: there is no java, and no JAVA_HOME.")
+        console.print("[red]The demo needs Java 17 or later[/red] for Spark: java was not found, and JAVA_HOME is not set.")
         return 1
     shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir(parents=True)
@@ -387,32 +387,32 @@ def main() -> int:
             for publisher in publishers:
                 publisher.size = BURST
             time.sleep(PHASES[0])
-            result.append(f"{sum(len(publisher.confirmed) for publisher in publishers):,} are confirmed")
-        with step("kill -9 of the broker, and a new start") as result:
+            result.append(f"{sum(len(publisher.confirmed) for publisher in publishers):,} confirmed")
+        with step("kill -9 the broker and restart it") as result:
             broker.kill()
             result.append(f"{broker.start():.2f} s")
-        with step("publish on") as result:
+        with step("continue publishing") as result:
             time.sleep(PHASES[1])
-            result.append(f"{sum(len(publisher.confirmed) for publisher in publishers):,} are confirmed")
-        with step("kill -9 of the pipeline, JVM and all, and a new start"):
+            result.append(f"{sum(len(publisher.confirmed) for publisher in publishers):,} confirmed")
+        with step("kill -9 the pipeline with its JVM and restart it"):
             pipeline.check()
             pipeline.kill()
             pipeline.start()
-        with step("publish to the end") as result:
+        with step("finish publishing") as result:
             time.sleep(PHASES[2])
             for publisher in publishers:
                 publisher.end()
             until("an empty queue of orders", lambda: ready(broker, "orders") == 0, pipeline)
             worker.end()
-            result.append(f"{sum(len(publisher.confirmed) for publisher in publishers):,} are confirmed")
-        with step("read what came in") as result:
+            result.append(f"{sum(len(publisher.confirmed) for publisher in publishers):,} confirmed")
+        with step("read the input") as result:
             came = Counter(bodies_of_stream(broker))
             result.append(f"{sum(came.values()):,} messages in the stream")
-        with step("wait until the pipeline has it all"):
-            until("all of them in the archive", lambda: table_count(WORK / "archive") + table_count(WORK / "quarantine")
+        with step("wait for the pipeline to catch up"):
+            until("all messages in the archive", lambda: table_count(WORK / "archive") + table_count(WORK / "quarantine")
                   >= sum(came.values()), pipeline)
             finish_windows(broker, pipeline)
-        with step("stop the pipeline in order") as result:
+        with step("stop the pipeline gracefully") as result:
             code = pipeline.stop()
             result.append(f"exit code {code}")
         good = verify(broker, publishers, worker, WORK, came) and code == 0
@@ -420,12 +420,12 @@ def main() -> int:
         if pipeline.process is not None and pipeline.process.poll() is None:
             pipeline.kill()
         broker.stop()
-    console.print(f"The report on the traffic: [bold]{WORK / 'traffic.html'}[/bold]")
-    console.print(f"The archive: {WORK / 'archive'}, what the pipeline says: {WORK / 'pipeline.log'}")
+    console.print(f"Traffic report: [bold]{WORK / 'traffic.html'}[/bold]")
+    console.print(f"Archive: {WORK / 'archive'}, log of the pipeline: {WORK / 'pipeline.log'}")
     if good:
         console.print(f"[green]Every message is accounted for[/green], in {time.monotonic() - began:.0f} s.")
     else:
-        console.print("[red]Something is not as it should be.[/red]")
+        console.print("[red]Some messages are not accounted for.[/red]")
     return 0 if good else 1
 
 
@@ -435,9 +435,9 @@ def ready(broker: Broker, queue: str) -> int:
 
 
 def finish_windows(broker: Broker, pipeline: Pipeline) -> None:
-    """Let time go on for the windows: an event now and then, until one that was told earlier is closed."""
+    """Publish an event now and then, so that event time advances until a window after the last message is closed."""
     last = time.time()
-    deadline = time.monotonic() + RECONNECT_TIMEOUT
+    deadline = time.monotonic() + TIMEOUT
     while time.monotonic() < deadline:
         with blocking.connect(broker.url) as connection, connection.channel() as channel:
             channel.publish(b"tick", "tick", "stats")
@@ -446,7 +446,7 @@ def finish_windows(broker: Broker, pipeline: Pipeline) -> None:
             return
         pipeline.check()
         time.sleep(0.5)
-    raise SystemExit("the windows of the traffic are not closed")
+    raise SystemExit("the traffic windows were not closed in time")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Priorities: urgent messages overtake what waits in the queue.
+"""Priorities: urgent messages overtake others in the queue.
 
-A queue without `x-max-priority` has the ten levels of the AMQP specification, and a message without a priority counts
-as 4. With `x-max-priority` RabbitMQ's rules hold: no priority counts as 0, and what is above the maximum counts as the
-maximum. Within a level the order is that of publishing.
+A queue without `x-max-priority` has the ten levels of the AMQP specification, and a message without a priority has level
+4. With `x-max-priority` RabbitMQ's rules apply: no priority means 0, and higher priorities are capped at the maximum.
+Messages of the same level keep their order.
 
     python examples/priorities.py [amqp://guest:guest@localhost:5672/]
 """
@@ -19,7 +19,7 @@ MESSAGES = (("first", None), ("second", 9), ("third", 0), ("fourth", 9), ("fifth
 
 
 def order(channel: BlockingChannel, queue: str) -> list[str]:
-    """Publish the messages while nobody consumes, then take them out again."""
+    """Publish the messages to a queue without consumers, then get them back."""
     for text, priority in MESSAGES:
         channel.basic_publish("", queue, text.encode(), pika.BasicProperties(priority=priority))
     return [channel.basic_get(queue, auto_ack=True)[2].decode() for _ in MESSAGES]

@@ -1,8 +1,8 @@
-"""Retries with a delay, made of dead letters: nothing to install, no plugin.
+"""Delayed retries with dead letters, without a plugin.
 
-Three queues. A rejected message goes from `work` to `wait`, where it stays for the delay and expires back to `work`. The
-broker counts in the `x-death` header how often that has happened; after three attempts the worker gives up and puts the
-message into `failed`.
+There are three queues. A rejected message moves from `work` to `wait`, where it expires after the delay and returns to
+`work`. The broker counts the rounds in the `x-death` header; after three attempts the worker puts the message into
+`failed`.
 
     python examples/retry.py [amqp://guest:guest@localhost:5672/]
 """
@@ -34,7 +34,7 @@ def declare(channel: BlockingChannel) -> None:
 
 
 def attempts_before(headers: dict[str, Any] | None) -> int:
-    """How often this message was rejected from `work` before."""
+    """Return how often this message was rejected from `work`."""
     for death in (headers or {}).get("x-death", []):
         if (death["queue"], death["reason"]) == (WORK, "rejected"):
             return int(death["count"])
@@ -44,14 +44,14 @@ def attempts_before(headers: dict[str, Any] | None) -> int:
 def work(channel: BlockingChannel) -> None:
     for method, properties, body in channel.consume(WORK, inactivity_timeout=10):
         if method is None:
-            raise SystemExit("nothing came for ten seconds")
+            raise SystemExit("no message for ten seconds")
         attempt = attempts_before(properties.headers) + 1
         if attempt < ATTEMPTS:
             print(f"attempt {attempt} at {body.decode()!r} failed, next one in {DELAY} ms")
             channel.basic_reject(method.delivery_tag, requeue=False)
             continue
         print(f"attempt {attempt} at {body.decode()!r} failed, giving up")
-        # The publish is confirmed before the acknowledgement goes out: the message is always in one of the queues.
+        # The publish is confirmed before the message is acknowledged, so it is always in one of the queues.
         channel.basic_publish("", FAILED, body, properties)
         channel.basic_ack(method.delivery_tag)
         break

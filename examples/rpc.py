@@ -1,7 +1,7 @@
-"""Remote calls by direct reply-to: no reply queue is declared.
+"""Remote procedure calls with direct reply-to, which needs no reply queue.
 
-The client consumes from the pseudo-queue `amq.rabbitmq.reply-to` (without acknowledgements) and names it as `reply_to`. The
-broker replaces that name by an address of this client's channel, to which the server publishes the answer.
+The client consumes from the pseudo-queue `amq.rabbitmq.reply-to` (without acknowledgements) and sets it as `reply_to`. The
+broker replaces that name with an address of the client's channel, to which the server publishes the reply.
 
     python examples/rpc.py [amqp://guest:guest@localhost:5672/]
 """
@@ -37,7 +37,7 @@ def serve(ready: threading.Event, calls: int) -> None:
 
 
 class Client:
-    """Calls one after the other over one channel."""
+    """Makes calls over one channel, one at a time."""
 
     def __init__(self, connection: pika.BlockingConnection) -> None:
         self.connection = connection

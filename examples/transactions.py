@@ -1,8 +1,8 @@
-"""A transaction: take a message, publish what follows from it, and acknowledge it, all or nothing.
+"""Transactions: get a message, publish its result and acknowledge it, atomically.
 
-What a transaction publishes is invisible before `tx.commit`, and what it acknowledges can still come back. If the program
-or the broker dies before the commit is on disk, the order is still there and no invoice is; afterwards it is the other
-way round.
+Messages that a transaction publishes are invisible before `tx.commit`, and messages that it acknowledges can still be
+redelivered. If the program or the broker dies before the commit is on disk, the order is still in its queue and there is no
+invoice; afterwards it is the other way round.
 
     python examples/transactions.py [amqp://guest:guest@localhost:5672/]
 """
@@ -27,7 +27,7 @@ def counts(channel: BlockingChannel) -> str:
 
 
 def begin(channel: BlockingChannel) -> None:
-    """Take an order and write the invoice, without committing."""
+    """Get an order and publish its invoice, without committing."""
     method, _, body = channel.basic_get(ORDERS)
     channel.basic_publish("", INVOICES, b"invoice for " + body, KEEP)
     channel.basic_ack(method.delivery_tag)
@@ -46,7 +46,7 @@ if __name__ == "__main__":
         begin(channel)
         print("not committed: ", counts(channel))
         channel.tx_rollback()
-        channel.basic_recover(requeue=True)  # a rollback leaves the message with us, not acknowledged: give it back
+        channel.basic_recover(requeue=True)  # after the rollback the message is still unacked: requeue it
         print("rolled back:   ", counts(channel))
 
         begin(channel)

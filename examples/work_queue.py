@@ -1,8 +1,8 @@
-"""A work queue: tasks that must not get lost, shared among workers.
+"""A work queue: tasks that must not get lost, distributed among workers.
 
-The publisher waits for a confirm of every task, so each one is on disk before the program says so. Workers take one task
-at a time (prefetch 1) and acknowledge it when it is done. One of them breaks down in the middle of a task: the broker gives
-that task to the other one.
+The publisher waits for the confirm of every task, so the task is on disk before the program reports it. Workers take one
+task at a time (prefetch 1) and acknowledge it when it is done. One of them fails in the middle of a task: the broker
+redelivers it to another worker.
 
     python examples/work_queue.py [amqp://guest:guest@localhost:5672/]
 """
@@ -33,21 +33,21 @@ def publish() -> None:
         channel.queue_declare(QUEUE, durable=True)
         channel.confirm_delivery()
         for number in range(TASKS):
-            # With confirms on, pika returns when the broker has confirmed, and raises where it refuses or returns.
+            # With confirms, pika returns when the broker has confirmed, and raises if it refuses or returns the message.
             channel.basic_publish(
                 "", QUEUE, f"task {number}".encode(), pika.BasicProperties(delivery_mode=2), mandatory=True
             )
         log.info(f"{TASKS} tasks are on disk")
 
 
-def breaks_down() -> None:
-    """A worker that takes a task and never comes back."""
+def fail() -> None:
+    """Run a worker that takes a task and disconnects."""
     connection = connect()
     channel = connection.channel()
     channel.basic_qos(prefetch_count=1)
     _, _, body = next(channel.consume(QUEUE))
-    log.info(f"worker 1 breaks down with {body.decode()!r}")
-    connection.close()  # no acknowledgement: the task goes back to its place in the queue
+    log.info(f"worker 1 fails with {body.decode()!r}")
+    connection.close()  # without an acknowledgement the task returns to its place in the queue
 
 
 def work(name: str) -> None:
@@ -56,7 +56,7 @@ def work(name: str) -> None:
         channel.basic_qos(prefetch_count=1)
         for method, _, body in channel.consume(QUEUE, inactivity_timeout=1):
             if method is None:
-                break  # nothing for a second: we are through
+                break  # the queue is drained
             log.info(f"{name} does {body.decode()!r}{' (redelivered)' if method.redelivered else ''}")
             channel.basic_ack(method.delivery_tag)
 
@@ -70,7 +70,7 @@ if __name__ == "__main__":
     logging.basicConfig(stream=sys.stdout, format="%(message)s")
     log.setLevel(logging.INFO)
     publish()
-    breaks_down()
+    fail()
     workers = [threading.Thread(target=work, args=(f"worker {number}",)) for number in (2, 3)]
     for worker in workers:
         worker.start()

@@ -1,4 +1,4 @@
-"""A channel on a vhost that each test has for itself. `leveret_url` comes from the pytest plugin that Leveret installs."""
+"""A channel on a vhost of its own for each test. Leveret's pytest plugin provides `leveret_url`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 @pytest.fixture
 def channel(leveret_url: str) -> Iterator[BlockingChannel]:
-    """A channel with publisher confirms. Whatever is declared on it goes with the test."""
+    """Open a channel with publisher confirms. Everything declared on it is deleted after the test."""
     with pika.BlockingConnection(pika.URLParameters(leveret_url)) as connection:
         channel = connection.channel()
         channel.confirm_delivery()

@@ -1,4 +1,4 @@
-"""What tests with a real broker look like: no mocks, no clean-up, no names to agree on."""
+"""Tests with a real broker, without mocks, cleanup and name conflicts."""
 
 from __future__ import annotations
 

@@ -34,11 +34,11 @@ attempt 2 at 'send the invoice' failed, next one in 100 ms
 attempt 3 at 'send the invoice' failed, giving up
 in the failed queue: 'send the invoice'
 """,
-    "stages.py": """\
-staged:   0 in the queue
-promoted: 4, already: False
-staged:   4 in the queue
-promoted: 0, already: True
+    "sink_transactions.py": """\
+prepared:  0 in the queue
+committed: 4, already: False
+prepared:  4 in the queue
+committed: 0, already: True
 3 + 1 = 4
 3 + 2 = 5
 4 + 1 = 5
@@ -84,7 +84,7 @@ def test_example(program: str, broker: Broker, tmp_path: Path) -> None:
 
 def test_work_queue(broker: Broker, tmp_path: Path) -> None:
     first, broken, *done, last = run([str(EXAMPLES / "work_queue.py"), broker.url()], tmp_path).splitlines()
-    assert (first, broken, last) == ("6 tasks are on disk", "worker 1 breaks down with 'task 0'", "0 tasks are left")
+    assert (first, broken, last) == ("6 tasks are on disk", "worker 1 fails with 'task 0'", "0 tasks are left")
     did = [re.fullmatch(r"worker [23] does '(task \d)'( \(redelivered\))?", line) for line in done]
     assert all(did), done
     # Each task once; the one that the first worker had is marked as redelivered.
@@ -120,4 +120,4 @@ def test_demo(tmp_path: Path) -> None:
     published, confirmed, found, lost = (int(figure.replace(",", "")) for figure in total.groups())
     assert lost == 0
     assert 0 < confirmed <= found <= published
-    assert "Nothing that was confirmed is lost" in output
+    assert "No confirmed message is lost" in output

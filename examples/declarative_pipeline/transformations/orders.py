@@ -1,7 +1,7 @@
-"""The stream `orders` as a table of typed rows, and what they come to by country.
+"""The stream `orders` as a table of typed rows, and sales by country.
 
-What Spark keeps is a checkpoint for each table: run again, the pipeline goes on behind the last message that it has taken,
-and each message is in the tables once.
+Spark keeps a checkpoint for each table: when the pipeline runs again, it resumes after the last message it has read, and
+each message is in the tables once.
 """
 
 import os
