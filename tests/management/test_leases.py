@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from leveret.blocking import Channel
-from leveret.client import AccessRefused, ConsumerCancelled, Error, NotFound, PreconditionFailed, amqp1
+from leveret.client import AccessRefused, ConsumerCancelled, Error, NotFound, PreconditionFailed, amqp10
 from tests.management.conftest import Open
 from tests.support.broker import Broker, LeveretProcess
 from tests.support.requests import Refused, ask, ask_raw
@@ -118,9 +118,9 @@ def test_a_reader_of_an_older_epoch_is_ended(dial: Open, queue: str) -> None:
                 consumer.next(30)
 
 
-def filters_of(arguments: dict[str, Any]) -> dict[str, amqp1.Filter]:
+def filters_of(arguments: dict[str, Any]) -> dict[str, amqp10.Filter]:
     """Arguments of a reader as the filters that they are over AMQP 1.0."""
-    return {name: amqp1.Filter(name.replace("x-lease", "leveret:lease"), value) for name, value in arguments.items()}
+    return {name: amqp10.Filter(name.replace("x-lease", "leveret:lease"), value) for name, value in arguments.items()}
 
 
 def test_a_slice_over_amqp_1_0(dial: Open, queue: str) -> None:
@@ -138,8 +138,8 @@ def test_a_slice_over_amqp_1_0(dial: Open, queue: str) -> None:
         assert found == [(number, number) for number in range(10, 50)]
     for filters, settled in (
         (filters_of(slice_of(epoch, 1, 10, 51)), True), (filters_of(slice_of(epoch, 1, 10, 40)), False),
-        ({"lease": amqp1.Filter("leveret:lease", "l")}, True),
-        ({**filters_of(slice_of(epoch, 1, 0, 1)), "sql": amqp1.selector("a = 1")}, True),
+        ({"lease": amqp10.Filter("leveret:lease", "l")}, True),
+        ({**filters_of(slice_of(epoch, 1, 0, 1)), "sql": amqp10.selector("a = 1")}, True),
     ):
         with pytest.raises(Error), connection.receiver(f"/queues/{queue}", filters=filters, settled=settled) as receiver:
             receiver.next(30)

@@ -99,7 +99,7 @@ def test_replies_name_the_request(dial: Open, stream: str) -> None:
 
 
 def test_ids_of_amqp_1_0_keep_their_types(dial: Open, broker: Broker, stream: str, name: str) -> None:
-    from leveret.client import amqp1
+    from leveret.client import amqp10
 
     connection = dial("1.0").connection
     dial().declare_queue(name + ".replies", durable=True)
@@ -107,7 +107,7 @@ def test_ids_of_amqp_1_0_keep_their_types(dial: Open, broker: Broker, stream: st
         with connection.receiver(f"/queues/{name}.replies") as receiver, \
                 connection.sender(f"/exchanges/{CONTROL}/queue.describe") as sender:
             body = json.dumps({"version": 1, "queue": stream}).encode()
-            sender.send(amqp1.Message(body=body, message_id=id, reply_to=f"/queues/{name}.replies"))
+            sender.send(amqp10.Message(body=body, message_id=id, reply_to=f"/queues/{name}.replies"))
             reply = receiver.next(30)
             assert reply.message.correlation_id == id
             assert json.loads(reply.body)["messages"] == 10

@@ -152,16 +152,16 @@ def test_copies(dial: Open, queue: Any, name: str) -> None:
 
 
 def test_bodies_of_amqp_1_0_count_as_applications_see_them(dial: Open, queue: Any, name: str) -> None:
-    from leveret.client import amqp1
+    from leveret.client import amqp10
 
     connection = dial("1.0").connection
     channel = dial()
     stage = stage_name()
     ask(channel, "stage.open", stage=stage, app=name)
     with connection.sender(f"/exchanges/leveret.stage:{stage}:/{name}") as sender:
-        sender.send(amqp1.Message(body=b"one", durable=True))
-        sender.send(amqp1.Message(body=[b"t", b"wo"], durable=True))
-        sender.send(amqp1.Message(body=amqp1.Value("three"), durable=True))
+        sender.send(amqp10.Message(body=b"one", durable=True))
+        sender.send(amqp10.Message(body=[b"t", b"wo"], durable=True))
+        sender.send(amqp10.Message(body=amqp10.Value("three"), durable=True))
     ask(channel, "stage.seal", stage=stage, count=3, crc32=crc32(b"onetwothree"))
     ask(channel, "stage.promote", app=name, batch=1, stages=[stage])
     with queue.consume() as consumer:

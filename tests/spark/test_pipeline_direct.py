@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from leveret import blocking
-from leveret.client import amqp1
+from leveret.client import amqp10
 from leveret.spark.finish import finish
 from leveret.spark.pipeline import Broker, Capture, Decode, Flow, PipelineError, TableOutput, archive, start_flow
 from leveret.spark.pipeline import flow as flows
@@ -47,7 +47,7 @@ def test_the_rows_are_those_that_spark_writes(spark: SparkSession, broker: Lever
     seal(broker, connection, name, 209)
     with blocking.connect(broker.url(), protocol="1.0") as other, other.sender(name) as sender:
         sender.send(b'{"id": 2000}', subject="s", annotations={"x-list": [1, "a"]},
-                    application_properties={"a": 1.5, "b": amqp1.UByte(5)})
+                    application_properties={"a": 1.5, "b": amqp10.UByte(5)})
     tables = {}
     for writer in ("auto", "spark"):
         place = tmp_path / writer

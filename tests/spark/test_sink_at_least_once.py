@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from leveret import blocking
-from leveret.client import amqp1
+from leveret.client import amqp10
 from leveret.segments import typed_json
 from leveret.segments.schema import AMQP10
 from leveret.spark.errors import OptionError
@@ -104,7 +104,7 @@ def test_every_kind_of_body_of_1_0_is_written(shared_broker: LeveretProcess, con
     nothing = dict.fromkeys(field.name for field in AMQP10)
     kinds: list[tuple[str, bytes]] = [
         ("data", b"\x00\xff"), ("string", "naïve".encode()), ("binary", b"text"), ("value", "naïve".encode()),
-        ("value", b"\xff\xfe"), ("value", encode_body_value({"a": amqp1.UInt(1)})),
+        ("value", b"\xff\xfe"), ("value", encode_body_value({"a": amqp10.UInt(1)})),
         ("sequence", encode_sequence([1, "two"]))]
     write(shared_broker.url(), batch_of(body=[body for _, body in kinds],
                                         amqp10=[{**nothing, "body_type": kind} for kind, _ in kinds]),
@@ -112,8 +112,8 @@ def test_every_kind_of_body_of_1_0_is_written(shared_broker: LeveretProcess, con
     with blocking.connect(shared_broker.url(), protocol="1.0") as opened, opened.receiver(f"/queues/{name}") as receiver:
         received = [receiver.next(30).content for _ in kinds]
     assert received == [
-        b"\x00\xff", amqp1.Value("naïve"), amqp1.Value(b"text"), amqp1.Value("naïve"), amqp1.Value(b"\xff\xfe"),
-        amqp1.Value({"a": amqp1.UInt(1)}), amqp1.Sequence([1, "two"])]
+        b"\x00\xff", amqp10.Value("naïve"), amqp10.Value(b"text"), amqp10.Value("naïve"), amqp10.Value(b"\xff\xfe"),
+        amqp10.Value({"a": amqp10.UInt(1)}), amqp10.Sequence([1, "two"])]
 
 
 def test_a_row_goes_to_its_own_exchange(any_broker: Broker, channel: blocking.Channel, name: str) -> None:

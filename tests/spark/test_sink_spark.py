@@ -12,7 +12,7 @@ import pytest
 from pyspark.errors import AnalysisException
 
 from leveret import blocking
-from leveret.client import amqp1
+from leveret.client import amqp10
 from leveret.spark.options import OPTIONS, SINK
 from tests.docs.pages import DOCS, blocks
 from tests.spark.sinks import bodies, drain
@@ -61,23 +61,24 @@ def test_every_type_of_0_9_1_returns(spark: SparkSession, broker: LeveretProcess
 
 
 MESSAGES: dict[str, Any] = {
-    "everything": amqp1.Message(
+    "everything": amqp10.Message(
         body=b"\x00\xff", durable=True, priority=7, message_id=UUID(int=7), user_id=b"guest", to="there", subject="subject",
         reply_to="/queues/answers", correlation_id=5, content_type="text/plain", content_encoding="gzip",
         absolute_expiry_time=1_800_000_000_000, creation_time=1_700_000_000_123, group_id="group", group_sequence=3,
-        reply_to_group_id="other", annotations={"x-opt-a": amqp1.UInt(1), "x-opt-b": [1, "two"]},
+        reply_to_group_id="other", annotations={"x-opt-a": amqp10.UInt(1), "x-opt-b": [1, "two"]},
         application_properties={
-            "byte": amqp1.Byte(-1), "ubyte": amqp1.UByte(1), "short": amqp1.Short(-1), "ushort": amqp1.UShort(1),
-            "int": amqp1.Int(-1), "uint": amqp1.UInt(1), "long": -1, "ulong": amqp1.ULong(1 << 63),
-            "float": amqp1.Float(1.5), "double": 0.1, "text": "naïve", "symbol": amqp1.Symbol("s"), "char": amqp1.Char("ü"),
-            "binary": b"\x00", "true": True, "null": None, "time": amqp1.Timestamp(1_700_000_000_123), "uuid": UUID(int=9),
-            "decimal": amqp1.Decimal64.of("12.50")},
+            "byte": amqp10.Byte(-1), "ubyte": amqp10.UByte(1), "short": amqp10.Short(-1), "ushort": amqp10.UShort(1),
+            "int": amqp10.Int(-1), "uint": amqp10.UInt(1), "long": -1, "ulong": amqp10.ULong(1 << 63),
+            "float": amqp10.Float(1.5), "double": 0.1, "text": "naïve", "symbol": amqp10.Symbol("s"),
+            "char": amqp10.Char("ü"), "binary": b"\x00", "true": True, "null": None,
+            "time": amqp10.Timestamp(1_700_000_000_123), "uuid": UUID(int=9),
+            "decimal": amqp10.Decimal64.of("12.50")},
         footer={"x-sum": b"\x01"}),
-    "binary id": amqp1.Message(body=b"x", message_id=b"\x00\x01", correlation_id=b""),
-    "text": amqp1.Message(body=amqp1.Value("naïve")),
-    "binary value": amqp1.Message(body=amqp1.Value(b"\xff\xfe")),
-    "map": amqp1.Message(body=amqp1.Value({"a": amqp1.UInt(1), "b": [None, True]})),
-    "sequence": amqp1.Message(body=amqp1.Sequence([1, "two"])),
+    "binary id": amqp10.Message(body=b"x", message_id=b"\x00\x01", correlation_id=b""),
+    "text": amqp10.Message(body=amqp10.Value("naïve")),
+    "binary value": amqp10.Message(body=amqp10.Value(b"\xff\xfe")),
+    "map": amqp10.Message(body=amqp10.Value({"a": amqp10.UInt(1), "b": [None, True]})),
+    "sequence": amqp10.Message(body=amqp10.Sequence([1, "two"])),
 }
 
 

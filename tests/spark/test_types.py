@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from leveret import blocking
-from leveret.client import amqp1
+from leveret.client import amqp10
 from leveret.segments.typed_json import to_table
 from leveret.wire.amqp0.fieldtable import encode_short_string
 from tests.spark.support import declare_stream, read, until
@@ -64,20 +64,20 @@ def publish_raw(broker: LeveretProcess, key: str) -> None:
 
 
 APPLICATION: dict[str, tuple[Any, Any]] = {
-    "null": (None, None), "bool": (True, True), "ubyte": (amqp1.UByte(5), {"$ubyte": 5}),
-    "ushort": (amqp1.UShort(5), {"$ushort": 5}), "uint": (amqp1.UInt(5), {"$uint": 5}),
-    "ulong": (amqp1.ULong(2**63), {"$ulong": 2**63}), "byte": (amqp1.Byte(-5), {"$byte": -5}),
-    "short": (amqp1.Short(-5), {"$short": -5}), "int": (amqp1.Int(-5), {"$int": -5}), "long": (-5, -5),
-    "float": (amqp1.Float(0.5), {"$float": 0.5}), "double": (0.1, 0.1),
-    "decimal32": (amqp1.Decimal32.of("1.5"), {"$decimal32": "1.5"}),
-    "decimal64": (amqp1.Decimal64.of("1.5"), {"$decimal64": "1.5"}),
-    "decimal128": (amqp1.Decimal128.of("1.5"), {"$decimal128": "1.5"}), "char": (amqp1.Char("ä"), {"$char": "ä"}),
-    "timestamp": (amqp1.Timestamp(int(MOMENT.timestamp() * 1000)), {"$timestamp": "2026-05-01T12:30:15Z"}),
+    "null": (None, None), "bool": (True, True), "ubyte": (amqp10.UByte(5), {"$ubyte": 5}),
+    "ushort": (amqp10.UShort(5), {"$ushort": 5}), "uint": (amqp10.UInt(5), {"$uint": 5}),
+    "ulong": (amqp10.ULong(2**63), {"$ulong": 2**63}), "byte": (amqp10.Byte(-5), {"$byte": -5}),
+    "short": (amqp10.Short(-5), {"$short": -5}), "int": (amqp10.Int(-5), {"$int": -5}), "long": (-5, -5),
+    "float": (amqp10.Float(0.5), {"$float": 0.5}), "double": (0.1, 0.1),
+    "decimal32": (amqp10.Decimal32.of("1.5"), {"$decimal32": "1.5"}),
+    "decimal64": (amqp10.Decimal64.of("1.5"), {"$decimal64": "1.5"}),
+    "decimal128": (amqp10.Decimal128.of("1.5"), {"$decimal128": "1.5"}), "char": (amqp10.Char("ä"), {"$char": "ä"}),
+    "timestamp": (amqp10.Timestamp(int(MOMENT.timestamp() * 1000)), {"$timestamp": "2026-05-01T12:30:15Z"}),
     "uuid": (UUID(int=7), {"$uuid": str(UUID(int=7))}), "binary": (b"\0\xff", {"$binary": "AP8="}), "string": ("äx", "äx"),
-    "symbol": (amqp1.Symbol("s"), {"$symbol": "s"}),
+    "symbol": (amqp10.Symbol("s"), {"$symbol": "s"}),
 }
 ANNOTATIONS: dict[str, tuple[Any, Any]] = {
-    "x-list": ([1, "a"], [1, "a"]), "x-map": (amqp1.Map([(amqp1.Int(1), "b")]), {"$map": [[{"$int": 1}, "b"]]}),
+    "x-list": ([1, "a"], [1, "a"]), "x-map": (amqp10.Map([(amqp10.Int(1), "b")]), {"$map": [[{"$int": 1}, "b"]]}),
 }
 
 
@@ -117,7 +117,7 @@ def test_types_of_1_0(spark: SparkSession, broker: LeveretProcess, connection: b
     declare_stream(connection, name)
     with blocking.connect(broker.url(), protocol="1.0") as other, other.sender(name) as sender:
         sender.send(
-            amqp1.Value({"a": [1, 2]}), durable=True, priority=3, ttl=5000, message_id=UUID(int=9), correlation_id=b"\0\1",
+            amqp10.Value({"a": [1, 2]}), durable=True, priority=3, ttl=5000, message_id=UUID(int=9), correlation_id=b"\0\1",
             user_id=b"guest", subject="subj", reply_to="/queues/r", content_type="t/t", group_id="g", group_sequence=4,
             reply_to_group_id="rg", creation_time=int(MOMENT.timestamp() * 1000),
             absolute_expiry_time=int(MOMENT.timestamp() * 1000),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.client.amqp1 import Address, Map, Sequence, Value
-from leveret.client.amqp1 import Message as Amqp1Message
-from leveret.client.core.amqp1.messages import decode_body, decode_message
-from leveret.client.core.amqp1.properties import decode_sections
+from leveret.client.amqp10 import Address, Map, Sequence, Value
+from leveret.client.amqp10 import Message as Amqp10Message
+from leveret.client.core.amqp10.messages import decode_body, decode_message
+from leveret.client.core.amqp10.properties import decode_sections
 from leveret.client.errors import InvalidMessage
 from leveret.client.message import Message
 from leveret.client.properties import Properties
@@ -20,9 +20,9 @@ from leveret.wire.amqp1.short import ACCEPTED_STATE, RELEASED_STATE
 from leveret.wire.amqp1.transport import Error as Condition
 
 if TYPE_CHECKING:
-    from leveret.client.core.amqp1.channel import SessionCore
-    from leveret.client.core.amqp1.receiver import ReceiverCore
-    from leveret.client.core.amqp1.transactions import TransactionCore
+    from leveret.client.core.amqp10.channel import SessionCore
+    from leveret.client.core.amqp10.receiver import ReceiverCore
+    from leveret.client.core.amqp10.transactions import TransactionCore
     from leveret.client.message import AnyTransaction
 
 _EXCHANGE: Final = "x-exchange"
@@ -95,7 +95,7 @@ class Delivery(Message):
 
     @property
     def content(self) -> bytes | Value | Sequence | list[bytes] | list[Sequence]:
-        """The body with its type: bytes, an `amqp1.Value`, an `amqp1.Sequence`, or a list of several sections."""
+        """The body with its type: bytes, an `amqp10.Value`, an `amqp10.Sequence`, or a list of several sections."""
         try:
             found: bytes | Value | Sequence | list[bytes] | list[Sequence] = decode_body(self.sections)
         except DecodeError as error:
@@ -103,7 +103,7 @@ class Delivery(Message):
         return found
 
     @property
-    def message(self) -> Amqp1Message:
+    def message(self) -> Amqp10Message:
         """The complete message, decoded."""
         return decode_message(self.sections)
 

@@ -12,7 +12,7 @@ from leveret.client.properties import Properties, decode_properties
 from leveret.wire.amqp0.commands import Deliver
 
 if TYPE_CHECKING:
-    from leveret.client.core.amqp1.transactions import TransactionCore
+    from leveret.client.core.amqp10.transactions import TransactionCore
     from leveret.client.core.channel import ChannelCore
 
 

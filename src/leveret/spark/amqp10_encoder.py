@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from leveret.client.core.amqp1.addresses import Addresses
+from leveret.client.core.amqp10.addresses import Addresses
 from leveret.segments import typed_json
 from leveret.segments.texts import clean
 from leveret.spark.sink_rows import Limits, RejectedRow, RowErrors, Rows, Target, drop_rejected, encode_bodies, headers_of

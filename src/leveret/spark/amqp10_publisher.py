@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leveret.client.core.amqp1.addresses import choose
-from leveret.client.core.amqp1.channel import SessionCore
-from leveret.client.core.amqp1.outgoing import Transfer
+from leveret.client.core.amqp10.addresses import choose
+from leveret.client.core.amqp10.channel import SessionCore
+from leveret.client.core.amqp10.outgoing import Transfer
 from leveret.client.core.pending_confirms import Outgoing
 from leveret.client.core.publisher import PublisherCore
 from leveret.client.errors import Error, InvalidMessage, Nacked, Returned, copy_error

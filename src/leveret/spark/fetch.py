@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, Final
 
-from leveret.client.amqp1 import Filter
+from leveret.client.amqp10 import Filter
 from leveret.client.blocking.connection import Connection
 from leveret.client.errors import (
     ChannelClosed,

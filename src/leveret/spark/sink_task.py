@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from leveret.client.core.amqp1.addresses import choose
+from leveret.client.core.amqp10.addresses import choose
 from leveret.client.errors import ChannelClosed, Error, NotFound
 from leveret.spark.amqp091_encoder import Amqp091Encoder
 from leveret.spark.amqp091_publisher import Amqp091Publisher, Rate, RefusedMessage

@@ -15,8 +15,8 @@ from leveret.client.aio.publisher import Publisher
 from leveret.client.aio.queue import Exchange, Queue
 from leveret.client.aio.receiver import Receiver
 from leveret.client.aio.sender import Sender
-from leveret.client.amqp1 import Filters
-from leveret.client.core.amqp1 import links
+from leveret.client.amqp10 import Filters
+from leveret.client.core.amqp10 import links
 from leveret.client.core.encoding import Body, encode_flags, name_of
 from leveret.client.core.frontend import Waiter
 from leveret.client.core.pending_confirms import Outgoing
@@ -337,7 +337,7 @@ class Channel(Amqp09Calls):
             address: Address on the server.
             name: Name of the link; "" for a generated one.
             prefetch: Maximum number of unsettled deliveries (the link credit); 0 is no limit.
-            filters: Filters of `leveret.client.amqp1`: one, several, or by name. `Receiver.filters` returns those that the
+            filters: Filters of `leveret.client.amqp10`: one, several, or by name. `Receiver.filters` returns those that the
                 server applies.
             browse: Receive copies; the messages stay in the queue (distribution mode copy).
             durable: The source outlives the link and the connection, as a durable subscription. Requires `name`.

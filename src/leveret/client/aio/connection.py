@@ -18,9 +18,9 @@ from leveret.client.aio.receiver import Receiver
 from leveret.client.aio.sender import Sender
 from leveret.client.aio.stream import Stream, open_stream
 from leveret.client.aio.transaction import Transaction
-from leveret.client.amqp1 import Filters
-from leveret.client.core.amqp1.links import check_protocol, session_of
-from leveret.client.core.amqp1.transactions import TransactionCore
+from leveret.client.amqp10 import Filters
+from leveret.client.core.amqp10.links import check_protocol, session_of
+from leveret.client.core.amqp10.transactions import TransactionCore
 from leveret.client.core.backoff import Backoff
 from leveret.client.core.base import describe
 from leveret.client.core.endpoints import Endpoints

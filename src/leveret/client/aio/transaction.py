@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leveret.client.core.amqp1.transactions import TransactionCore
+from leveret.client.core.amqp10.transactions import TransactionCore
 from leveret.client.errors import Error
 from leveret.client.timeouts import DEFAULT, Limit
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from leveret.client.amqp1 import Filters
+from leveret.client.amqp10 import Filters
 from leveret.client.blocking.amqp09 import Amqp09Calls
 from leveret.client.blocking.consumer import Consumer
 from leveret.client.blocking.publisher import Publisher
@@ -15,7 +15,7 @@ from leveret.client.blocking.queue import Exchange, Queue
 from leveret.client.blocking.receiver import Receiver
 from leveret.client.blocking.sender import Sender
 from leveret.client.blocking.waiter import BlockingWaiter
-from leveret.client.core.amqp1 import links
+from leveret.client.core.amqp10 import links
 from leveret.client.core.encoding import Body, encode_flags, name_of
 from leveret.client.core.frontend import Waiter
 from leveret.client.core.pending_confirms import Outgoing
@@ -371,7 +371,7 @@ class Channel(Amqp09Calls):
             address: Address on the server.
             name: Name of the link; "" for a generated one.
             prefetch: Maximum number of unsettled deliveries (the link credit); 0 is no limit.
-            filters: Filters of `leveret.client.amqp1`: one, several, or by name. `Receiver.filters` returns those that the
+            filters: Filters of `leveret.client.amqp10`: one, several, or by name. `Receiver.filters` returns those that the
                 server applies.
             browse: Receive copies; the messages stay in the queue (distribution mode copy).
             durable: The source outlives the link and the connection, as a durable subscription. Requires `name`.

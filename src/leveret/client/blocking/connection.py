@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from leveret.client.amqp1 import Filters
+from leveret.client.amqp10 import Filters
 from leveret.client.blocking.channel import Channel
 from leveret.client.blocking.driver import Driver
 from leveret.client.blocking.receiver import Receiver
 from leveret.client.blocking.sender import Sender
 from leveret.client.blocking.transaction import Transaction
-from leveret.client.core.amqp1.links import check_protocol, session_of
-from leveret.client.core.amqp1.transactions import TransactionCore
+from leveret.client.core.amqp10.links import check_protocol, session_of
+from leveret.client.core.amqp10.transactions import TransactionCore
 from leveret.client.core.base import describe
 from leveret.client.core.protocols import AnyCore
 from leveret.client.errors import ConnectionClosed, Error, Timeout, copy_error

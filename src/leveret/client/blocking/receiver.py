@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from leveret.client.blocking.consumer import Consumer
-from leveret.client.core.amqp1.receiver import ReceiverCore
+from leveret.client.core.amqp10.receiver import ReceiverCore
 from leveret.client.delivery import Delivery
 
 if TYPE_CHECKING:

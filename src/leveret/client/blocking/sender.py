@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from leveret.client.core.amqp1 import links
-from leveret.client.core.amqp1.outgoing import Transfer
-from leveret.client.core.amqp1.sender import SenderCore
+from leveret.client.core.amqp10 import links
+from leveret.client.core.amqp10.outgoing import Transfer
+from leveret.client.core.amqp10.sender import SenderCore
 from leveret.client.core.publisher import PublisherCore
 from leveret.client.errors import ConnectionClosed
 from leveret.client.timeouts import DEFAULT, Limit
@@ -20,7 +20,7 @@ class Sender:
     """A link to a target. `with` waits for all outcomes at the end and closes it.
 
     It is attached again after a lost connection. A message is bytes, text (one data section, as UTF-8), or an
-    `amqp1.Message`; keywords are fields of `amqp1.Message`. Threads may share a sender.
+    `amqp10.Message`; keywords are fields of `amqp10.Message`. Threads may share a sender.
     """
 
     def __init__(self, channel: Channel, core: SenderCore, window: int) -> None:
@@ -54,7 +54,7 @@ class Sender:
         """Send a message and wait for its outcome; a settled sender waits until it is written.
 
         Args:
-            body: Body of the message, or an `amqp1.Message`.
+            body: Body of the message, or an `amqp10.Message`.
             transaction: Transaction of the message, if any.
             timeout: Timeout of the call.
             **fields: Fields of the message.

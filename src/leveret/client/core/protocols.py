@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from leveret.client.core.amqp09.connection import Amqp09Connection
-from leveret.client.core.amqp1.channel import SessionCore
-from leveret.client.core.amqp1.connection import Amqp1Connection
-from leveret.client.core.amqp1.outgoing import Encoder as Amqp1Encoder
-from leveret.client.core.amqp1.receiver import ReceiverCore
+from leveret.client.core.amqp10.channel import SessionCore
+from leveret.client.core.amqp10.connection import Amqp10Connection
+from leveret.client.core.amqp10.outgoing import Encoder as Amqp10Encoder
+from leveret.client.core.amqp10.receiver import ReceiverCore
 from leveret.client.core.channel import ChannelCore
 from leveret.client.core.connection import ConnectionCore
 from leveret.client.core.consumer import ConsumerCore
@@ -15,16 +15,16 @@ from leveret.client.core.frontend import FrontEnd
 from leveret.client.errors import ProtocolMismatch
 from leveret.client.parameters import Parameters
 
-AnyCore = ConnectionCore | Amqp1Connection
+AnyCore = ConnectionCore | Amqp10Connection
 AnyChannelCore = ChannelCore | SessionCore
 AnyConsumer = ConsumerCore | ReceiverCore
-AnyEncoder = Encoder | Amqp1Encoder
+AnyEncoder = Encoder | Amqp10Encoder
 
 
 def new_core(frontend: FrontEnd, parameters: Parameters) -> AnyCore:
     """Return a new engine for the option `protocol`."""
     if parameters.protocol == "1.0":
-        return Amqp1Connection(frontend, parameters)
+        return Amqp10Connection(frontend, parameters)
     return (Amqp09Connection if parameters.protocol == "0-9" else ConnectionCore)(frontend, parameters)
 
 
@@ -35,5 +35,5 @@ def fallback_core(frontend: FrontEnd, parameters: Parameters, error: ProtocolMis
         ProtocolMismatch: The given error, if no other protocol can be used.
     """
     if parameters.protocol == "auto" and error.speaks == "1.0":
-        return Amqp1Connection(frontend, parameters)
+        return Amqp10Connection(frontend, parameters)
     raise error

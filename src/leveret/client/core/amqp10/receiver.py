@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.client.core.amqp1.link import Link
+from leveret.client.core.amqp10.link import Link
 from leveret.client.core.frontend import Waiter
 from leveret.client.core.waiters import Waiters
 from leveret.client.delivery import Delivery
@@ -19,7 +19,7 @@ from leveret.wire.amqp1.transport import Attach, Disposition, Flow
 from leveret.wire.amqp1.transport import Transfer as Performative
 
 if TYPE_CHECKING:
-    from leveret.client.core.amqp1.channel import SessionCore
+    from leveret.client.core.amqp10.channel import SessionCore
 
 _MASK: Final = 0xFFFFFFFF
 # Credit of a receiver without a prefetch limit; it is renewed as messages are taken.

@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
-from leveret.client.core.amqp1.addresses import Addresses
+from leveret.client.core.amqp10.addresses import Addresses
 from leveret.client.errors import InvalidMessage
 from leveret.client.properties import Properties
 from leveret.wire.amqp1 import message

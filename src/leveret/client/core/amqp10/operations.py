@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.client.core.amqp1.addresses import quoted
-from leveret.client.core.amqp1.requests import PENDING
+from leveret.client.core.amqp10.addresses import quoted
+from leveret.client.core.amqp10.requests import PENDING
 from leveret.client.core.frontend import Waiter
 from leveret.client.core.topology import DeclaredQueue
 from leveret.client.errors import NotSupported
 
 if TYPE_CHECKING:
-    from leveret.client.core.amqp1.channel import SessionCore
+    from leveret.client.core.amqp10.channel import SessionCore
 
 BINDINGS: Final = "/bindings"
 

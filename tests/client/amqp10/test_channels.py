@@ -9,7 +9,7 @@ import pytest
 
 import leveret
 from leveret.client import InvalidMessage, NotFound, NotSupported, Returned, Timeout
-from tests.client.amqp1.conftest import Connect1, other
+from tests.client.amqp10.conftest import Connect1, other
 from tests.support.broker import Broker
 
 

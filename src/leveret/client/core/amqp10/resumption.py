@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.client.core.amqp1.conditions import publish_error
+from leveret.client.core.amqp10.conditions import publish_error
 from leveret.wire.amqp1 import descriptors
 from leveret.wire.amqp1.composite import Composite
 from leveret.wire.amqp1.messaging import Received
@@ -13,8 +13,8 @@ from leveret.wire.amqp1.transport import Transfer as Performative
 from leveret.wire.amqp1.values import Map
 
 if TYPE_CHECKING:
-    from leveret.client.core.amqp1.outgoing import Transfer
-    from leveret.client.core.amqp1.sender import SenderCore
+    from leveret.client.core.amqp10.outgoing import Transfer
+    from leveret.client.core.amqp10.sender import SenderCore
 
 _TERMINAL: Final = (descriptors.ACCEPTED, descriptors.REJECTED, descriptors.RELEASED, descriptors.MODIFIED)
 

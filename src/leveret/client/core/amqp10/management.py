@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.client.amqp1 import Message, Value
-from leveret.client.core.amqp1.addresses import MANAGEMENT
-from leveret.client.core.amqp1.channel import SessionCore
-from leveret.client.core.amqp1.messages import encode_message
-from leveret.client.core.amqp1.outgoing import Transfer
-from leveret.client.core.amqp1.receiver import ReceiverCore
-from leveret.client.core.amqp1.requests import PENDING, OnAnswer, Request
-from leveret.client.core.amqp1.sender import SenderCore
+from leveret.client.amqp10 import Message, Value
+from leveret.client.core.amqp10.addresses import MANAGEMENT
+from leveret.client.core.amqp10.channel import SessionCore
+from leveret.client.core.amqp10.messages import encode_message
+from leveret.client.core.amqp10.outgoing import Transfer
+from leveret.client.core.amqp10.receiver import ReceiverCore
+from leveret.client.core.amqp10.requests import PENDING, OnAnswer, Request
+from leveret.client.core.amqp10.sender import SenderCore
 from leveret.client.core.frontend import Waiter
 from leveret.client.errors import (
     AccessRefused,
@@ -28,7 +28,7 @@ from leveret.wire.amqp1.messaging import Source, Target
 from leveret.wire.amqp1.values import Symbol
 
 if TYPE_CHECKING:
-    from leveret.client.core.amqp1.connection import Amqp1Connection
+    from leveret.client.core.amqp10.connection import Amqp10Connection
     from leveret.client.delivery import Delivery
 
 _LINK: Final = "management-link-pair"
@@ -71,7 +71,7 @@ class _Requests(SenderCore):
 class Management:
     """The management node of one connection, on a session of its own: some servers end the session with a refused link."""
 
-    def __init__(self, connection: Amqp1Connection) -> None:
+    def __init__(self, connection: Amqp10Connection) -> None:
         self._connection = connection
         self._session: SessionCore | None = None
         self._sender: _Requests | None = None

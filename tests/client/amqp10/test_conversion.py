@@ -9,12 +9,12 @@ from uuid import UUID
 
 import pytest
 
-from leveret.client import InvalidMessage, Properties, amqp1
-from leveret.client.core.amqp1.addresses import Addresses, choose
-from leveret.client.core.amqp1.messages import decode_message, encode_message
-from leveret.client.core.amqp1.properties import decode_sections, encode_sections
+from leveret.client import InvalidMessage, Properties, amqp10
+from leveret.client.core.amqp10.addresses import Addresses, choose
+from leveret.client.core.amqp10.messages import decode_message, encode_message
+from leveret.client.core.amqp10.properties import decode_sections, encode_sections
 from leveret.wire.amqp1.sections import split
-from tests.client.amqp1.conftest import Connect1, other
+from tests.client.amqp10.conftest import Connect1, other
 from tests.support.broker import Broker
 
 MOMENT = datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)
@@ -42,7 +42,7 @@ async def test_properties_via_the_broker(connect: Connect1, leveret_only: Broker
 
 
 BODIES: list[tuple[Any, bytes]] = [
-    (b"octets", b"octets"), ([b"two ", b"parts"], b"two parts"), (amqp1.Value("tëxt"), "tëxt".encode()),
+    (b"octets", b"octets"), ([b"two ", b"parts"], b"two parts"), (amqp10.Value("tëxt"), "tëxt".encode()),
 ]
 
 
@@ -51,7 +51,7 @@ async def test_bodies_via_the_broker(connect: Connect1, leveret_only: Broker, na
     old = await other(connect, name)
     connection = await connect()
     async with connection.sender(f"/queues/{name}") as sender:
-        await sender.send(amqp1.Message(body=body))
+        await sender.send(amqp10.Message(body=body))
     async with connection.receiver(f"/queues/{name}") as receiver:
         delivery = await receiver.next(30)
         assert delivery.body == seen and delivery.content == body
@@ -64,7 +64,7 @@ async def test_bodies_via_the_broker(connect: Connect1, leveret_only: Broker, na
     async with connection.receiver(f"/queues/{name}") as receiver:
         delivery = await receiver.next(30)
         assert delivery.body == seen
-        if isinstance(body, amqp1.Value):
+        if isinstance(body, amqp10.Value):
             assert delivery.content == body
         delivery.accept()
 
@@ -90,13 +90,14 @@ def test_invalid_properties(wrong: dict[str, Any]) -> None:
 
 
 def test_messages_round_trip() -> None:
-    sent = amqp1.Message(body=[b"a", b"b"], durable=True, priority=0, ttl=0, first_acquirer=True, delivery_count=2,
-                         delivery_annotations={amqp1.Symbol("x-opt-d"): 1}, message_id=UUID(int=1), correlation_id=b"\0",
-                         application_properties={"a": amqp1.Char("c")})
+    sent = amqp10.Message(body=[b"a", b"b"], durable=True, priority=0, ttl=0, first_acquirer=True, delivery_count=2,
+                         delivery_annotations={amqp10.Symbol("x-opt-d"): 1}, message_id=UUID(int=1), correlation_id=b"\0",
+                         application_properties={"a": amqp10.Char("c")})
     assert decode_message(split(encode_message(sent))) == sent
-    assert decode_message(split(encode_message(amqp1.Message(message_id=7)))).message_id == amqp1.ULong(7)
-    for wrong in (amqp1.Message(ttl=-1), amqp1.Message(priority=300), amqp1.Message(body=5), amqp1.Message(body=[b"", 5]),
-                  amqp1.Message(application_properties={"a": [1]}), amqp1.Message(annotations={5: 1})):
+    assert decode_message(split(encode_message(amqp10.Message(message_id=7)))).message_id == amqp10.ULong(7)
+    for wrong in (amqp10.Message(ttl=-1), amqp10.Message(priority=300), amqp10.Message(body=5),
+                  amqp10.Message(body=[b"", 5]), amqp10.Message(application_properties={"a": [1]}),
+                  amqp10.Message(annotations={5: 1})):
         with pytest.raises(InvalidMessage):
             encode_message(wrong)
 
@@ -110,11 +111,11 @@ def test_addresses() -> None:
     assert Addresses("plain").of_queue("q") == "q" and Addresses("plain").of_exchange("x", "k") == "x/k"
     for form in ("v1", "v2", "plain"):
         addresses = Addresses(form)
-        assert addresses.of_queue(amqp1.Address("jms.queue.x")) == addresses.of_exchange(
-            "", amqp1.Address("jms.queue.x")) == "jms.queue.x"
+        assert addresses.of_queue(amqp10.Address("jms.queue.x")) == addresses.of_exchange(
+            "", amqp10.Address("jms.queue.x")) == "jms.queue.x"
         assert addresses.queue_at(addresses.of_queue("a/b c")) == "a/b c"
         with pytest.raises(InvalidMessage):
-            addresses.of_exchange("x", amqp1.Address("y"))
+            addresses.of_exchange("x", amqp10.Address("y"))
     assert choose("auto", {"product": "RabbitMQ", "version": "4.1.2"}).form == "v2"
     assert choose("auto", {"product": "RabbitMQ", "version": "3.13.7"}).form == "v1"
     assert choose("auto", {"product": "apache-activemq-artemis"}).form == choose("auto", {}).form == "plain"

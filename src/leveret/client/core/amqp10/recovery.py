@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
-from leveret.client.core.amqp1.operations import (
+from leveret.client.core.amqp10.operations import (
     BINDINGS,
     binding_body,
     exchange_body,
@@ -19,11 +19,11 @@ from leveret.client.errors import ChannelClosed, ConnectionClosed, Error, copy_e
 from leveret.client.events import Recovered, RecoveryFailed
 
 if TYPE_CHECKING:
-    from leveret.client.core.amqp1.channel import SessionCore
-    from leveret.client.core.amqp1.connection import Amqp1Connection
+    from leveret.client.core.amqp10.channel import SessionCore
+    from leveret.client.core.amqp10.connection import Amqp10Connection
 
 
-def recover(connection: Amqp1Connection) -> Procedure:
+def recover(connection: Amqp10Connection) -> Procedure:
     """Restore exchanges, queues, bindings, sessions, links and pending confirms (a procedure after the handshake).
 
     What the server refuses is reported as an event and ends what depends on it. Everything else is restored.
@@ -87,7 +87,7 @@ def _awaited(session: SessionCore, what: str, waiter: Any) -> Generator[Any, Any
     return True
 
 
-def _declare_all(connection: Amqp1Connection) -> Procedure:
+def _declare_all(connection: Amqp10Connection) -> Procedure:
     topology = connection.topology
     for name, sent in list(topology.exchanges.items()):
         yield from _declare(connection, f"exchange '{name}'", "PUT", exchange_path(name), exchange_body(sent))
@@ -98,7 +98,7 @@ def _declare_all(connection: Amqp1Connection) -> Procedure:
         yield from _declare(connection, what, "POST", BINDINGS, binding_body(binding.to_queue, binding.arguments))
 
 
-def _declare(connection: Amqp1Connection, what: str, method: str, path: str, body: dict[str, Any]) -> Procedure:
+def _declare(connection: Amqp10Connection, what: str, method: str, path: str, body: dict[str, Any]) -> Procedure:
     try:
         yield connection.management.request(method, path, body, lambda status, answer, abandoned: None, what)
     except ConnectionClosed:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.client.core.amqp1.conditions import link_error
+from leveret.client.core.amqp10.conditions import link_error
 from leveret.client.core.frontend import Waiter
 from leveret.client.core.waiters import Waiters
 from leveret.client.errors import Error, LinkClosed, copy_error
 from leveret.wire.amqp1.transport import Attach, Detach, Disposition, Flow
 
 if TYPE_CHECKING:
-    from leveret.client.core.amqp1.session import Session
+    from leveret.client.core.amqp10.session import Session
 
 NO_HANDLE: Final = -1
 

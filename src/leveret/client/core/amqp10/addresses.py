@@ -6,7 +6,7 @@ import re
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
-from leveret.client.amqp1 import Address
+from leveret.client.amqp10 import Address
 from leveret.client.errors import InvalidMessage, NotSupported
 
 MANAGEMENT: Final = "/management"

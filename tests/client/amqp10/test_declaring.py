@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leveret.client import AccessRefused, NotFound, NotSupported, PreconditionFailed, Returned
-from tests.client.amqp1.conftest import Connect1, other
+from tests.client.amqp10.conftest import Connect1, other
 from tests.support.broker import Broker
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.client.core.amqp1.conditions import publish_error, session_error
-from leveret.client.core.amqp1.link import NO_HANDLE, Link
-from leveret.client.core.amqp1.outgoing import Transfer
+from leveret.client.core.amqp10.conditions import publish_error, session_error
+from leveret.client.core.amqp10.link import NO_HANDLE, Link
+from leveret.client.core.amqp10.outgoing import Transfer
 from leveret.client.core.frontend import Waiter
 from leveret.client.core.waiters import Waiters
 from leveret.client.errors import Error, InvalidMessage
@@ -18,8 +18,8 @@ from leveret.wire.amqp1.transport import Attach, Begin, Detach, Disposition, End
 from leveret.wire.amqp1.transport import Transfer as TransferFrame
 
 if TYPE_CHECKING:
-    from leveret.client.core.amqp1.connection import Amqp1Connection
-    from leveret.client.core.amqp1.sender import SenderCore
+    from leveret.client.core.amqp10.connection import Amqp10Connection
+    from leveret.client.core.amqp10.sender import SenderCore
     from leveret.client.delivery import Delivery
 
 _MASK: Final = 0xFFFFFFFF
@@ -42,7 +42,7 @@ class Session:
         transaction_id: Transaction of all work in the session, if any.
     """
 
-    def __init__(self, connection: Amqp1Connection, number: int) -> None:
+    def __init__(self, connection: Amqp10Connection, number: int) -> None:
         self.connection = connection
         self.number = number
         self.opened = False

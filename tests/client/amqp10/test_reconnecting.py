@@ -12,7 +12,7 @@ import pytest
 from leveret.client import Error, Event, NotFound, Recovered, RecoveryFailed, Timeout
 from leveret.client.aio.channel import Channel
 from leveret.client.aio.connection import Connection
-from tests.client.amqp1.conftest import Connect1, other
+from tests.client.amqp10.conftest import Connect1, other
 from tests.client.conftest import Connect
 from tests.support.broker import Broker, LeveretProcess
 from tests.support.proxy import Proxy

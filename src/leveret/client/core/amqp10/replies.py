@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.client.core.amqp1.receiver import ReceiverCore
+from leveret.client.core.amqp10.receiver import ReceiverCore
 from leveret.client.core.frontend import Waiter
 from leveret.client.errors import ChannelClosed, Error, InvalidMessage
 from leveret.wire.amqp1.messaging import Source
 
 if TYPE_CHECKING:
-    from leveret.client.core.amqp1.channel import SessionCore
+    from leveret.client.core.amqp10.channel import SessionCore
     from leveret.client.delivery import Delivery
 
 # RabbitMQ 4 sends these replies directly to the requesting session, without a queue.

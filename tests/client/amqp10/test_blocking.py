@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from leveret import blocking
-from leveret.client import InvalidMessage, LinkClosed, NotFound, NotSupported, Returned, Timeout, amqp1
+from leveret.client import InvalidMessage, LinkClosed, NotFound, NotSupported, Returned, Timeout, amqp10
 from tests.support.broker import Broker
 from tests.support.proxy import Proxy
 
@@ -66,9 +66,9 @@ def test_calls_of_both_protocols(dial: Open, server: Broker, queue: str) -> None
 def test_senders_and_receivers(dial: Open, leveret_only: Broker, queue: str) -> None:
     connection = dial(leveret_only.url())
     with connection.sender(f"/queues/{queue}") as sender, connection.receiver(f"/queues/{queue}") as receiver:
-        sender.send(amqp1.Value({"a": 1}), subject="s")
+        sender.send(amqp10.Value({"a": 1}), subject="s")
         delivery = receiver.next(30)
-        assert delivery.content == amqp1.Value({"a": 1}) and delivery.message.subject == "s"
+        assert delivery.content == amqp10.Value({"a": 1}) and delivery.message.subject == "s"
         delivery.release()
         delivery = next(receiver)
         delivery.modify(annotations={"x-opt-a": "b"})

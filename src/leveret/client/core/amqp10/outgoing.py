@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.client.core.amqp1.properties import decode_sections, encode_sections
+from leveret.client.core.amqp10.properties import decode_sections, encode_sections
 from leveret.client.core.encoding import Body, encode_body
 from leveret.client.core.pending_confirms import Outgoing
 from leveret.client.errors import Error, InvalidMessage, NotSupported
@@ -16,9 +16,9 @@ from leveret.wire.amqp1.message import encode_data_head
 from leveret.wire.amqp1.sections import split
 
 if TYPE_CHECKING:
-    from leveret.client.core.amqp1.addresses import Addresses
-    from leveret.client.core.amqp1.sender import SenderCore
-    from leveret.client.core.amqp1.transactions import TransactionCore
+    from leveret.client.core.amqp10.addresses import Addresses
+    from leveret.client.core.amqp10.sender import SenderCore
+    from leveret.client.core.amqp10.transactions import TransactionCore
 
 # The header section of messages whose only property is persistence.
 _PERSISTENT: Final = b"\x00\x53\x70\xc0\x02\x01\x41"

@@ -1,10 +1,10 @@
-"""Encoding and decoding of `amqp1.Message`."""
+"""Encoding and decoding of `amqp10.Message`."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from leveret.client.amqp1 import Message, Sequence, Value
+from leveret.client.amqp10 import Message, Sequence, Value
 from leveret.client.errors import InvalidMessage
 from leveret.wire.amqp1 import message as sections_of
 from leveret.wire.amqp1.descriptors import AMQP_SEQUENCE, AMQP_VALUE
@@ -68,7 +68,7 @@ def _to_bytes(part: Any) -> bytes:
         return part.encode()
     if isinstance(part, (bytes, bytearray, memoryview)):
         return bytes(part)
-    raise EncodeError(f"body: expected bytes, text, amqp1.Value or amqp1.Sequence, not {type(part).__name__}")
+    raise EncodeError(f"body: expected bytes, text, amqp10.Value or amqp10.Sequence, not {type(part).__name__}")
 
 
 def decode_message(sections: Sections) -> Message:

@@ -7,10 +7,10 @@ from uuid import UUID
 
 import pytest
 
-from leveret.client import LinkClosed, Nacked, NotFound, Returned, Timeout, amqp1
+from leveret.client import LinkClosed, Nacked, NotFound, Returned, Timeout, amqp10
 from leveret.client.errors import InvalidMessage
 from leveret.wire.amqp1 import descriptors
-from tests.client.amqp1.conftest import Connect1, other
+from tests.client.amqp10.conftest import Connect1, other
 from tests.support.broker import Broker
 
 
@@ -19,8 +19,8 @@ def at(server: Broker, name: str) -> str:
 
 
 BODIES = [
-    b"octets", [b"several", b"sections"], amqp1.Value("text"), amqp1.Value({"a": [amqp1.UInt(1), None, 2.5]}),
-    amqp1.Value(None), amqp1.Sequence([1, "two", b"three"]), [amqp1.Sequence([1]), amqp1.Sequence([2])],
+    b"octets", [b"several", b"sections"], amqp10.Value("text"), amqp10.Value({"a": [amqp10.UInt(1), None, 2.5]}),
+    amqp10.Value(None), amqp10.Sequence([1, "two", b"three"]), [amqp10.Sequence([1]), amqp10.Sequence([2])],
 ]
 
 
@@ -29,7 +29,7 @@ async def test_bodies(connect: Connect1, leveret_only: Broker, name: str, body: 
     await other(connect, name)
     connection = await connect()
     async with connection.sender(at(leveret_only, name)) as sender, connection.receiver(at(leveret_only, name)) as receiver:
-        await sender.send(amqp1.Message(body=body))
+        await sender.send(amqp10.Message(body=body))
         delivery = await receiver.next(30)
         assert delivery.content == body and delivery.message.body == body
         delivery.accept()
@@ -39,12 +39,12 @@ async def test_every_section(connect: Connect1, leveret_only: Broker, name: str)
     await other(connect, name)
     connection = await connect()
     number = UUID(int=5)
-    sent = amqp1.Message(
-        body=b"x", durable=True, priority=7, ttl=600000, annotations={amqp1.Symbol("x-opt-a"): 1},
-        message_id=amqp1.ULong(3), user_id=b"guest", to="there", subject="s", reply_to="here", correlation_id=number,
+    sent = amqp10.Message(
+        body=b"x", durable=True, priority=7, ttl=600000, annotations={amqp10.Symbol("x-opt-a"): 1},
+        message_id=amqp10.ULong(3), user_id=b"guest", to="there", subject="s", reply_to="here", correlation_id=number,
         content_type="a/b", content_encoding="gzip", absolute_expiry_time=4000000000000, creation_time=1000, group_id="g",
-        group_sequence=2, reply_to_group_id="r", application_properties={"k": amqp1.UByte(1), "l": number},
-        footer={amqp1.Symbol("x-opt-f"): "foot"})
+        group_sequence=2, reply_to_group_id="r", application_properties={"k": amqp10.UByte(1), "l": number},
+        footer={amqp10.Symbol("x-opt-f"): "foot"})
     async with connection.sender(at(leveret_only, name)) as sender, connection.receiver(at(leveret_only, name)) as receiver:
         await sender.send(sent)
         delivery = await receiver.next(30)
@@ -56,7 +56,7 @@ async def test_every_section(connect: Connect1, leveret_only: Broker, name: str)
         message.annotations, message.first_acquirer = sent.annotations, sent.first_acquirer
         assert message == sent
         assert delivery.application_properties == sent.application_properties and delivery.footer == sent.footer
-        assert isinstance(delivery.application_properties["k"], amqp1.UByte)
+        assert isinstance(delivery.application_properties["k"], amqp10.UByte)
         delivery.accept()
         await sender.send("y", subject="by keyword", application_properties={"a": "b"})
         delivery = await receiver.next(30)
@@ -64,7 +64,7 @@ async def test_every_section(connect: Connect1, leveret_only: Broker, name: str)
         assert delivery.headers == {"a": "b"}
         delivery.accept()
         with pytest.raises(InvalidMessage):
-            await sender.send(amqp1.Value(object()))
+            await sender.send(amqp10.Value(object()))
         with pytest.raises(TypeError, match="nonsense"):
             await sender.send(b"", nonsense=1)
 
@@ -144,7 +144,7 @@ async def test_settle_mode_second(connect: Connect1, leveret_only: Broker, name:
 async def test_filters(connect: Connect1, leveret_only: Broker, name: str) -> None:
     await other(connect, name)
     connection = await connect()
-    filters = {"mine": amqp1.selector("colour = 'red'"), "other": amqp1.Filter("example:unknown", "x")}
+    filters = {"mine": amqp10.selector("colour = 'red'"), "other": amqp10.Filter("example:unknown", "x")}
     async with connection.sender(f"/queues/{name}") as sender:
         for colour in ("red", "blue", "red"):
             await sender.send(colour, application_properties={"colour": colour}, subject=f"of {colour}")
@@ -154,17 +154,17 @@ async def test_filters(connect: Connect1, leveret_only: Broker, name: str) -> No
             delivery = await receiver.next(30)
             assert delivery.text() == "red"
             delivery.accept()
-    async with connection.receiver(f"/queues/{name}", filters=amqp1.properties_filter(subject="&p:of b")) as receiver:
+    async with connection.receiver(f"/queues/{name}", filters=amqp10.properties_filter(subject="&p:of b")) as receiver:
         delivery = await receiver.next(30)
         assert delivery.text() == "blue"
         delivery.release()
     async with connection.receiver(
-            f"/queues/{name}", filters=[amqp1.sql_filter("properties.subject = 'of blue'"),
-                                        amqp1.application_properties_filter({"colour": "blue"})]) as receiver:
+            f"/queues/{name}", filters=[amqp10.sql_filter("properties.subject = 'of blue'"),
+                                        amqp10.application_properties_filter({"colour": "blue"})]) as receiver:
         assert len(receiver.filters) == 2
         (await receiver.next(30)).accept()
     with pytest.raises(LinkClosed, match="invalid-field"):
-        await connection.receiver(f"/queues/{name}", filters=amqp1.selector("colour ="))
+        await connection.receiver(f"/queues/{name}", filters=amqp10.selector("colour ="))
 
 
 async def test_browsing(connect: Connect1, leveret_only: Broker, name: str) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from leveret.client.core.amqp1.conditions import text_of
-from leveret.client.core.amqp1.outgoing import Transfer
-from leveret.client.core.amqp1.sender import SenderCore
+from leveret.client.core.amqp10.conditions import text_of
+from leveret.client.core.amqp10.outgoing import Transfer
+from leveret.client.core.amqp10.sender import SenderCore
 from leveret.client.core.frontend import Procedure
 from leveret.client.core.waiters import Waiters
 from leveret.client.errors import ConnectionClosed, Error, TransactionLost, copy_error
@@ -18,7 +18,7 @@ from leveret.wire.amqp1.messaging import Rejected
 from leveret.wire.amqp1.transactions import Coordinator, Declare, Declared, Discharge
 
 if TYPE_CHECKING:
-    from leveret.client.core.amqp1.channel import SessionCore
+    from leveret.client.core.amqp10.channel import SessionCore
     from leveret.client.delivery import Delivery
 
 OnOutcome = Callable[[Composite | None, Error | None], None]

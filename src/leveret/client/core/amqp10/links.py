@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from leveret.client.amqp1 import Filters, Message, filter_map
-from leveret.client.core.amqp1.channel import SessionCore
-from leveret.client.core.amqp1.messages import encode_message
-from leveret.client.core.amqp1.outgoing import Transfer
-from leveret.client.core.amqp1.receiver import ReceiverCore
-from leveret.client.core.amqp1.sender import OUTCOMES, SenderCore
-from leveret.client.core.amqp1.transactions import TransactionCore
+from leveret.client.amqp10 import Filters, Message, filter_map
+from leveret.client.core.amqp10.channel import SessionCore
+from leveret.client.core.amqp10.messages import encode_message
+from leveret.client.core.amqp10.outgoing import Transfer
+from leveret.client.core.amqp10.receiver import ReceiverCore
+from leveret.client.core.amqp10.sender import OUTCOMES, SenderCore
+from leveret.client.core.amqp10.transactions import TransactionCore
 from leveret.client.core.frontend import Waiter
 from leveret.client.errors import InvalidMessage, NotSupported
 from leveret.wire.amqp1 import constants
@@ -95,8 +95,8 @@ def encode(sender: SenderCore, body: Any, fields: dict[str, Any], transaction: T
 
     Args:
         sender: Sender of the message.
-        body: Body of the message, or an `amqp1.Message`.
-        fields: Fields of the message, which replace those of an `amqp1.Message`.
+        body: Body of the message, or an `amqp10.Message`.
+        fields: Fields of the message, which replace those of an `amqp10.Message`.
         transaction: Transaction of the message, if any.
 
     Raises:

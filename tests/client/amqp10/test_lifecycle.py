@@ -8,7 +8,7 @@ import random
 import pytest
 
 from leveret.client import Error
-from tests.client.amqp1.conftest import Connect1, other
+from tests.client.amqp10.conftest import Connect1, other
 from tests.support.broker import Broker
 
 

@@ -6,13 +6,13 @@ import uuid
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from leveret.client.core.amqp1.addresses import Addresses, choose
-from leveret.client.core.amqp1.channel import SessionCore
-from leveret.client.core.amqp1.conditions import RETRYABLE_CONDITIONS, breach, connection_error
-from leveret.client.core.amqp1.engine import Engine
-from leveret.client.core.amqp1.handshake import handshake
-from leveret.client.core.amqp1.management import Management
-from leveret.client.core.amqp1.recovery import recover
+from leveret.client.core.amqp10.addresses import Addresses, choose
+from leveret.client.core.amqp10.channel import SessionCore
+from leveret.client.core.amqp10.conditions import RETRYABLE_CONDITIONS, breach, connection_error
+from leveret.client.core.amqp10.engine import Engine
+from leveret.client.core.amqp10.handshake import handshake
+from leveret.client.core.amqp10.management import Management
+from leveret.client.core.amqp10.recovery import recover
 from leveret.client.core.base import OPENED, OPENING, RECOVERING, AnyChannel, BaseConnection
 from leveret.client.core.frontend import FrontEnd, Procedure, Waiter
 from leveret.client.errors import ConnectionClosed, Error, ProtocolMismatch
@@ -24,10 +24,10 @@ from leveret.wire.amqp1.transport import Begin, Close, Open
 from leveret.wire.amqp1.transport import Error as Condition
 
 if TYPE_CHECKING:
-    from leveret.client.core.amqp1.session import Session
+    from leveret.client.core.amqp10.session import Session
 
 
-class Amqp1Connection(BaseConnection):
+class Amqp10Connection(BaseConnection):
     """A connection of AMQP 1.0.
 
     Attributes:

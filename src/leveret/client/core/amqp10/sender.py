@@ -6,9 +6,9 @@ import struct
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.client.core.amqp1.link import Link
-from leveret.client.core.amqp1.outgoing import Transfer
-from leveret.client.core.amqp1.resumption import resume
+from leveret.client.core.amqp10.link import Link
+from leveret.client.core.amqp10.outgoing import Transfer
+from leveret.client.core.amqp10.resumption import resume
 from leveret.client.errors import Error, LinkClosed, NotFound, Returned, copy_error
 from leveret.wire.amqp1 import constants
 from leveret.wire.amqp1.messaging import Source
@@ -17,7 +17,7 @@ from leveret.wire.amqp1.transport import Attach, Flow
 from leveret.wire.amqp1.transport import Transfer as Performative
 
 if TYPE_CHECKING:
-    from leveret.client.core.amqp1.channel import SessionCore
+    from leveret.client.core.amqp10.channel import SessionCore
 
 OUTCOMES: Final = ("amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list")
 _PACK_TAG: Final = struct.Struct(">I").pack

@@ -5,15 +5,15 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.client.amqp1 import no_local
-from leveret.client.core.amqp1.conditions import publish_error
-from leveret.client.core.amqp1.operations import Operations
-from leveret.client.core.amqp1.outgoing import Encoder, Transfer
-from leveret.client.core.amqp1.receiver import Getter, ReceiverCore
-from leveret.client.core.amqp1.replies import Replies
-from leveret.client.core.amqp1.sender import OUTCOMES, SenderCore
-from leveret.client.core.amqp1.session import Session
-from leveret.client.core.amqp1.transactions import ChannelTransactions, TransactionCore
+from leveret.client.amqp10 import no_local
+from leveret.client.core.amqp10.conditions import publish_error
+from leveret.client.core.amqp10.operations import Operations
+from leveret.client.core.amqp10.outgoing import Encoder, Transfer
+from leveret.client.core.amqp10.receiver import Getter, ReceiverCore
+from leveret.client.core.amqp10.replies import Replies
+from leveret.client.core.amqp10.sender import OUTCOMES, SenderCore
+from leveret.client.core.amqp10.session import Session
+from leveret.client.core.amqp10.transactions import ChannelTransactions, TransactionCore
 from leveret.client.core.frontend import Procedure, Waiter
 from leveret.client.core.waiters import Waiters
 from leveret.client.errors import (
@@ -33,7 +33,7 @@ from leveret.wire.amqp1.transactions import TransactionalState
 from leveret.wire.amqp1.values import Int, Symbol
 
 if TYPE_CHECKING:
-    from leveret.client.core.amqp1.connection import Amqp1Connection
+    from leveret.client.core.amqp10.connection import Amqp10Connection
     from leveret.client.delivery import Delivery
 
 # Maximum number of links for publishes and for gets that a channel keeps open.
@@ -55,7 +55,7 @@ class SessionCore(Session):
         received: Number of deliveries so far.
     """
 
-    def __init__(self, connection: Amqp1Connection, number: int, confirms: bool, transactional: bool,
+    def __init__(self, connection: Amqp10Connection, number: int, confirms: bool, transactional: bool,
                  internal: bool = False) -> None:
         super().__init__(connection, number)
         self.internal = internal

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret import __version__
-from leveret.client.core.amqp1.engine import AMQP, SASL
+from leveret.client.core.amqp10.engine import AMQP, SASL
 from leveret.client.core.frontend import Procedure
 from leveret.client.core.handshake import CLOSED_DURING_LOGIN
 from leveret.client.core.login import Login
@@ -26,7 +26,7 @@ from leveret.wire.amqp1.transport import Open
 from leveret.wire.amqp1.values import Symbol
 
 if TYPE_CHECKING:
-    from leveret.client.core.amqp1.connection import Amqp1Connection
+    from leveret.client.core.amqp10.connection import Amqp10Connection
     from leveret.client.parameters import Parameters
 
 DEFAULT_VHOST: Final = "/"
@@ -36,7 +36,7 @@ _CODES: Final = {constants.SASL_CODE_AUTH: "wrong name or password", constants.S
                  constants.SASL_CODE_SYS_TEMP: "a temporary system error"}
 
 
-def handshake(connection: Amqp1Connection) -> Procedure:
+def handshake(connection: Amqp10Connection) -> Procedure:
     """Run the handshake, from the first protocol header to the server's first begin (a procedure).
 
     A server that refuses the vhost opens the connection first and then closes it, so an open alone proves nothing.
@@ -65,7 +65,7 @@ def handshake(connection: Amqp1Connection) -> Procedure:
         raise _refused(parameters, error) from None
 
 
-def _login(connection: Amqp1Connection, parameters: Parameters) -> Procedure:
+def _login(connection: Amqp10Connection, parameters: Parameters) -> Procedure:
     connection.send_protocol_header(SASL)
     _check_header(connection, (yield connection.expect()), SASL)
     try:
@@ -92,7 +92,7 @@ def _login(connection: Amqp1Connection, parameters: Parameters) -> Procedure:
     login.done(outcome.additional_data or b"")
 
 
-def _check_header(connection: Amqp1Connection, header: Any, expected: int) -> None:
+def _check_header(connection: Amqp10Connection, header: Any, expected: int) -> None:
     if isinstance(header, Header) and header.is_supported() and header.protocol == expected:
         return
     parameters = connection.parameters

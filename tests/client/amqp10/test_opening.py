@@ -14,7 +14,7 @@ from leveret.wire.amqp1.frames import FrameReader
 from leveret.wire.amqp1.output import Output
 from leveret.wire.amqp1.security import SaslMechanisms, SaslOutcome
 from leveret.wire.amqp1.transport import Begin, Close, End, Open
-from tests.client.amqp1.conftest import Connect1
+from tests.client.amqp10.conftest import Connect1
 from tests.client.conftest import Connect
 from tests.support.broker import Broker
 from tests.support.proxy import Proxy
