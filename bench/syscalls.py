@@ -219,13 +219,15 @@ def fail_in_broker(name: str, seed: int, library: Path, directory: Path) -> tupl
             "FAULT_SLEEP_US": "20000", "FAULT_SAYS": "1"}, ends=("kill",))
     except RuntimeError:
         ended = "did not start, with a message"
-    except Closed:
+    except (Closed, ConnectionError):
         ended = "stopped with a message"
     except AssertionError as error:
         wrong.append(str(error)[:1500])
     text = (directory / "broker.log").read_text(errors="replace")
     if "fault: call" not in text:
         ended = "not reached"
+    elif ended == "stopped with a message" and "the store has failed" not in text:
+        wrong.append(f"it ended its connections, and {directory}/broker.log does not say why")
     elif "Traceback" in text and not wrong:
         wrong.append(f"an exception in {directory}/broker.log")
     events = [json.loads(record.data) for record in Recording(journal_of) if record.operation == MARK]

@@ -13,6 +13,7 @@ from tests.support.broker import Broker
 
 HEADER = b"AMQP\x01\x01\x00\x09"
 FILE = 70
+CONNECTION_FORCED = 320
 
 
 class Client:
@@ -50,10 +51,31 @@ class Client:
         return self.received.pop(0)
 
     def expect(self, name: str) -> Method:
-        command = self.next()
+        """The next command, which has this name. While the broker stops the channel (`channel.flow`), the client answers
+        and waits, unless it is that command that it expects. ConnectionError if the broker closes the connection because it
+        stops."""
+        command = self._after_flow(name)
+        if isinstance(command, Method) and command.name == "connection.close" != name and (
+                command.arguments["reply_code"] == CONNECTION_FORCED):
+            raise ConnectionError(f"the broker closed the connection: {command.arguments['reply_text']}")
         assert isinstance(command, Method) and command.name == name, (name, getattr(command, "name", command), (
             command.text if isinstance(command, Error) else getattr(command, "arguments", "")))
         return command
+
+    def _after_flow(self, name: str) -> Command:
+        found: Command | None = None
+        active = True
+        while found is None or not (active or getattr(found, "name", "") == "connection.close"):
+            command = self.next()
+            if isinstance(command, Method) and command.name == "channel.flow" != name:
+                active = command.arguments["active"]
+                self.send("channel.flow-ok", command.channel, active=active)
+            elif found is None:
+                found = command
+            else:
+                self.received.insert(0, command)
+                break
+        return found
 
     def call(self, name: str, answer: str, channel: int = 1, **arguments: Any) -> dict[str, Any]:
         self.send(name, channel, **arguments)
