@@ -108,8 +108,9 @@ def test_what_is_staged_waits_for_its_publish(process: LeveretProcess, body: byt
     client.call("tx.select", "tx.select-ok")
     client.send("file.publish", routing_key="files", identifier="one")
     client.call("tx.rollback", "tx.rollback-ok")
-    # Nothing has told yet that all of it is on disk: this answer does.
-    assert client.open_file("one", MIB) == MIB
+    client.close()
+    # Its sender does not know yet that all of it is on disk. An answer on another channel says so.
+    assert Client(process).open_file("one", MIB) == MIB
     process.kill()
     process.start()
     client = Client(process)
