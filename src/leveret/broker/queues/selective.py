@@ -163,10 +163,10 @@ class Asking:
 
     __slots__ = ("asked", "fallback", "seq")
 
-    def __init__(self, seq: int) -> None:
+    def __init__(self, seq: int, asked: int, fallback: Consumer | None) -> None:
         self.seq = seq
-        self.asked = 0
-        self.fallback: Consumer | None = None
+        self.asked = asked
+        self.fallback = fallback
 
 
 def taker_of(queue: Queue, entry: Entry) -> Consumer | None:
@@ -178,11 +178,15 @@ def taker_of(queue: Queue, entry: Entry) -> Consumer | None:
     overlay = entry.overlay
     broker = queue.broker
     begun = broker.work
+    asked = 0
+    fallback: Consumer | None = None
     asking = queue.asking
-    if asking is None or asking.seq != entry.seq:
-        asking = Asking(entry.seq)
-    queue.asking = None
-    skipped = asking.asked
+    if asking is not None:
+        queue.asking = None
+        if asking.seq == entry.seq:
+            asked = asking.asked
+            fallback = asking.fallback
+    skipped = asked
     for ring in rings.lines(queue):
         left = len(ring)
         if skipped >= left:
@@ -193,7 +197,7 @@ def taker_of(queue: Queue, entry: Entry) -> Consumer | None:
         broker.work += left >> 3
         while left > 0:
             if broker.work - begun > STEP_WORK:
-                queue.asking = asking
+                queue.asking = Asking(entry.seq, asked, fallback)
                 return None
             left -= 1
             consumer = ring[0]
@@ -201,13 +205,13 @@ def taker_of(queue: Queue, entry: Entry) -> Consumer | None:
                 rings.step_out(queue, ring)
                 continue
             ring.rotate(-1)
-            asking.asked += 1
+            asked += 1
             if not consumer.wants(message, entry) or (overlay is not None and consumer.scope in overlay.refused):
                 continue
             if entry.acquired_count and entry.holder is consumer:
-                asking.fallback = consumer
+                fallback = consumer
                 continue
             return consumer
-        if asking.fallback is not None:
-            return asking.fallback
+        if fallback is not None:
+            return fallback
     return None
