@@ -153,7 +153,7 @@ def publish_super_stream(lab: Lab, count: int) -> Callable[[], None]:
     client = new_client(lab)
 
     def act() -> None:
-        for number in range(20_000):
+        for number in range(1000):
             client.publish(str(number), exchange="orders")
         client.sync()
     return act
