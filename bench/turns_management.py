@@ -183,7 +183,7 @@ def lease_commit(lab: Lab, count: int) -> Callable[[], None]:
 @operation
 def lease_commit_except(lab: Lab, count: int) -> Callable[[], None]:
     client, named = _leased(lab, count, plan=True)
-    kept = list(range(0, min(count, 40_000), 2))
+    kept = list(range(0, min(count, 20_000), 2))
     return lambda: (ask(client, "lease.commit", **named, batch=1, **{"except": kept}), None)[1]
 
 

@@ -6,8 +6,11 @@ import random
 
 import pytest
 
+from leveret.broker.errors import PreconditionFailed
+from leveret.broker.leases import operations
 from leveret.broker.leases.batch import Batch
 from leveret.broker.queues.backlog import CHUNK_ENTRIES
+from tests.broker.support import World
 
 
 def batch_of(count: int) -> Batch:
@@ -27,3 +30,19 @@ def test_all_but_some_indices(count: int) -> None:
         expected = [number for number in range(count) if number not in set(without)]
         assert list(rows) == expected
         assert list(slots) == [number & 7 for number in expected]
+
+
+def test_a_commit_returns_so_many_messages_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operations, "MOST_RETURNED", 2)
+    world = World()
+    queue = world.queue(durable=True)
+    world.push(queue, *"abcde", persistent=True)
+    world.run()
+    lease = operations.acquire(queue, "l")
+    operations.plan(queue, "l", lease.epoch, 0, 5, None, lambda batch, error: None)
+    world.run()
+    with pytest.raises(PreconditionFailed, match="3 messages of batch 1 are to go back to the queue; at most 2 may"):
+        operations.commit(queue, "l", lease.epoch, 1, [0, 1, 2])
+    assert operations.commit(queue, "l", lease.epoch, 1, [0, 2]) == 1
+    world.run()
+    assert world.contents(queue) == ["a", "c"]

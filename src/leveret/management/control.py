@@ -33,8 +33,8 @@ from leveret.management.socket_path import short_path
 VERSION = 1
 LONGEST_REQUEST = 1 << 20
 # Items of a part of a list, and bytes after which it ends before that: an item may have any number of arguments.
-PART = 250
-PART_SIZE = 128 << 10
+PART = 100
+PART_SIZE = 32 << 10
 
 log = logging.getLogger("leveret.control")
 

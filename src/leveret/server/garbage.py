@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 # A collection of the second generation looks at the objects of so many collections of the first one.
-MIDDLE: Final = 4
+MIDDLE: Final = 2
 # Greater than the number of collections of any run: there is no full collection but those of `Collector`.
 NEVER: Final = (1 << 31) - 1
 # Seconds between two looks at whether a full collection is due.

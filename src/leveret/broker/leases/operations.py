@@ -22,6 +22,8 @@ MOST_MESSAGES: Final = 10_000_000
 MOST_LEASES: Final = 1000
 MOST_BATCHES: Final = 1000
 MOST_OCTETS: Final = (1 << 63) - 1
+# Messages of a batch that may go back to the queue when it is committed.
+MOST_RETURNED: Final = 10_000
 
 
 def acquire(queue: Queue, name: str, timeout: float | None = None) -> Lease:
@@ -118,6 +120,9 @@ def commit(queue: Queue, name: str, epoch: int, number: int, back: Iterable[int]
     if number != first:
         raise PreconditionFailed(f"batch {first} of {lease} comes before batch {number}: batches are committed in order")
     indexes = sorted(set(back))
+    if len(indexes) > MOST_RETURNED:
+        raise PreconditionFailed(f"{len(indexes)} messages of batch {number} are to go back to the queue; at most"
+                                 f" {MOST_RETURNED} may: plan smaller batches")
     if indexes and not 0 <= indexes[0] <= indexes[-1] < batch.count:
         wrong = indexes[0] if indexes[0] < 0 else indexes[-1]
         raise PreconditionFailed(f"batch {number} of {lease} has {batch.count} messages: there is none of index {wrong}")

@@ -20,6 +20,10 @@ from leveret.wire.amqp0.specs import V0_9
 STAGE: Final = (70, 50)
 
 
+# So many channels, as a power of two, are asked for a consumer tag in 1 µs.
+CHANNELS_SHIFT: Final = 3
+
+
 class Connection(Connection091):
     """One 0-9 connection.
 
@@ -82,6 +86,7 @@ class Connection(Connection091):
         """The channel that has the consumer of this tag: tags are local to the connection here, but for Qpid's clients,
         which begin with 1 on each channel."""
         if not self.of_qpid:
+            self.broker.work += len(self.channels) >> CHANNELS_SHIFT
             for channel in self.channels.values():
                 if tag in channel.consumers:
                     return channel
