@@ -251,12 +251,12 @@ def test_what_a_stage_may_hold(world: World) -> None:
     stages.settings.size = 10
     stages.open("s", "app", USER)
     publish(world, "s", "123456789")
-    refused(ContentTooLarge, "stages.size", world.publish, "leveret.stage:s:", "q", "12")
+    refused(ContentTooLarge, "sink_transactions.max_bytes", world.publish, "leveret.stage:s:", "q", "12")
     publish(world, "s", "0")
     seal_it(world, "s", "123456789", "0")
     stages.settings.count = 2
     stages.open("t", "app", USER)
-    refused(ResourceError, "stages.count", stages.open, "u", "app", USER)
+    refused(ResourceError, "sink_transactions.max_per_vhost", stages.open, "u", "app", USER)
     refused(PreconditionFailed, "letters, digits and hyphens", stages.open, "a:b", "app", USER)
 
 
@@ -360,7 +360,7 @@ def test_forgotten_apps(world: World) -> None:
     world.queue(durable=True)
     stages.settings.apps = 1
     promote(world, 3)
-    refused(ResourceError, "stages.apps", stages.promote, "more", USER, 1, [], FAIL, None, None, None, None)
+    refused(ResourceError, "sink_transactions.max_apps", stages.promote, "more", USER, 1, [], FAIL, None, None, None, None)
     refused(NotFound, "no app 'none'", stages.forget_app, "none")
     stages.forget_app("app")
     assert promote(world, 1, app="more").outcome == (0, 0, False)

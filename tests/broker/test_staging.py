@@ -96,13 +96,13 @@ def test_nothing_comes_beyond_what_was_announced(world: World) -> None:
 
 def test_the_limits(world: World) -> None:
     world.broker.staging.settings = StagingSettings(max_per_user=1, max_octets=5)
-    with pytest.raises(ContentTooLarge, match=r"staging\.max_octets"):
+    with pytest.raises(ContentTooLarge, match=r"uploads\.max_bytes"):
         begin(world, 6)
     staged = begin(world, None)
     staged.append(b"abcde")
-    with pytest.raises(ContentTooLarge, match=r"staging\.max_octets"):
+    with pytest.raises(ContentTooLarge, match=r"uploads\.max_bytes"):
         staged.append(b"f")
-    with pytest.raises(ResourceError, match=r"staging\.max_per_user"):
+    with pytest.raises(ResourceError, match=r"uploads\.max_per_user"):
         begin(world, 1, identifier="two")
     begin(world, 1, identifier="two", user="bob")
     staged.published()

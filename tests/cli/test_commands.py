@@ -307,7 +307,7 @@ def test_the_broker_is_found_by_its_configuration(broker: LeveretProcess, tmp_pa
     assert CliRunner().invoke(leveret, ["status"]).exit_code == 0
     config.write_text("[serve]\n")
     result = CliRunner().invoke(leveret, ["status"])
-    assert (result.exit_code, "unknown key serve" in result.output) == (1, True)
+    assert (result.exit_code, "unknown setting 'serve'" in result.output) == (1, True)
 
 
 def test_without_a_broker(tmp_path: Path) -> None:

@@ -151,9 +151,9 @@ def test_data_in_memory_is_said_to_be_lost(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
-    (["--set", "server.prot=1"], "unknown key server.prot; did you mean server.port?"),
-    (["--set", "tls.port=x"], "flag tls.port: tls.port: got 'x', expected a whole number, 0 to 65535"),
-    (["--config", "/nowhere.toml"], "/nowhere.toml: the configuration file cannot be read: No such file or directory"),
+    (["--set", "server.prot=1"], "unknown setting 'server.prot': did you mean 'server.port'?"),
+    (["--set", "tls.port=x"], "flag tls.port: tls.port: got 'x', expected an integer, 0 to 65535"),
+    (["--config", "/nowhere.toml"], "/nowhere.toml: cannot read the configuration file: No such file or directory"),
     (["--data-dir", "/proc/nowhere"], "the data directory /proc/nowhere cannot be made"),
     (["--set", "tls.cert=/nowhere.pem"], "/nowhere.pem cannot be read"),
     (["--host", "192.0.2.1"], "cannot listen on 192.0.2.1:0"),
@@ -171,7 +171,7 @@ def test_a_start_that_cannot_work_says_why(tmp_path: Path, arguments: list[str],
 
 def test_environment_variables_are_refused_by_name(tmp_path: Path) -> None:
     result = serve("--data-dir", str(tmp_path / "data"), LEVERET_SERVER__PROT="1")
-    assert (result.returncode, "LEVERET_SERVER__PROT: unknown key server.prot" in result.stderr) == (1, True)
+    assert (result.returncode, "LEVERET_SERVER__PROT: unknown setting 'server.prot'" in result.stderr) == (1, True)
 
 
 def test_a_port_in_use(process: LeveretProcess, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Reading the configuration: precedence, notations, and a refusal for every mistake."""
+"""Loading the configuration: precedence, units, and an error message for every mistake."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import pytest
 
 from leveret.config import Config, ConfigError, combine_config, load_config
 from leveret.config.document import document, main
+from leveret.config.renamed import RENAMED_SETTINGS
+from leveret.config.schema import Table, schema_of
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -16,39 +18,39 @@ def write(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def refusal(tmp_path: Path, text: str = "", environment: dict[str, str] | None = None,
+def error(tmp_path: Path, text: str = "", environment: dict[str, str] | None = None,
             flags: list[tuple[str, str]] | None = None) -> str:
     with pytest.raises(ConfigError) as caught:
         load_config(write(tmp_path, text), environment or {}, flags or [])
     return str(caught.value)
 
 
-def test_nothing_configured_is_the_default() -> None:
+def test_an_empty_configuration_has_the_defaults() -> None:
     assert load_config(None, {}) == Config()
 
 
-def test_flags_win_over_environment_over_file(tmp_path: Path) -> None:
+def test_flags_override_the_environment_and_the_file(tmp_path: Path) -> None:
     path = write(tmp_path, "[server]\nport = 1\nhost = 'file'\nlog_level = 'error'\n")
     environment = {"LEVERET_SERVER__PORT": "2", "LEVERET_SERVER__HOST": "environment"}
     config = load_config(path, environment, [("server.port", "3")])
     assert (config.server.port, config.server.host, config.server.log_level) == (3, "environment", "error")
 
 
-def test_the_later_of_two_flags_wins() -> None:
+def test_the_last_of_two_equal_flags_wins() -> None:
     assert load_config(None, {}, [("server.port", "3"), ("server.port", "4")]).server.port == 4
 
 
-@pytest.mark.parametrize(("text", "octets"), [
+@pytest.mark.parametrize(("text", "size"), [
     ("8192", 8192), ("'8192'", 8192), ("'8k'", 8192), ("'8KiB'", 8192), ("'8 kb'", 8000), ("'1.5MiB'", 1572864),
 ])
-def test_octets_take_units(tmp_path: Path, text: str, octets: int) -> None:
-    assert load_config(write(tmp_path, f"[amqp]\nframe_max = {text}\n"), {}).amqp.frame_max == octets
+def test_sizes_take_units(tmp_path: Path, text: str, size: int) -> None:
+    assert load_config(write(tmp_path, f"[amqp]\nframe_max = {text}\n"), {}).amqp.frame_max == size
 
 
 @pytest.mark.parametrize(("text", "value"), [
     ("0.5", 0.5), ("'50%'", 0.5), ("1", 1.0), ("'2GiB'", 2.0 * 2**30), ("1000000", 1000000.0), ("0", 0.0),
 ])
-def test_the_watermark_is_a_share_or_octets(tmp_path: Path, text: str, value: float) -> None:
+def test_the_watermark_is_a_fraction_or_bytes(tmp_path: Path, text: str, value: float) -> None:
     config = load_config(write(tmp_path, f"[limits]\nmemory_high_watermark = {text}\n"), {})
     assert config.limits.memory_high_watermark == value
 
@@ -59,12 +61,12 @@ def test_seconds_take_units(tmp_path: Path, text: str, seconds: float) -> None:
     assert config.server.handshake_timeout == seconds
 
 
-def test_paths_start_at_the_file_that_names_them(tmp_path: Path) -> None:
+def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     config = load_config(write(tmp_path, "[server]\ndata_dir = 'data'\n"), {})
     assert config.server.data_path == tmp_path / "data"
 
 
-def test_paths_of_flags_start_at_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_in_flags_are_relative_to_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert load_config(None, {}, [("server.data_dir", "here")]).server.data_path == tmp_path / "here"
 
@@ -75,7 +77,7 @@ def test_the_home_directory_is_expanded(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert load_config(None, {"LEVERET_SERVER__DATA_DIR": "~/x"}).server.data_path == tmp_path / "x"
 
 
-def test_users_and_vhosts_have_free_names(tmp_path: Path) -> None:
+def test_users_and_vhosts_have_arbitrary_names(tmp_path: Path) -> None:
     config = load_config(write(tmp_path, """
         [users.alice]
         password = "secret"
@@ -99,94 +101,125 @@ def test_a_table_from_the_environment_is_toml() -> None:
     assert config.users["ALICE"].permissions["/"].configure == ".*"
 
 
-def test_other_variables_of_the_prefix_are_not_keys() -> None:
+def test_other_variables_with_the_prefix_are_not_settings() -> None:
     assert load_config(None, {"LEVERET_CONFIG": "x", "LEVERET_PURE": "1"}) == Config()
 
 
 @pytest.mark.parametrize("text", ["true", "Yes", "ON", "1"])
-def test_truth_in_text(text: str) -> None:
+def test_booleans_as_text(text: str) -> None:
     assert load_config(None, {"LEVERET_VHOSTS__a__COMPAT__STRICT": text}).vhosts["a"].compat.strict is True
 
 
 @pytest.mark.parametrize(("text", "words"), [
-    ("[server]\nprot = 1\n", ["unknown key server.prot", "did you mean server.port?"]),
-    ("[serve]\nport = 1\n", ["unknown key serve", "did you mean server?"]),
-    ("[server]\nframe_max = 1\n", ["unknown key server.frame_max", "did you mean amqp.frame_max?"]),
-    ("[server]\nzzz = 1\n", ["unknown key server.zzz", "known here: compat, data_dir,"]),
-    ("[users.alice]\npasword = 'x'\n", ["unknown key users.alice.pasword", "did you mean users.alice.password?"]),
+    ("[server]\nprot = 1\n", ["unknown setting 'server.prot'", "did you mean 'server.port'?"]),
+    ("[serve]\nport = 1\n", ["unknown setting 'serve'", "did you mean 'server'?"]),
+    ("[server]\nframe_max = 1\n", ["unknown setting 'server.frame_max'", "did you mean 'amqp.frame_max'?"]),
+    ("[server]\nzzz = 1\n", ["unknown setting 'server.zzz'", "expected one of compat, data_dir,"]),
+    ("[users.alice]\npasword = 'x'\n", ["unknown setting 'users.alice.pasword'", "did you mean 'users.alice.password'?"]),
     ("[users.alice.permissions.'/']\nwite = 'x'\n",
-     ['unknown key users.alice.permissions."/".wite', 'did you mean users.alice.permissions."/".write?']),
-    ("[vhosts.v.compat]\nstrikt = true\n", ["did you mean vhosts.v.compat.strict?"]),
-    ("[server]\nport = 'x'\n", ["server.port: got 'x'", "expected a whole number, 0 to 65535"]),
+     ["unknown setting 'users.alice.permissions.\"/\".wite'", "did you mean 'users.alice.permissions.\"/\".write'?"]),
+    ("[vhosts.v.compat]\nstrikt = true\n", ["did you mean 'vhosts.v.compat.strict'?"]),
+    ("[server]\nport = 'x'\n", ["server.port: got 'x'", "expected an integer, 0 to 65535"]),
     ("[server]\nport = 65536\n", ["server.port: got 65536", "0 to 65535"]),
     ("[server]\nport = true\n", ["server.port: got True"]),
-    ("[server]\nport = { a = 1 }\n", ["server.port", "expected a whole number"]),
+    ("[server]\nport = { a = 1 }\n", ["server.port", "expected an integer"]),
     ("server = 1\n", ["server: got 1, expected a table"]),
     ("[amqp]\nframe_max = 100\n", ["amqp.frame_max: got 100", "4096 to 2147483647"]),
     ("[amqp]\nframe_max = '100 apples'\n", ["amqp.frame_max: got '100 apples'", "64MiB"]),
     ("[server]\nhandshake_timeout = 0\n", ["server.handshake_timeout: got 0", "more than 0"]),
     ("[server]\nlog_level = 'loud'\n", ["server.log_level: got 'loud'", '"debug", "info", "warning", "error"']),
-    ("[limits]\nmemory_high_watermark = '120%'\n", ["limits.memory_high_watermark", "a share"]),
+    ("[limits]\nmemory_high_watermark = '120%'\n", ["limits.memory_high_watermark", "a fraction"]),
     ("[auth]\nmechanisms = ['PLAIN', 'GSSAPI']\n", ["auth.mechanisms", 'a list of "SCRAM-SHA-512", "SCRAM-SHA-256"']),
-    ("[auth]\nmechanisms = []\n", ["auth.mechanisms is empty"]),
-    ("[auth]\nmechanisms = ['ANONYMOUS']\n", ["auth.anonymous_user"]),
-    ("[auth]\nmechanisms = ['EXTERNAL']\n", ["tls.verify"]),
-    ("[tls]\nkey = 'x'\n", ["tls.key without tls.cert"]),
-    ("[tls]\nverify = 'required'\n", ["tls.verify without tls.cert"]),
-    ("[tls]\ncert = 'x'\nverify = 'optional'\n", ['tls.verify = "optional" without tls.ca']),
-    ("[server]\nplain = false\n", ["leaves no listener"]),
-    ("[users.a]\npassword = ''\n", ["users.a.password is empty"]),
-    ("[users.a]\npassword = 'x'\npassword_file = 'y'\n", ["users.a has password and password_file; expected one"]),
-    ("[users.a]\npassword_hash = 'x'\n", ["users.a.password_hash: expected an argon2id hash"]),
-    ("[users.'']\npassword = 'x'\n", ["1 to 255 octets"]),
-    ("[vhosts.'']\n", ["1 to 255 octets"]),
-    ("[server\n", ["not valid TOML", "line 1"]),
+    ("[auth]\nmechanisms = []\n", ["'auth.mechanisms' is empty"]),
+    ("[auth]\nmechanisms = ['ANONYMOUS']\n", ["'auth.mechanisms' contains ANONYMOUS", "expected 'auth.anonymous_user'"]),
+    ("[auth]\nmechanisms = ['EXTERNAL']\n", ["'auth.mechanisms' contains EXTERNAL", "expected 'tls.verify'"]),
+    ("[tls]\nkey = 'x'\n", ["'tls.key' is set without 'tls.cert'"]),
+    ("[tls]\nverify = 'required'\n", ["'tls.verify' is set without 'tls.cert'"]),
+    ("[tls]\ncert = 'x'\nverify = 'optional'\n", ["'tls.verify' is 'optional' without 'tls.ca'"]),
+    ("[server]\nplain = false\n", ["'server.plain' is false, which leaves no listener"]),
+    ("[users.a]\npassword = ''\n", ["'users.a.password' is empty"]),
+    ("[users.a]\npassword = 'x'\npassword_file = 'y'\n", ["'users.a' has password and password_file; expected only one"]),
+    ("[users.a]\npassword_hash = 'x'\n", ["'users.a.password_hash' is not an argon2id hash"]),
+    ("[users.'']\npassword = 'x'\n", ["1 to 255 bytes"]),
+    ("[vhosts.'']\n", ["1 to 255 bytes"]),
+    ("[server\n", ["invalid TOML", "line 1"]),
 ])
-def test_a_mistake_in_the_file_is_refused_by_name(tmp_path: Path, text: str, words: list[str]) -> None:
-    message = refusal(tmp_path, text)
+def test_an_error_in_the_file_names_the_setting(tmp_path: Path, text: str, words: list[str]) -> None:
+    message = error(tmp_path, text)
     for word in [str(tmp_path / "leveret.toml"), *words]:
         assert word in message
 
 
 @pytest.mark.parametrize(("name", "value", "words"), [
-    ("LEVERET_SERVER__PROT", "1", ["unknown key server.prot", "did you mean server.port?"]),
+    ("LEVERET_SERVER__PROT", "1", ["unknown setting 'server.prot'", "did you mean 'server.port'?"]),
     ("LEVERET_SERVER_PORT", "1", ["two underscores", "LEVERET_SERVER__PORT"]),
     ("LEVERET_SERVER", "1", ["two underscores"]),
     ("LEVERET_SERVER__PORT", "x", ["server.port: got 'x'"]),
-    ("LEVERET_SERVER__PORT__LOW", "1", ["server.port is a single value"]),
+    ("LEVERET_SERVER__PORT__LOW", "1", ["'server.port' is not a table and has no key 'low'"]),
     ("LEVERET_USERS__A__PERMISSIONS", "x", ["users.A.permissions", "a TOML table"]),
     ("LEVERET_AUTH__MECHANISMS", "[PLAIN", ["auth.mechanisms"]),
     ("LEVERET_SERVER__PLAIN", "perhaps", ["server.plain: got 'perhaps', expected true or false"]),
 ])
-def test_a_mistake_in_the_environment_is_refused(tmp_path: Path, name: str, value: str, words: list[str]) -> None:
-    message = refusal(tmp_path, environment={name: value})
+def test_an_error_in_the_environment_names_the_variable(tmp_path: Path, name: str, value: str, words: list[str]) -> None:
+    message = error(tmp_path, environment={name: value})
     for word in [f"environment variable {name}", *words]:
         assert word in message
 
 
-def test_a_mistake_in_a_flag_is_refused_by_name(tmp_path: Path) -> None:
-    assert "flag server.port: server.port: got 'x'" in refusal(tmp_path, flags=[("server.port", "x")])
-    assert "not a key" in refusal(tmp_path, flags=[("server port", "x")])
+def test_an_error_in_a_flag_names_the_flag(tmp_path: Path) -> None:
+    assert "flag server.port: server.port: got 'x'" in error(tmp_path, flags=[("server.port", "x")])
+    assert "invalid name of a setting" in error(tmp_path, flags=[("server port", "x")])
+
+
+def test_single_underscores_in_a_section_of_two_words(tmp_path: Path) -> None:
+    assert "as in LEVERET_SINK_TRANSACTIONS__TIMEOUT" in error(
+        tmp_path, environment={"LEVERET_SINK_TRANSACTIONS_TIMEOUT": "1"})
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED_SETTINGS.items())
+def test_a_renamed_setting_is_refused_with_its_new_name(tmp_path: Path, old: str, new: str) -> None:
+    expected = f"unknown setting '{old}': it is called '{new}' now"
+    section, _, key = old.partition(".")
+    assert error(tmp_path, f"[{section}]\n" + (f"{key} = 1\n" if key else "")).endswith(expected)
+    variable = f"LEVERET_{section}__{key or 'KEY'}".upper()
+    assert error(tmp_path, environment={variable: "1"}) == f"environment variable {variable}: {expected}"
+    assert error(tmp_path, flags=[(old, "1")]) == f"flag {old}: {expected}"
+    with pytest.raises(ConfigError) as caught:
+        combine_config(("table", {section: {key: 1} if key else {}}))
+    assert str(caught.value) == f"table: {expected}"
+    table = schema_of(Config)
+    for word in new.split("."):
+        node = table.keys[word]
+        if isinstance(node, Table):
+            table = node
+    assert node.name == new.rpartition(".")[2]
+
+
+@pytest.mark.parametrize(("variable", "expected"), [
+    ("LEVERET_STAGING_TIMEOUT", "LEVERET_STAGING__TIMEOUT"), ("LEVERET_STAGES", "LEVERET_STAGES__KEY"),
+])
+def test_a_renamed_section_with_a_single_underscore_is_refused(tmp_path: Path, variable: str, expected: str) -> None:
+    assert expected in error(tmp_path, environment={variable: "1"})
 
 
 def test_a_password_is_never_shown(tmp_path: Path) -> None:
-    assert "12345" not in refusal(tmp_path, "[users.a]\npassword = 12345\n")
+    assert "12345" not in error(tmp_path, "[users.a]\npassword = 12345\n")
 
 
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"missing\.toml: the configuration file cannot be read: No such file"):
+def test_an_unreadable_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"missing\.toml: cannot read the configuration file: No such file"):
         load_config(tmp_path / "missing.toml", {})
     (tmp_path / "latin.toml").write_bytes(b"# caf\xe9\n")
     with pytest.raises(ConfigError, match="not UTF-8"):
         load_config(tmp_path / "latin.toml", {})
 
 
-def test_the_page_of_the_keys_is_current(tmp_path: Path) -> None:
+def test_the_configuration_page_is_up_to_date(tmp_path: Path) -> None:
     page = Path(__file__).parents[2] / "docs" / "configuration.md"
     assert page.read_text("utf-8") == document(), "run `python -m leveret.config.document docs/configuration.md`"
 
 
-def test_the_check_of_the_page_tells(tmp_path: Path) -> None:
+def test_check_compares_the_page(tmp_path: Path) -> None:
     page = tmp_path / "configuration.md"
     assert main(["--check", str(page)]) == 1
     assert main([str(page)]) == 0
@@ -199,10 +232,10 @@ def test_the_example_of_the_page_loads(tmp_path: Path) -> None:
     assert config.users["shop"].permissions["orders"].write == r"^(shop-|amq\.topic$)"
 
 
-# Tables of a program
+# Tables of an embedding program
 
 
-def test_the_later_layer_wins_key_by_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_later_layer_overrides_single_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEVERET_SERVER__PORT", "9")
     file = write(tmp_path, "[server]\nport = 2\nhost = 'file'\n[vhosts.a]\nlimits.max_queues = 1\n")
     config = combine_config(
@@ -215,15 +248,15 @@ def test_the_later_layer_wins_key_by_key(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(("table", "expected"), [
-    ({"sever": {}}, "broker's table: unknown key sever; did you mean server?"),
-    ({"server": {"prt": 1}}, "unknown key server.prt; did you mean server.port?"),
-    ({"server": {"port": "x"}}, "server.port: got 'x', expected a whole number, 0 to 65535"),
+    ({"sever": {}}, "broker's table: unknown setting 'sever': did you mean 'server'?"),
+    ({"server": {"prt": 1}}, "unknown setting 'server.prt': did you mean 'server.port'?"),
+    ({"server": {"port": "x"}}, "server.port: got 'x', expected an integer, 0 to 65535"),
     ({"server": 5}, "server: got 5, expected a table"),
-    ({"server": {5: 5}}, "server has the key 5, expected a text"),
-    ({5: {}}, "the configuration has the key 5, expected a text"),
-    ({"auth": {"mechanisms": []}}, "broker's table: auth.mechanisms is empty"),
+    ({"server": {5: 5}}, "server has the key 5, expected a string"),
+    ({5: {}}, "the configuration has the key 5, expected a string"),
+    ({"auth": {"mechanisms": []}}, "broker's table: 'auth.mechanisms' is empty"),
 ])
-def test_mistakes_in_a_table_are_refused_by_name(table: dict[str, object], expected: str) -> None:
+def test_an_error_in_a_table_names_the_setting(table: dict[str, object], expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
         combine_config(("broker's table", table))
     assert expected in str(caught.value)

@@ -26,9 +26,9 @@ EXAMPLES = int(os.environ.get("LEVERET_FUZZ_EXAMPLES", "80"))
 STEPS = 80
 LIMIT = 30.0
 CLOSE = frame(METHOD_FRAME, 0, b"\x00\x0a\x00\x32\x00\xc8\x00\x00\x00\x00\x00")
-# What is staged goes soon, and what is interrupted, too.
+# Uploads and interrupted channels expire soon.
 CONFIG = basic_config() + """
-[staging]
+[uploads]
 timeout = 1
 
 [amqp09]

@@ -436,7 +436,7 @@ def test_other_reasons_not_to_start(config: dict[str, object], expected: str) ->
 
 
 @pytest.mark.parametrize(("config", "expected"), [
-    ({"server": {"prt": 1}}, "config: unknown key server.prt; did you mean server.port?"),
+    ({"server": {"prt": 1}}, "config: unknown setting 'server.prt': did you mean 'server.port'?"),
     ({"storage": {"engine": "sqlite"}}, "config: storage.engine: 'sqlite' needs a directory; expected data_dir too"),
     ("missing.toml", "missing.toml: the configuration file cannot be read: No such file or directory"),
 ])
@@ -447,7 +447,7 @@ def test_a_configuration_that_cannot_be_used(config: dict[str, object] | str, ex
 
 
 def test_an_argument_that_cannot_be_used() -> None:
-    with pytest.raises(leveret.ConfigError, match=r"argument: server\.port: got 70000, expected a whole number"):
+    with pytest.raises(leveret.ConfigError, match=r"argument: server\.port: got 70000, expected an integer"):
         leveret.Broker(port=70000)
 
 

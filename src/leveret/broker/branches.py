@@ -83,7 +83,7 @@ class Branches(Holder):
             raise ResourceLocked(f"the transaction identifier '{shown(name)}' is in use in vhost '{self.vhost.name}'")
         if len(self.by_name) >= self.broker.branch_settings.count:
             raise ResourceError(f"vhost '{self.vhost.name}' has its most branches, {self.broker.branch_settings.count}; the"
-                                " setting is dtx.count")
+                                " setting is dtx.max_branches")
         branch = self._add(name, user)
         branch.workers[worker] = None
         branch.start_timer()
@@ -94,7 +94,7 @@ class Branches(Holder):
         size = self.broker.branch_settings.size
         if self.octets + octets > size:
             raise ContentTooLarge(f"branches of distributed transactions in vhost '{self.vhost.name}' hold more than {size}"
-                                  " octets; the setting is dtx.size")
+                                  " octets; the setting is dtx.max_bytes")
 
     def _add(self, name: str, user: str) -> Branch:
         branch = self.by_name[name] = Branch(self, name, user)

@@ -191,7 +191,7 @@ class Stages:
             return
         if len(self.by_uuid) >= self.settings.count:
             raise ResourceError(f"vhost '{self.vhost.name}' has its most stages, {self.settings.count}; the setting is"
-                                " stages.count")
+                                " sink_transactions.max_per_vhost")
         stage = self.by_uuid[uuid] = Stage(self, self.broker.new_queue_id(), uuid, user, app)
         self._keep(stage)
         self._watch()
@@ -297,7 +297,7 @@ class Stages:
             return
         if app is None and len(self.apps) >= self.settings.apps:
             raise ResourceError(f"vhost '{self.vhost.name}' has its most apps, {self.settings.apps}; the setting is"
-                                " stages.apps, and leveret stages forget gives one up")
+                                " sink_transactions.max_apps, and leveret sink-transactions forget removes one")
         staged = self._sealed(uuids, name, user)
         if app is None:
             app = self.apps[name] = App(name, user, -1)
@@ -376,7 +376,7 @@ class Stages:
                 stage.idle_since = now
             elif stage.promotion is None and now - stage.idle_since >= self.settings.timeout:
                 logger.warning("stage '%s' of app '%s' in vhost '%s' is given up with %d messages: nobody has promoted it"
-                               " (stages.timeout)", stage.uuid, stage.app, self.vhost.name, stage.count)
+                               " (sink_transactions.timeout)", stage.uuid, stage.app, self.vhost.name, stage.count)
                 self.discard(stage.uuid)
         self._watch()
 

@@ -348,7 +348,7 @@ class Staging:
         most = self.settings.max_per_user
         if self._counts.get(key[:2], 0) >= most:
             raise ResourceError(f"user '{key[1]}' has the most staged contents in vhost '{key[0]}', {most}; the setting is"
-                                " staging.max_per_user")
+                                " uploads.max_per_user")
         body = _InMemory() if self.place is None else self.place.create(name, size)
         staged = Staged(self, key, name, size, body)
         staged.owner = owner
@@ -400,7 +400,7 @@ class Staging:
         """Raise ContentTooLarge for more octets than one upload may have."""
         if size > self.settings.max_octets:
             raise ContentTooLarge(f"a staged content of {size} octets is larger than {self.settings.max_octets}; the"
-                                  " setting is staging.max_octets")
+                                  " setting is uploads.max_bytes")
 
     def forget(self, staged: Staged) -> None:
         """An upload is over."""
@@ -482,7 +482,7 @@ class Staging:
         """Give up uploads whose sender has not come back for too long."""
         for staged in list(self.uploads.values()):
             if staged.owner is None and not staged.taken and now - staged.idle_since >= self.settings.timeout:
-                logger.info("staged content '%s' of user '%s' in vhost '%s' is given up with %d octets (staging.timeout)",
+                logger.info("staged content '%s' of user '%s' in vhost '%s' is given up with %d octets (uploads.timeout)",
                             staged.key[3], staged.key[1], staged.key[0], staged.size)
                 self.forget(staged)
         self._watch()

@@ -1,6 +1,6 @@
-"""Configuration: a TOML file, environment variables and flags, in this order of precedence.
+"""Configuration from a TOML file, environment variables and flags; later sources override earlier ones.
 
-The structs in `model` are the only list of keys: the loader, its refusals and `docs/configuration.md` are made from it.
+The structs in `model` define the settings; the loader, its errors and `docs/configuration.md` are derived from them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What no single key can say: rules that join keys."""
+"""Rules that involve more than one setting."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from leveret.config.model import Config
 
 Source = Callable[[tuple[str, ...]], str]
 
-_CERT = "expected tls.cert to name the server's certificate"
+_CERT = "expected 'tls.cert' to name the server's certificate"
 
 
 def check(config: Config, source: Source) -> None:
-    """Raise `ConfigError` where keys contradict one another. `source` tells where a path was set."""
+    """Raise `ConfigError` if settings contradict each other. `source` returns where a setting was given."""
     _check_tls(config, source)
     _check_auth(config, source)
     _check_users(config, source)
@@ -24,45 +24,45 @@ def _check_tls(config: Config, source: Source) -> None:
     if tls.cert is None:
         for name in ("key", "ca", "key_password_file"):
             if getattr(tls, name) is not None:
-                raise ConfigError(f"{source(('tls', name))}: tls.{name} without tls.cert; {_CERT}")
+                raise ConfigError(f"{source(('tls', name))}: 'tls.{name}' is set without 'tls.cert'; {_CERT}")
         if tls.verify != "none":
-            raise ConfigError(f"{source(('tls', 'verify'))}: tls.verify without tls.cert; {_CERT}")
+            raise ConfigError(f"{source(('tls', 'verify'))}: 'tls.verify' is set without 'tls.cert'; {_CERT}")
         if not config.server.plain:
-            raise ConfigError(f"{source(('server', 'plain'))}: server.plain = false leaves no listener; {_CERT}")
+            raise ConfigError(f"{source(('server', 'plain'))}: 'server.plain' is false, which leaves no listener; {_CERT}")
     elif tls.verify != "none" and tls.ca is None:
         raise ConfigError(
-            f'{source(("tls", "verify"))}: tls.verify = "{tls.verify}" without tls.ca; '
-            "expected the certificates that clients are verified against"
+            f"{source(('tls', 'verify'))}: 'tls.verify' is '{tls.verify}' without 'tls.ca'; "
+            "expected 'tls.ca' to name the certificates to verify clients against"
         )
 
 
 def _check_auth(config: Config, source: Source) -> None:
     auth = config.auth
-    where = f"{source(('auth', 'mechanisms'))}: auth.mechanisms"
+    where = f"{source(('auth', 'mechanisms'))}: 'auth.mechanisms'"
     if not auth.mechanisms:
         raise ConfigError(f"{where} is empty; expected at least one of SCRAM-SHA-512, SCRAM-SHA-256, PLAIN, AMQPLAIN,"
                           " EXTERNAL, ANONYMOUS")
     if "ANONYMOUS" in auth.mechanisms and auth.anonymous_user is None:
-        raise ConfigError(f"{where} has ANONYMOUS; expected auth.anonymous_user to name the user that it acts as")
+        raise ConfigError(f"{where} contains ANONYMOUS; expected 'auth.anonymous_user' to name the user of such clients")
     if "EXTERNAL" in auth.mechanisms and config.tls.verify == "none":
-        raise ConfigError(f'{where} has EXTERNAL; expected tls.verify to be "optional" or "required"')
+        raise ConfigError(f"{where} contains EXTERNAL; expected 'tls.verify' to be 'optional' or 'required'")
 
 
 def _check_users(config: Config, source: Source) -> None:
     for name, user in config.users.items():
-        where = f"{source(('users', name))}: users.{name}"
-        _check_name(where, name)
+        where = f"{source(('users', name))}: 'users.{name}"
+        _check_name(f"{where}'", name)
         given = [key for key in ("password", "password_hash", "password_file") if getattr(user, key) is not None]
         if len(given) > 1:
-            raise ConfigError(f"{where} has {' and '.join(given)}; expected one of them")
+            raise ConfigError(f"{where}' has {' and '.join(given)}; expected only one of them")
         if user.password == "":
-            raise ConfigError(f"{where}.password is empty; leave it out for a user that never logs in by password")
+            raise ConfigError(f"{where}.password' is empty; omit it if the user never logs in with a password")
         if user.password_hash is not None and not user.password_hash.startswith("$argon2id$"):
-            raise ConfigError(f"{where}.password_hash: expected an argon2id hash, as `leveret users hash` prints it")
+            raise ConfigError(f"{where}.password_hash' is not an argon2id hash; create one with `leveret users hash`")
     for name in config.vhosts:
-        _check_name(f"{source(('vhosts', name))}: vhosts.{name}", name)
+        _check_name(f"{source(('vhosts', name))}: 'vhosts.{name}'", name)
 
 
 def _check_name(where: str, name: str) -> None:
     if not 1 <= len(name.encode()) <= 255:
-        raise ConfigError(f"{where}: expected a name of 1 to 255 octets")
+        raise ConfigError(f"{where}: expected a name of 1 to 255 bytes")

@@ -1,4 +1,4 @@
-"""`docs/configuration.md`, made from the structs: `python -m leveret.config.document [--check] PATH`."""
+"""Generate `docs/configuration.md` from the structs: `python -m leveret.config.document [--check] PATH`."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ _PLACEHOLDERS = {"users": "NAME", "permissions": "VHOST", "vhosts": "VHOST", "re
 
 
 def document() -> str:
-    """The whole page."""
+    """Return the text of the page."""
     lines = [f"| `{key}` | {_cell(value)} | {default} | {_cell(meaning)} |\n"
              for key, value, default, meaning in _rows(schema_of(Config), "")]
     return _HEAD + "".join(lines) + _TAIL
@@ -119,7 +119,7 @@ def _default(value: Any) -> str:
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     if isinstance(value, list):
-        return "`[" + ", ".join(f'"{one}"' for one in value) + "]`"
+        return "`[" + ", ".join(f'"{item}"' for item in value) + "]`"
     return f'`"{value}"`' if isinstance(value, str) else f"`{value}`"
 
 
@@ -128,13 +128,13 @@ def _cell(text: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the page, or with --check compare it: 1 where it is not current."""
+    """Write the page. With --check, only compare it, and return 1 if it is out of date."""
     check = "--check" in arguments
-    path = Path(next((one for one in arguments if not one.startswith("--")), "docs/configuration.md"))
+    path = Path(next((argument for argument in arguments if not argument.startswith("--")), "docs/configuration.md"))
     if check:
         current = path.exists() and path.read_text("utf-8") == document()
         if not current:
-            print(f"{path} is not current: run `python -m leveret.config.document {path}`", file=sys.stderr)
+            print(f"{path} is out of date: run `python -m leveret.config.document {path}`", file=sys.stderr)
         return 0 if current else 1
     path.write_text(document(), "utf-8")
     return 0

@@ -1,7 +1,7 @@
-"""The refusal of a configuration."""
+"""The error of the configuration."""
 
 from __future__ import annotations
 
 
 class ConfigError(Exception):
-    """A configuration that cannot be used. The message names source, key, what was wrong and what was expected."""
+    """Invalid configuration. The message names the source, the setting, the error and what was expected."""

@@ -1,6 +1,6 @@
-"""Reading the configuration: file < environment < flags.
+"""Load the configuration: flags override the environment, which overrides the file.
 
-Every refusal names the source, the key, what was wrong and what was expected.
+Every error names the source, the setting, the invalid value and what was expected.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import msgspec
 from leveret.config.check import check
 from leveret.config.errors import ConfigError
 from leveret.config.model import Config
+from leveret.config.renamed import RENAMED_SETTINGS, refuse_renamed
 from leveret.config.schema import Key, Table, schema_of
 from leveret.config.values import READERS
 
@@ -29,7 +30,7 @@ _FALSE = {"false", "no", "off", "0"}
 
 @dataclass(slots=True)
 class _Tree:
-    """Raw values by path, with where each came from. Text (of environment and flags) is read by the key's type."""
+    """Raw values by path, with the source of each, and the directory that relative paths start at."""
 
     values: dict[tuple[str, ...], Any] = field(default_factory=dict)
     sources: dict[tuple[str, ...], str] = field(default_factory=dict)
@@ -43,9 +44,15 @@ class _Tree:
 
 def load_config(path: str | os.PathLike[str] | None = None, environment: Mapping[str, str] | None = None,
                 flags: Sequence[tuple[str, str]] = ()) -> Config:
-    """The configuration from a TOML file, `LEVERET_SECTION__KEY` variables and flags.
+    """Load the configuration from a TOML file, `LEVERET_SECTION__KEY` variables and flags.
 
-    flags are pairs of a dotted key in TOML's notation and a text. Raises `ConfigError`.
+    Args:
+        path: The TOML file, if there is one.
+        environment: The environment variables. Default: `os.environ`.
+        flags: Pairs of a dotted key in TOML notation and a value as text.
+
+    Raises:
+        ConfigError: A setting is unknown or invalid, or the file cannot be read.
     """
     environment = os.environ if environment is None else environment
     root = schema_of(Config)
@@ -59,11 +66,14 @@ def load_config(path: str | os.PathLike[str] | None = None, environment: Mapping
 
 
 def combine_config(*layers: tuple[str, Mapping[str, Any] | Path]) -> Config:
-    """The configuration from tables and TOML files, later ones winning key by key; the environment says nothing.
+    """Combine tables and TOML files; a later layer overrides single keys of earlier ones. The environment is ignored.
 
-    A layer is what to call it in a refusal, and either a table of the file's structure, with Python's values for TOML's
-    and paths where the file has texts, or the path of a file. A relative path in a table starts at the working
-    directory. Raises `ConfigError`.
+    Args:
+        *layers: Pairs of a name for error messages, and either the path of a TOML file or a table with the structure of
+            the file. A table may contain `Path` objects; relative paths in it start at the working directory.
+
+    Raises:
+        ConfigError: A setting is unknown or invalid, or a file cannot be read.
     """
     root = schema_of(Config)
     tree = _Tree()
@@ -100,11 +110,11 @@ def _read_file(path: Path, root: Table, tree: _Tree) -> None:
     try:
         raw = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
-        raise ConfigError(f"{path}: the configuration file cannot be read: {error.strerror}") from None
+        raise ConfigError(f"{path}: cannot read the configuration file: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8 (octet {error.start}); a configuration file is TOML in UTF-8") from None
+        raise ConfigError(f"{path}: not UTF-8 (byte {error.start}); expected TOML in UTF-8") from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+        raise ConfigError(f"{path}: invalid TOML: {error}") from None
     _flatten(raw, root, (), str(path), str(path.parent.absolute()), tree)
 
 
@@ -114,20 +124,23 @@ def _read_environment(environment: Mapping[str, str], root: Table, tree: _Tree) 
             continue
         words = name[len(PREFIX) :].split("__")
         if len(words) == 1:
-            # No key: LEVERET_CONFIG and the like. But a key written with one underscore is a mistake to be told about.
-            section, _, key = words[0].partition("_")
-            if section.lower() in root.keys:
-                raise ConfigError(
-                    f"environment variable {name}: expected section and key with two underscores between them, "
-                    f"as in {PREFIX}{section}__{key or 'KEY'}"
-                )
+            _refuse_single_underscore(name, words[0], root)
             continue
         path = _path_of_words(words, root)
         _flatten_text(environment[name], root, path, f"environment variable {name}", tree)
 
 
+def _refuse_single_underscore(name: str, word: str, root: Table) -> None:
+    """Raise `ConfigError` for LEVERET_SERVER_PORT. LEVERET_CONFIG and the like are not settings."""
+    for section in (*root.keys, *RENAMED_SETTINGS):
+        if f"{word}_".lower().startswith(f"{section}_"):
+            key = word[len(section) + 1 :] or "KEY"
+            raise ConfigError(f"environment variable {name}: expected two underscores between section and key, "
+                              f"as in {PREFIX}{word[: len(section)]}__{key}")
+
+
 def _path_of_words(words: list[str], root: Table) -> tuple[str, ...]:
-    """Fixed words are written in any case; the names of users and vhosts as they are."""
+    """Return the path of a setting. Only the names of users, vhosts and the like are case-sensitive."""
     path: list[str] = []
     node: Table | Key | None = root
     for word in words:
@@ -144,7 +157,8 @@ def _read_flag(key: str, text: str, root: Table, tree: _Tree) -> None:
     try:
         nested: Any = tomllib.loads(f"{key} = 0")
     except tomllib.TOMLDecodeError:
-        raise ConfigError(f"flag {key!r}: not a key; expected one such as server.port or users.\"a.b\".tags") from None
+        raise ConfigError(f"flag {key!r}: invalid name of a setting; expected one such as server.port or"
+                          ' users."a.b".tags') from None
     path: list[str] = []
     while isinstance(nested, dict):
         word, nested = next(iter(nested.items()))
@@ -153,7 +167,8 @@ def _read_flag(key: str, text: str, root: Table, tree: _Tree) -> None:
 
 
 def _flatten_text(text: str, root: Table, path: tuple[str, ...], source: str, tree: _Tree) -> None:
-    """A value that came as text: a whole table is TOML, the rest is read by the key's type."""
+    """Put a value that is given as text: a table is TOML, any other value depends on the setting's type."""
+    refuse_renamed(path, text, source)
     node = _find(root, path, source)
     value: Any = text
     if isinstance(node, Table):
@@ -189,7 +204,7 @@ def _find(root: Table, path: tuple[str, ...], source: str) -> Table | Key:
     node: Table | Key = root
     for depth, word in enumerate(path):
         if isinstance(node, Key):
-            raise ConfigError(f"{source}: {dotted(path[:depth])} is a single value and has no key {word!r}")
+            raise ConfigError(f"{source}: '{dotted(path[:depth])}' is not a table and has no key {word!r}")
         if node.each is not None:
             node = node.each
         elif word in node.keys:
@@ -200,49 +215,50 @@ def _find(root: Table, path: tuple[str, ...], source: str) -> Table | Key:
 
 
 def _flatten(value: Any, root: Table, path: tuple[str, ...], source: str, base: str, tree: _Tree) -> None:
+    refuse_renamed(path, value, source)
     node = _find(root, path, source)
     if isinstance(node, Key):
         tree.put(path, value, source, base)
         return
     if not isinstance(value, Mapping):
         raise ConfigError(f"{source}: {dotted(path) or 'the configuration'}: got {value!r}, expected a table")
-    # An empty table is something too: a user without anything.
+    # An empty table counts too: a user without any settings.
     if node.struct is not None and path:
         tree.put((*path, ""), None, source, base)
     for key, inner in value.items():
         if not isinstance(key, str):
-            raise ConfigError(f"{source}: {dotted(path) or 'the configuration'} has the key {key!r}, expected a text")
+            raise ConfigError(f"{source}: {dotted(path) or 'the configuration'} has the key {key!r}, expected a string")
         _flatten(inner, root, (*path, key), source, base, tree)
 
 
-# Refusals
+# Errors
 
 
 def dotted(path: Sequence[str]) -> str:
-    """A path in TOML's notation: parts that are no bare keys are quoted."""
+    """Return a path in TOML notation; parts that are not bare keys are quoted."""
     return ".".join(part if part.replace("-", "").replace("_", "").isalnum() and part.isascii() else f'"{part}"'
                     for part in path)
 
 
 def unknown_key(source: str, path: tuple[str, ...], table: Table, root: Table) -> ConfigError:
-    """The refusal of a key that does not exist, with the nearest one that does."""
-    import difflib  # only here: it takes part of the time to start
+    """Return the error for a setting that does not exist, with the closest one that does."""
+    import difflib  # not at module level, to start faster
 
     near = difflib.get_close_matches(path[-1], list(table.keys), 1, 0.6)
     if near:
-        hint = f"did you mean {dotted((*path[:-1], near[0]))}?"
+        hint = f"did you mean '{dotted((*path[:-1], near[0]))}'?"
     else:
-        elsewhere = [dotted((*prefix, path[-1])) for prefix in _holders(root, path[-1], ())]
-        hint = f"did you mean {elsewhere[0]}?" if elsewhere else "known here: " + ", ".join(sorted(table.keys))
-    return ConfigError(f"{source}: unknown key {dotted(path)}; {hint}")
+        elsewhere = [dotted((*prefix, path[-1])) for prefix in _tables_with(key=path[-1], table=root, path=())]
+        hint = f"did you mean '{elsewhere[0]}'?" if elsewhere else "expected one of " + ", ".join(sorted(table.keys))
+    return ConfigError(f"{source}: unknown setting '{dotted(path)}': {hint}")
 
 
-def _holders(table: Table, key: str, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+def _tables_with(key: str, table: Table, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     if key in table.keys:
         yield path
     for name, inner in table.keys.items():
         if isinstance(inner, Table) and inner.each is None:
-            yield from _holders(inner, key, (*path, name))
+            yield from _tables_with(key, inner, (*path, name))
 
 
 # Values to structs
@@ -254,7 +270,7 @@ def _build(table: Table, path: tuple[str, ...], tree: _Tree) -> Any:
     built: dict[str, Any] = {}
     for name in present:
         if not name and table.struct is not None:
-            continue  # the mark of an empty table
+            continue  # marks an empty table
         node = table.each if table.each is not None else table.keys[name]
         inner = (*path, name)
         built[name] = _build(node, inner, tree) if isinstance(node, Table) else _read(node, inner, tree)

@@ -1,7 +1,7 @@
-"""Every key of the configuration, with its type, range, default and meaning.
+"""The settings, with their types, ranges, defaults and descriptions.
 
-Octets may be given as a number or as text with a unit ("128MiB"), and so may seconds ("30s"); a path in a file is
-relative to that file. `kind` names the reader in `values` that makes the value.
+Sizes and durations are numbers, or strings with a unit ("128MiB", "30s"). Paths in a file are relative to that file. `kind`
+names the function in `values` that reads the value.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ Size = Annotated[int, Meta(extra={"kind": "size"})]
 Watermark = Annotated[float, Meta(extra={"kind": "watermark"})]
 Seconds = Annotated[float, Meta(extra={"kind": "seconds"})]
 FilePath = Annotated[str, Meta(extra={"kind": "path"})]
-Place = Annotated[str, Meta(extra={"kind": "place"})]
+PathOrUrl = Annotated[str, Meta(extra={"kind": "path_or_url"})]
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
 QosGlobal = Literal["rabbitmq", "spec"]
 
 
 def about(description: str, *, ge: float | None = None, gt: float | None = None, le: float | None = None) -> Meta:
-    """What a key means, and its bounds."""
+    """Return the description and the bounds of a setting."""
     if gt is not None:
         return Meta(description=description, gt=gt, le=le)
     return Meta(description=description, ge=ge, le=le)
 
 
 class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of all sections: immutable, so that whoever holds one can rely on it."""
+    """Base class of all sections. Sections are immutable."""
 
 
 class ServerCompatConfig(Section, frozen=True, kw_only=True):
-    """Whether the specification or RabbitMQ is followed outside any vhost."""
+    """Whether to follow the specification or RabbitMQ outside of vhosts."""
 
     strict: Annotated[
         bool,
@@ -90,12 +90,12 @@ class ServerConfig(Section, frozen=True, kw_only=True):
 
     @property
     def data_path(self) -> Path:
-        """The data directory, absolute."""
+        """The absolute path of the data directory."""
         return Path(self.data_dir).expanduser().absolute()
 
 
 class TlsConfig(Section, frozen=True, kw_only=True):
-    """The TLS listener; it exists where `cert` is set."""
+    """The TLS listener; enabled if `cert` is set."""
 
     host: Annotated[str | None, about("Address of the TLS listener. Default: `server.host`.")] = None
     port: Annotated[int, about("Port of the TLS listener; 0 picks a free one.", ge=0, le=65535)] = 5671
@@ -114,7 +114,7 @@ class TlsConfig(Section, frozen=True, kw_only=True):
 
 
 class AmqpConfig(Section, frozen=True, kw_only=True):
-    """What the broker proposes to its clients."""
+    """Limits and defaults that the broker proposes to clients."""
 
     frame_max: Annotated[
         Size, about("Maximum frame size in bytes, proposed in `connection.tune`.", ge=4096, le=2147483647)
@@ -138,7 +138,7 @@ class AmqpConfig(Section, frozen=True, kw_only=True):
 
 
 class Amqp09Config(Section, frozen=True, kw_only=True):
-    """AMQP 0-9; what it shares with 0-9-1 is in `amqp`."""
+    """AMQP 0-9; settings that it shares with 0-9-1 are in `amqp`."""
 
     known_hosts: Annotated[
         list[Name], about("Brokers of the cluster, as `host:port`, announced to clients in `connection.open-ok`.")
@@ -168,7 +168,7 @@ class Amqp09Config(Section, frozen=True, kw_only=True):
 
 
 class Amqp10Config(Section, frozen=True, kw_only=True):
-    """AMQP 1.0; sizes of messages are limited by `amqp.max_message_size` as in the other protocols."""
+    """AMQP 1.0. `amqp.max_message_size` limits messages, as in the other protocols."""
 
     anonymous_user: Annotated[
         str,
@@ -216,7 +216,7 @@ class Amqp10Config(Section, frozen=True, kw_only=True):
 
 
 class LimitsConfig(Section, frozen=True, kw_only=True):
-    """What clients together may use. 0 means no limit."""
+    """Limits on the resources that clients use. 0 means no limit."""
 
     memory_high_watermark: Annotated[
         Watermark,
@@ -268,7 +268,7 @@ class LimitsConfig(Section, frozen=True, kw_only=True):
 
 
 class StorageConfig(Section, frozen=True, kw_only=True):
-    """Where durable things live."""
+    """Storage of durable messages and definitions."""
 
     engine: Annotated[
         Literal["sqlite", "memory"],
@@ -300,13 +300,13 @@ class StorageConfig(Section, frozen=True, kw_only=True):
 
 
 class StreamsConfig(Section, frozen=True, kw_only=True):
-    """How streams are sealed: their oldest parts become Parquet files. Needs the extra `segments`."""
+    """Sealing of streams: their oldest parts become Parquet files. Needs the extra `segments`."""
 
     sealing: Annotated[
         bool, about("Whether to seal streams. Segments that exist are served either way.")
     ] = True
     directory: Annotated[
-        Place | None,
+        PathOrUrl | None,
         about(
             "Directory of the segments, or a URL of any file system that fsspec supports, such as "
             "`s3://bucket/streams`. Default: `streams` in the data directory."
@@ -349,14 +349,14 @@ class StreamsConfig(Section, frozen=True, kw_only=True):
     ] = 5.0
 
 
-class StagesConfig(Section, frozen=True, kw_only=True):
-    """What sinks publish in stages, to be promoted batch by batch."""
+class SinkTransactionsConfig(Section, frozen=True, kw_only=True):
+    """Sink transactions: batches that a sink publishes atomically."""
 
-    size: Annotated[Size, about("Maximum bytes of bodies per sink transaction.", ge=1)] = 17179869184
-    count: Annotated[int, about("Maximum number of sink transactions per vhost.", ge=1)] = 10_000
-    apps: Annotated[
-        int, about("Maximum number of sinks per vhost whose last batch is stored; only `leveret stages forget` "
-                   "removes one.", ge=1)
+    max_bytes: Annotated[Size, about("Maximum bytes of bodies per sink transaction.", ge=1)] = 17179869184
+    max_per_vhost: Annotated[int, about("Maximum number of sink transactions per vhost.", ge=1)] = 10_000
+    max_apps: Annotated[
+        int, about("Maximum number of sinks per vhost whose last batch is stored; only `leveret sink-transactions "
+                   "forget` removes one.", ge=1)
     ] = 10_000
     timeout: Annotated[
         Seconds,
@@ -365,11 +365,11 @@ class StagesConfig(Section, frozen=True, kw_only=True):
     ] = 86400.0
 
 
-class StagingConfig(Section, frozen=True, kw_only=True):
-    """Contents that clients of AMQP 0-9 stage: uploads that go on after a lost connection."""
+class UploadsConfig(Section, frozen=True, kw_only=True):
+    """Resumable uploads of AMQP 0-9 clients (staged content)."""
 
     max_per_user: Annotated[int, about("Maximum number of uploads per user and vhost.", ge=1)] = 1000
-    max_octets: Annotated[Size, about("Maximum bytes of an upload.", ge=1)] = 17179869184
+    max_bytes: Annotated[Size, about("Maximum bytes of an upload.", ge=1)] = 17179869184
     timeout: Annotated[
         Seconds,
         about("Time after which an upload is dropped if its sender does not resume it; 0 disables this.", ge=0),
@@ -384,14 +384,14 @@ class DtxConfig(Section, frozen=True, kw_only=True):
         about("Time after which an unprepared branch is rolled back, unless its coordinator sets another one; "
               "0 disables this. A prepared branch waits for its coordinator, or for `leveret dtx`.", ge=0),
     ] = 300.0
-    count: Annotated[int, about("Maximum number of branches per vhost.", ge=1)] = 10_000
-    size: Annotated[
+    max_branches: Annotated[int, about("Maximum number of branches per vhost.", ge=1)] = 10_000
+    max_bytes: Annotated[
         Size, about("Maximum bytes of publishes in all branches of a vhost; they are in memory.", ge=1)
     ] = 1073741824
 
 
 class AuthConfig(Section, frozen=True, kw_only=True):
-    """How clients say who they are."""
+    """Authentication of clients."""
 
     mechanisms: Annotated[
         list[Literal["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "AMQPLAIN", "EXTERNAL", "ANONYMOUS"]],
@@ -411,7 +411,7 @@ class AuthConfig(Section, frozen=True, kw_only=True):
 
 
 class PermissionConfig(Section, frozen=True, kw_only=True):
-    """Regular expressions over the names of a vhost's exchanges and queues; see `security.md`."""
+    """Regular expressions for the names of a vhost's exchanges and queues; see `security.md`."""
 
     configure: Annotated[str, about("Names that the user may declare and delete.")] = ""
     write: Annotated[str, about("Names that the user may publish to, or bind as a destination.")] = ""
@@ -429,7 +429,7 @@ class UserLimitsConfig(Section, frozen=True, kw_only=True):
 
 
 class UserConfig(Section, frozen=True, kw_only=True):
-    """A user, with one of the three forms of a password, or with none: for EXTERNAL and ANONYMOUS."""
+    """A user. It has at most one of the three forms of a password; EXTERNAL and ANONYMOUS need none."""
 
     password: Annotated[str | None, about("Password in plain text.")] = None
     password_hash: Annotated[str | None, about("Argon2id hash of the password, as printed by `leveret users "
@@ -443,7 +443,7 @@ class UserConfig(Section, frozen=True, kw_only=True):
 
 
 class CompatConfig(Section, frozen=True, kw_only=True):
-    """Whether the specification or RabbitMQ is followed where they differ."""
+    """Whether to follow the specification or RabbitMQ when they differ."""
 
     strict: Annotated[
         bool, about("Follow the text of the specification even if clients rely on RabbitMQ's deviation.")
@@ -458,7 +458,7 @@ class VhostLimitsConfig(Section, frozen=True, kw_only=True):
 
 
 class RealmConfig(Section, frozen=True, kw_only=True):
-    """A realm of AMQP 0-9: resources, and the users who may have tickets onto them. `*` stands for all users."""
+    """A realm of AMQP 0-9: resources, and the users who may request tickets for them. `*` means all users."""
 
     resources: Annotated[
         str, about("Regular expression for the full names of the exchanges and queues of the realm; the default "
@@ -473,7 +473,7 @@ class RealmConfig(Section, frozen=True, kw_only=True):
 
 
 class VhostConfig(Section, frozen=True, kw_only=True):
-    """A vhost. `/` exists always."""
+    """A vhost. `/` always exists."""
 
     compat: Annotated[CompatConfig, about("Compatibility.")] = field(default_factory=CompatConfig)
     qos_global: Annotated[QosGlobal | None, about("Default: `amqp.qos_global`.")] = None
@@ -490,7 +490,7 @@ class VhostConfig(Section, frozen=True, kw_only=True):
 
 
 class BrokerConfig(Section, frozen=True, kw_only=True):
-    """The Python process that `leveret serve` is; nothing to change for most."""
+    """The Python process of `leveret serve`. The defaults suit most brokers."""
 
     switch_interval: Annotated[
         Seconds,
@@ -502,7 +502,7 @@ class BrokerConfig(Section, frozen=True, kw_only=True):
 
 
 class EventsConfig(Section, frozen=True, kw_only=True):
-    """What the exchange `amq.leveret.events` tells."""
+    """Events on the exchange `amq.leveret.events`."""
 
     sample: Annotated[
         int, about("Publish one of this many events of the same kind and queue (or exchange); it says how many it "
@@ -512,7 +512,7 @@ class EventsConfig(Section, frozen=True, kw_only=True):
 
 
 class Config(Section, frozen=True, kw_only=True):
-    """The whole configuration; `Config()` is the default one."""
+    """The configuration. `Config()` has the defaults."""
 
     server: ServerConfig = field(default_factory=ServerConfig)
     tls: TlsConfig = field(default_factory=TlsConfig)
@@ -522,8 +522,8 @@ class Config(Section, frozen=True, kw_only=True):
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     storage: StorageConfig = field(default_factory=StorageConfig)
     streams: StreamsConfig = field(default_factory=StreamsConfig)
-    stages: StagesConfig = field(default_factory=StagesConfig)
-    staging: StagingConfig = field(default_factory=StagingConfig)
+    sink_transactions: SinkTransactionsConfig = field(default_factory=SinkTransactionsConfig)
+    uploads: UploadsConfig = field(default_factory=UploadsConfig)
     dtx: DtxConfig = field(default_factory=DtxConfig)
     auth: AuthConfig = field(default_factory=AuthConfig)
     users: dict[str, UserConfig] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The structs of `model` as a tree of tables and keys, for the loader and the documentation."""
+"""The structs of `model` as a tree of tables and keys, for the loader and the generated documentation."""
 
 from __future__ import annotations
 
@@ -11,18 +11,31 @@ import msgspec
 
 from leveret.config.values import READERS
 
-_WORDS = {
-    "size": 'octets (a number, or a text such as "64MiB")',
-    "seconds": 'seconds (a number, or a text such as "30s")',
-    "watermark": 'a share (0.4 or "40%") or octets ("2GiB")',
+_EXPECTED_BY_KIND = {
+    "size": 'bytes (a number, or a string such as "64MiB")',
+    "seconds": 'seconds (a number, or a string such as "30s")',
+    "watermark": 'a fraction (0.4 or "40%") or bytes ("2GiB")',
     "path": "a path",
-    "place": "a path, or a URL",
+    "path_or_url": "a path or URL",
 }
+_EXPECTED_BY_TYPE = {bool: "true or false", int: "an integer", float: "a number", str: "a string"}
 
 
 @dataclass(slots=True)
 class Key:
-    """One key: its full type for msgspec, its bare type, its reader, and what is expected in words."""
+    """One setting.
+
+    Attributes:
+        name: The last part of the setting's name.
+        type: The annotated type, for msgspec.
+        of: The type without annotations and without None.
+        kind: The name of its reader in `values`, or "".
+        is_list: Whether the value is a list.
+        secret: Whether error messages must not show the value.
+        default: The default value.
+        description: The setting's meaning, for the documentation.
+        expected: The valid values in words, for error messages and the documentation.
+    """
 
     name: str
     type: Any
@@ -37,7 +50,7 @@ class Key:
 
 @dataclass(slots=True)
 class Table:
-    """A table: with fixed keys (`struct`), or one with free names (`each`)."""
+    """A table with either fixed keys (`struct`), or names that the user chooses (`each` describes their values)."""
 
     name: str
     struct: type[msgspec.Struct] | None
@@ -46,7 +59,7 @@ class Table:
 
 
 def schema_of(struct: type[msgspec.Struct], name: str = "") -> Table:
-    """The table of a struct."""
+    """Return the table of a struct."""
     table = Table(name, struct)
     for info in msgspec.structs.fields(struct):
         bare, metas = _strip(info.type)
@@ -70,14 +83,14 @@ def _key(name: str, full: Any, bare: Any, metas: list[msgspec.Meta], default: An
 
 
 def _strip(annotation: Any) -> tuple[Any, list[msgspec.Meta]]:
-    """The type without `Annotated` and without None, and the `Meta`s found on the way."""
+    """Return the type without `Annotated` and without None, and the `Meta`s that were removed."""
     metas: list[msgspec.Meta] = []
     while True:
         if hasattr(annotation, "__metadata__"):
             metas = [meta for meta in annotation.__metadata__ if isinstance(meta, msgspec.Meta)] + metas
             annotation = annotation.__origin__
         elif typing.get_origin(annotation) in (Union, types.UnionType):
-            annotation = next(one for one in typing.get_args(annotation) if one is not type(None))
+            annotation = next(member for member in typing.get_args(annotation) if member is not type(None))
         else:
             return annotation, metas
 
@@ -88,18 +101,16 @@ def _expected(bare: Any, kind: str, metas: list[msgspec.Meta]) -> str:
     if typing.get_origin(bare) is list:
         inner, inner_metas = _strip(typing.get_args(bare)[0])
         expected = _expected(inner, "", inner_metas)
-        return "a list of " + (expected.removeprefix("one of ") if expected.startswith("one of") else "texts")
+        return "a list of " + (expected.removeprefix("one of ") if expected.startswith("one of") else "strings")
     low = max((bound for meta in metas for bound in (meta.ge, meta.gt) if bound is not None), default=None)
     high = min((meta.le for meta in metas if meta.le is not None), default=None)
     above = any(meta.gt is not None for meta in metas)
-    words = _WORDS.get(kind)
-    if words is None:
-        words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}[bare]
+    expected = _EXPECTED_BY_KIND.get(kind) or _EXPECTED_BY_TYPE[bare]
     if bare is str or bare is bool or kind == "watermark":
-        longest = next((meta.max_length for meta in metas if meta.max_length), None)
-        return f"{words} of 1 to {longest} characters" if longest else words
+        max_length = next((meta.max_length for meta in metas if meta.max_length), None)
+        return f"{expected} of 1 to {max_length} characters" if max_length else expected
     if low is not None and high is not None:
-        return f"{words}, {low} to {high}"
+        return f"{expected}, {low} to {high}"
     if low is not None and (low or above):
-        return f"{words}, {'more than' if above else 'at least'} {low}"
-    return words
+        return f"{expected}, {'more than' if above else 'at least'} {low}"
+    return expected

@@ -1,4 +1,4 @@
-"""Readers for values that have a notation of their own: sizes, shares of memory, durations, paths."""
+"""Readers for values with units: sizes, fractions of memory, durations, paths."""
 
 from __future__ import annotations
 
@@ -34,28 +34,31 @@ def _with_unit(text: str, units: dict[str, int] | dict[str, float]) -> float:
 
 
 def read_size(value: Any, base: str) -> Any:
-    """Octets from a number or a text such as "128MiB"; ValueError for other text."""
+    """Return bytes from a number or a string such as "128MiB". Raises `ValueError` for any other string."""
     return int(_with_unit(value, _UNITS)) if isinstance(value, str) else value
 
 
 def read_watermark(value: Any, base: str) -> Any:
-    """A share up to 1.0 ("40%", 0.4) or octets above 1 ("2GiB"), both as a float; ValueError for other text."""
+    """Return a fraction of up to 1.0 ("40%", 0.4) or a number of bytes above 1 ("2GiB") as a float.
+
+    Raises `ValueError` for any other string.
+    """
     if not isinstance(value, str):
         return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
     text = value.strip()
-    share = float(text[:-1]) / 100 if text.endswith("%") else _with_unit(text, _UNITS)
-    if text.endswith("%") and share > 1:
+    watermark = float(text[:-1]) / 100 if text.endswith("%") else _with_unit(text, _UNITS)
+    if text.endswith("%") and watermark > 1:
         raise ValueError(text)
-    return share
+    return watermark
 
 
 def read_seconds(value: Any, base: str) -> Any:
-    """Seconds from a number or a text such as "500ms", "30s", "10min"; ValueError for other text."""
+    """Return seconds from a number or a string such as "500ms", "30s". Raises `ValueError` for any other string."""
     return _with_unit(value, _DURATIONS) if isinstance(value, str) else value
 
 
 def read_path(value: Any, base: str) -> Any:
-    """An absolute path; a relative one starts at `base`."""
+    """Return an absolute path; a relative one is resolved against `base`."""
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     if not isinstance(value, str):
@@ -65,10 +68,10 @@ def read_path(value: Any, base: str) -> Any:
     return os.path.abspath(os.path.join(base, os.path.expanduser(value)))
 
 
-def read_place(value: Any, base: str) -> Any:
-    """An absolute path as `read_path` makes it, or a URL as it is."""
+def read_path_or_url(value: Any, base: str) -> Any:
+    """Return a URL unchanged, and any other value as `read_path` does."""
     return value if isinstance(value, str) and "://" in value else read_path(value, base)
 
 
 READERS = {"size": read_size, "watermark": read_watermark, "seconds": read_seconds, "path": read_path,
-           "place": read_place}
+           "path_or_url": read_path_or_url}

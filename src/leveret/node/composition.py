@@ -111,16 +111,17 @@ class Composition:
             self.broker.unsealed = store
         else:
             self.broker.seal_streams(store, segment_settings(config.streams))
-        stages = config.stages
-        self.broker.stage_settings = StageSettings(stages.size, round(stages.timeout * 1000), stages.count, stages.apps)
-        staging = config.staging
-        self.broker.staging.settings = StagingSettings(staging.max_per_user, staging.max_octets,
-                                                       round(staging.timeout * 1000))
+        sinks = config.sink_transactions
+        self.broker.stage_settings = StageSettings(sinks.max_bytes, round(sinks.timeout * 1000), sinks.max_per_vhost,
+                                                   sinks.max_apps)
+        uploads = config.uploads
+        self.broker.staging.settings = StagingSettings(uploads.max_per_user, uploads.max_bytes,
+                                                       round(uploads.timeout * 1000))
         if self.on_disk:
             self.staged_files = StagedFiles(config.server.data_path, config.limits.disk_free)
             self.broker.staging.place = self.staged_files
-        self.broker.branch_settings = BranchSettings(round(config.dtx.timeout * 1000), config.dtx.count,
-                                                     config.dtx.size)
+        self.broker.branch_settings = BranchSettings(round(config.dtx.timeout * 1000), config.dtx.max_branches,
+                                                     config.dtx.max_bytes)
         self.broker.header_readers.update(header_readers())
         self.services = Services(
             self.broker, users, _session_settings(config), mechanisms=list(config.auth.mechanisms),

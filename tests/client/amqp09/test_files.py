@@ -107,7 +107,7 @@ async def test_truncated_file(connect: Connect09, name: str, tmp_path: Path) -> 
 
 
 async def test_refused_file(tmp_path: Path, dial: Connect09) -> None:
-    config = basic_config() + "\n[staging]\nmax_octets = 100000\n"
+    config = basic_config() + "\n[uploads]\nmax_bytes = 100000\n"
     with LeveretProcess(tmp_path, config=config).start() as process:
         channel = await (await dial(process.url())).channel()
         with pytest.raises(ChannelClosed, match="max_octets"):

@@ -171,7 +171,7 @@ class Stage(Queue):
         if self.sealed:
             return PreconditionFailed(f"stage '{self.uuid}' is sealed: nothing can be published to it any more")
         return ContentTooLarge(f"stage '{self.uuid}' would hold more than {self.stages.most_octets} octets; the setting is"
-                               " stages.size")
+                               " sink_transactions.max_bytes")
 
     def _append(self, message: Message, overlay: Overlay | None) -> Entry:
         seq = self.next_seq

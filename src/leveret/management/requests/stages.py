@@ -12,7 +12,7 @@ from leveret.management.requests.operation import Arguments, Asked, Fields, Late
 from leveret.management.stages import describe_app, describe_stage
 
 RULES: Final = {"fail": FAIL, "drop": DROP, "dead-letter": DEAD_LETTER}
-# As many as a vhost has where `stages.count` says nothing else.
+# As many as a vhost has where `sink_transactions.max_per_vhost` says nothing else.
 MOST_STAGES: Final = 10_000
 
 Uuid = Annotated[str, Meta(min_length=1, max_length=64)]
