@@ -54,7 +54,7 @@ def test_a_whole_directory(data: Path) -> None:
     before = contents(data)
     result = check(data)
     assert result.exit_code == 0, result.output
-    assert "everything is what was written" in result.output
+    assert "everything is intact" in result.output
     assert "rows of an earlier format have no checksum" in result.output
     assert contents(data) == before
     found = json.loads(check(data, "--json").output)

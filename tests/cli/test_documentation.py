@@ -6,8 +6,10 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from leveret.cli.app import COMMANDS, leveret
+from leveret.cli.renamed import RENAMED_COMMANDS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text("utf-8")
 CLIENTS = {"publish", "consume", "get", "purge", "bench"}
@@ -55,3 +57,11 @@ def test_the_page_has_the_command_and_its_options(path: str, command: click.Comm
     if path == "vhosts add":
         missing -= {"--no-strict"}  # as it is anyway
     assert not missing
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED_COMMANDS.items())
+def test_a_renamed_command_is_refused_with_its_new_name(old: str, new: str) -> None:
+    result = CliRunner().invoke(leveret, [*old.split(), "--json"])
+    assert result.exit_code == 2
+    assert result.output.splitlines()[-1] == f"Error: unknown command '{old}': it is called '{new}' now"
+    assert new in {words for path, _ in leaves() for words in (path, path.split()[0])}

@@ -162,9 +162,11 @@ def test_the_command_line_wins_over_the_json(program: Program, channel: Blocking
 
 
 def test_what_is_no_message(program: Program, channel: BlockingChannel, queue: str, tmp_path: Path) -> None:
-    for line, said in ((b"{", "line 3: no JSON"), (b"[]", "expected a JSON object"), (b'{"bdy": 1}', "unknown key 'bdy'"),
-                       (b'{"body": 1}', "body: expected a text"), (b'{"properties": {"x": 1}}', "properties: unknown 'x'"),
-                       (b'{"body": "?", "encoding": "base64"}', "no base64"), (b"[" * 100_000, "nested too deeply"),
+    for line, said in ((b"{", "line 3: invalid JSON"), (b"[]", "expected a JSON object"),
+                       (b'{"bdy": 1}', "unknown key 'bdy'"),
+                       (b'{"body": 1}', "body: expected a string"),
+                       (b'{"properties": {"x": 1}}', "properties: unknown property 'x'"),
+                       (b'{"body": "?", "encoding": "base64"}', "invalid base64"), (b"[" * 100_000, "nested too deeply"),
                        (b'{"headers": {"a": {"!bytes": "?"}}}', "headers: a: !bytes"),
                        (b'{"properties": {"priority": 256}}', "priority: 256")):
         done = program.run("publish", queue, "--format", "json", input=b'{"body": "1"}\n\n' + line + b'\n{"body": "4"}\n')
@@ -198,7 +200,7 @@ def test_messages_without_a_queue(program: Program, name: str) -> None:
     assert done.code == 1
     assert "NO_ROUTE" in done.err
     assert "0 messages confirmed" in done.err
-    assert "3 not taken" in done.err
+    assert "3 refused" in done.err
     assert program.run("publish", name, "hello", "--no-mandatory").code == 0
     assert program.run("publish", "--routing-key", name, "hello").code == 1
     assert program.run("publish", "--exchange", "amq.topic", "hello").code == 0
@@ -211,7 +213,7 @@ def test_messages_that_are_refused(program: Program, channel: BlockingChannel, n
     assert done.code == 1
     taken = bodies(channel, name)
     assert f"{len(taken)} messages confirmed" in done.err
-    assert f"{8 - len(taken)} not taken" in done.err
+    assert f"{8 - len(taken)} refused" in done.err
     assert taken[:2] == [b"a", b"b"]
     channel.queue_delete(name)
 
@@ -252,7 +254,7 @@ def test_a_lost_connection_loses_nothing(server: Broker, program: Program, chann
             assert proxy.cut() == 1
         _, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 0, err
-    assert b"connecting again" in err
+    assert b"reconnecting" in err
     taken += bodies(channel, queue)
     # Twice is possible, where the connection was lost before the confirm came.
     assert {int(body) for body in taken} == {0, 1, 2, 3, 4}
@@ -287,7 +289,7 @@ def test_how_it_ends(program: Program, channel: BlockingChannel, queue: str) -> 
     assert (done.code, done.out) == (1, b"")
     fill(channel, queue, 5)
     done = program.run("consume", queue, "--count", "2")
-    assert (done.code, done.lines, done.err) == (0, [b"0", b"1"], "2 messages taken\n")
+    assert (done.code, done.lines, done.err) == (0, [b"0", b"1"], "received 2 messages\n")
     wait_ready(channel, queue, 3)
     done = program.run("consume", queue, "--count", "4", "--timeout", "0.2", "--quiet")
     assert (done.code, done.lines, done.err) == (1, [b"2", b"3", b"4"], "")
@@ -307,7 +309,7 @@ def test_ctrl_c_gives_back_what_is_not_written(program: Program, channel: Blocki
         assert process.wait(LIMIT) == 130
         written = process.stdout.read().split(b"\n")[:-1]
         assert process.stderr is not None
-        assert f"{len(written)} messages taken" in process.stderr.read().decode()
+        assert f"received {len(written)} messages" in process.stderr.read().decode()
     assert written == made[: len(written)]
     assert 50 < len(written) < 70
     wait_ready(channel, queue, 300 - len(written))
@@ -476,7 +478,7 @@ def test_get(program: Program, channel: BlockingChannel, queue: str) -> None:
 
 def test_purge(program: Program, channel: BlockingChannel, queue: str, name: str) -> None:
     fill(channel, queue, 3)
-    assert program.ok("purge", queue) == f"3 messages of queue '{queue}' are dropped\n".encode()
+    assert program.ok("purge", queue) == f"dropped 3 messages of queue '{queue}'\n".encode()
     assert program.ok("purge", queue, "--yes").startswith(b"0 messages")
     done = program.run("purge", f"{name}.none")
     assert (done.code, "404" in done.err, done.err.count("\n")) == (4, True, 1)

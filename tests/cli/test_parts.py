@@ -10,7 +10,7 @@ import pytest
 
 from leveret.cli.logs import JsonFormatter, TextFormatter
 from leveret.cli.machine import raise_file_limit
-from leveret.cli.output import MOST_ROWS, octets, show_table, text
+from leveret.cli.output import MAX_RICH_ROWS, show_table, size, text
 
 
 def record(message: str, error: Exception | None = None) -> logging.LogRecord:
@@ -45,8 +45,8 @@ def test_json_log_lines() -> None:
 @pytest.mark.parametrize(("number", "shown"), [
     (0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1536, "1.5 KiB"), (5 << 30, "5.0 GiB"), (3 << 50, "3072.0 TiB"),
 ])
-def test_octets_for_people(number: int, shown: str) -> None:
-    assert octets(number) == shown
+def test_sizes_have_binary_units(number: int, shown: str) -> None:
+    assert size(number) == shown
 
 
 @pytest.mark.parametrize(("value", "shown"), [
@@ -63,11 +63,11 @@ def test_a_table_in_a_pipe_is_aligned(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_table_without_rows_has_its_headings(capsys: pytest.CaptureFixture[str]) -> None:
-    show_table([], (("name", "name"), ("count", "n", octets)))
+    show_table([], (("name", "name"), ("count", "n", size)))
     assert capsys.readouterr().out == "name  n\n"
 
 
-@pytest.mark.parametrize("rows", [3, MOST_ROWS + 1])
+@pytest.mark.parametrize("rows", [3, MAX_RICH_ROWS + 1])
 def test_a_table_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     show_table([{"name": f"[bold]row{number}", "on": True} for number in range(rows)], (("name", "name"), ("on", "on")))

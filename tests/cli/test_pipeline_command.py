@@ -115,7 +115,7 @@ def test_status(tmp_path: Path) -> None:
     assert state["alive"] and state["flows"]["orders"]["offsets"] == [{"s": 1}]
     path = tmp_path / "state" / "status.json"
     path.write_text(json.dumps({**state, "pid": 2**22 + 1}))
-    assert "gone without an end" in CliRunner().invoke(leveret, command).output
+    assert "crashed" in CliRunner().invoke(leveret, command).output
     assert time.time() - state["updated"] < 60
 
 

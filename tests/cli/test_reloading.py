@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from leveret.cli.reloading import taken_over, waiting
+from leveret.cli.reloading import needing_restart, reloaded
 from leveret.config import Config, LimitsConfig, ServerConfig, TlsConfig, UserConfig, VhostConfig
 
 OLD = Config(server=ServerConfig(port=1), users={"a": UserConfig()})
@@ -15,15 +15,15 @@ TLS = TlsConfig(cert="/old", key="/old.key")
 def test_users_vhosts_and_limits_are_taken() -> None:
     new = msgspec.structs.replace(OLD, users={"b": UserConfig()}, vhosts={"v": VhostConfig()},
                                   limits=LimitsConfig(connections=5))
-    assert taken_over(OLD, new) == new
-    assert waiting(taken_over(OLD, new), new) == []
+    assert reloaded(OLD, new) == new
+    assert needing_restart(reloaded(OLD, new), new) == []
 
 
 def test_other_keys_wait() -> None:
     new = msgspec.structs.replace(OLD, server=ServerConfig(port=2, log_level="debug"), limits=LimitsConfig(connections=5))
-    running = taken_over(OLD, new)
+    running = reloaded(OLD, new)
     assert (running.server.port, running.limits.connections) == (1, 5)
-    assert waiting(running, new) == ["server.port", "server.log_level"]
+    assert needing_restart(running, new) == ["server.port", "server.log_level"]
 
 
 @pytest.mark.parametrize(("before", "after", "wait"), [
@@ -34,6 +34,6 @@ def test_other_keys_wait() -> None:
 def test_certificates_are_taken_where_there_is_a_listener_for_them(before: TlsConfig, after: TlsConfig,
                                                                    wait: list[str]) -> None:
     old, new = msgspec.structs.replace(OLD, tls=before), msgspec.structs.replace(OLD, tls=after)
-    running = taken_over(old, new)
-    assert waiting(running, new) == wait
+    running = reloaded(old, new)
+    assert needing_restart(running, new) == wait
     assert (running.tls.cert == after.cert) == ("tls.cert" not in wait)

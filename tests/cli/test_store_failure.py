@@ -60,7 +60,7 @@ def test_a_store_that_failed_is_opened_again(process: LeveretProcess) -> None:
     failing.touch()
     with pytest.raises(pika.exceptions.AMQPError):
         publish(channel, b"not confirmed")
-    wait_for(process, "opening the store again")
+    wait_for(process, "reopening the store")
     failing.unlink()
     wait_for(process, " ready in ", 2)
     assert "the store has failed: disk I/O error" in process.log()
@@ -79,7 +79,7 @@ def test_a_store_that_cannot_be_opened_again_ends_the_broker(process: LeveretPro
     (process.directory / "fail").touch()
     with pytest.raises(pika.exceptions.AMQPError):
         connection.channel().queue_declare("q", durable=True)
-    wait_for(process, "opening the store again")
+    wait_for(process, "reopening the store")
     (process.data_dir / "log-0.sqlite").write_bytes(b"no database at all" * 1000)
     assert process.process is not None
     assert process.process.wait(20) == 1
@@ -92,7 +92,7 @@ def test_a_signal_in_the_pause_before_the_store_is_opened_again_ends_the_broker(
     (process.directory / "fail").touch()
     with pytest.raises(pika.exceptions.AMQPError):
         connection.channel().queue_declare("q", durable=True)
-    wait_for(process, "opening the store again")
+    wait_for(process, "reopening the store")
     assert process.process is not None
     process.process.terminate()
     assert process.process.wait(20) == 0

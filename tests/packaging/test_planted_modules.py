@@ -135,7 +135,7 @@ def test_no_process_runs_them(planted: Planted, broker: str, tmp_path: Path) -> 
         for number in range(5):
             channel.publish(b"%d" % number, "history")
     directory = str(tmp_path / "data")
-    assert "is sealed up to offset 5" in planted.run("streams", "seal", "history", "--data-dir", directory)
+    assert "sealed stream 'history' up to offset 5" in planted.run("streams", "seal", "history", "--data-dir", directory)
     assert "work" in planted.run("queues", "--data-dir", directory)
     report = planted.run("bench", "--json", "-", "--quiet", "--messages", "20", "--processes", "2", url=broker)
     assert json.loads(report)["consumed"] == 20

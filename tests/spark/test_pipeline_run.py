@@ -139,7 +139,7 @@ def test_a_flow_that_cannot_run_ends_the_application(java: None, connection: blo
     assert result.returncode == 1
     assert "orders: failed, restarting in 0.1 s (1 of 1): " in result.stdout
     assert "a fault of ours" in result.stdout
-    assert result.stderr.strip().endswith("Error: a flow has failed too often")
+    assert result.stderr.strip().endswith("Error: a flow failed too often")
 
 
 def test_a_batch_that_is_told_twice_is_counted_once() -> None:

@@ -261,8 +261,8 @@ class Stages:
     def _check_app(self, name: str, user: str) -> App | None:
         known = self.apps.get(name)
         if known is not None and known.user != user:
-            raise AccessRefused(f"app '{name}' in vhost '{self.vhost.name}' is another user's; leveret stages forget gives"
-                                " it up")
+            raise AccessRefused(f"app '{name}' in vhost '{self.vhost.name}' is another user's; `leveret"
+                                " sink-transactions forget` removes it")
         return known
 
     def promote(self, name: str, user: str, batch: int, uuids: list[str], rule: int, exchange: str | None, key: str | None,
@@ -297,7 +297,7 @@ class Stages:
             return
         if app is None and len(self.apps) >= self.settings.apps:
             raise ResourceError(f"vhost '{self.vhost.name}' has its most apps, {self.settings.apps}; the setting is"
-                                " sink_transactions.max_apps, and leveret sink-transactions forget removes one")
+                                " sink_transactions.max_apps, and `leveret sink-transactions forget` removes one")
         staged = self._sealed(uuids, name, user)
         if app is None:
             app = self.apps[name] = App(name, user, -1)

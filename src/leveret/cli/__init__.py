@@ -1,4 +1,4 @@
-"""The command `leveret`: one file a group of commands, imported when it is used."""
+"""The command `leveret`. Each group of commands is a module, which is imported when it is used."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ def main() -> None:
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # Clients choose names in characters that the terminal's encoding may not have.
+            # Names that clients choose may contain characters that the terminal's encoding lacks.
             stream.reconfigure(errors="backslashreplace")
     leveret(prog_name="leveret")

@@ -1,4 +1,4 @@
-"""The commands by name. A new one is a file with a click command and one line here."""
+"""The commands by name. To add one, write a module with a click command and add a line to `COMMANDS`."""
 
 from __future__ import annotations
 
@@ -7,37 +7,44 @@ import importlib
 import click
 
 from leveret import __version__, build_info
+from leveret.cli.renamed import refuse_renamed
 
 COMMANDS = {
     "serve": ("leveret.cli.serve:serve", "Run a broker."),
-    "check": ("leveret.cli.check:check", "Verify the data directory of a broker that does not run."),
-    "status": ("leveret.cli.status:status", "Show how the broker is."),
+    "check": ("leveret.cli.check:check", "Verify the data directory of a stopped broker."),
+    "status": ("leveret.cli.status:status", "Show the state of the broker."),
     "queues": ("leveret.cli.queues:queues", "List, add, delete and purge queues."),
-    "streams": ("leveret.cli.streams:streams", "List, inspect and partition streams."),
+    "streams": ("leveret.cli.streams:streams", "List, inspect and change streams."),
     "leases": ("leveret.cli.leases:leases", "List and release leases of queues."),
-    "stages": ("leveret.cli.stages:stages", "List and give up the stages of sinks."),
-    "dtx": ("leveret.cli.dtx:dtx", "List and decide branches of distributed transactions."),
-    "staged": ("leveret.cli.staged:staged", "List and give up staged contents of AMQP 0-9."),
+    "sink-transactions": ("leveret.cli.sink_transactions:sink_transactions", "List and abort sink transactions."),
+    "dtx": ("leveret.cli.dtx:dtx", "List and resolve branches of distributed transactions."),
+    "uploads": ("leveret.cli.uploads:uploads", "List and discard uploads of AMQP 0-9."),
     "exchanges": ("leveret.cli.exchanges:exchanges", "List, add and delete exchanges."),
     "bindings": ("leveret.cli.bindings:bindings", "List, add and delete bindings."),
     "connections": ("leveret.cli.connections:connections", "List and close connections."),
     "channels": ("leveret.cli.connections:channels", "List channels."),
-    "links": ("leveret.cli.links:links", "List, release and delete links of AMQP 1.0."),
+    "links": ("leveret.cli.links:links", "List, release and delete AMQP 1.0 links."),
     "consumers": ("leveret.cli.connections:consumers", "List consumers."),
     "users": ("leveret.cli.users:users", "List, add, change and delete users."),
     "vhosts": ("leveret.cli.vhosts:vhosts", "List, add, change and delete vhosts."),
     "permissions": ("leveret.cli.permissions:permissions", "List, set and delete permissions."),
     "publish": ("leveret.cli.publish:publish", "Publish messages."),
-    "consume": ("leveret.cli.consume:consume", "Print messages as they come."),
-    "get": ("leveret.cli.get:get", "Take messages out of a queue."),
+    "consume": ("leveret.cli.consume:consume", "Print messages as they arrive."),
+    "get": ("leveret.cli.get:get", "Get messages from a queue."),
     "purge": ("leveret.cli.purge:purge", "Drop the messages of a queue."),
     "pipeline": ("leveret.cli.pipeline:pipeline", "Run data pipelines on Spark."),
-    "bench": ("leveret.cli.bench:bench", "Put load on a broker and measure it."),
+    "bench": ("leveret.cli.bench:bench", "Benchmark a broker."),
 }
 
 
 class _Commands(click.Group):
-    """Imports a command's module when the command is used: `leveret serve` starts sooner."""
+    """Imports a command's module only when the command runs, so that `leveret serve` starts faster."""
+
+    def resolve_command(
+        self, context: click.Context, arguments: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        refuse_renamed(arguments)
+        return super().resolve_command(context, arguments)
 
     def list_commands(self, context: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -67,6 +74,6 @@ def _show_version(context: click.Context, parameter: click.Parameter, value: boo
 def leveret() -> None:
     """A durable message broker that speaks AMQP.
 
-    `publish`, `consume`, `get`, `purge` and `bench` are clients of any AMQP 0-9-1 broker (--url), and so are pipelines.
-    The other commands but `serve` and `check` talk to a running Leveret through its data directory.
+    `publish`, `consume`, `get`, `purge`, `bench` and `pipeline` are clients of any AMQP 0-9-1 broker (--url). All other
+    commands except `serve` and `check` talk to a running Leveret through the control socket in its data directory.
     """

@@ -27,15 +27,15 @@ _binding = together(
     click.argument("source"),
     click.argument("destination"),
     in_vhost_option,
-    click.option("--routing-key", default="", help="The routing key, or pattern."),
+    click.option("--routing-key", default="", help="The routing key or pattern."),
     click.option("--to-exchange", is_flag=True, help="The destination is an exchange, not a queue."),
     argument_option,
 )
 
 
-@listing("List bindings; the subcommands change them.", vhost_option)
+@listing("List, add and delete bindings.", vhost_option)
 def bindings(vhost: str | None, **_: Any) -> None:
-    """List bindings, without those of the default exchange."""
+    """List bindings, except those of the default exchange."""
     current().show_list("bindings.list", COLUMNS, ("vhost", "source", "destination", "routing_key"), vhost=vhost)
 
 
@@ -46,7 +46,7 @@ def add(source: str, destination: str, vhost: str, routing_key: str, to_exchange
         **_: Any) -> None:
     """Bind DESTINATION, a queue, to SOURCE, an exchange."""
     _call("bindings.add", source, destination, vhost, routing_key, to_exchange, arguments)
-    click.echo(f"'{destination}' is bound to exchange '{source}'")
+    click.echo(f"bound '{destination}' to exchange '{source}'")
 
 
 @bindings.command()
@@ -54,9 +54,9 @@ def add(source: str, destination: str, vhost: str, routing_key: str, to_exchange
 @remote_options
 def delete(source: str, destination: str, vhost: str, routing_key: str, to_exchange: bool, arguments: tuple[str, ...],
            **_: Any) -> None:
-    """Remove the binding of DESTINATION to SOURCE with this routing key and these arguments."""
+    """Delete the binding of DESTINATION to SOURCE with the given routing key and arguments."""
     _call("bindings.delete", source, destination, vhost, routing_key, to_exchange, arguments)
-    click.echo(f"'{destination}' is not bound to exchange '{source}' like this any more")
+    click.echo(f"deleted the binding of '{destination}' to exchange '{source}'")
 
 
 def _call(name: str, source: str, destination: str, vhost: str, routing_key: str, to_exchange: bool,

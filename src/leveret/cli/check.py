@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from leveret.cli.failed import NOT_ALL, REFUSED, Failed
-from leveret.cli.output import octets, show_json
+from leveret.cli.output import show_json, size
 
 
 @click.command()
@@ -19,15 +19,15 @@ from leveret.cli.output import octets, show_json
               help="The broker's config file, if it keeps segments elsewhere.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def check(directory: Path, config_path: Path | None, as_json: bool) -> None:
-    """Verify the data directory DIR of a broker that does not run: the log, sealed segments, staged contents.
+    """Verify the data directory DIR of a stopped broker: the log, sealed segments and uploads.
 
-    Exit code 0: all of it is what was written; 1: something is damaged or missing; 4: the directory cannot be checked.
+    Exit code 0: everything is intact; 1: something is damaged or missing; 4: the directory cannot be checked.
     """
     from leveret.broker.errors import StorageFailed
     from leveret.node.checking import DirectoryCheck
 
-    place, options = _place(config_path)
-    found = DirectoryCheck(directory.absolute(), place, options)
+    location, options = _segments_location(config_path)
+    found = DirectoryCheck(directory.absolute(), location, options)
     try:
         found.run()
     except StorageFailed as error:
@@ -41,17 +41,17 @@ def check(directory: Path, config_path: Path | None, as_json: bool) -> None:
             click.echo(f"note      {note}")
         for text in found.damaged:
             click.echo(f"DAMAGED   {text}")
-        click.echo(f"{len(found.damaged)} findings" if found.damaged else "everything is what was written")
+        click.echo(f"{len(found.damaged)} findings" if found.damaged else "everything is intact")
     if found.damaged:
         raise SystemExit(NOT_ALL)
 
 
 def _figure(name: str, value: int) -> str:
-    return octets(value) if name == "octets" else f"{value} {name.replace('_', ' ')}"
+    return size(value) if name == "octets" else f"{value} {name.replace('_', ' ')}"
 
 
-def _place(config_path: Path | None) -> tuple[str | None, dict[str, Any] | None]:
-    """Where the configuration has segments, and what its file system is told."""
+def _segments_location(config_path: Path | None) -> tuple[str | None, dict[str, Any] | None]:
+    """Return the configured directory or URL of segments, and the options of its file system."""
     if config_path is None:
         return None, None
     from leveret.config import ConfigError, load_config

@@ -1,4 +1,4 @@
-"""What commands that are clients of a broker share: their options, and how they run and end."""
+"""Shared parts of the commands that are clients of a broker: options, running, errors."""
 
 from __future__ import annotations
 
@@ -24,32 +24,38 @@ DEFAULT_URL = "amqp://guest:guest@localhost:5672/"
 
 
 def url_option(function: Function) -> Function:
-    """--url, any number of times."""
+    """Add --url, which may be given several times."""
     return click.option("--url", "urls", multiple=True, default=(DEFAULT_URL,), envvar="LEVERET_URL", metavar="URL",
                         help=f"The broker; several are tried in turn.  [env LEVERET_URL; default: {DEFAULT_URL}]")(function)
 
 
 def timeout_option(function: Function) -> Function:
-    """--timeout of connecting and of each answer."""
+    """Add --timeout for connecting and for each reply."""
     return click.option("--timeout", type=SECONDS, metavar="SECONDS",
-                        help="How long to wait for the broker.  [default: 10 to connect, 30 for an answer]")(function)
+                        help="How long to wait for the broker.  [default: 10 to connect, 30 for a reply]")(function)
 
 
 def quiet_option(function: Function) -> Function:
-    return click.option("--quiet", "-q", is_flag=True, help="Neither progress nor summary.")(function)
+    """Add --quiet."""
+    return click.option("--quiet", "-q", is_flag=True, help="Print no progress and no summary.")(function)
 
 
-# Reply codes of a connection that was closed by nobody (0), or by a server that stops (320) or has failed (541).
-_NO_REFUSAL = (0, 320, 541)
+# Reply codes that mean that the broker is unavailable: connection lost (0), broker stops (320), broker failed (541).
+_UNAVAILABLE_CODES = (0, 320, 541)
 
 SECONDS = click.FloatRange(min=0, min_open=True, max=10**6)
 
 
 def open_connection(urls: tuple[str, ...], command: str, timeout: float | None = None,
                     on_event: Callable[[Event], object] | None = None, **options: Any) -> Opening[Connection]:
-    """A connection that the broker shows under the command's name, where the URL gives none.
+    """Open a connection.
 
-    timeout  of connecting, of every call, and of a server that takes no messages; None leaves each as the URL has it
+    Args:
+        urls: The brokers, which are tried in turn.
+        command: The name of the command, which becomes the name of the connection if the URL gives none.
+        timeout: The timeout of connecting, of each call, and of a broker that blocks publishers. Default: those of the URL.
+        on_event: Called with the events of the connection.
+        **options: Other options of `leveret.connect`.
     """
     import leveret
     from leveret.client.url import parse_urls
@@ -62,9 +68,9 @@ def open_connection(urls: tuple[str, ...], command: str, timeout: float | None =
 
 
 def run(command: Callable[[], Coroutine[Any, Any, int]]) -> None:
-    """Run a command to its end, and end the process with its exit code.
+    """Run a command, and exit with its exit code.
 
-    SIGINT and SIGTERM cancel it, so that it gives back what it holds; the second one ends the process at once.
+    SIGINT and SIGTERM cancel the command, which returns its unacked messages. A second signal exits at once.
     """
     import asyncio
 
@@ -77,8 +83,8 @@ def run(command: Callable[[], Coroutine[Any, Any, int]]) -> None:
     except BrokenPipeError:
         code = PIPE_CLOSED
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        raise Failed(f"{where}{error.strerror or error}", NOT_ALL) from None
+        prefix = f"{error.filename}: " if error.filename else ""
+        raise Failed(f"{prefix}{error.strerror or error}", NOT_ALL) from None
     if code:
         raise SystemExit(code)
 
@@ -89,12 +95,12 @@ async def _supervise(command: Callable[[], Coroutine[Any, Any, int]]) -> int:
 
     loop = asyncio.get_running_loop()
     task = loop.create_task(command())
-    came: list[int] = []
+    received: list[int] = []
 
     def on_signal(number: int) -> None:
-        if came:
+        if received:
             os._exit(SIGNALLED + number)
-        came.append(number)
+        received.append(number)
         task.cancel()
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -102,17 +108,17 @@ async def _supervise(command: Callable[[], Coroutine[Any, Any, int]]) -> int:
     try:
         code = await task
     except asyncio.CancelledError:
-        if not came:
+        if not received:
             raise
         code = 0
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
-    return SIGNALLED + came[0] if came else code
+    return SIGNALLED + received[0] if received else code
 
 
 def failed(error: Error, addition: str = "") -> Failed:
-    """What an error of the client means for whoever has called the command."""
+    """Return the command's failure for an error of the client."""
     from leveret.client import errors
 
     if isinstance(error, (errors.InvalidUrl, errors.InvalidMessage)):
@@ -123,32 +129,31 @@ def failed(error: Error, addition: str = "") -> Failed:
         code = REFUSED
     else:
         closed = isinstance(error, (errors.ConnectionClosed, errors.ChannelClosed))
-        code = REFUSED if closed and error.reply_code not in _NO_REFUSAL else NO_BROKER
+        code = REFUSED if closed and error.reply_code not in _UNAVAILABLE_CODES else NO_BROKER
     return Failed(text(str(error)) + addition, code)
 
 
 def event_text(event: Event) -> str:
-    """What to tell of an event, "" where it is nothing to be told."""
+    """Return the text to print for an event, or "" for none."""
     from leveret.client import events
 
     if isinstance(event, events.Disconnected):
-        return f"{event.error}; connecting again"
+        return f"{event.error}; reconnecting"
     if isinstance(event, events.Connected) and not event.first:
-        return f"connected again, to {event.host}:{event.port}"
+        return f"reconnected to {event.host}:{event.port}"
     if isinstance(event, events.Blocked):
-        return f"the broker takes no messages for now: {event.reason}"
+        return f"the broker blocks publishers: {event.reason}"
     if isinstance(event, events.Unblocked):
-        return "the broker takes messages again"
+        return "the broker unblocked publishers"
     if isinstance(event, events.RecoveryFailed):
-        return f"not recovered: {event.what}: {event.error}"
+        return f"cannot recover {event.what}: {event.error}"
     return ""
 
 
 def say(message: str) -> None:
-    """A line on standard error."""
+    """Print a line on standard error."""
     try:
         sys.stderr.write(f"{text(message)}\n")
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):
-        # Nobody listens; that is no reason to stop.
-        pass
+        pass  # A closed standard error is no reason to stop.

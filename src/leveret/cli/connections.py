@@ -8,13 +8,13 @@ import click
 
 from leveret.cli.failed import Failed
 from leveret.cli.listing import listing
-from leveret.cli.output import Columns, octets
+from leveret.cli.output import Columns, size
 from leveret.cli.remote import current, remote_options, vhost_option
 
 CONNECTIONS: Columns = (
     ("number", "number"), ("name", "name"), ("user", "user"), ("vhost", "vhost"), ("protocol", "protocol"),
-    ("tls", "TLS"), ("state", "state"), ("channels", "channels"), ("octets_in", "in", octets),
-    ("octets_out", "out", octets),
+    ("tls", "TLS"), ("state", "state"), ("channels", "channels"), ("octets_in", "in", size),
+    ("octets_out", "out", size),
 )
 CHANNELS: Columns = (
     ("connection", "connection"), ("number", "channel"), ("user", "user"), ("vhost", "vhost"),
@@ -32,7 +32,7 @@ def _list(call: str, columns: Columns, vhost: str | None) -> None:
     current().show_list(call, columns, vhost=vhost)
 
 
-@listing("List connections; `close` closes some.", vhost_option)
+@listing("List and close connections.", vhost_option)
 def connections(vhost: str | None, **_: Any) -> None:
     """List connections."""
     _list("connections.list", CONNECTIONS, vhost)
@@ -41,21 +41,21 @@ def connections(vhost: str | None, **_: Any) -> None:
 @connections.command()
 @click.argument("number", type=int, required=False)
 @click.option("--user", help="Close all connections of this user.")
-@click.option("--reason", help="What the client is told.")
+@click.option("--reason", help="Text for the client.")
 @remote_options
 def close(number: int | None, user: str | None, reason: str | None, **_: Any) -> None:
-    """Close a connection by its number in the list, or all of a user. The client gets 320, connection-forced."""
+    """Close the connection with this number, or all connections of a user. The client gets 320, connection-forced."""
     if (number is None) == (user is None):
-        raise click.UsageError("expected either a connection's number or --user")
+        raise click.UsageError("expected either the number of a connection or --user")
     broker = current()
     if user is None:
         broker.call("connections.close", number=number, reason=reason)
-        click.echo(f"connection {number} is closed")
+        click.echo(f"closed connection {number}")
         return
     closed = broker.call("connections.close_user", user=user, reason=reason)["connections"]
     if not closed:
         raise Failed(f"user '{user}' has no connections")
-    click.echo(f"{closed} connections of user '{user}' are closed")
+    click.echo(f"closed {closed} connections of user '{user}'")
 
 
 @click.command()

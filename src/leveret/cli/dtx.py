@@ -12,18 +12,17 @@ from leveret.cli.remote import current, in_vhost_option, remote_options, vhost_o
 
 COLUMNS: Columns = (
     ("vhost", "vhost"), ("branch", "branch"), ("user", "user"), ("state", "state"), ("channels", "channels"),
-    ("publishes", "publishes"), ("octets", "octets"), ("settlements", "settlements"), ("age", "age"),
+    ("publishes", "publishes"), ("octets", "bytes"), ("settlements", "settlements"), ("age", "age"),
     ("timeout", "timeout"),
 )
 
-remember_option = click.option("--remember", is_flag=True, help="Keep the outcome listed until it is forgotten, for a"
-                               " coordinator that comes later.")
+remember_option = click.option("--remember", is_flag=True, help="Keep the outcome until `leveret dtx forget`, for a"
+                               " coordinator that asks later.")
 
 
-@listing("List branches of distributed transactions; the subcommands are for coordinators, or decide in their place.",
-         vhost_option)
+@listing("List and resolve branches of distributed transactions, for coordinators or in their place.", vhost_option)
 def dtx(vhost: str | None, **_: Any) -> None:
-    """List branches with what they hold. Those that are prepared wait for a decision, also after a restart."""
+    """List branches with their contents. Prepared branches wait for a decision, even across restarts."""
     current().show_list("dtx.list", COLUMNS, ("vhost", "branch"), vhost=vhost)
 
 
@@ -32,18 +31,18 @@ def dtx(vhost: str | None, **_: Any) -> None:
 @in_vhost_option
 @remote_options
 def prepare(branch: str, vhost: str, **_: Any) -> None:
-    """Prepare a branch: from then on it survives everything, and can be committed whatever happens."""
+    """Prepare a branch: it survives restarts, and a later commit cannot fail."""
     _decide("prepare", branch, "prepared", vhost=vhost)
 
 
 @dtx.command()
 @click.argument("branch")
-@click.option("--one-phase", is_flag=True, help="Commit a branch that is not prepared.")
+@click.option("--one-phase", is_flag=True, help="Commit an unprepared branch.")
 @remember_option
 @in_vhost_option
 @remote_options
 def commit(branch: str, one_phase: bool, remember: bool, vhost: str, **_: Any) -> None:
-    """Commit a branch: its messages are there, what it has acknowledged is gone."""
+    """Commit a branch: publish its messages and settle its acknowledged messages."""
     _decide("commit", branch, "committed", vhost=vhost, one_phase=one_phase, remember=remember)
 
 
@@ -53,7 +52,7 @@ def commit(branch: str, one_phase: bool, remember: bool, vhost: str, **_: Any) -
 @in_vhost_option
 @remote_options
 def rollback(branch: str, remember: bool, vhost: str, **_: Any) -> None:
-    """Roll a branch back: its messages were never there, what it has acknowledged goes back to the queues."""
+    """Roll back a branch: discard its messages and return its acknowledged messages to their queues."""
     _decide("rollback", branch, "rolled back", vhost=vhost, remember=remember)
 
 
@@ -62,15 +61,15 @@ def rollback(branch: str, remember: bool, vhost: str, **_: Any) -> None:
 @in_vhost_option
 @remote_options
 def forget(branch: str, vhost: str, **_: Any) -> None:
-    """Forget a branch whose outcome was remembered, or that has timed out."""
+    """Forget a branch that has timed out, or whose outcome is remembered."""
     current().call("dtx.forget", name=branch, vhost=vhost)
-    click.echo(f"branch '{branch}' is forgotten")
+    click.echo(f"forgot branch '{branch}'")
 
 
 def _decide(call: str, branch: str, wanted: str, **arguments: Any) -> None:
     outcome = current().call(f"dtx.{call}", name=branch, **arguments)["outcome"]
     if outcome == "timed out":
-        raise click.ClickException(f"branch '{branch}' has timed out: it was rolled back")
+        raise click.ClickException(f"branch '{branch}' timed out and was rolled back")
     if outcome != wanted:
-        raise click.ClickException(f"branch '{branch}' was not {wanted}: it is rolled back, or can only be rolled back")
-    click.echo(f"branch '{branch}' is {wanted}")
+        raise click.ClickException(f"branch '{branch}' is not {wanted}: it is rolled back, or can only be rolled back")
+    click.echo(f"{wanted} branch '{branch}'")

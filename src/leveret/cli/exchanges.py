@@ -28,7 +28,7 @@ COLUMNS = (
 )
 
 
-@listing("List exchanges; the subcommands change them.", vhost_option)
+@listing("List, add and delete exchanges.", vhost_option)
 def exchanges(vhost: str | None, **_: Any) -> None:
     """List exchanges."""
     current().show_list("exchanges.list", COLUMNS, ("vhost", "name"), vhost=vhost)
@@ -40,8 +40,8 @@ def exchanges(vhost: str | None, **_: Any) -> None:
 @click.option("--type", "type_name", default="direct", show_default=True,
               help="direct, fanout, topic, headers or x-consistent-hash.")
 @click.option("--transient", is_flag=True, help="Do not keep the exchange across a restart.")
-@click.option("--auto-delete", is_flag=True, help="Delete it when its last binding has gone.")
-@click.option("--internal", is_flag=True, help="Clients cannot publish to it.")
+@click.option("--auto-delete", is_flag=True, help="Delete the exchange after its last binding is removed.")
+@click.option("--internal", is_flag=True, help="Do not let clients publish to the exchange.")
 @argument_option
 @remote_options
 def add(name: str, vhost: str, type_name: str, transient: bool, auto_delete: bool, internal: bool,
@@ -49,15 +49,15 @@ def add(name: str, vhost: str, type_name: str, transient: bool, auto_delete: boo
     """Declare an exchange."""
     current().call("exchanges.add", name=name, vhost=vhost, type=type_name, durable=not transient,
                    auto_delete=auto_delete, internal=internal, arguments=read_arguments(arguments))
-    click.echo(f"exchange '{name}' is there")
+    click.echo(f"declared exchange '{name}'")
 
 
 @exchanges.command()
 @click.argument("name")
 @in_vhost_option
-@click.option("--if-unused", is_flag=True, help="Only without bindings.")
+@click.option("--if-unused", is_flag=True, help="Only if it has no bindings.")
 @remote_options
 def delete(name: str, vhost: str, if_unused: bool, **_: Any) -> None:
     """Delete an exchange with its bindings."""
     current().call("exchanges.delete", name=name, vhost=vhost, if_unused=if_unused)
-    click.echo(f"exchange '{name}' is deleted")
+    click.echo(f"deleted exchange '{name}'")

@@ -1,4 +1,4 @@
-"""How a command fails: one message, one exit code."""
+"""Failures of commands: a message and an exit code."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from typing import Final
 
 import click
 
-# docs/cli.md has the table. 2 is click's, for a mistake in the command line.
+# The exit codes, documented in docs/cli.md. 2 is also click's code for an invalid command line.
 ERROR: Final = 1
 NOT_ALL: Final = 1
 MISTAKE: Final = 2
 NO_BROKER: Final = 3
 REFUSED: Final = 4
-# 128 and the number of a signal, as shells have it.
+# Plus the number of the signal, as in shells.
 SIGNALLED: Final = 128
 PIPE_CLOSED: Final = 141
 
 
 class Failed(click.ClickException):
-    """A refusal or the lack of a broker, in the words of whoever said it."""
+    """The failure of a command, with its exit code."""
 
     def __init__(self, message: str, code: int = ERROR) -> None:
         super().__init__(message)

@@ -12,7 +12,7 @@ from leveret.cli.consume import check_output, output_options, settle_options
 
 @click.command()
 @click.argument("queue")
-@click.option("--count", type=click.IntRange(min=1), default=1, help="How many messages.  [default: 1]")
+@click.option("--count", type=click.IntRange(min=1), default=1, help="Number of messages.  [default: 1]")
 @settle_options
 @output_options
 @url_option
@@ -20,7 +20,7 @@ from leveret.cli.consume import check_output, output_options, settle_options
 @quiet_option
 def get(queue: str, count: int, settle: str | None, form: str | None, output_dir: Path | None, urls: tuple[str, ...],
         timeout: float | None, quiet: bool) -> None:
-    """Take messages out of a queue and print them. The exit code is 1 when there are fewer than --count."""
+    """Get messages from a queue and print them. The exit code is 1 if the queue has fewer than --count."""
     from leveret.cli.messages.consuming import Order
     from leveret.cli.messages.consuming import get as get_all
 

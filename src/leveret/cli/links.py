@@ -18,18 +18,18 @@ COLUMNS: Columns = (
 )
 
 
-# What identifies a link beside its name.
+# The options that identify a link, besides its name.
 _link = together(
     in_vhost_option,
-    click.option("--container", help="The container-id of its client."),
-    click.option("--user", help="Whose link it is."),
-    click.option("--role", help="What the broker is: sender, receiver, shared-durable or shared-volatile."),
+    click.option("--container", help="The container-id of the client."),
+    click.option("--user", help="The user of the link."),
+    click.option("--role", help="Role of the broker: sender, receiver, shared-durable or shared-volatile."),
 )
 
 
-@listing("List links of AMQP 1.0, attached and suspended; the subcommands end what they keep.", vhost_option)
+@listing("List, release and delete AMQP 1.0 links, attached and suspended.", vhost_option)
 def links(vhost: str | None, **_: Any) -> None:
-    """List links with what is unsettled and when they expire."""
+    """List links with their unsettled deliveries and expiry."""
     current().show_list("links.list", COLUMNS, ("vhost", "user", "container", "name", "role"), vhost=vhost)
 
 
@@ -38,9 +38,9 @@ def links(vhost: str | None, **_: Any) -> None:
 @_link
 @remote_options
 def release(name: str, vhost: str, container: str | None, user: str | None, role: str | None, **_: Any) -> None:
-    """Give what a suspended link holds unsettled back to its queue."""
+    """Return the unsettled messages of a suspended link to their queue."""
     result = current().call("links.release", name=name, vhost=vhost, container=container, user=user, role=role)
-    click.echo(f"{result['messages']} messages of link '{name}' are back in their queue")
+    click.echo(f"returned {result['messages']} messages of link '{name}' to their queue")
 
 
 @links.command()
@@ -48,6 +48,6 @@ def release(name: str, vhost: str, container: str | None, user: str | None, role
 @_link
 @remote_options
 def delete(name: str, vhost: str, container: str | None, user: str | None, role: str | None, **_: Any) -> None:
-    """Forget a link, with its subscription; one that is attached is detached."""
+    """Delete a link with its subscription. An attached link is detached."""
     current().call("links.delete", name=name, vhost=vhost, container=container, user=user, role=role)
-    click.echo(f"link '{name}' is deleted")
+    click.echo(f"deleted link '{name}'")

@@ -1,4 +1,4 @@
-"""Commands that list things: `leveret THINGS` does what `leveret THINGS list` does."""
+"""Commands that list objects: `leveret queues` is the same as `leveret queues list`."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from leveret.cli.remote import remote_options
 
 
 def listing(help: str, *options: Option) -> Callable[[Callable[..., None]], click.Group]:
-    """Make a group of a function that prints a list: the function is its subcommand `list`, and runs where no subcommand is
-    given.
+    """Turn a function that prints a list into a group. It becomes the subcommand `list`, which is the default.
 
-    help     what the group says of itself; the function's docstring is what `list` says
-    options  of the list, beside those of every command that talks to a broker
+    Args:
+        help: The help of the group. The function's docstring is the help of `list`.
+        *options: Options of the list, in addition to those of every command that talks to a broker.
     """
     with_options = together(*options, remote_options)
 
     def decorate(show: Callable[..., None]) -> click.Group:
-        def alone(context: click.Context, /, **given: Any) -> None:
+        def show_by_default(context: click.Context, /, **given: Any) -> None:
             if context.invoked_subcommand is None:
                 show(**given)
 
-        group = click.group(show.__name__, invoke_without_command=True, help=help)(with_options(click.pass_context(alone)))
+        default = with_options(click.pass_context(show_by_default))
+        group = click.group(show.__name__.replace("_", "-"), invoke_without_command=True, help=help)(default)
         group.command("list")(with_options(show))
         return group
 

@@ -1,4 +1,4 @@
-"""The log of `leveret serve`, on standard error: one line of text, or one JSON object, an event."""
+"""The log of `leveret serve` on standard error: one line of text or one JSON object per event."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _time(created: float) -> str:
 
 
 class TextFormatter(logging.Formatter):
-    """`2026-01-31T12:00:00.000Z info  leveret.server: text`. Names that clients chose cannot begin a line of their own."""
+    """Lines such as `2026-01-31T12:00:00.000Z info  leveret.server: text`. Line breaks in names of clients are escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
         message = record.getMessage()
@@ -27,7 +27,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """An object with time, level, logger, message, and the trace of an exception."""
+    """JSON objects with time, level, logger and message, and the traceback of an exception."""
 
     def format(self, record: logging.LogRecord) -> str:
         event: dict[str, Any] = {"time": _time(record.created), "level": record.levelname.lower(), "logger": record.name,
@@ -38,7 +38,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _text(text: str) -> str:
-    """As JSON can say it to every reader: octets that are not UTF-8 are escaped."""
+    """Escape bytes that are not UTF-8."""
     try:
         return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     except UnicodeEncodeError:
@@ -46,10 +46,10 @@ def _text(text: str) -> str:
 
 
 def set_up_logging(level: str, format: str) -> None:
-    """For this process; `level` and `format` as in `server.log_level` and `server.log_format`."""
+    """Configure logging of this process. `level` and `format` are `server.log_level` and `server.log_format`."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # What asyncio has to say at these levels helps nobody who runs a broker.
+    # Debug messages of asyncio do not help to operate a broker.
     logging.getLogger("asyncio").setLevel(max(logging.WARNING, logging.getLogger().level))
     logging.raiseExceptions = False

@@ -1,4 +1,4 @@
-"""Options that go together."""
+"""Groups of options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Option = Callable[[Any], Any]
 
 
 def together(*options: Option) -> Callable[[Function], Function]:
-    """One decorator of several of click's, in the order in which they would stand above a function."""
+    """Combine decorators into one, in the order in which they would be written above a function."""
 
     def decorate(function: Function) -> Function:
         for option in reversed(options):

@@ -9,14 +9,14 @@ from typing import Any
 
 import click
 
-# Longer tables are printed as plain columns: laying them out would take longer than reading them from the broker.
-MOST_ROWS = 1000
+# Longer tables are printed as plain columns: their layout would take longer than reading them from the broker.
+MAX_RICH_ROWS = 1000
 
 Columns = Sequence[tuple[str, str] | tuple[str, str, Callable[[Any], str]]]
 
 
-def octets(value: Any) -> str:
-    """A number of octets for people."""
+def size(value: Any) -> str:
+    """Format a number of bytes."""
     number = float(value)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if number < 1024:
@@ -26,12 +26,12 @@ def octets(value: Any) -> str:
 
 
 def limit(value: Any) -> str:
-    """A limit where 0 is none."""
+    """Format a limit; 0 is none."""
     return str(value) if value else ""
 
 
 def text(value: Any) -> str:
-    """A value as text in a line: control characters of a client's names must not reach the terminal."""
+    """Format a value on one line. Control characters in names that clients choose are escaped."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -44,19 +44,20 @@ def text(value: Any) -> str:
 
 
 def show_json(value: Any) -> None:
+    """Print a value as JSON."""
     shown = json.dumps(value, indent=2, ensure_ascii=False)
-    # As in tables; a character beyond ASCII can stand in a text only.
+    # Characters beyond ASCII occur only in strings, so they can be escaped as in strings.
     click.echo("".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in shown))
 
 
 def show_table(items: Sequence[dict[str, Any]], columns: Columns) -> None:
-    """Columns are (key, heading) or (key, heading, format); numbers stand at the right."""
+    """Print a table. Columns are (key, heading) or (key, heading, format); numbers are right-aligned."""
     rows = [[column[2](item.get(column[0])) if len(column) == 3 else text(item.get(column[0])) for column in columns]
             for item in items]
     headings = [column[1] for column in columns]
     right = [bool(items) and all(isinstance(item.get(column[0]), int) and not isinstance(item.get(column[0]), bool)
                                  for item in items) for column in columns]
-    if sys.stdout.isatty() and len(rows) <= MOST_ROWS:
+    if sys.stdout.isatty() and len(rows) <= MAX_RICH_ROWS:
         _show_rich(headings, rows, right)
     else:
         _show_plain(headings, rows, right)

@@ -15,7 +15,7 @@ COLUMNS = (
 )
 
 
-@listing("List permissions; the subcommands change them. Those of users that the configuration names are changed there.",
+@listing("List, set and delete permissions. Change those of users in the configuration file there.",
          vhost_option, click.option("--user", help="Only this user."))
 def permissions(vhost: str | None, user: str | None, **_: Any) -> None:
     """List permissions."""
@@ -26,13 +26,13 @@ def permissions(vhost: str | None, user: str | None, **_: Any) -> None:
 @click.argument("user")
 @in_vhost_option
 @click.option("--configure", required=True, metavar="REGEX", help="Names that the user may declare and delete.")
-@click.option("--write", required=True, metavar="REGEX", help="Names that it may publish to.")
-@click.option("--read", required=True, metavar="REGEX", help="Names that it may consume from.")
+@click.option("--write", required=True, metavar="REGEX", help="Names that the user may publish to.")
+@click.option("--read", required=True, metavar="REGEX", help="Names that the user may consume from.")
 @remote_options
 def set_permission(user: str, vhost: str, configure: str, write: str, read: str, **_: Any) -> None:
-    """Set what a user may do in a vhost. An expression matches anywhere in a name; an empty one matches nothing."""
+    """Set a user's permissions in a vhost. An expression matches anywhere in a name; an empty one matches nothing."""
     current().call("permissions.set", user=user, vhost=vhost, configure=configure, write=write, read=read)
-    click.echo(f"the permissions of user '{user}' in vhost '{vhost}' are set")
+    click.echo(f"set the permissions of user '{user}' in vhost '{vhost}'")
 
 
 @permissions.command()
@@ -40,6 +40,6 @@ def set_permission(user: str, vhost: str, configure: str, write: str, read: str,
 @in_vhost_option
 @remote_options
 def delete(user: str, vhost: str, **_: Any) -> None:
-    """Take a user's permissions in a vhost away."""
+    """Delete a user's permissions in a vhost."""
     current().call("permissions.delete", user=user, vhost=vhost)
-    click.echo(f"user '{user}' has no permissions in vhost '{vhost}' any more")
+    click.echo(f"deleted the permissions of user '{user}' in vhost '{vhost}'")

@@ -32,7 +32,7 @@ def file_argument(function: Function) -> Function:
 
 
 def master_option(function: Function) -> Function:
-    return click.option("--master", metavar="URL", help="Where Spark runs, instead of the file's spark.master; "
+    return click.option("--master", metavar="URL", help="The Spark master, instead of the file's spark.master; "
                         "local[*] is this machine.")(function)
 
 
@@ -42,8 +42,8 @@ def url_option(function: Function) -> Function:
 
 
 def broker_options(function: Function) -> Function:
-    """Of commands without a file."""
-    function = click.option("--master", default="local[*]", show_default=True, metavar="URL", help="Where Spark runs.")(
+    """Add the options of commands without a file."""
+    function = click.option("--master", default="local[*]", show_default=True, metavar="URL", help="The Spark master.")(
         function)
     function = click.option("--password-file", type=click.Path(dir_okay=False, exists=True),
                             help="File whose first line is the password.")(function)
@@ -51,8 +51,8 @@ def broker_options(function: Function) -> Function:
                         help=f"The broker.  [env LEVERET_URL; default: {DEFAULT_URL}]")(function)
 
 
-def _refused(function: Callable[[], Any]) -> Any:
-    """Call, with refusals as the command's failure."""
+def _run_spark(function: Callable[[], Any]) -> Any:
+    """Call a function. Errors of pipelines and of Spark become failures of the command."""
     try:
         from leveret.spark.errors import SparkError
         from leveret.spark.pipeline.errors import PipelineError
@@ -70,16 +70,16 @@ def _refused(function: Callable[[], Any]) -> Any:
 @file_argument
 @master_option
 @url_option
-@click.option("--once", is_flag=True, help="Take what is there now, and end.")
+@click.option("--once", is_flag=True, help="Process the available data, and exit.")
 def run(file: str, master: str | None, url: str | None, once: bool) -> None:
-    """Run the flows of FILE (pipeline.toml) until SIGTERM or SIGINT, which let the batches that run finish."""
+    """Run the flows of FILE (pipeline.toml) until SIGTERM or SIGINT, which let running batches finish."""
     def call() -> bool:
         from leveret.spark.pipeline.run import run_pipeline
 
         return run_pipeline(file, master=master, url=url, once=once, echo=lambda line: click.echo(line))
 
-    if not _refused(call):
-        raise Failed("a flow has failed too often")
+    if not _run_spark(call):
+        raise Failed("a flow failed too often")
 
 
 @pipeline.command()
@@ -87,28 +87,28 @@ def run(file: str, master: str | None, url: str | None, once: bool) -> None:
 @master_option
 @url_option
 def check(file: str, master: str | None, url: str | None) -> None:
-    """Check FILE without data: keys, schemas, functions, and that Spark can plan every flow."""
+    """Check FILE without data: keys, schemas, functions, and whether Spark can plan every flow."""
     def call() -> list[str]:
         from leveret.spark.pipeline.run import check_pipeline
 
         return check_pipeline(file, master=master, url=url)
 
-    for line in _refused(call):
+    for line in _run_spark(call):
         click.echo(line)
 
 
 @pipeline.command()
 @file_argument
-@click.option("--watch", is_flag=True, help="Show it again every second, until the pipeline ends.")
-@click.option("--json", "as_json", is_flag=True, help="JSON, with everything that is known.")
+@click.option("--watch", is_flag=True, help="Refresh every second until the pipeline ends.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON with all details.")
 def status(file: str, watch: bool, as_json: bool) -> None:
-    """Show how the pipeline of FILE is: batches, offsets, lag, rows a second and batch times of its flows."""
+    """Show the state of the pipeline of FILE: batches, offsets, lag, rows per second and batch times of its flows."""
     def call() -> str:
         from leveret.spark.pipeline.load import load_pipeline
 
         return load_pipeline(file).directory
 
-    directory = _refused(call)
+    directory = _run_spark(call)
     while True:
         state = _read_state(directory)
         if as_json:
@@ -127,15 +127,15 @@ def _read_state(directory: str) -> dict[str, Any]:
 
     state = read_state(directory)
     if state is None:
-        raise Failed(f"the pipeline has never run: there is no status in {directory}")
+        raise Failed(f"the pipeline has never run: no status in {directory}")
     return state
 
 
 def _show(state: dict[str, Any]) -> None:
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(state["started"]))
-    how = state["state"] if state["alive"] or state["state"] != "running" else "gone without an end"
-    click.echo(f"pipeline {state['pipeline']} on {state['master']}: {how}, process {state['pid']} since {since}, "
-               f"told {max(0.0, time.time() - state['updated']):.0f} s ago")
+    shown = state["state"] if state["alive"] or state["state"] != "running" else "crashed"
+    click.echo(f"pipeline {state['pipeline']} on {state['master']}: {shown}, process {state['pid']} since {since}, "
+               f"updated {max(0.0, time.time() - state['updated']):.0f} s ago")
     flows = [{"flow": name, **flow, "rows_per_second": round(flow["rows_per_second"]),
               "offsets": json.dumps(flow["offsets"]) if flow["offsets"] else ""} for name, flow in state["flows"].items()]
     show_table(flows, COLUMNS)
@@ -145,18 +145,18 @@ def _show(state: dict[str, Any]) -> None:
 @file_argument
 @master_option
 @click.option("--to", "target", type=click.Path(file_okay=False), default="package", show_default=True,
-              help="The directory that is written.")
+              help="The directory to write.")
 def package(file: str, master: str | None, target: str) -> None:
-    """Write what spark-submit needs to run FILE on a cluster, and show the script that calls it."""
+    """Write the files that spark-submit needs to run FILE on a cluster, and show the script that calls it."""
     def call() -> str:
         from leveret.spark.pipeline.package import package_pipeline
 
         return package_pipeline(file, target, master)
 
-    click.echo(_refused(call))
+    click.echo(_run_spark(call))
 
 
-# The ready pipelines
+# Ready-made pipelines
 
 
 def _session(name: str, master: str) -> Any:
@@ -167,7 +167,7 @@ def _session(name: str, master: str) -> Any:
 
 def _run_flow(name: str, kind: str, table: dict[str, Any], url: str, password_file: str | None, master: str, directory: str,
               once: bool) -> None:
-    """Run one flow as a pipeline of its own, supervised as one of a file is."""
+    """Run one flow as a pipeline, supervised like a flow in a file."""
     broker: dict[str, Any] = {"url": url}
     if password_file is not None:
         broker["password_file"] = password_file
@@ -180,15 +180,15 @@ def _run_flow(name: str, kind: str, table: dict[str, Any], url: str, password_fi
 
         return run_loaded(pipeline_of(whole), once=once, echo=lambda line: click.echo(line))
 
-    if not _refused(call):
-        raise Failed("the flow has failed too often")
+    if not _run_spark(call):
+        raise Failed("the flow failed too often")
 
 
 def capture_options(function: Function) -> Function:
-    """Exactly one of these says where messages come from."""
-    for name, text in (("exchange", "An exchange: a stream is declared and bound to it."),
-                       ("super-stream", "A super stream."), ("stream", "A stream."),
-                       ("queue", "A queue: its messages are taken.")):
+    """Add the options for the source of messages; a command needs exactly one of them."""
+    for name, text in (("exchange", "Read an exchange: a stream is declared and bound to it."),
+                       ("super-stream", "Read a super stream."), ("stream", "Read a stream."),
+                       ("queue", "Read a queue: its messages are removed.")):
         function = click.option(f"--{name}", metavar="NAME", help=text)(function)
     function = click.option("--key", "keys", multiple=True, metavar="KEY", help="Binding key of the exchange; repeatable.")(
         function)
@@ -202,7 +202,7 @@ def _capture(values: dict[str, Any]) -> dict[str, Any]:
     if values["keys"]:
         found["keys"] = list(values["keys"])
     if values["source_options"]:
-        found["options"] = dict(_pair(one, "--source-option") for one in values["source_options"])
+        found["options"] = dict(_pair(pair, "--source-option") for pair in values["source_options"])
     return found
 
 
@@ -214,18 +214,18 @@ def _pair(text: str, option: str) -> tuple[str, str]:
 
 
 def flow_options(function: Function) -> Function:
-    function = click.option("--once", is_flag=True, help="Take what is there now, and end.")(function)
+    function = click.option("--once", is_flag=True, help="Process the available data, and exit.")(function)
     return click.option("--directory", required=True, type=click.Path(file_okay=False),
-                        help="Checkpoints and status; the next run with it goes on where this one ends.")(function)
+                        help="Directory for checkpoints and status. A run resumes where the last one ended.")(function)
 
 
 def decode_options(function: Function) -> Function:
     function = click.option("--format", "body_format", type=click.Choice(["raw", "json", "avro", "protobuf"]),
-                            default="raw", show_default=True, help="What bodies are.")(function)
-    function = click.option("--schema", metavar="COLUMNS", help="Of JSON: 'id BIGINT NOT NULL, name STRING'.")(function)
+                            default="raw", show_default=True, help="Format of bodies.")(function)
+    function = click.option("--schema", metavar="COLUMNS", help="JSON schema: 'id BIGINT NOT NULL, name STRING'.")(function)
     function = click.option("--schema-file", type=click.Path(dir_okay=False), help="File with the schema.")(function)
-    function = click.option("--message", metavar="NAME", help="Of Protobuf: the message type.")(function)
-    return click.option("--quarantine", metavar="PATH", help="Table of messages that cannot be decoded.")(function)
+    function = click.option("--message", metavar="NAME", help="Protobuf message type.")(function)
+    return click.option("--quarantine", metavar="PATH", help="Table for messages that cannot be decoded.")(function)
 
 
 def _decode(values: dict[str, Any]) -> dict[str, Any]:
@@ -244,12 +244,12 @@ def _decode(values: dict[str, Any]) -> dict[str, Any]:
 @click.option("--partition", "partitions", multiple=True, metavar="COLUMN",
               help="day(COLUMN), hour(COLUMN), month(COLUMN) or a column; repeatable.  [default: day(append_time)]")
 @click.option("--writer", type=click.Choice(["auto", "spark"]), default="auto", show_default=True,
-              help="Who writes files: the tasks that read, where they can, or always Spark.")
+              help="auto: the reading tasks write files if possible; spark: Spark always writes them.")
 @flow_options
 @broker_options
 def archive(table: str, table_format: str, partitions: tuple[str, ...], writer: str, url: str, password_file: str | None,
             master: str, directory: str, once: bool, **values: Any) -> None:
-    """Write every message of a stream, queue or exchange into a table, once."""
+    """Write every message of a stream, queue or exchange to a table, exactly once."""
     output: dict[str, Any] = {"path": table, "format": table_format, "writer": writer}
     if partitions:
         output["partition"] = list(partitions)
@@ -260,16 +260,16 @@ def archive(table: str, table_format: str, partitions: tuple[str, ...], writer: 
 @pipeline.command()
 @click.option("--table", metavar="PATH", help="Directory or URL of the table of windows.")
 @click.option("--exchange", metavar="NAME", help="Topic exchange for the windows, with keys traffic.EVENT.QUEUE.")
-@click.option("--stream", metavar="NAME", help="A stream that is bound to the events already.  [default: one is declared]")
+@click.option("--stream", metavar="NAME", help="A stream that is already bound to the events.  [default: declare one]")
 @click.option("--window", type=click.FloatRange(min=0, min_open=True), default=60.0, show_default=True, help="Seconds.")
 @click.option("--late", type=click.FloatRange(min=0), default=30.0, show_default=True,
               help="Seconds that a window waits for late events.")
-@click.option("--report", metavar="PATH", help="HTML page, made anew behind each batch.")
+@click.option("--report", metavar="PATH", help="HTML page, rewritten after each batch.")
 @flow_options
 @broker_options
 def traffic(table: str | None, exchange: str | None, stream: str | None, window: float, late: float, report: str | None,
             url: str, password_file: str | None, master: str, directory: str, once: bool) -> None:
-    """Count the broker's own events by windows of time."""
+    """Count the broker's own events in time windows."""
     flow: dict[str, Any] = {"window": window, "late": late}
     if table is not None:
         flow["table"] = {"path": table}
@@ -286,19 +286,19 @@ def traffic(table: str | None, exchange: str | None, stream: str | None, window:
 @capture_options
 @decode_options
 @click.option("--table", required=True, metavar="PATH", help="The table.")
-@click.option("--table-format", default="parquet", show_default=True, help="As Spark reads it: parquet, csv, json, ...")
+@click.option("--table-format", default="parquet", show_default=True, help="A format of Spark: parquet, csv, json, ...")
 @click.option("--on", "pairs", multiple=True, required=True, metavar="FIELD=COLUMN",
               help="Field of the body and column of the table; repeatable.")
-@click.option("--add", multiple=True, metavar="COLUMN", help="Columns that are added.  [default: all others]")
+@click.option("--add", multiple=True, metavar="COLUMN", help="Column to add; repeatable.  [default: all others]")
 @click.option("--unmatched", type=click.Choice(["keep", "quarantine", "drop"]), default="keep", show_default=True)
-@click.option("--to-exchange", default="", metavar="NAME", help="Where to.  [default: the default exchange]")
-@click.option("--to-key", metavar="KEY", help="Routing key; of the default exchange a queue.  [default: the message's]")
+@click.option("--to-exchange", default="", metavar="NAME", help="Target exchange.  [default: the default exchange]")
+@click.option("--to-key", metavar="KEY", help="Routing key; a queue for the default exchange.  [default: the message's]")
 @flow_options
 @broker_options
 def enrich(table: str, table_format: str, pairs: tuple[str, ...], add: tuple[str, ...], unmatched: str, to_exchange: str,
            to_key: str | None, url: str, password_file: str | None, master: str, directory: str, once: bool,
            **values: Any) -> None:
-    """Add columns of a table to JSON bodies, and publish them, once."""
+    """Add columns of a table to JSON bodies, and publish them exactly once."""
     to: dict[str, Any] = {"exchange": to_exchange}
     if to_key is not None:
         to["routing_key"] = to_key
@@ -306,7 +306,7 @@ def enrich(table: str, table_format: str, pairs: tuple[str, ...], add: tuple[str
     if table_format == "csv":
         static["options"] = {"header": "true", "inferSchema": "true"}  # type: ignore[assignment]
     _run_flow("enrich", "enrich", {"capture": _capture(values), "decode": _decode(values), "table": static,
-                                   "on": dict(_pair(one, "--on") for one in pairs), "add": list(add),
+                                   "on": dict(_pair(pair, "--on") for pair in pairs), "add": list(add),
                                    "unmatched": unmatched, "to": to}, url, password_file, master, directory, once)
 
 
@@ -314,9 +314,9 @@ def enrich(table: str, table_format: str, pairs: tuple[str, ...], add: tuple[str
 @capture_options
 @click.option("--rules", required=True, type=click.Path(dir_okay=False, exists=True),
               help="TOML file with tables [[rules]]: field, header, property or pattern, and action.")
-@click.option("--key-file", type=click.Path(dir_okay=False, exists=True), help="Key of hashes, in the first line.")
-@click.option("--quarantine", metavar="PATH", help="Table of messages that cannot be masked, as they came.")
-@click.option("--to-exchange", metavar="NAME")
+@click.option("--key-file", type=click.Path(dir_okay=False, exists=True), help="File whose first line is the hash key.")
+@click.option("--quarantine", metavar="PATH", help="Table for messages that cannot be masked, unchanged.")
+@click.option("--to-exchange", metavar="NAME", help="Target exchange.")
 @click.option("--to-key", metavar="KEY", help="Routing key.  [default: each message's own]")
 @click.option("--table", metavar="PATH", help="Directory or URL of a table.")
 @flow_options
@@ -324,7 +324,7 @@ def enrich(table: str, table_format: str, pairs: tuple[str, ...], add: tuple[str
 def scrub(rules: str, key_file: str | None, quarantine: str | None, to_exchange: str | None, to_key: str | None,
           table: str | None, url: str, password_file: str | None, master: str, directory: str, once: bool,
           **values: Any) -> None:
-    """Mask personal data by rules, and write to an exchange, a table, or both."""
+    """Mask personal data by rules, and write the messages to an exchange, a table, or both."""
     import tomllib
 
     try:
@@ -348,19 +348,19 @@ def scrub(rules: str, key_file: str | None, quarantine: str | None, to_exchange:
 
 @pipeline.command()
 @click.argument("name")
-@click.option("--table", metavar="PATH", help="An archive.")
-@click.option("--stream", metavar="NAME", help="A stream, instead of an archive.")
-@click.option("--exchange", metavar="NAME", help="Where to.  [default: each message's own exchange]")
+@click.option("--table", metavar="PATH", help="Read an archive.")
+@click.option("--stream", metavar="NAME", help="Read a stream.")
+@click.option("--exchange", metavar="NAME", help="Target exchange.  [default: each message's own exchange]")
 @click.option("--key", metavar="KEY", help="Routing key.  [default: each message's own]")
-@click.option("--where", metavar="SQL", help="Only messages for which this holds.")
-@click.option("--since", metavar="TIME", help="Only messages appended then or later: '2026-11-22 10:00:00', UTC.")
-@click.option("--until", metavar="TIME", help="Only messages appended before.")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Messages a second, at most.")
+@click.option("--where", metavar="SQL", help="Only messages that match this condition.")
+@click.option("--since", metavar="TIME", help="Only messages appended at this time or later: '2026-11-22 10:00:00', UTC.")
+@click.option("--until", metavar="TIME", help="Only messages appended before this time.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Maximum number of messages per second.")
 @broker_options
 def replay(name: str, table: str | None, stream: str | None, exchange: str | None, key: str | None, where: str | None,
            since: str | None, until: str | None, rate: float | None, url: str, password_file: str | None,
            master: str) -> None:
-    """Publish archived messages again, in their order. NAME is the replay's: run again, it goes on where it was."""
+    """Publish archived messages again, in order. NAME identifies the replay: run it again to resume it."""
     if (table is None) == (stream is None):
         raise Failed("expected exactly one of --table and --stream")
 
@@ -381,18 +381,18 @@ def replay(name: str, table: str | None, stream: str | None, exchange: str | Non
         finally:
             spark.stop()
 
-    click.echo(f"{_refused(call):,} messages are published")
+    click.echo(f"published {_run_spark(call):,} messages")
 
 
 @pipeline.command()
 @click.argument("queue")
-@click.option("--where", metavar="SQL", help="Only messages for which this holds: \"reason = 'expired' AND age_s < 3600\".")
-@click.option("--table", metavar="PATH", help="Directory of Parquet files that is replaced by what is found.")
+@click.option("--where", metavar="SQL", help="Only messages that match: \"reason = 'expired' AND age_s < 3600\".")
+@click.option("--table", metavar="PATH", help="Directory of Parquet files to replace with the messages found.")
 @click.option("--report", metavar="PATH", help="HTML page.")
 @broker_options
 def deadletters(queue: str, where: str | None, table: str | None, report: str | None, url: str, password_file: str | None,
                 master: str) -> None:
-    """Show what is in a QUEUE of dead letters, by reason, queue and key. Nothing is taken out."""
+    """Show the dead letters in QUEUE by reason, queue and key, without removing them."""
     def call() -> list[dict[str, Any]]:
         from leveret.spark.pipeline import model
         from leveret.spark.pipeline.deadletters import deadletters as triage
@@ -406,24 +406,24 @@ def deadletters(queue: str, where: str | None, table: str | None, report: str | 
         finally:
             spark.stop()
 
-    show_table(_refused(call), (("reason", "reason"), ("dead_queue", "queue"), ("dead_exchange", "exchange"),
+    show_table(_run_spark(call), (("reason", "reason"), ("dead_queue", "queue"), ("dead_exchange", "exchange"),
                                 ("dead_key", "routing key"), ("count", "messages"), ("deaths", "most deaths"),
                                 ("first", "first"), ("last", "last")))
 
 
 @pipeline.command()
 @click.argument("queue")
-@click.option("--where", metavar="SQL", help="Only messages for which this holds; the others stay.")
-@click.option("--exchange", metavar="NAME", help="Where to.  [default: the exchange in which each message died]")
-@click.option("--key", metavar="KEY", help="Routing key.  [default: the one with which it died]")
-@click.option("--limit", type=click.IntRange(min=1), help="Messages that are looked at, oldest first.")
-@click.option("--resume", metavar="NAME", help="Finish a re-drive that was interrupted, with the same options.")
+@click.option("--where", metavar="SQL", help="Only messages that match; the others stay.")
+@click.option("--exchange", metavar="NAME", help="Target exchange.  [default: the original exchange of each message]")
+@click.option("--key", metavar="KEY", help="Routing key.  [default: the original routing key of each message]")
+@click.option("--limit", type=click.IntRange(min=1), help="Maximum number of messages to check, oldest first.")
+@click.option("--resume", metavar="NAME", help="Resume an interrupted redrive, with the same options.")
 @broker_options
 def redrive(queue: str, where: str | None, exchange: str | None, key: str | None, limit: int | None, resume: str | None,
             url: str, password_file: str | None, master: str) -> None:
-    """Publish dead letters of a QUEUE where they came from, once; the others stay in it."""
+    """Publish the dead letters in QUEUE to their original exchanges, exactly once."""
     if (exchange is None) != (key is None):
-        raise Failed("expected --exchange and --key together, or neither of them")
+        raise Failed("expected both --exchange and --key, or neither")
 
     def call() -> tuple[int, int]:
         from leveret.spark.pipeline import model
@@ -437,5 +437,5 @@ def redrive(queue: str, where: str | None, exchange: str | None, key: str | None
         finally:
             spark.stop()
 
-    published, kept = _refused(call)
-    click.echo(f"{published:,} messages are published, {kept:,} stay")
+    published, kept = _run_spark(call)
+    click.echo(f"published {published:,} messages, {kept:,} stay")

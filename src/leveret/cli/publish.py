@@ -17,33 +17,34 @@ FORMAT = click.Choice(["lines", "json", "raw"])
 @click.command()
 @click.argument("words", nargs=-1, metavar="[QUEUE] [BODY]...")
 @click.option("--exchange", metavar="NAME", help="Publish to this exchange instead of a queue.")
-@click.option("--routing-key", metavar="KEY", help="With this routing key instead of a queue's name.")
+@click.option("--routing-key", metavar="KEY", help="Routing key, instead of the name of a queue.")
 @click.option("--file", "files", multiple=True, metavar="PATH",
               type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True),
               help="Read messages from a file; - is standard input.")
 @click.option("--format", "form", type=FORMAT, default="lines", show_default=True,
-              help="A message a line, a JSON object a line, or the whole input as one.")
+              help="One message per line, one JSON object per line, or the whole input as one message.")
 @click.option("--persistent/--transient", default=None,
-              help="Kept by durable queues across a restart, or not.  [default: persistent]")
+              help="Whether durable queues keep the messages across a restart.  [default: persistent]")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE",
-              help="A header; the value is JSON, or a text.")
+              help="A header; the value is JSON, or text if it is not valid JSON.")
 @click.option("--content-type", metavar="TEXT", help="Such as text/plain.")
 @click.option("--content-encoding", metavar="TEXT", help="Such as gzip.")
-@click.option("--priority", type=click.IntRange(0, 255), metavar="NUMBER", help="0 to 255; higher ones are first.")
-@click.option("--expiration", type=click.IntRange(min=0), metavar="MS", help="Milliseconds until it expires.")
-@click.option("--correlation-id", metavar="TEXT", help="What an answer carries, too.")
-@click.option("--reply-to", metavar="QUEUE", help="Where answers go.")
+@click.option("--priority", type=click.IntRange(0, 255), metavar="NUMBER", help="0 to 255; higher ones come first.")
+@click.option("--expiration", type=click.IntRange(min=0), metavar="MS", help="Milliseconds until the messages expire.")
+@click.option("--correlation-id", metavar="TEXT", help="The id that replies repeat.")
+@click.option("--reply-to", metavar="QUEUE", help="The queue for replies.")
 @click.option("--message-id", metavar="TEXT")
 @click.option("--timestamp", metavar="TIME", help="ISO 8601 or seconds since 1970.")
-@click.option("--type", "type_", metavar="TEXT", help="What kind of message it is.")
-@click.option("--user-id", metavar="NAME", help="The broker checks that it is the user's own.")
+@click.option("--type", "type_", metavar="TEXT", help="The application's type of message.")
+@click.option("--user-id", metavar="NAME", help="Must be the name of the logged-in user; the broker verifies it.")
 @click.option("--app-id", metavar="TEXT")
 @click.option("--mandatory/--no-mandatory", default=None,
-              help="Fail where no queue takes a message.  [default: only where it goes to a queue]")
+              help="Fail if a message is routed to no queue.  [default: only for the default exchange]")
 @click.option("--window", type=click.IntRange(min=1), default=200, show_default=True,
-              help="How many may be on their way unconfirmed.")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="NUMBER", help="At most so many a second.")
-@click.option("--count", type=click.IntRange(min=1), default=1, help="Publish each message so often.  [default: 1]")
+              help="Maximum number of unconfirmed messages.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="NUMBER",
+              help="Maximum number of messages per second.")
+@click.option("--count", type=click.IntRange(min=1), default=1, help="Publish each message this many times.  [default: 1]")
 @url_option
 @timeout_option
 @quiet_option
@@ -51,12 +52,12 @@ def publish(words: tuple[str, ...], exchange: str | None, routing_key: str | Non
             persistent: bool | None, headers: tuple[str, ...], timestamp: str | None, type_: str | None,
             mandatory: bool | None, window: int, rate: float | None, count: int, urls: tuple[str, ...],
             timeout: float | None, quiet: bool, **texts: Any) -> None:
-    """Publish messages, and end when the broker has confirmed all of them.
+    """Publish messages, and exit when the broker has confirmed all of them.
 
     \b
     leveret publish QUEUE BODY...              each BODY to a queue
     leveret publish --exchange NAME BODY...    to an exchange, with --routing-key
-    ... | leveret publish QUEUE                a message a line of standard input
+    ... | leveret publish QUEUE                one message per line of standard input
     """
     from leveret.cli.messages.publishing import Order
     from leveret.cli.messages.publishing import publish as publish_all
@@ -66,14 +67,14 @@ def publish(words: tuple[str, ...], exchange: str | None, routing_key: str | Non
         if words and not (form == "json" and words[0].startswith("{")):
             exchange, routing_key, bodies = "", words[0], words[1:]
         elif form != "json":
-            raise click.UsageError("where to? Give a queue, or --exchange and --routing-key")
+            raise click.UsageError("expected a queue, or --exchange and --routing-key")
     if not bodies and not files:
         files = (Path("-"),)
     if any(str(path) == "-" for path in files) and sys.stdin is None:
-        raise click.UsageError("there is no standard input; give a BODY or --file")
+        raise click.UsageError("no standard input; expected a BODY or --file")
     typed = any(str(path) == "-" for path in files) and sys.stdin.isatty()
     if typed and not quiet:
-        click.echo("Type messages, one a line; Ctrl-D ends.", err=True)
+        click.echo("Type one message per line; Ctrl-D ends the input.", err=True)
     properties = {name: value for name, value in texts.items() if value is not None}
     if type_ is not None:
         properties["type"] = type_

@@ -16,8 +16,8 @@ from leveret.cli.failed import NOT_ALL
 @url_option
 @timeout_option
 def purge(queue: str, yes: bool, urls: tuple[str, ...], timeout: float | None) -> None:
-    """Drop the messages that are ready; those that consumers hold stay. Asks first on a terminal."""
-    asks = not yes and sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+    """Drop the ready messages of a queue; unacked messages stay. On a terminal, ask first."""
+    ask = not yes and sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
     async def ready() -> int:
         async with open_connection(urls, "purge", timeout) as connection, connection.channel(confirms=False) as channel:
@@ -30,10 +30,10 @@ def purge(queue: str, yes: bool, urls: tuple[str, ...], timeout: float | None) -
         return 0
 
     counted: list[int] = []
-    if asks:
+    if ask:
         run(ready)
-        # Nobody answers at once: there is no connection meanwhile, whose heartbeats would have to go on.
+        # No connection is open while the user thinks, because it would have to send heartbeats.
         if not click.confirm(f"Drop {counted.pop():,} messages of queue '{queue}'?", err=True):
             raise SystemExit(NOT_ALL)
     run(drop)
-    click.echo(f"{counted[0]} messages of queue '{queue}' are dropped")
+    click.echo(f"dropped {counted[0]} messages of queue '{queue}'")

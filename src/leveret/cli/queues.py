@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from leveret.cli.listing import listing
-from leveret.cli.output import octets
+from leveret.cli.output import size
 from leveret.cli.remote import (
     argument_option,
     current,
@@ -19,14 +19,14 @@ from leveret.cli.remote import (
 
 COLUMNS = (
     ("vhost", "vhost"), ("name", "name"), ("ready", "ready"), ("delayed", "delayed"), ("unacked", "unacked"),
-    ("leased", "leased"), ("consumers", "consumers"), ("ready_bytes", "size", octets), ("durable", "durable"),
+    ("leased", "leased"), ("consumers", "consumers"), ("ready_bytes", "size", size), ("durable", "durable"),
     ("auto_delete", "auto-delete"), ("exclusive", "exclusive"), ("arguments", "arguments"),
 )
 
 
-@listing("List queues; the subcommands change them.", vhost_option)
+@listing("List, add, delete and purge queues.", vhost_option)
 def queues(vhost: str | None, **_: Any) -> None:
-    """List queues with their figures."""
+    """List queues with their statistics."""
     current().show_list("queues.list", COLUMNS, ("vhost", "name"), vhost=vhost)
 
 
@@ -34,7 +34,7 @@ def queues(vhost: str | None, **_: Any) -> None:
 @click.argument("name")
 @in_vhost_option
 @click.option("--transient", is_flag=True, help="Do not keep the queue across a restart.")
-@click.option("--auto-delete", is_flag=True, help="Delete it when its last consumer has gone.")
+@click.option("--auto-delete", is_flag=True, help="Delete the queue after its last consumer is gone.")
 @argument_option
 @remote_options
 def add(name: str, vhost: str, transient: bool, auto_delete: bool, arguments: tuple[str, ...], **_: Any) -> None:
@@ -42,19 +42,19 @@ def add(name: str, vhost: str, transient: bool, auto_delete: bool, arguments: tu
     broker = current()
     broker.call("queues.add", name=name, vhost=vhost, durable=not transient, auto_delete=auto_delete,
                 arguments=read_arguments(arguments))
-    click.echo(f"queue '{name}' is there")
+    click.echo(f"declared queue '{name}'")
 
 
 @queues.command()
 @click.argument("name")
 @in_vhost_option
-@click.option("--if-unused", is_flag=True, help="Only without consumers.")
-@click.option("--if-empty", is_flag=True, help="Only without messages.")
+@click.option("--if-unused", is_flag=True, help="Only if it has no consumers.")
+@click.option("--if-empty", is_flag=True, help="Only if it has no messages.")
 @remote_options
 def delete(name: str, vhost: str, if_unused: bool, if_empty: bool, **_: Any) -> None:
     """Delete a queue with its messages."""
     result = current().call("queues.delete", name=name, vhost=vhost, if_unused=if_unused, if_empty=if_empty)
-    click.echo(f"queue '{name}' is deleted, with {result['messages']} ready messages")
+    click.echo(f"deleted queue '{name}' with {result['messages']} ready messages")
 
 
 @queues.command()
@@ -62,6 +62,6 @@ def delete(name: str, vhost: str, if_unused: bool, if_empty: bool, **_: Any) -> 
 @in_vhost_option
 @remote_options
 def purge(name: str, vhost: str, **_: Any) -> None:
-    """Drop the messages that are ready; those that consumers hold stay."""
+    """Drop the ready messages of a queue; unacked messages stay."""
     result = current().call("queues.purge", name=name, vhost=vhost)
-    click.echo(f"{result['messages']} messages of queue '{name}' are dropped")
+    click.echo(f"dropped {result['messages']} messages of queue '{name}'")

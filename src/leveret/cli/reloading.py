@@ -1,4 +1,4 @@
-"""What of a changed configuration a running broker takes over (SIGHUP)."""
+"""The settings that a running broker applies on SIGHUP."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import msgspec
 
 from leveret.config import Config
 
-# The keys of [tls] that a listener takes over.
-_OF_TLS = ("cert", "key", "key_password_file", "ca")
+# The keys of [tls] that a listener can reload.
+_RELOADABLE_TLS = ("cert", "key", "key_password_file", "ca")
 
 
-def taken_over(old: Config, new: Config) -> Config:
-    """The configuration that a broker has which runs with the old one and is given the new one."""
+def reloaded(old: Config, new: Config) -> Config:
+    """Return the old configuration with the settings of the new one that apply without a restart."""
     tls = old.tls
     if old.tls.cert and new.tls.cert:
-        tls = msgspec.structs.replace(tls, **{name: getattr(new.tls, name) for name in _OF_TLS})
+        tls = msgspec.structs.replace(tls, **{name: getattr(new.tls, name) for name in _RELOADABLE_TLS})
     return msgspec.structs.replace(old, tls=tls, limits=new.limits, users=new.users, vhosts=new.vhosts)
 
 
-def waiting(running: Config, new: Config) -> list[str]:
-    """The keys that differ all the same: they wait for a new start."""
+def needing_restart(running: Config, new: Config) -> list[str]:
+    """Return the names of the settings that differ, and apply only after a restart."""
     changed = []
     for section in msgspec.structs.fields(Config):
         before, after = getattr(running, section.name), getattr(new, section.name)

@@ -1,4 +1,4 @@
-"""What commands that talk to a running broker share: their options and the call."""
+"""Shared parts of the commands that talk to a running broker: options and calls."""
 
 from __future__ import annotations
 
@@ -15,35 +15,39 @@ from leveret.cli.output import Columns, show_json, show_table
 from leveret.cli.tables import read_table
 from leveret.management import control_client
 
-# The options of every command that talks to a broker. They may stand before or after a subcommand's name.
+# The options of every command that talks to a broker. They may precede or follow the name of a subcommand.
 remote_options = together(
     click.option("--data-dir", type=click.Path(path_type=Path), help="The broker's data directory."),
     click.option("--config", "config_path", type=click.Path(path_type=Path), help="The broker's config file."),
     click.option("--json", "as_json", is_flag=True, default=None, help="Print JSON."),
 )
-# --vhost of a list: without it, of all vhosts.
+# --vhost of lists, which default to all vhosts.
 vhost_option = click.option("--vhost", help="Only this vhost.")
-# --vhost of a command about one thing.
-in_vhost_option = click.option("--vhost", default="/", show_default=True, help="The vhost that it is in.")
-# --argument NAME=VALUE, any number of times.
+# --vhost of commands about a single object.
+in_vhost_option = click.option("--vhost", default="/", show_default=True, help="The vhost.")
+# --argument NAME=VALUE, which may be given several times.
 argument_option = click.option("--argument", "arguments", multiple=True, metavar="NAME=VALUE",
-                               help="An argument; the value is JSON, or a text.")
+                               help="An argument; the value is JSON, or text if it is not valid JSON.")
 
 
 def read_arguments(pairs: tuple[str, ...]) -> dict[str, Any]:
-    """An argument table from NAME=VALUE texts."""
+    """Return an argument table from NAME=VALUE strings."""
     return read_table(pairs, "--argument")
 
 
 class Remote:
-    """The broker that the options mean."""
+    """A running broker."""
 
     def __init__(self, data_dir: Path, as_json: bool) -> None:
         self.data_dir = data_dir
         self.as_json = as_json
 
     def call(self, call: str, /, **arguments: Any) -> Any:
-        """The result of a call; what is None is left out. `Failed` otherwise."""
+        """Return the result of a call. Arguments that are None are omitted.
+
+        Raises:
+            Failed: No broker answers, or it refuses the call.
+        """
         given = {key: value for key, value in arguments.items() if value is not None}
         try:
             return control_client.call(self.data_dir, call, given)
@@ -53,7 +57,7 @@ class Remote:
             raise Failed(str(error)) from None
 
     def show_list(self, call: str, columns: Columns, order: Sequence[str] = (), **arguments: Any) -> None:
-        """Print the items that a call lists, in the order of these keys: as a table, or as JSON where that is asked for."""
+        """Print the items that a call lists as a table, or as JSON with --json. `order` names the keys to sort by."""
         found: list[dict[str, Any]] = self.call(call, **arguments)
         if order:
             found.sort(key=itemgetter(*order))
@@ -62,19 +66,18 @@ class Remote:
         else:
             show_table(found, columns)
 
-
     def show_one(self, call: str, **arguments: Any) -> None:
-        """Print the figures of the one thing that a call describes: a line each, or as JSON where that is asked for."""
+        """Print the details of the object that a call describes, one per line, or as JSON with --json."""
         found: dict[str, Any] = self.call(call, **arguments)
         if self.as_json:
             show_json(found)
         else:
-            show_table([{"figure": key.replace("_", " "), "value": value} for key, value in found.items()],
-                       (("figure", "figure"), ("value", "value")))
+            show_table([{"detail": key.replace("_", " "), "value": value} for key, value in found.items()],
+                       (("detail", "detail"), ("value", "value")))
 
 
 def current() -> Remote:
-    """The broker that the options of the running command and of its group mean."""
+    """Return the broker that the options of the running command and its group select."""
     context: click.Context | None = click.get_current_context()
     found: dict[str, Any] = {}
     while context is not None:

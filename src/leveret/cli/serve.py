@@ -12,20 +12,20 @@ from leveret.cli.failed import Failed
 
 @click.command()
 @click.option("--host", help="Address to listen on.  [default: localhost]")
-@click.option("--port", type=int, help="Port to listen on; 0 takes a free one.  [default: 5672]")
-@click.option("--data-dir", type=click.Path(path_type=Path), help="Where messages live.")
+@click.option("--port", type=int, help="Port to listen on; 0 picks a free one.  [default: 5672]")
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Data directory.")
 @click.option("--config", "config_path", type=click.Path(path_type=Path), help="Configuration file (TOML).")
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Least severity to log.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any other key of the configuration.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Minimum severity to log.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any other setting; repeatable.")
 @click.option("--ready-file", type=click.Path(path_type=Path),
-              help="Write JSON with host, port, pid and control socket there once the broker listens.")
+              help="Write JSON with host, port, pid and control socket to this file when the broker listens.")
 @click.option("--accept-missing", is_flag=True,
               help="Start although files of the data directory are missing, and lose what was in them.")
 @click.option("--drop-damaged", is_flag=True,
               help="Start although parts of the store are damaged: log what they held, and drop them.")
 def serve(host: str | None, port: int | None, data_dir: Path | None, config_path: Path | None, log_level: str | None,
           settings: tuple[str, ...], ready_file: Path | None, accept_missing: bool, drop_damaged: bool) -> None:
-    """Run a broker until SIGTERM or SIGINT. SIGHUP reads certificates, users, vhosts and limits again."""
+    """Run a broker until SIGTERM or SIGINT. SIGHUP reloads certificates, users, vhosts and limits."""
     from leveret.broker.errors import StorageFailed
     from leveret.cli.serving import Serving
     from leveret.config import ConfigError

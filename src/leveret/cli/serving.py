@@ -1,4 +1,4 @@
-"""The process of `leveret serve`: start, signals, reload, stop, and a new start of the broker when its store has failed."""
+"""The process of `leveret serve`: start, signals, reload, stop, and a restart of the broker when its store has failed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from leveret import __version__, build_info
 from leveret.broker.errors import BrokerError, StorageFailed
 from leveret.cli.logs import set_up_logging
 from leveret.cli.machine import raise_file_limit, running_for
-from leveret.cli.reloading import taken_over, waiting
+from leveret.cli.reloading import needing_restart, reloaded
 from leveret.config import ConfigError, load_config
 from leveret.management.control import ControlServer
 from leveret.management.socket_path import CONTROL_SOCKET
@@ -35,21 +35,28 @@ from leveret.storage.salvage import NOTHING_LOST, Salvage
 
 log = logging.getLogger("leveret.serve")
 
-# The pause before a store that failed is opened again.
-REOPEN_AFTER = 1.0
-# Seconds of `server.shutdown_timeout` that clients leave to the store, which has as much in any case.
+# Seconds until a failed store is reopened.
+REOPEN_DELAY = 1.0
+# Seconds of `server.shutdown_timeout` that are reserved for the store, which always gets at least this long.
 STORE_TIMEOUT = 2.0
 # The exit code when the store did not finish in time.
 UNFINISHED = 1
 
 
 def client_timeout(shutdown_timeout: float) -> float:
-    """The part of `server.shutdown_timeout` that clients get to answer `connection.close`."""
+    """Return the part of `server.shutdown_timeout` that clients get to answer `connection.close`."""
     return max(shutdown_timeout - STORE_TIMEOUT, shutdown_timeout / 2)
 
 
 class Serving:
-    """One run of `leveret serve`. `flags` as for `load_config`, `salvage` as for `Composition`, for the first start."""
+    """One run of `leveret serve`.
+
+    Args:
+        path: The configuration file, if there is one.
+        flags: As for `load_config`.
+        ready_file: The file to write when the broker listens.
+        salvage: As for `Composition`; only for the first start, not when a failed store is reopened.
+    """
 
     def __init__(self, path: Path | None, flags: Sequence[tuple[str, str]], ready_file: Path | None,
                  salvage: Salvage = NOTHING_LOST) -> None:
@@ -58,7 +65,7 @@ class Serving:
         self._ready_file = ready_file
         self._salvage = salvage
         self._config = load_config(path, flags=flags)
-        # A port that was found free is kept across new starts.
+        # A free port that was picked is kept when the broker restarts.
         self._ports: dict[bool, int] = {False: self._config.server.port, True: self._config.tls.port}
         self._composition: Composition | None = None
         self._watchdog = Watchdog(self._config.server.slow_turn)
@@ -68,7 +75,7 @@ class Serving:
         self._announced = False
 
     def run(self) -> int:
-        """Serve until a signal ends it; the exit code. Raises `ConfigError`, `TlsError`, `StorageFailed`, `StartFailed`."""
+        """Serve until a signal. Returns the exit code. Raises `ConfigError`, `TlsError`, `StorageFailed`, `StartFailed`."""
         config = self._config
         set_up_logging(config.server.log_level, config.server.log_format)
         sys.setswitchinterval(config.broker.switch_interval)
@@ -87,11 +94,11 @@ class Serving:
             await self._serve_once(self._end)
             if self._stopping:
                 return 0
-            log.error("opening the store again")
-            # The event says that the store failed; a signal from now on sets it again, and ends the pause.
+            log.error("reopening the store")
+            # The failed store set the event. A signal sets it again, and ends the delay.
             self._end.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(REOPEN_AFTER):
+                async with asyncio.timeout(REOPEN_DELAY):
                     await self._end.wait()
             if self._stopping:
                 log.info("stopped")
@@ -99,16 +106,16 @@ class Serving:
             self._end.clear()
 
     async def _collect(self, composition: Composition) -> None:
-        """Look now and then whether a full collection of garbage is due."""
+        """Check periodically whether a full garbage collection is due."""
         while True:
             await asyncio.sleep(INTERVAL)
             self._collector.look(composition.services.broker.tight)
 
     async def _serve_once(self, end: asyncio.Event) -> None:
-        """Until a signal, or until the store fails."""
+        """Serve until a signal, or until the store fails."""
         began = time.monotonic()
         name = str(self._path) if self._path is not None else "the configuration"
-        # The control socket lives there, also where the store does not.
+        # The directory contains the control socket even if the store is in memory.
         make_data_directory(self._config.server.data_path)
         composition = Composition(self._config, name, end.set, salvage=self._salvage)
         self._salvage = NOTHING_LOST
@@ -125,7 +132,7 @@ class Serving:
             try:
                 await control.start()
             except OSError as error:
-                raise StartFailed(f"the control socket {control_path} cannot be made: {error}") from None
+                raise StartFailed(f"cannot create the control socket {control_path}: {error}") from None
             self._announce(composition, control_path, began)
             self._collector.start()
             self._watchdog.watch(composition.services.describe_turn)
@@ -148,7 +155,7 @@ class Serving:
         try:
             await composition.server.stop("the broker stops" if self._stopping else "the store failed")
         except StorageFailed as error:
-            # A store that failed is opened again, and says then what became of it.
+            # A failed store is reopened, which reports its state.
             if self._stopping:
                 raise
             log.error("%s", error)
@@ -165,7 +172,7 @@ class Serving:
             first = composition.listeners[0].partition("://")[2]
             ready = {"host": first.rpartition(":")[0].strip("[]"), "port": int(first.rpartition(":")[2]),
                      "pid": os.getpid(), "control": str(control_path), "listeners": composition.listeners}
-            # Whoever waits for the file must find it whole.
+            # Readers that wait for the file must never see a part of it.
             temporary = self._ready_file.with_name(self._ready_file.name + ".new")
             temporary.write_text(json.dumps(ready) + "\n", "utf-8")
             temporary.replace(self._ready_file)
@@ -179,14 +186,14 @@ class Serving:
             timeout = self._config.server.shutdown_timeout
             if self._composition is not None:
                 self._composition.server.shutdown_timeout = client_timeout(timeout)
-            deadline = threading.Timer(max(timeout, client_timeout(timeout) + STORE_TIMEOUT), _give_up, [timeout])
+            deadline = threading.Timer(max(timeout, client_timeout(timeout) + STORE_TIMEOUT), _exit_unfinished, [timeout])
             deadline.daemon = True
             deadline.start()
         self._stopping = True
         self._end.set()
 
     def _reload(self) -> None:
-        """Take certificates, users, vhosts and limits of the configuration anew. A mistake changes nothing."""
+        """Reload certificates, users, vhosts and limits. An invalid configuration changes nothing."""
         composition = self._composition
         if composition is None:
             return
@@ -199,19 +206,19 @@ class Serving:
                 composition.tls.reload(settings)
             composition.users.declare(declared)
         except (ConfigError, TlsError, BrokerError) as error:
-            log.error("SIGHUP: nothing is changed: %s", error)
+            log.error("SIGHUP: configuration not reloaded: %s", error)
             return
-        self._config = taken_over(self._config, config)
+        self._config = reloaded(self._config, config)
         composition.take_over(self._config)
-        for key in waiting(self._config, config):
-            log.warning("SIGHUP: %s has changed; that needs a new start", key)
-        log.info("SIGHUP: certificates, users, vhosts and limits are read again")
+        for setting in needing_restart(self._config, config):
+            log.warning("SIGHUP: '%s' has changed; it applies after a restart", setting)
+        log.info("SIGHUP: reloaded certificates, users, vhosts and limits")
 
 
 def _first_lines(composition: Composition) -> list[str]:
-    """Where it listens, where its data lives, how to log in."""
+    """Return the banner: the listeners, the data directory, how to log in."""
     config = composition.config
-    data = str(config.server.data_path) if config.storage.engine != "memory" else "memory only: a restart loses it"
+    data = str(config.server.data_path) if config.storage.engine != "memory" else "in memory only, lost at a restart"
     return [
         f"Leveret {__version__} ({build_info()})",
         f"  listens on  {', '.join(composition.listeners)}",
@@ -225,16 +232,18 @@ def _how_to_log_in(composition: Composition) -> str:
     users = composition.users
     names = [user.name for user in users.users()]
     if users.source(names[0]) == FROM_DEFAULT:
-        where = composition.listeners[0].partition("://")
-        return f"guest, password guest, from this machine: {where[0]}://guest:guest@{where[2]}/"
+        scheme, _, address = composition.listeners[0].partition("://")
+        return f"guest, password guest, from this machine: {scheme}://guest:guest@{address}/"
     shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
     return f"as one of {len(names)} users: {shown}" if len(names) > 1 else f"as {shown}"
 
 
-def _give_up(timeout: float) -> None:
-    """End the process although the store has not finished: a disk may take longer over one sync than anybody waits. This is
-    as safe as a power cut: what was confirmed is on the disk."""
-    log.error("the store did not finish within %g seconds (server.shutdown_timeout): the process ends without it; nothing"
-              " that was confirmed is lost", timeout)
+def _exit_unfinished(timeout: float) -> None:
+    """Exit although the store has not finished, because a single sync can take very long on a slow disk.
+
+    This is as safe as a power cut: everything confirmed is on disk.
+    """
+    log.error("the store did not finish within %g seconds ('server.shutdown_timeout'): exiting; nothing that was"
+              " confirmed is lost", timeout)
     logging.shutdown()
     os._exit(UNFINISHED)

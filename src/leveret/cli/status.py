@@ -7,16 +7,17 @@ from typing import Any
 
 import click
 
-from leveret.cli.output import octets, show_json, text
+from leveret.cli.output import show_json, size, text
 from leveret.cli.remote import current, remote_options
 
-_OCTETS = ("memory", "queue_memory", "memory_limit", "free", "size", "bytes", "octets")
+# Names of fields that are sizes contain one of these words.
+_SIZES = ("memory", "queue_memory", "memory_limit", "free", "size", "bytes", "octets")
 
 
 @click.command()
 @remote_options
 def status(**_: Any) -> None:
-    """Show how the broker is: where it listens, what it holds, whether it takes messages."""
+    """Show the state of the broker: listeners, totals, memory, and whether it blocks publishers."""
     broker = current()
     found = broker.call("status")
     if broker.as_json:
@@ -34,9 +35,9 @@ def _flat(table: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
         elif name == "uptime":
             lines.append((prefix + name, str(datetime.timedelta(seconds=int(value)))))
         elif isinstance(value, list):
-            lines += [(prefix + name, text(one)) for one in value]
-        elif isinstance(value, int) and not isinstance(value, bool) and any(word in name for word in _OCTETS):
-            lines.append((prefix + name, octets(value)))
+            lines += [(prefix + name, text(item)) for item in value]
+        elif isinstance(value, int) and not isinstance(value, bool) and any(word in name for word in _SIZES):
+            lines.append((prefix + name, size(value)))
         else:
             lines.append((prefix + name, text(value)))
     return lines

@@ -1,4 +1,4 @@
-"""`leveret streams erase`: personal data out of sealed segments, by rules."""
+"""`leveret streams erase`: erase personal data from sealed segments by rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 from leveret.cli.failed import Failed
 from leveret.cli.output import show_json, show_table
 from leveret.cli.remote import Remote, current, in_vhost_option, remote_options
-from leveret.cli.stream_segments import PAUSE, streams_of
+from leveret.cli.stream_segments import POLL_INTERVAL, streams_of
 
 COUNTS = ("rows", "matched", "removed", "emptied", "masked", "unread")
 
@@ -21,22 +21,25 @@ COUNTS = ("rows", "matched", "removed", "emptied", "masked", "unread")
 @click.command()
 @click.argument("name")
 @click.option("--where", "conditions", multiple=True, metavar="CONDITION",
-              help="routing-key=PATTERN, header:NAME=TEXT, header:NAME, body:JSONPATH=TEXT or selector=SQL; all must hold.")
+              help="routing-key=PATTERN, header:NAME=TEXT, header:NAME, body:JSONPATH=TEXT or selector=SQL; rows must match"
+                   " all conditions.")
 @click.option("--remove", is_flag=True, help="Remove the rows; their offsets stay unused.")
-@click.option("--drop-body", is_flag=True, help="Keep the rows with empty bodies.")
+@click.option("--drop-body", is_flag=True, help="Empty the bodies of the rows.")
 @click.option("--mask", multiple=True, metavar="WHAT",
               help="Replace values: a JSON path into the body, header:NAME or property:NAME.")
-@click.option("--mask-with", default="***", show_default=True, help="What stands in their place.")
+@click.option("--mask-with", default="***", show_default=True, help="The replacement for --mask.")
 @click.option("--rules", "rules_path", type=click.Path(path_type=Path, dir_okay=False),
-              help="A JSON list of rules instead of one by the options above; the first that a row meets counts.")
-@click.option("--seal", is_flag=True, help="Seal what is unsealed first, so that the rules reach all messages of now.")
-@click.option("--dry-run", is_flag=True, help="Only count.")
+              help="A JSON list of rules, instead of the options above; the first rule that matches a row applies.")
+@click.option("--seal", is_flag=True, help="Seal unsealed messages first, so that the rules apply to all current messages.")
+@click.option("--dry-run", is_flag=True, help="Only count the rows.")
 @in_vhost_option
 @remote_options
 def erase(name: str, conditions: tuple[str, ...], remove: bool, drop_body: bool, mask: tuple[str, ...], mask_with: str,
           rules_path: Path | None, seal: bool, dry_run: bool, vhost: str, **_: Any) -> None:
-    """Rewrite the sealed segments of a stream, or of all partitions of one, by rules. Offsets stay what they are; the old
-    files go after the grace time, and after the read leases on them."""
+    """Rewrite the sealed segments of a stream, or of all partitions of a super stream, by rules.
+
+    Offsets do not change. The old files are removed after the grace period and after the read leases on them end.
+    """
     rules = _rules(rules_path, conditions, remove, drop_body, mask, mask_with)
     _check(rules)
     broker = current()
@@ -45,25 +48,25 @@ def erase(name: str, conditions: tuple[str, ...], remove: bool, drop_body: bool,
         broker.call("streams.erase", name=stream, vhost=vhost, rules=rules, dry_run=dry_run, seal=seal)
         ended = _outcome(broker, stream, vhost)
         if ended["state"] == "failed":
-            raise Failed(f"the erasure of stream '{stream}' has ended after {ended['segments']} segments:"
-                         f" {ended['problem']}\nWhat is done is done; run the command again to go on.")
+            raise Failed(f"the erasure of stream '{stream}' failed after {ended['segments']} segments:"
+                         f" {ended['problem']}\nThese segments stay rewritten; run the command again to continue.")
         for word in (*COUNTS, "segments", "rewritten", "unsealed"):
             outcome[word] = outcome.get(word, 0) + ended.get(word, 0)
     if broker.as_json:
         show_json(outcome)
         return
     show_table([{"what": word, "rows": outcome[word]} for word in COUNTS], (("what", ""), ("rows", "rows")))
-    click.echo(f"{outcome['segments']} segments were looked at, {outcome['rewritten']} rewritten")
+    click.echo(f"checked {outcome['segments']} segments, rewrote {outcome['rewritten']}")
     if dry_run:
-        click.echo("this was a dry run: nothing was changed")
+        click.echo("dry run: nothing was changed")
     if outcome["unread"]:
-        click.echo(f"{outcome['unread']} bodies are no JSON, and were left as they are")
+        click.echo(f"{outcome['unread']} bodies are not JSON and were not changed")
     if outcome["unsealed"]:
-        click.echo(f"{outcome['unsealed']} messages are unsealed, which rules do not reach: --seal seals them first")
+        click.echo(f"{outcome['unsealed']} messages are unsealed and were not checked; use --seal to seal them first")
 
 
 def _outcome(broker: Remote, name: str, vhost: str) -> dict[str, Any]:
-    """What became of the erasure, when it has ended; meanwhile a terminal shows how far it is."""
+    """Wait for the end of the erasure, and show its progress on a terminal. Returns its counts."""
     shown = sys.stderr.isatty() and not broker.as_json
     while True:
         outcome: dict[str, Any] = broker.call("streams.erasing", name=name, vhost=vhost)
@@ -72,7 +75,7 @@ def _outcome(broker: Remote, name: str, vhost: str) -> dict[str, Any]:
         if shown:
             click.echo(f"\r{outcome['state']}: {outcome['segments']} segments done, {outcome['remaining']} to go,"
                        f" {outcome.get('matched', 0)} rows matched ", nl=False, err=True)
-        time.sleep(PAUSE)
+        time.sleep(POLL_INTERVAL)
     if shown:
         click.echo("\r\x1b[K", nl=False, err=True)
     return outcome
@@ -82,11 +85,11 @@ def _rules(path: Path | None, conditions: tuple[str, ...], remove: bool, drop_bo
            mask_with: str) -> list[dict[str, Any]]:
     if path is not None:
         if conditions or remove or drop_body or mask:
-            raise click.UsageError("--rules says it all: it goes with none of --where, --remove, --drop-body and --mask")
+            raise click.UsageError("--rules excludes --where, --remove, --drop-body and --mask")
         return _read(path)
     actions = [action for action, wanted in (("remove", remove), ("drop-body", drop_body), ("mask", bool(mask))) if wanted]
     if len(actions) != 1 or not conditions:
-        raise click.UsageError("say which rows by --where, and one of --remove, --drop-body and --mask; or --rules")
+        raise click.UsageError("expected --where and one of --remove, --drop-body and --mask; or --rules")
     rule: dict[str, Any] = {"action": actions[0], **_conditions(conditions)}
     if mask:
         rule |= {"mask": list(mask), "mask_with": mask_with}
@@ -121,7 +124,7 @@ def _conditions(texts: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _check(rules: list[dict[str, Any]]) -> None:
-    """Refuse rules that make no sense before anything is done; without pyarrow here the broker says it."""
+    """Refuse invalid rules before anything changes. If pyarrow is not installed here, the broker refuses them."""
     try:
         from leveret.segments.erasure import compile_rules, decode_rules
     except ImportError:

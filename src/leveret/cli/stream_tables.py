@@ -1,4 +1,4 @@
-"""`leveret streams iceberg`: the tables over streams."""
+"""`leveret streams iceberg`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import click
 from leveret.cli.failed import Failed
 from leveret.cli.listing import listing
 from leveret.cli.remote import Remote, current, remote_options, vhost_option
-from leveret.cli.stream_segments import PAUSE, moment
+from leveret.cli.stream_segments import POLL_INTERVAL, moment
 
 TABLES = (("vhost", "vhost"), ("name", "stream"), ("table", "table"), ("files", "files"), ("pending", "pending"),
-          ("synced", "in step since", moment), ("problem", "problem"))
+          ("synced", "up to date since", moment), ("problem", "problem"))
 
 
-@listing("List the Iceberg tables over streams; `sync` has them follow now.", vhost_option)
+@listing("List and update the Iceberg tables of streams.", vhost_option)
 def iceberg(vhost: str | None, **_: Any) -> None:
-    """List the tables, and whether they agree with the segments."""
+    """List the tables, and whether they are up to date with the segments."""
     _show(current(), vhost, None)
 
 
@@ -31,15 +31,15 @@ def _show(broker: Remote, vhost: str | None, name: str | None) -> None:
 @vhost_option
 @remote_options
 def sync(name: str | None, vhost: str | None, **_: Any) -> None:
-    """Have the tables of all streams, or of one, follow now, and wait for it. It also repairs what failed before."""
+    """Update the tables of all streams, or of one, now, and wait for it. This also retries failed updates."""
     broker = current()
     broker.call("streams.sync_tables", vhost=vhost, name=name)
     while True:
         found = broker.call("streams.tables", vhost=vhost, name=name)
         failed = [item for item in found if item["problem"] and item["pending"]]
         if failed:
-            raise Failed(f"the table of stream '{failed[0]['name']}' does not follow: {failed[0]['problem']}")
+            raise Failed(f"cannot update the table of stream '{failed[0]['name']}': {failed[0]['problem']}")
         if not any(item["pending"] for item in found):
             break
-        time.sleep(PAUSE)
+        time.sleep(POLL_INTERVAL)
     _show(broker, vhost, name)

@@ -8,7 +8,7 @@ import click
 
 from leveret.cli import stream_erasing, stream_segments, stream_tables
 from leveret.cli.listing import listing
-from leveret.cli.output import octets, show_json, show_table
+from leveret.cli.output import show_json, show_table, size
 from leveret.cli.remote import (
     argument_option,
     current,
@@ -19,22 +19,22 @@ from leveret.cli.remote import (
 )
 
 COLUMNS = (
-    ("vhost", "vhost"), ("name", "name"), ("messages", "messages"), ("octets", "size", octets),
+    ("vhost", "vhost"), ("name", "name"), ("messages", "messages"), ("octets", "size", size),
     ("first_offset", "first offset"), ("next_offset", "next offset"), ("since", "since"), ("segments", "segments"),
-    ("segment_octets", "on disk", octets), ("unsealed", "unsealed"), ("readers", "readers"),
+    ("segment_octets", "on disk", size), ("unsealed", "unsealed"), ("readers", "readers"),
     ("consumers", "named consumers"), ("lag", "lag"), ("arguments", "arguments"),
 )
 SUPERS = (
     ("vhost", "vhost"), ("name", "name"), ("partitions", "partitions"), ("messages", "messages"),
-    ("octets", "size", octets), ("readers", "readers"), ("consumers", "named consumers"),
+    ("octets", "size", size), ("readers", "readers"), ("consumers", "named consumers"),
 )
 CONSUMERS = (("stream", "stream"), ("consumer", "consumer"), ("next_offset", "next offset"), ("lag", "lag"),
              ("reading", "reading"))
 
 
-@listing("List streams; the subcommands inspect and change them.", vhost_option)
+@listing("List, inspect and change streams.", vhost_option)
 def streams(vhost: str | None, **_: Any) -> None:
-    """List streams with their figures."""
+    """List streams with their statistics."""
     broker = current()
     found = broker.call("streams.list", vhost=vhost)
     found.sort(key=lambda item: (item["vhost"], item["name"]))
@@ -51,7 +51,7 @@ def streams(vhost: str | None, **_: Any) -> None:
 @in_vhost_option
 @remote_options
 def show(name: str, vhost: str, **_: Any) -> None:
-    """Show all figures of a stream."""
+    """Show all details of a stream."""
     current().show_one("streams.show", name=name, vhost=vhost)
 
 
@@ -60,7 +60,7 @@ def show(name: str, vhost: str, **_: Any) -> None:
 @in_vhost_option
 @remote_options
 def consumers(name: str, vhost: str, **_: Any) -> None:
-    """List the named consumers of a stream, or of all partitions of one, and how far they lag behind."""
+    """List the named consumers of a stream, or of all partitions of a super stream, with their lag."""
     current().show_list("streams.consumers", CONSUMERS, name=name, vhost=vhost)
 
 
@@ -71,9 +71,9 @@ def consumers(name: str, vhost: str, **_: Any) -> None:
 @in_vhost_option
 @remote_options
 def rewind(name: str, consumer: str, offset: int, vhost: str, **_: Any) -> None:
-    """Have a named consumer that is not reading go on from an offset, back or forth."""
+    """Make a named consumer that is not reading resume from an offset, earlier or later."""
     current().call("streams.set_offset", name=name, vhost=vhost, consumer=consumer, offset=offset)
-    click.echo(f"consumer '{consumer}' of stream '{name}' goes on from offset {offset}")
+    click.echo(f"consumer '{consumer}' of stream '{name}' resumes from offset {offset}")
 
 
 @streams.command()
@@ -82,30 +82,30 @@ def rewind(name: str, consumer: str, offset: int, vhost: str, **_: Any) -> None:
 @in_vhost_option
 @remote_options
 def forget(name: str, consumer: str, vhost: str, **_: Any) -> None:
-    """Forget how far a named consumer has come."""
+    """Delete the stored position of a named consumer."""
     current().call("streams.set_offset", name=name, vhost=vhost, consumer=consumer)
-    click.echo(f"consumer '{consumer}' of stream '{name}' is forgotten")
+    click.echo(f"deleted the position of consumer '{consumer}' of stream '{name}'")
 
 
 @streams.command("supers")
 @vhost_option
 @remote_options
 def supers(vhost: str | None, **_: Any) -> None:
-    """List streams in partitions with the figures of all partitions together."""
+    """List super streams with the totals of their partitions."""
     current().show_list("streams.list_supers", SUPERS, ("vhost", "name"), vhost=vhost)
 
 
 @streams.command("add-super")
 @click.argument("name")
-@click.option("--partitions", type=click.IntRange(1, 10_000), required=True, help="How many streams it is spread over.")
+@click.option("--partitions", type=click.IntRange(1, 10_000), required=True, help="Number of partitions.")
 @in_vhost_option
 @argument_option
 @remote_options
 def add_super(name: str, partitions: int, vhost: str, arguments: tuple[str, ...], **_: Any) -> None:
-    """Declare a stream in partitions: an exchange and the streams behind it."""
+    """Declare a super stream: an exchange and the streams that are its partitions."""
     result = current().call("streams.add_super", name=name, vhost=vhost, partitions=partitions,
                             arguments=read_arguments(arguments))
-    click.echo(f"exchange '{name}' spreads messages over {', '.join(result['partitions'])}")
+    click.echo(f"declared super stream '{name}' with the partitions {', '.join(result['partitions'])}")
 
 
 @streams.command("delete-super")
@@ -113,9 +113,9 @@ def add_super(name: str, partitions: int, vhost: str, arguments: tuple[str, ...]
 @in_vhost_option
 @remote_options
 def delete_super(name: str, vhost: str, **_: Any) -> None:
-    """Delete a stream in partitions with all of them."""
+    """Delete a super stream with all its partitions."""
     result = current().call("streams.delete_super", name=name, vhost=vhost)
-    click.echo(f"stream '{name}' is deleted, with {result['messages']} messages")
+    click.echo(f"deleted super stream '{name}' with {result['messages']} messages")
 
 
 for command in (stream_segments.segments, stream_segments.seal, stream_erasing.erase, stream_tables.iceberg):

@@ -1,4 +1,4 @@
-"""NAME=VALUE texts of a command line."""
+"""NAME=VALUE arguments of a command line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ import click
 
 
 def read_table(pairs: Iterable[str], option: str) -> dict[str, Any]:
-    """A table of values by name; a value is JSON, or a text where it is no JSON. `click.BadParameter` names the option."""
+    """Return a table of values by name. A value is JSON, or text if it is not valid JSON.
+
+    Args:
+        pairs: The arguments.
+        option: The option that they were given with, for errors.
+
+    Raises:
+        click.BadParameter: An argument is not NAME=VALUE.
+    """
     table: dict[str, Any] = {}
     for pair in pairs:
         name, separator, text = pair.partition("=")

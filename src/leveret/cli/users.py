@@ -19,7 +19,7 @@ COLUMNS = (
 )
 
 
-@listing("List users; the subcommands change them. Users that the configuration names are changed there.")
+@listing("List, add, change and delete users. Change users in the configuration file there.")
 def users(**_: Any) -> None:
     """List users."""
     current().show_list("users.list", COLUMNS)
@@ -28,43 +28,43 @@ def users(**_: Any) -> None:
 @users.command()
 @click.argument("name")
 @password_file_option
-@click.option("--no-password", is_flag=True, help="For a user that comes by EXTERNAL or ANONYMOUS only.")
-@click.option("--tag", "tags", multiple=True, help="A tag, such as administrator; any number of times.")
-@click.option("--max-connections", type=click.IntRange(0), default=0, help="0: as the broker's limit.")
-@click.option("--max-channels", type=click.IntRange(0), default=0, help="0: any.")
+@click.option("--no-password", is_flag=True, help="For a user that logs in only with EXTERNAL or ANONYMOUS.")
+@click.option("--tag", "tags", multiple=True, help="A tag, such as administrator; repeatable.")
+@click.option("--max-connections", type=click.IntRange(0), default=0, help="0: limits.connections_per_user.")
+@click.option("--max-channels", type=click.IntRange(0), default=0, help="0: no limit.")
 @remote_options
 def add(name: str, password_file: Path | None, no_password: bool, tags: tuple[str, ...], max_connections: int,
         max_channels: int, **_: Any) -> None:
-    """Add a user. The password is asked for, or read from --password-file."""
+    """Add a user. Ask for the password, or read it from --password-file."""
     if no_password and password_file is not None:
         raise click.UsageError("expected either --password-file or --no-password")
     broker = current()
     password = None if no_password else get_password(password_file)
     broker.call("users.add", name=name, password=password, tags=list(tags), max_connections=max_connections,
                 max_channels=max_channels)
-    click.echo(f"user '{name}' is added; what it may do: leveret permissions set {name} --vhost / ...")
+    click.echo(f"added user '{name}'; set its permissions: leveret permissions set {name} --vhost / ...")
 
 
 @users.command()
 @click.argument("name")
 @click.option("--password", "ask", is_flag=True, help="Ask for a new password.")
 @password_file_option
-@click.option("--tag", "tags", multiple=True, help="The new tags, in place of all old ones.")
-@click.option("--no-tags", is_flag=True, help="Take all tags away.")
-@click.option("--max-connections", type=click.IntRange(0), help="0: as the broker's limit.")
-@click.option("--max-channels", type=click.IntRange(0), help="0: any.")
+@click.option("--tag", "tags", multiple=True, help="A new tag; together they replace all old ones.")
+@click.option("--no-tags", is_flag=True, help="Remove all tags.")
+@click.option("--max-connections", type=click.IntRange(0), help="0: limits.connections_per_user.")
+@click.option("--max-channels", type=click.IntRange(0), help="0: no limit.")
 @remote_options
 def change(name: str, ask: bool, password_file: Path | None, tags: tuple[str, ...], no_tags: bool,
            max_connections: int | None, max_channels: int | None, **_: Any) -> None:
-    """Change a user; what is not given stays."""
+    """Change a user. Settings that are not given stay."""
     broker = current()
     password = get_password(password_file) if ask or password_file is not None else None
     new_tags = [] if no_tags else list(tags) or None
     if password is None and new_tags is None and max_connections is None and max_channels is None:
-        raise click.UsageError("expected something to change: see --help")
+        raise click.UsageError("nothing to change; see --help for the options")
     broker.call("users.change", name=name, password=password, tags=new_tags, max_connections=max_connections,
                 max_channels=max_channels)
-    click.echo(f"user '{name}' is changed")
+    click.echo(f"changed user '{name}'")
 
 
 @users.command()
@@ -73,13 +73,13 @@ def change(name: str, ask: bool, password_file: Path | None, tags: tuple[str, ..
 def delete(name: str, **_: Any) -> None:
     """Delete a user and close its connections."""
     closed = current().call("users.delete", name=name)["connections"]
-    click.echo(f"user '{name}' is deleted, {closed} connections are closed")
+    click.echo(f"deleted user '{name}', closed {closed} connections")
 
 
 @users.command("hash")
 @password_file_option
 def hash_password(password_file: Path | None) -> None:
-    """Print the hash of a password, for `password_hash` in the configuration. Needs no broker."""
+    """Print the hash of a password for `password_hash` in the configuration. Needs no broker."""
     from leveret.security.passwords import Hasher
 
     click.echo(Hasher().hash(get_password(password_file).encode()))

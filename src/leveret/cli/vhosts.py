@@ -19,15 +19,15 @@ COLUMNS = (
 
 
 _settings = together(
-    click.option("--strict/--no-strict", default=None, help="Follow the specification where RabbitMQ deviates."),
-    click.option("--max-queues", type=click.IntRange(0), help="0: as the broker's limit."),
-    click.option("--max-connections", type=click.IntRange(0), help="0: any."),
+    click.option("--strict/--no-strict", default=None, help="Follow the specification even if RabbitMQ deviates."),
+    click.option("--max-queues", type=click.IntRange(0), help="0: limits.queues_per_vhost."),
+    click.option("--max-connections", type=click.IntRange(0), help="0: no limit."),
     click.option("--qos-global", type=click.Choice(["rabbitmq", "spec"]), help="Meaning of global in basic.qos."),
-    click.option("--consumer-timeout", type=click.FloatRange(0), help="Seconds until a delivery must be settled."),
+    click.option("--consumer-timeout", type=click.FloatRange(0), help="Seconds for consumers to settle a delivery."),
 )
 
 
-@listing("List vhosts; the subcommands change them. Vhosts that the configuration names are changed there.")
+@listing("List, add, change and delete vhosts. Change vhosts in the configuration file there.")
 def vhosts(**_: Any) -> None:
     """List vhosts."""
     current().show_list("vhosts.list", COLUMNS)
@@ -39,10 +39,10 @@ def vhosts(**_: Any) -> None:
 @remote_options
 def add(name: str, strict: bool | None, max_queues: int | None, max_connections: int | None, qos_global: str | None,
         consumer_timeout: float | None, **_: Any) -> None:
-    """Add a vhost. Nobody may use it until permissions are set."""
+    """Add a vhost. Set permissions before users can access it."""
     current().call("vhosts.add", name=name, strict=strict, max_queues=max_queues, max_connections=max_connections,
                    qos_global=qos_global, consumer_timeout=consumer_timeout)
-    click.echo(f"vhost '{name}' is added; who may use it: leveret permissions set USER --vhost '{name}' ...")
+    click.echo(f"added vhost '{name}'; set permissions: leveret permissions set USER --vhost '{name}' ...")
 
 
 @vhosts.command()
@@ -51,10 +51,10 @@ def add(name: str, strict: bool | None, max_queues: int | None, max_connections:
 @remote_options
 def change(name: str, strict: bool | None, max_queues: int | None, max_connections: int | None, qos_global: str | None,
            consumer_timeout: float | None, **_: Any) -> None:
-    """Change the settings of a vhost; what is not given stays."""
+    """Change a vhost. Settings that are not given stay."""
     current().call("vhosts.change", name=name, strict=strict, max_queues=max_queues, max_connections=max_connections,
                    qos_global=qos_global, consumer_timeout=consumer_timeout)
-    click.echo(f"vhost '{name}' is changed")
+    click.echo(f"changed vhost '{name}'")
 
 
 @vhosts.command()
@@ -63,4 +63,4 @@ def change(name: str, strict: bool | None, max_queues: int | None, max_connectio
 def delete(name: str, **_: Any) -> None:
     """Delete a vhost with everything in it, and close its connections."""
     current().call("vhosts.delete", name=name)
-    click.echo(f"vhost '{name}' is deleted")
+    click.echo(f"deleted vhost '{name}'")

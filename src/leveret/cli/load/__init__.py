@@ -1,1 +1,1 @@
-"""`leveret bench`: load for any AMQP 0-9-1 broker, and what it does under it."""
+"""`leveret bench`: the load generator and its results."""

@@ -1,4 +1,4 @@
-"""A run of `leveret bench`, from the queues' declaration to their deletion."""
+"""A run of `leveret bench`, from the declaration of its queues to their deletion."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from leveret.client.errors import Error, NotFound
 if TYPE_CHECKING:
     from leveret.client.aio.connection import Connection
 
-# Seconds between two looks, and between two that are shown.
-_LOOK: Final = 0.25
-_SHOW: Final = 1.0
-# Seconds until nothing more is expected of a broker that delivers nothing.
-_PATIENCE: Final = 10.0
+# Seconds between two samples, and between two that are shown.
+_SAMPLE_INTERVAL: Final = 0.25
+_SHOW_INTERVAL: Final = 1.0
+# Seconds without a delivery after which no more are expected.
+_DELIVERY_TIMEOUT: Final = 10.0
 
 
 def bench(plan: Plan, processes: int, json_path: Path | None, quiet: bool) -> None:
-    """Make the load, show and write what comes of it."""
+    """Run the benchmark, and show and write its results."""
     run(_Bench(plan, processes, json_path, quiet).run)
 
 
@@ -78,44 +78,44 @@ class _Bench:
                 await channel.declare_exchange(plan.exchange_name, plan.exchange, durable=True, auto_delete=True)
             for queue in range(plan.queues):
                 name = plan.queue_name(queue)
-                # Should this process be killed, the queues go with their consumers.
+                # If this process is killed, the queues are deleted with their consumers.
                 await channel.declare_queue(name, durable=True, auto_delete=True)
                 if plan.exchange_name:
                     await channel.bind_queue(name, plan.exchange_name, *plan.binding(queue))
 
     async def _delete(self, connection: Connection) -> None:
-        """Also after an interrupt, and of what was only partly declared."""
+        """Delete the queues, even if only some of them were declared."""
         plan = self._plan
         try:
             channel = await connection.channel()
             for queue in range(plan.queues):
                 try:
                     await channel.delete_queue(plan.queue_name(queue))
-                except NotFound:  # of brokers that mind
+                except NotFound:  # some brokers treat this as an error
                     channel = await connection.channel()
             if plan.exchange_name:
                 await channel.delete_exchange(plan.exchange_name)
         except NotFound:
             pass
         except Error as error:
-            say(f"queues {plan.queue_name(0)} and so on are left behind: {error}")
+            say(f"cannot delete the queues '{plan.queue_name(0)}' and following: {error}")
 
     # Measuring
 
     async def _measure(self, display: Display) -> None:
         results = self._results
-        # Consumers, and whole processes, have used some time for coming here.
-        results.begin(await self._look())
+        # The first report excludes the CPU time of starting up.
+        results.begin(await self._sample())
         await asyncio.gather(*(worker.start() for worker in self._workers))
         try:
             while not self._is_over():
-                await asyncio.sleep(self._until_look())
-                results.take(await self._look())
-                if results.at - results.shown_at >= _SHOW:
+                await asyncio.sleep(self._sample_delay())
+                results.take(await self._sample())
+                if results.at - results.shown_at >= _SHOW_INTERVAL:
                     display.show(results.interval(), results.total)
         except asyncio.CancelledError:
             results.interrupted = True
-            results.take(await self._look())
+            results.take(await self._sample())
             raise
         except (Error, click.ClickException):
             results.interrupted = True
@@ -123,15 +123,15 @@ class _Bench:
         finally:
             results.end()
 
-    async def _look(self) -> Report:
+    async def _sample(self) -> Report:
         report = Report()
         for part in await asyncio.gather(*(worker.report() for worker in self._workers)):
             report.add(part)
         return report
 
-    def _until_look(self) -> float:
+    def _sample_delay(self) -> float:
         seconds = self._plan.seconds
-        return _LOOK if seconds is None else max(0.0, min(_LOOK, seconds - self._results.at))
+        return _SAMPLE_INTERVAL if seconds is None else max(0.0, min(_SAMPLE_INTERVAL, seconds - self._results.at))
 
     def _is_over(self) -> bool:
         plan, results = self._plan, self._results
@@ -139,10 +139,10 @@ class _Bench:
             return True
         if results.total.ended < plan.publishers:
             return False
-        return not plan.consumers or results.is_consumed or results.silent >= _PATIENCE
+        return not plan.consumers or results.is_consumed or results.silent >= _DELIVERY_TIMEOUT
 
 
 def _describe_broker(connection: Connection) -> str:
-    said = connection.server_properties
-    name = " ".join(str(said[key]) for key in ("product", "version") if isinstance(said.get(key), str))
+    properties = connection.server_properties
+    name = " ".join(str(properties[key]) for key in ("product", "version") if isinstance(properties.get(key), str))
     return f"{name or 'unknown'} at {connection.parameters.host}:{connection.parameters.port}"

@@ -1,7 +1,8 @@
-"""A worker in a process of its own, spoken to in lines of JSON.
+"""A worker in a separate process, controlled with lines of JSON.
 
-Each line on standard input is answered by one on standard output, {"result": ...} or {"error": text, "code": exit code}:
-{"plan": ..., "share": ...} opens, then {"call": "start"} and {"call": "report"}. The end of the input ends it.
+Each line on standard input is answered by a line on standard output, {"result": ...} or {"error": text, "code": exit code}.
+The first is {"plan": ..., "share": ...}, then {"call": "start"} and {"call": "report"}. The process exits at the end of the
+input.
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ from leveret.cli.load.report import Report, load_report
 from leveret.cli.load.worker import Worker
 from leveret.client.errors import Error
 
-# Seconds that a child has to close its connections.
-_CLOSING: Final = 15.0
-# Octets of one line: a report of every class of its two histograms is a fraction of it.
-_LONGEST_LINE: Final = 1 << 20
+# Seconds for a child to close its connections.
+_CLOSE_TIMEOUT: Final = 15.0
+# Bytes per line. A report with every bucket of its two histograms is much smaller.
+_MAX_LINE: Final = 1 << 20
 
 
 class Child:
-    """The same as `Worker`, by another process."""
+    """A `Worker` in another process."""
 
     def __init__(self, plan: Plan, share: Share) -> None:
         self._begin = {"plan": asdict(plan), "share": asdict(share)}
         self._process: asyncio.subprocess.Process | None = None
 
     async def open(self) -> None:
-        # A Ctrl-C of the terminal is for the parent, which ends its children in order.
+        # In its own session, so that Ctrl-C reaches only the parent, which stops its children in order.
         self._process = await asyncio.create_subprocess_exec(
             *python_command("leveret.cli.load.child"), stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE, start_new_session=True, limit=_LONGEST_LINE)
+            stdout=asyncio.subprocess.PIPE, start_new_session=True, limit=_MAX_LINE)
         await self._ask(self._begin)
 
     async def start(self) -> None:
@@ -56,7 +57,7 @@ class Child:
         assert process.stdin is not None
         process.stdin.close()
         try:
-            async with asyncio.timeout(_CLOSING):
+            async with asyncio.timeout(_CLOSE_TIMEOUT):
                 await process.wait()
         except TimeoutError:
             process.kill()
@@ -72,7 +73,7 @@ class Child:
         except ConnectionError:
             line = b""
         if not line:
-            raise Failed(f"process {process.pid}, which made a part of the load, has ended", NO_BROKER)
+            raise Failed(f"client process {process.pid} exited unexpectedly", NO_BROKER)
         answer = json.loads(line)
         if "error" in answer:
             raise Failed(answer["error"], answer["code"])
@@ -81,7 +82,7 @@ class Child:
 
 async def _serve() -> None:
     loop = asyncio.get_running_loop()
-    requests = asyncio.StreamReader(limit=_LONGEST_LINE)
+    requests = asyncio.StreamReader(limit=_MAX_LINE)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(requests), sys.stdin)
     worker: Worker | None = None
     try:
@@ -115,6 +116,6 @@ def _error(error: click.ClickException) -> dict[str, Any]:
 
 
 def main() -> None:
-    """The process: requests on standard input, answers on standard output."""
+    """Run the process: requests on standard input, replies on standard output."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     asyncio.run(_serve())

@@ -1,4 +1,4 @@
-"""A run while it runs: a table that changes on a terminal, a line a second elsewhere."""
+"""The progress of a run: a live table on a terminal, otherwise one line per second."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Display:
-    """Shows on standard error what it is given, unless it is to be quiet."""
+    """Shows intervals on standard error, unless it is quiet."""
 
     def __init__(self, plan: Plan, broker: str, quiet: bool) -> None:
         self._plan = plan
@@ -69,8 +69,9 @@ class Display:
                                 ("consumed", interval.consumed, total.consumed)):
             flows.add_row(what, f"{count(interval.rate(now))}/s", f"{count(ever / max(interval.at, 1e-9))}/s", count(ever))
         times = Table(box=SIMPLE_HEAD, pad_edge=False)
-        for heading in ("latency", "p50", "p99", "longest"):
+        for heading in ("latency", "p50", "p99", "max"):
             times.add_column(heading, justify="left" if heading == "latency" else "right")
         for what, seen in (("until confirmed", interval.confirming), ("until consumed", interval.delivering)):
             times.add_row(what, duration(seen.quantile(0.5)), duration(seen.quantile(0.99)), duration(seen.longest))
-        return Group(Text(f"{self._broker}: {describe(plan)}"), Text(f"{interval.at:.0f} s{of}; Ctrl-C ends"), flows, times)
+        return Group(Text(f"{self._broker}: {describe(plan)}"), Text(f"{interval.at:.0f} s{of}; Ctrl-C stops"), flows,
+                     times)

@@ -1,4 +1,4 @@
-"""Counts of times, in classes that are 3 % wide: small, quick to add to, and to be added to one another."""
+"""A histogram of times with buckets that are 3 % wide. It is small, fast to add to, and can be merged."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Final
 
 _BITS: Final = 5
 _EXACT: Final = 2 << _BITS
-# The class of the longest time, 2**63 ns and beyond, which nothing takes.
-_CLASSES: Final = 60 << _BITS
-_LONGEST: Final = (1 << 62) - 1
+# Enough buckets for the longest time.
+_BUCKETS: Final = 60 << _BITS
+_MAX_TIME: Final = (1 << 62) - 1
 
 
 class Histogram:
@@ -17,13 +17,13 @@ class Histogram:
     __slots__ = ("_counts", "longest")
 
     def __init__(self) -> None:
-        self._counts = [0] * _CLASSES
+        self._counts = [0] * _BUCKETS
         self.longest = 0
 
     def add(self, time: int) -> None:
-        """Negative times count as 0."""
+        """Add a time. Negative times count as 0."""
         if time > self.longest:
-            self.longest = time = min(time, _LONGEST)
+            self.longest = time = min(time, _MAX_TIME)
         if time < _EXACT:
             self._counts[max(time, 0)] += 1
         else:
@@ -35,7 +35,7 @@ class Histogram:
         return sum(self._counts)
 
     def quantile(self, share: float) -> int:
-        """The time that this share of all (0 to 1) does not exceed: the middle of its class. 0 where there is none."""
+        """Return the time that this share (0 to 1) does not exceed: the middle of its bucket. 0 if there are no times."""
         counts = self._counts
         wanted = max(1, round(sum(counts) * share))
         seen = 0
@@ -46,15 +46,15 @@ class Histogram:
         return 0
 
     def merge(self, other: Histogram) -> None:
-        """Add what the other one has counted."""
+        """Add the times of another histogram."""
         self.load(other.dump(), other.longest)
 
     def dump(self) -> dict[str, int]:
-        """The classes that are not empty, for JSON."""
+        """Return the buckets that are not empty, for JSON."""
         return {str(index): count for index, count in enumerate(self._counts) if count}
 
     def load(self, dumped: dict[str, int], longest: int) -> None:
-        """Add what `dump` gave."""
+        """Add the buckets that `dump` returned."""
         for index, count in dumped.items():
             self._counts[int(index)] += count
         self.longest = max(self.longest, longest)

@@ -1,4 +1,4 @@
-"""What load to make, and who makes which part of it."""
+"""The load of a run, and its distribution over processes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ _HASH_KEYS: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The load. Lists are tuples, so that it can be compared; JSON makes lists of them.
+    """The load.
 
-    name       of everything that is made on the broker begins with it
-    size       octets of a body
-    window     publishes of one publisher that are not confirmed
-    ack_every  one acknowledgement for so many messages
-    rate       messages a second of all publishers together, None for as many as the broker takes
-    seconds    of measuring, None without end
-    messages   of all publishers together, None without end
+    Attributes:
+        urls: The brokers, which are tried in turn.
+        name: The prefix of the names of queues and exchanges.
+        size: The bytes of a body.
+        window: The maximum number of unconfirmed messages per publisher.
+        ack_every: The number of messages per acknowledgement.
+        rate: Messages per second of all publishers together; None is unlimited.
+        seconds: The duration; None is unlimited.
+        messages: The number of messages of all publishers together; None is unlimited.
     """
 
     urls: tuple[str, ...]
@@ -48,7 +50,7 @@ class Plan:
         return f"{self.name}.{queue}"
 
     def binding(self, queue: int) -> tuple[str, dict[str, Any]]:
-        """Binding key and arguments of a queue."""
+        """Return the binding key and the arguments of a queue."""
         if self.exchange == "topic":
             return f"bench.{queue}.#", {}
         if self.exchange == "headers":
@@ -58,7 +60,7 @@ class Plan:
         return ("", {}) if self.exchange == "fanout" else (self.queue_name(queue), {})
 
     def routes(self, publisher: int) -> list[tuple[str, dict[str, Any] | None]]:
-        """Routing key and headers of a publisher's messages, in turn."""
+        """Return the routing keys and headers that a publisher cycles through."""
         if self.exchange == "fanout":
             return [("", None)]
         if self.exchange == "x-consistent-hash":
@@ -74,23 +76,23 @@ class Plan:
         return routes
 
     def consumed_by(self, consumer: int) -> list[str]:
-        """The names of the queues of a consumer."""
+        """Return the names of the queues of a consumer."""
         return [self.queue_name(queue) for queue in self._share(self.queues, consumer, self.consumers)]
 
     @staticmethod
     def _share(queues: int, number: int, of: int) -> list[int]:
-        """Where there are more queues than those who use them, each has several; otherwise several have one."""
+        """Spread queues over clients: with more queues than clients, each client has several; otherwise they share."""
         return list(range(number, queues, of)) or [number % queues]
 
     def quota(self, publisher: int) -> int | None:
-        """How many messages a publisher publishes."""
+        """Return the number of messages of a publisher; None is unlimited."""
         if self.messages is None:
             return None
         return self.messages // self.publishers + (publisher < self.messages % self.publishers)
 
     @property
     def copies(self) -> int:
-        """How many queues get each message."""
+        """The number of queues that get each message."""
         return self.queues if self.exchange == "fanout" else 1
 
 
@@ -103,7 +105,7 @@ class Share:
 
 
 def shares(plan: Plan, processes: int) -> list[Share]:
-    """The load of each process. Publishers go to the first ones and consumers to the last, evenly."""
+    """Spread the load evenly over processes: publishers from the first one on, consumers from the last one back."""
     found = []
     for process in range(processes):
         publishers = range(process, plan.publishers, processes)

@@ -1,4 +1,4 @@
-"""What happened, in numbers."""
+"""The numbers that workers report."""
 
 from __future__ import annotations
 
@@ -10,13 +10,19 @@ from leveret.cli.load.histogram import Histogram
 
 @dataclass(slots=True)
 class Report:
-    """The numbers of one process, or of all of them together: totals, but the times since the last report.
+    """The numbers of one process, or of all together. Counts are totals; histograms cover the time since the last report.
 
-    published  messages that were sent; `confirmed` of them are confirmed (all, where there are no confirms)
-    refused    messages that the broker refused
-    ended      publishers that have published all that they should
-    published_at, consumed_at   when (monotonic, ns) the last one was confirmed, and the last one came
-    cpu        seconds
+    Attributes:
+        published: Messages sent.
+        confirmed: Messages confirmed; without confirms, all messages sent.
+        refused: Messages refused by the broker.
+        consumed: Messages consumed.
+        ended: Publishers that have finished.
+        published_at: The monotonic time in nanoseconds of the last confirm.
+        consumed_at: The monotonic time in nanoseconds of the last delivery.
+        cpu: Seconds of CPU time.
+        confirming: Times until messages were confirmed.
+        delivering: Times until messages were delivered.
     """
 
     published: int = 0
@@ -31,7 +37,7 @@ class Report:
     delivering: Histogram = field(default_factory=Histogram)
 
     def add(self, other: Report) -> None:
-        """Make it that of both."""
+        """Add the numbers of another report."""
         self.published += other.published
         self.confirmed += other.confirmed
         self.refused += other.refused
@@ -44,7 +50,7 @@ class Report:
         self.delivering.merge(other.delivering)
 
     def dump(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the report for JSON."""
         return {"published": self.published, "confirmed": self.confirmed, "refused": self.refused,
                 "consumed": self.consumed, "ended": self.ended, "published_at": self.published_at,
                 "consumed_at": self.consumed_at, "cpu": self.cpu,
@@ -53,7 +59,7 @@ class Report:
 
 
 def load_report(dumped: dict[str, Any]) -> Report:
-    """What `dump` gave."""
+    """Return the report that `dump` returned."""
     report = Report(**{**dumped, "confirming": Histogram(), "delivering": Histogram()})
     report.confirming.load(*dumped["confirming"])
     report.delivering.load(*dumped["delivering"])

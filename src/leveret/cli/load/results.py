@@ -1,4 +1,4 @@
-"""The results of a run: as lines while it runs, as tables at its end, and as JSON."""
+"""The results of a run: lines while it runs, tables at the end, and JSON."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import click
 from leveret.cli.load.histogram import Histogram
 from leveret.cli.load.plan import Plan
 from leveret.cli.load.report import Report
-from leveret.cli.output import octets, show_table, text
+from leveret.cli.output import show_table, size, text
 
 QUANTILES: Final = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("p99.9", 0.999))
 
 
 def duration(nanoseconds: int) -> str:
-    """A latency for people."""
+    """Format a latency."""
     if nanoseconds >= 1_000_000_000:
         return f"{nanoseconds / 1e9:.2f} s"
     if nanoseconds >= 1_000_000:
@@ -28,12 +28,13 @@ def duration(nanoseconds: int) -> str:
 
 
 def count(number: float) -> str:
+    """Format a count."""
     return f"{number:,.0f}"
 
 
 @dataclass(slots=True)
 class Interval:
-    """What happened between two looks. `at`: seconds since the start, at its end."""
+    """The numbers of an interval. `at` is its end, in seconds since the start."""
 
     at: float
     seconds: float
@@ -47,7 +48,7 @@ class Interval:
         return number / self.seconds if self.seconds > 0 else 0.0
 
     def line(self) -> str:
-        """For a log."""
+        """Return the interval as a line of text."""
         return (f"{self.at:6.1f} s  published {count(self.rate(self.published))}/s"
                 f"  confirmed {count(self.rate(self.confirmed))}/s  consumed {count(self.rate(self.consumed))}/s"
                 f"  latency p50 {duration(self.delivering.quantile(0.5))}, p99 {duration(self.delivering.quantile(0.99))}")
@@ -61,12 +62,19 @@ class Interval:
 
 @dataclass(slots=True)
 class Results:
-    """All of a run.
+    """The results of a run.
 
-    broker     what the server says it is
-    total      with the times of the whole run
-    publishing, consuming   how many seconds it took
-    at         seconds from the start to the last look; `silent` of them, up to it, nothing was consumed
+    Attributes:
+        plan: The load.
+        broker: The product, version and address of the broker.
+        processes: The number of client processes.
+        total: The totals, with the times of the whole run.
+        publishing: Seconds until the last confirm.
+        consuming: Seconds until the last delivery.
+        interrupted: Whether the run was interrupted.
+        intervals: The intervals that were shown.
+        at: Seconds from the start to the last sample.
+        silent: Seconds without a delivery before the last sample.
     """
 
     plan: Plan
@@ -87,12 +95,12 @@ class Results:
     _delivering: Histogram = field(default_factory=Histogram)
 
     def begin(self, report: Report) -> None:
-        """Now. `report` is of what was before."""
+        """Start the run. `report` has the numbers from before the start."""
         self._begun = time.monotonic()
         self._cpu = report.cpu
 
     def take(self, report: Report) -> None:
-        """The numbers of now."""
+        """Add a sample."""
         at = time.monotonic() - self._begun
         self.silent = 0.0 if report.consumed != self.total.consumed else self.silent + at - self.at
         self.at = at
@@ -105,11 +113,11 @@ class Results:
 
     @property
     def shown_at(self) -> float:
-        """When the last interval ended."""
+        """The end of the last interval."""
         return self.intervals[-1].at if self.intervals else 0.0
 
     def interval(self) -> Interval:
-        """What happened since the last one."""
+        """End the current interval, and return it."""
         now, before = self.total, self._before
         interval = Interval(self.at, self.at - self.shown_at, now.published - before.published,
                             now.confirmed - before.confirmed, now.consumed - before.consumed, self._confirming,
@@ -119,7 +127,7 @@ class Results:
         return interval
 
     def end(self) -> None:
-        """Nothing more comes. What is through was so before the last look."""
+        """End the run. Work that finished did so before the last sample."""
         if self.at > self.shown_at:
             self.interval()
         self.publishing = self.consuming = self.at
@@ -133,12 +141,12 @@ class Results:
 
     @property
     def is_consumed(self) -> bool:
-        """Everything that is confirmed, in as many copies as there are."""
+        """Whether all copies of all confirmed messages are consumed."""
         return self.total.consumed >= self.total.confirmed * self.plan.copies
 
     @property
     def complete(self) -> bool:
-        """Everything that was published is confirmed and, where messages are counted, consumed."""
+        """Whether everything is confirmed and, with a fixed number of messages, consumed."""
         if self.total.refused:
             return False
         if self.plan.messages is None or self.interrupted:
@@ -146,7 +154,7 @@ class Results:
         return not self.plan.consumers or self.is_consumed
 
     def show(self) -> None:
-        """Tables on standard output."""
+        """Print tables on standard output."""
         plan = self.plan
         click.echo(f"broker  {text(self.broker)}")
         click.echo(f"load    {describe(plan)}")
@@ -159,16 +167,17 @@ class Results:
             if number or what == "published":
                 per_second = number / seconds if seconds > 0 else 0.0
                 rows.append({"": what, "messages": count(number), "rate": f"{count(per_second)}/s",
-                             "octets": f"{octets(per_second * plan.size)}/s"})
-        show_table(rows, (("", ""), ("messages", "messages"), ("rate", "rate"), ("octets", "bodies")))
+                             "bodies": f"{size(per_second * plan.size)}/s"})
+        show_table(rows, (("", ""), ("messages", "messages"), ("rate", "rate"), ("bodies", "bodies")))
         click.echo()
         rows = [{"": what, **{name: duration(times.quantile(share)) for name, share in QUANTILES},
                  "longest": duration(times.longest)}
                 for what, times in (("until confirmed", self.total.confirming), ("until consumed", self.total.delivering))
                 if times.longest]
-        show_table(rows, (("", "latency"), *((name, name) for name, _ in QUANTILES), ("longest", "longest")))
+        show_table(rows, (("", "latency"), *((name, name) for name, _ in QUANTILES), ("longest", "max")))
 
     def cpu_share(self) -> float:
+        """Return the CPU use per process, from 0 to 1."""
         seconds = max(self.publishing, self.consuming)
         return self.total.cpu / seconds / self.processes if seconds > 0 else 0.0
 
@@ -179,9 +188,9 @@ class Results:
                 ("refused", total.refused, self.publishing), ("consumed", total.consumed, self.consuming)]
 
     def write(self, path: Path) -> None:
-        """As JSON; `-` is standard output. Times are microseconds where they are not called seconds."""
+        """Write the results as JSON; `-` is standard output. Times are microseconds unless their name says seconds."""
         plan = asdict(self.plan)
-        # They may have passwords in them.
+        # URLs may contain passwords.
         del plan["urls"]
         document = {
             "broker": self.broker, "load": plan, "processes": self.processes, "interrupted": self.interrupted,
@@ -212,13 +221,13 @@ def _some(number: int, thing: str) -> str:
 
 
 def describe(plan: Plan) -> str:
-    """The load in a line."""
-    said = [_some(plan.publishers, "publisher"), _some(plan.consumers, "consumer"), _some(plan.queues, "queue"),
-            f"{plan.exchange} exchange", octets(plan.size), "persistent" if plan.persistent else "transient"]
+    """Return the load as a line of text."""
+    parts = [_some(plan.publishers, "publisher"), _some(plan.consumers, "consumer"), _some(plan.queues, "queue"),
+             f"{plan.exchange} exchange", size(plan.size), "persistent" if plan.persistent else "transient"]
     if plan.publishers:
-        said.append(f"{plan.window:,} in flight" if plan.confirms else "no confirms")
+        parts.append(f"{plan.window:,} in flight" if plan.confirms else "no confirms")
     if plan.rate is not None:
-        said.append(f"{plan.rate:,g} a second")
+        parts.append(f"{plan.rate:,g} per second")
     if plan.consumers:
-        said.append("no acks" if plan.no_ack else f"prefetch {plan.prefetch or 'unlimited'}, an ack for {plan.ack_every}")
-    return ", ".join(said)
+        parts.append("no acks" if plan.no_ack else f"prefetch {plan.prefetch or 'unlimited'}, ack every {plan.ack_every}")
+    return ", ".join(parts)

@@ -1,4 +1,4 @@
-"""Publishers and consumers of one process."""
+"""The publishers and consumers of one process."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from leveret.client.aio.publisher import Publisher
     from leveret.client.message import Message
 
-# Publishes go their way in windows; of one in this time the confirm is waited for, and measured.
-_SAMPLE_EVERY: Final = 10_000_000
-# Later than this is not the loop's clock (1 ms) any more: times then count from when the message was due.
-_LATE: Final = 2_000_000
-# A publisher that never has to wait lets others work after so many messages.
-_TURN: Final = 256
+# Nanoseconds between two messages per publisher whose confirm is awaited and measured; the others are windowed.
+_CONFIRM_SAMPLE_INTERVAL: Final = 10_000_000
+# A message that is sent later than this (in ns; the loop's clock has 1 ms) is measured from when it was due.
+_MAX_DELAY: Final = 2_000_000
+# A publisher that never waits yields to the event loop after this many messages.
+_YIELD_EVERY: Final = 256
 
 _STAMP: Final = struct.Struct(">Q")
 HEADER: Final = "sent"
 
 
 class Worker:
-    """Makes its share of the load. The body of a message begins with the time it was sent, or its headers have it."""
+    """Generates its share of the load. The send time is at the start of each body, or in a header if bodies are short."""
 
     def __init__(self, plan: Plan, share: Share) -> None:
         self._plan = plan
@@ -48,29 +48,29 @@ class Worker:
         self._delivering = Histogram()
 
     async def open(self) -> None:
-        """Connect everybody; consumers begin."""
+        """Connect all clients, and start the consumers."""
         plan = self._plan
         for number in self._share.consumers:
             connection = await self._stack.enter_async_context(
                 open_connection(plan.urls, "bench consumer", reconnect=False))
             for queue in plan.consumed_by(number):
-                # One ack for several messages must not be for another queue's, too.
+                # One channel per queue: an ack of several messages must not include those of another queue.
                 channel = await connection.channel(confirms=False)
                 consumer = channel.consume(queue, prefetch=plan.prefetch, no_ack=plan.no_ack)
                 await consumer.start()
-                self._begin(self._consume(consumer))
+                self._create_task(self._consume(consumer))
         for number in self._share.publishers:
             connection = await self._stack.enter_async_context(
                 open_connection(plan.urls, "bench publisher", reconnect=False))
             self._publishers.append(_Publishing(plan, number, await connection.channel(confirms=plan.confirms)))
 
     async def start(self) -> None:
-        """Publishers begin."""
+        """Start the publishers."""
         for publisher in self._publishers:
-            self._begin(publisher.run())
+            self._create_task(publisher.run())
 
     async def report(self) -> Report:
-        """The numbers now. Raises what has ended a publisher or a consumer."""
+        """Return the current numbers. Raises the error of a publisher or consumer that has failed."""
         for task in self._tasks:
             if task.done():
                 task.result()
@@ -82,13 +82,13 @@ class Worker:
         return report
 
     async def close(self) -> None:
-        """End everything at once."""
+        """Stop all clients at once."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._stack.aclose()
 
-    def _begin(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _create_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.create_task(coroutine))
 
     async def _consume(self, consumer: Consumer) -> None:
@@ -139,9 +139,9 @@ class _Publishing:
                       ended=self._ended, published_at=self._confirmed_at, confirming=confirming)
 
     async def run(self) -> None:
-        """Publish until the quota is reached, and everything is confirmed."""
+        """Publish until the quota is reached and everything is confirmed."""
         plan = self._plan
-        # The one whose confirm is measured is part of the window.
+        # The message whose confirm is measured is part of the window.
         window = max(1, plan.window - 1)
         publisher = self._publisher = self._channel.publisher(plan.exchange_name, window=window, persistent=plan.persistent)
         try:
@@ -176,25 +176,25 @@ class _Publishing:
                 if now < due:
                     await asyncio.sleep((due - now) / 1e9)
                     now = clock()
-                if now - due < _LATE:
+                if now - due < _MAX_DELAY:
                     due = now
             if one_by_one:
                 await self._publish_measured(routing_key, headers, due)
             elif now >= measure_at:
-                measure_at = now + _SAMPLE_EVERY
-                # Sent as soon as this one lets others work; the time counts from then, but where a rate is given.
+                measure_at = now + _CONFIRM_SAMPLE_INTERVAL
+                # Sent when this task yields; without a rate, the time counts from then.
                 task = asyncio.create_task(self._publish_measured(routing_key, headers, None if step is None else due))
                 self._measured.add(task)
-                task.add_done_callback(self._was_measured)
+                task.add_done_callback(self._on_measured)
             else:
                 await self._publish(publisher, routing_key, headers, due)
-            if number % _TURN == 0 and not plan.confirms:
+            if number % _YIELD_EVERY == 0 and not plan.confirms:
                 await asyncio.sleep(0)
 
-    def _was_measured(self, task: asyncio.Task[None]) -> None:
+    def _on_measured(self, task: asyncio.Task[None]) -> None:
         self._measured.discard(task)
         if not task.cancelled():
-            # What has ended it ends the publisher, too, which is what everybody looks at.
+            # Retrieve the exception. The same error ends the publisher, which reports it.
             task.exception()
 
     async def _publish(self, publisher: Publisher, routing_key: str, headers: dict[str, Any] | None, sent: int) -> None:
@@ -224,7 +224,7 @@ class _Publishing:
             self._awaited -= 1
 
     def _message(self, headers: dict[str, Any] | None, sent: int) -> tuple[bytes, dict[str, Any]]:
-        """Body and keywords of a message."""
+        """Return the body and the keywords of a message."""
         if self._plan.size >= _STAMP.size:
             body = _STAMP.pack(sent) + self._filler
             return body, {} if headers is None else {"headers": headers}

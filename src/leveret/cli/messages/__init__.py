@@ -1,1 +1,1 @@
-"""Messages from files and arguments into a broker, and from a broker into files."""
+"""`leveret publish`, `leveret consume` and `leveret get`."""

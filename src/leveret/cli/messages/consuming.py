@@ -1,4 +1,4 @@
-"""What `leveret consume` and `leveret get` do."""
+"""The implementation of `leveret consume` and `leveret get`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from leveret.client.aio.consumer import Consumer
     from leveret.client.message import Message
 
-# What is written, and then settled, at a time; twice as much may be at hand.
-MOST_MESSAGES: Final = 500
-MOST_OCTETS: Final = 1 << 20
+# Limits of a batch that is written and then settled. As much again may be buffered.
+MAX_BATCH_MESSAGES: Final = 500
+MAX_BATCH_BYTES: Final = 1 << 20
 
-# What becomes of a message that is written.
+# How a message is settled after it is written.
 ACK: Final = "ack"
 REJECT: Final = "reject"
 REQUEUE: Final = "requeue"
@@ -32,13 +32,21 @@ NO_ACK: Final = "no-ack"
 
 @dataclass(kw_only=True)
 class Order:
-    """What to take, and where to write it.
+    """The options of `leveret consume` and `leveret get`.
 
-    exchange, binding_keys   of a temporary queue, where `queue` is None
-    count       None: without end
-    idle        seconds without a message after which it ends, None for never
-    timeout     seconds for the broker's answers, None as the URL has it
-    settle      what becomes of a message that is written: ACK, REJECT, REQUEUE (all of them at the end) or NO_ACK
+    Attributes:
+        urls: The brokers, which are tried in turn.
+        queue: The queue, or None for a temporary queue.
+        exchange: The exchange to bind the temporary queue to.
+        binding_keys: The binding keys of the temporary queue.
+        count: The maximum number of messages; None is unlimited.
+        idle: Seconds without a message after which to stop; None is unlimited.
+        timeout: Seconds to wait for replies; None is the timeout of the URL.
+        prefetch: The maximum number of unacked messages; None is the default.
+        settle: How to settle a message after writing it: ACK, REJECT, REQUEUE (all of them at the end) or NO_ACK.
+        form: The output format: lines, json or raw.
+        output_dir: The directory to write bodies to; None is standard output.
+        quiet: Whether to omit progress and summary.
     """
 
     urls: tuple[str, ...]
@@ -56,18 +64,18 @@ class Order:
 
 
 def consume(order: Order) -> None:
-    """Write messages as they come."""
+    """Write messages as they arrive."""
     _run(_Consuming, order)
 
 
 def get(order: Order) -> None:
-    """Write the messages that are there, `count` at most."""
+    """Write at most `count` messages from the queue."""
     _run(_Getting, order)
 
 
 def _run(kind: type[_Taking], order: Order) -> None:
     try:
-        # Before there is a loop, whose descriptors could take the place of a closed standard output.
+        # Before the event loop is created, whose file descriptors could replace a closed standard output.
         taking = kind(order)
     except OSError as error:
         raise Failed(f"{error.filename or 'standard output'}: {error.strerror}", NOT_ALL) from None
@@ -75,14 +83,14 @@ def _run(kind: type[_Taking], order: Order) -> None:
 
 
 class _Taking:
-    """What both have in common: writing and settling."""
+    """Base of both commands: writing and settling."""
 
     command = ""
 
     def __init__(self, order: Order) -> None:
         self._order = order
         self._output: Output = Stream(order.form) if order.output_dir is None else Directory(order.output_dir)
-        self._progress = Progress("taken", not order.quiet and not self._output.is_terminal, self._state)
+        self._progress = Progress("received", not order.quiet and not self._output.is_terminal, self._state)
         self._taken = 0
         self._closed = False
 
@@ -104,7 +112,7 @@ class _Taking:
                 async with (open_connection(order.urls, self.command, order.timeout, self._progress.on_event) as connection,
                             connection.channel(confirms=False) as channel):
                     self._output.on_closed(closed)
-                    # The end of the channel gives back whatever is not settled.
+                    # Closing the channel returns unacked messages to the queue.
                     await self._take(channel)
         except asyncio.CancelledError:
             if not self._closed:
@@ -112,14 +120,14 @@ class _Taking:
             return PIPE_CLOSED
         finally:
             if self._taken and not order.quiet:
-                self._progress.say(f"{self._taken:,} message{'' if self._taken == 1 else 's'} taken")
+                self._progress.say(f"received {self._taken:,} message{'' if self._taken == 1 else 's'}")
         return 0 if self._taken and (order.count is None or self._taken == order.count) else NOT_ALL
 
     async def _take(self, channel: Channel) -> None:
         raise NotImplementedError
 
     async def _write(self, messages: Sequence[Message]) -> None:
-        """Write them, and settle those that are written, whatever happens."""
+        """Write messages, and settle those that were written, even if an error or cancellation occurs."""
         try:
             await self._output.write(messages)
         finally:
@@ -138,8 +146,8 @@ class _Consuming(_Taking):
     def __init__(self, order: Order) -> None:
         super().__init__(order)
         self._waiting: deque[Message] = deque()
-        self._octets = 0
-        self._came = asyncio.Event()
+        self._waiting_bytes = 0
+        self._arrived = asyncio.Event()
         self._room = asyncio.Event()
 
     async def _take(self, channel: Channel) -> None:
@@ -152,10 +160,10 @@ class _Consuming(_Taking):
         consumer = channel.consume(queue, prefetch=self._prefetch(), no_ack=order.settle == NO_ACK)
         await consumer.start()
         receiving = asyncio.create_task(self._receive(consumer))
-        receiving.add_done_callback(lambda _: self._came.set())
+        receiving.add_done_callback(lambda _: self._arrived.set())
         try:
             while order.count is None or self._taken < order.count:
-                if not await self._come():
+                if not await self._wait_for_messages():
                     break
                 batch = self._batch()
                 if batch:
@@ -167,11 +175,11 @@ class _Consuming(_Taking):
             receiving.cancel()
 
     def _prefetch(self) -> int:
-        """No more than is asked for, so that nobody else's messages wait here."""
+        """Return the prefetch: at most `count`, so that messages for other consumers do not wait here."""
         order = self._order
         prefetch = order.prefetch
         if prefetch is None:
-            # What is held till the end must not stop the rest from coming.
+            # With REQUEUE, messages stay unacked until the end, so a limit would stop the deliveries.
             prefetch = 0 if order.settle == REQUEUE else 100
         if order.count is None:
             return prefetch
@@ -180,30 +188,30 @@ class _Consuming(_Taking):
     async def _receive(self, consumer: Consumer) -> None:
         async for message in consumer:
             self._waiting.append(message)
-            self._octets += message.size
-            self._came.set()
-            while len(self._waiting) >= MOST_MESSAGES or self._octets >= MOST_OCTETS:
+            self._waiting_bytes += message.size
+            self._arrived.set()
+            while len(self._waiting) >= MAX_BATCH_MESSAGES or self._waiting_bytes >= MAX_BATCH_BYTES:
                 self._room.clear()
                 await self._room.wait()
 
-    async def _come(self) -> bool:
-        """Until messages are there, or the consumer has ended; False when none came in time."""
+    async def _wait_for_messages(self) -> bool:
+        """Wait until messages arrive or the consumer ends. Returns False if none arrive in time."""
         if self._waiting:
             return True
-        self._came.clear()
+        self._arrived.clear()
         try:
             async with asyncio.timeout(self._order.idle):
-                await self._came.wait()
+                await self._arrived.wait()
         except TimeoutError:
             return False
         return True
 
     def _batch(self) -> list[Message]:
-        most = MOST_MESSAGES
+        limit = MAX_BATCH_MESSAGES
         if self._order.count is not None:
-            most = min(most, self._order.count - self._taken)
-        batch = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
-        self._octets -= sum(message.size for message in batch)
+            limit = min(limit, self._order.count - self._taken)
+        batch = [self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))]
+        self._waiting_bytes -= sum(message.size for message in batch)
         self._room.set()
         return batch
 

@@ -1,7 +1,7 @@
-"""Reading and writing file descriptors without holding up the loop, and without changing how others see them.
+"""Reading and writing file descriptors without blocking the event loop, and without making them non-blocking.
 
-Making standard input or output non-blocking would make them so for every process that shares them, the shell included.
-Instead the descriptor is asked first whether it is ready.
+Non-blocking mode would affect every process that shares standard input or output, including the shell. Instead, these
+functions check first whether the descriptor is ready.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 READ_SIZE: Final = 1 << 18
-# What a pipe that is ready takes without blocking (POSIX, PIPE_BUF).
-_ATOMIC: Final = 4096
-# Seconds for the rest of an item whose beginning is written, when everything is to end.
-_LAST_WRITE: Final = 1.0
+# Bytes that a ready pipe accepts without blocking (POSIX, PIPE_BUF).
+_PIPE_BUF: Final = 4096
+# Seconds to finish a partly written item after a cancellation.
+_LAST_WRITE_TIMEOUT: Final = 1.0
 
 
 def _is_ready(fd: int, event: int) -> bool:
@@ -27,7 +27,7 @@ def _is_ready(fd: int, event: int) -> bool:
 
 
 async def read_some(fd: int, before_waiting: Callable[[], Awaitable[object]]) -> bytes:
-    """What is there, b"" at the end. `before_waiting` is awaited when nothing is there yet."""
+    """Return the available data, or b"" at the end of the file. If there is none yet, await `before_waiting` first."""
     if not _is_ready(fd, select.POLLIN):
         await before_waiting()
         loop = asyncio.get_running_loop()
@@ -41,9 +41,10 @@ async def read_some(fd: int, before_waiting: Callable[[], Awaitable[object]]) ->
 
 
 class Writer:
-    """Writes to a descriptor. `BrokenPipeError` when nobody reads it any more.
+    """Writes to a descriptor. Raises `BrokenPipeError` when the reading end is closed.
 
-    written  how many octets of the last `write` were taken, also when it was cancelled or failed
+    Attributes:
+        written: The number of bytes of the last `write` that were written, even if it was cancelled or failed.
     """
 
     def __init__(self, fd: int) -> None:
@@ -54,15 +55,19 @@ class Writer:
         self.written = 0
 
     async def write(self, data: bytes, end: Callable[[int], int]) -> None:
-        """Write all of it. When it is cancelled, what was begun is finished, where the reader still reads: `end` says
-        where the item that an octet is in ends."""
+        """Write all data. A cancelled write finishes the current item if the reader still reads.
+
+        Args:
+            data: One or more items.
+            end: Returns the end of the item that contains a position.
+        """
         self.written = 0
         view = memoryview(data)
         try:
             await self._write(view, len(data))
         except asyncio.CancelledError:
             try:
-                async with asyncio.timeout(_LAST_WRITE):
+                async with asyncio.timeout(_LAST_WRITE_TIMEOUT):
                     await self._write(view, end(self.written))
             except (OSError, TimeoutError):
                 pass
@@ -74,13 +79,13 @@ class Writer:
                 self.written += os.write(self._fd, data[self.written : end])
                 continue
             if not _is_ready(self._fd, select.POLLOUT):
-                await self._until_ready()
+                await self._wait_ready()
             try:
-                self.written += os.write(self._fd, data[self.written : min(end, self.written + _ATOMIC)])
+                self.written += os.write(self._fd, data[self.written : min(end, self.written + _PIPE_BUF)])
             except BlockingIOError:
-                await self._until_ready()
+                await self._wait_ready()
 
-    async def _until_ready(self) -> None:
+    async def _wait_ready(self) -> None:
         loop = asyncio.get_running_loop()
         ready = asyncio.Event()
         loop.add_writer(self._fd, ready.set)
@@ -90,7 +95,7 @@ class Writer:
             loop.remove_writer(self._fd)
 
     def on_closed(self, callback: Callable[[], object]) -> None:
-        """Call it once when nobody reads the pipe any more, also while there is nothing to write."""
+        """Call `callback` once when the reading end of the pipe is closed, even if there is nothing to write."""
         if not self._is_pipe:
             return
         loop = asyncio.get_running_loop()
@@ -99,5 +104,5 @@ class Writer:
             loop.remove_reader(self._fd)
             callback()
 
-        # Nothing can be read from a pipe's writing end; an error there wakes readers, too.
+        # The writing end of a pipe is never readable, but an error on it wakes a reader callback.
         loop.add_reader(self._fd, closed)

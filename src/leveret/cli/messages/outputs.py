@@ -1,4 +1,4 @@
-"""Where messages that came are written: standard output, or a file each."""
+"""Outputs for received messages: standard output, or one file per message."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
 
 class Output(Protocol):
-    """`written` is how many messages of the last `write` were written wholly, also when it was cancelled or failed."""
+    """An output.
+
+    Attributes:
+        written: The number of messages of the last `write` that are complete, even if it was cancelled or failed.
+        is_terminal: Whether it is a terminal.
+    """
 
     written: int
     is_terminal: bool
@@ -27,7 +32,7 @@ class Output(Protocol):
     async def write(self, messages: Sequence[Message]) -> None: ...
 
     def on_closed(self, callback: Callable[[], object]) -> None:
-        """Call it when nobody reads what is written any more."""
+        """Call `callback` when the reader closes the output."""
 
 
 def _line(message: Message) -> bytes:
@@ -41,8 +46,8 @@ def _raw(message: Message) -> bytes:
 _FORMATS: Final = {"lines": _line, "json": dump, "raw": _raw}
 
 
-def _for_people(line: bytes) -> bytes:
-    """A body must not control the terminal."""
+def _printable(line: bytes) -> bytes:
+    """Escape control characters: a body must not control the terminal."""
     return text(line[:-1].decode("utf-8", "backslashreplace")).encode() + b"\n"
 
 
@@ -54,7 +59,7 @@ class Stream:
         self._encode: Callable[[Message], bytes] = encode
         self.is_terminal = os.isatty(1)
         if form != "raw" and self.is_terminal:
-            self._encode = lambda message: _for_people(encode(message))
+            self._encode = lambda message: _printable(encode(message))
         self._writer = Writer(1)
         self.written = 0
 
@@ -72,14 +77,14 @@ class Stream:
 
 
 def _end(ends: list[int], at: int) -> int:
-    """Where the item ends of which something is written; `at` where that is nothing of it."""
+    """Return the end of the item that is partly written; `at` if there is none."""
     if at in (0, ends[-1]) or ends[bisect_left(ends, at)] == at:
         return at
     return ends[bisect_right(ends, at)]
 
 
 class Directory:
-    """A file for each body: 00000001, 00000002 and so on, after those that are there."""
+    """Writes each body to a file: 00000001, 00000002 and so on, continuing after existing files."""
 
     is_terminal = False
 
@@ -103,8 +108,8 @@ class Directory:
                 path.unlink(missing_ok=True)
                 raise
             self.written += 1
-            # Others have their turn between two files: heartbeats, and signals.
+            # Let heartbeats and signals be processed between two files.
             await asyncio.sleep(0)
 
     def on_closed(self, callback: Callable[[], object]) -> None:
-        """Never."""
+        """Do nothing: a directory is never closed."""

@@ -1,4 +1,4 @@
-"""How far a command is, on standard error, where that is a terminal."""
+"""A progress line on standard error, if that is a terminal."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ if TYPE_CHECKING:
 
     from leveret.client.events import Event
 
-# Seconds between two looks.
-_INTERVAL = 0.2
+_UPDATE_INTERVAL = 0.2
 
 
 def rate(count: float, seconds: float) -> str:
-    """So many in so many seconds, for people."""
+    """Format a rate."""
     return f"{count / seconds:,.0f}/s" if seconds > 0 else "-"
 
 
 class Progress:
-    """Shows a line with what `state` says, while it is entered: how many messages, and the share that is done, or None.
+    """Context manager that shows progress.
 
-    shown  there is somebody to show it to, and nobody types into the same terminal
+    Args:
+        doing: The label, such as "publishing".
+        shown: Whether to show progress if standard error is a terminal; False if the user types into it.
+        state: Returns the number of messages, and the completed share from 0 to 1, or None if that is unknown.
     """
 
     def __init__(self, doing: str, shown: bool, state: Callable[[], tuple[int, float | None]]) -> None:
@@ -52,14 +54,14 @@ class Progress:
         return time.monotonic() - self._begun
 
     def say(self, message: str) -> None:
-        """A line that stays."""
+        """Print a line above the progress line."""
         if self._rich is None:
             say(message)
         else:
             self._rich.console.print(text(message), markup=False, highlight=False, soft_wrap=True)
 
     def on_event(self, event: Event) -> None:
-        """Tell of what becomes of the connection."""
+        """Print an event of the connection."""
         message = event_text(event)
         if message:
             self.say(message)
@@ -83,7 +85,7 @@ class Progress:
         shown = progress.add_task("", total=None)
         before, at = 0, self._begun
         while True:
-            await asyncio.sleep(_INTERVAL)
+            await asyncio.sleep(_UPDATE_INTERVAL)
             count, done = self._state()
             now = time.monotonic()
             progress.update(shown, description=f"{self._doing} {count:,}  {rate(count - before, now - at)}",

@@ -1,4 +1,4 @@
-"""What `leveret publish` does."""
+"""The implementation of `leveret publish`."""
 
 from __future__ import annotations
 
@@ -21,20 +21,31 @@ if TYPE_CHECKING:
     from leveret.client.aio.channel import Channel
     from leveret.client.aio.publisher import Publisher
 
-# Seconds for the confirms of what was sent, when the command is interrupted.
-_LAST_CONFIRMS = 5.0
+# Seconds to wait for pending confirms after an interrupt.
+_LAST_CONFIRMS_TIMEOUT = 5.0
 
 
 @dataclass(kw_only=True)
 class Order:
-    """What to publish, where to, and how.
+    """The options of `leveret publish`.
 
-    exchange, routing_key   None: as each message says, otherwise ""
-    properties   keywords of `Channel.publish`; they win over what a message says
-    persistent   None: persistent where a message says nothing else
-    mandatory    None: for messages to the default exchange, whose routing keys are queues
-    count        how often each message is published
-    rate         messages a second, None for as many as the broker takes
+    Attributes:
+        urls: The brokers, which are tried in turn.
+        timeout: Seconds to wait for the broker; None is the timeout of the URL.
+        form: The input format: lines, json or raw.
+        bodies: The messages given as arguments.
+        files: The files to read messages from; `-` is standard input.
+        exchange: The exchange; None is that of each message, or the default exchange.
+        routing_key: The routing key; None is that of each message, or "".
+        properties: Keywords of `Channel.publish`; they override properties of messages.
+        headers: Headers; they override headers of messages.
+        persistent: Whether messages are persistent; None is the setting of each message, or True.
+        mandatory: Whether messages are mandatory; None: those to the default exchange, whose routing keys are queues.
+        window: The maximum number of unconfirmed messages.
+        count: How often to publish each message.
+        rate: The maximum number of messages per second; None is unlimited.
+        quiet: Whether to omit progress and summary.
+        typed: Whether the user types messages into a terminal.
     """
 
     urls: tuple[str, ...]
@@ -56,7 +67,7 @@ class Order:
 
 
 def publish(order: Order) -> None:
-    """Everything is confirmed when it returns; otherwise the process ends with an exit code that says why not."""
+    """Publish all messages, and wait for their confirms. Exits with an exit code other than 0 if any is not confirmed."""
     _Publishing(order).run()
 
 
@@ -68,7 +79,7 @@ class _Publishing:
         self._publishers: dict[str, Publisher] = {}
         self._sent = 0
         self._failed = 0
-        # What the command line says of every message, encoded once.
+        # The properties from the command line, encoded once.
         self._common = self._properties(None)
 
     def run(self) -> None:
@@ -114,8 +125,8 @@ class _Publishing:
                             await send()
                             break
                         except PublishFailed as error:
-                            # Messages before this one, which is still to be sent.
-                            self._refused(error)
+                            # The error is about earlier messages; this one was not sent.
+                            self._on_refused(error)
                     self._sent += 1
 
     @staticmethod
@@ -150,36 +161,36 @@ class _Publishing:
         return merged
 
     async def _confirm(self) -> None:
-        """Wait until everything that was sent is confirmed, or refused."""
+        """Wait until all sent messages are confirmed or refused."""
         for publisher in self._publishers.values():
             try:
                 await publisher.flush()
             except PublishFailed as error:
-                self._refused(error)
+                self._on_refused(error)
 
     async def _last_confirms(self) -> None:
-        """Interrupted: say what is known of what was sent."""
+        """After an interrupt, wait briefly for pending confirms, and print the summary."""
         try:
-            async with asyncio.timeout(_LAST_CONFIRMS):
+            async with asyncio.timeout(_LAST_CONFIRMS_TIMEOUT):
                 await self._confirm()
         except (Error, TimeoutError):
             pass
         if not self._order.quiet:
             self._progress.say(f"interrupted: {self._summary()}")
 
-    def _refused(self, error: PublishFailed) -> None:
+    def _on_refused(self, error: PublishFailed) -> None:
         if not self._failed:
-            self._progress.say(f"not all is taken: {error}")
+            self._progress.say(f"messages refused: {error}")
         self._failed += len(error.messages)
 
     def _so_far(self) -> str:
         return f" ({self._confirmed():,} messages before it are published)" if self._sent else ""
 
     def _unknown(self) -> str:
-        """After an error that leaves it open what became of the last messages."""
+        """Return an addition to an error that leaves the last messages unconfirmed."""
         if not self._sent:
             return ""
-        return f" ({_messages(self._sent)} sent, of which up to {min(self._order.window, self._sent):,} are unconfirmed)"
+        return f" ({_messages(self._sent)} sent, up to {min(self._order.window, self._sent):,} of them unconfirmed)"
 
     def _confirmed(self) -> int:
         return self._sent - self._failed - sum(publisher.unconfirmed for publisher in self._publishers.values())
@@ -187,13 +198,13 @@ class _Publishing:
     def _summary(self) -> str:
         seconds = self._progress.seconds
         confirmed = self._confirmed()
-        said = f"{_messages(confirmed)} confirmed in {seconds:.1f} s ({rate(confirmed, seconds)})"
+        summary = f"{_messages(confirmed)} confirmed in {seconds:.1f} s ({rate(confirmed, seconds)})"
         if self._failed:
-            said += f", {self._failed:,} not taken"
+            summary += f", {self._failed:,} refused"
         unknown = self._sent - self._failed - confirmed
         if unknown:
-            said += f", {unknown:,} unknown"
-        return said
+            summary += f", {unknown:,} unknown"
+        return summary
 
 
 def _messages(count: int) -> str:

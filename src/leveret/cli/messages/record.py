@@ -1,11 +1,11 @@
-"""Messages as JSON, one object a line, in both directions.
+"""Messages as JSON, one object per line, for input and output.
 
     {"exchange": "events", "routing_key": "order.new", "redelivered": false,
      "properties": {"delivery_mode": 2, "timestamp": "2026-01-31T12:00:00+00:00"}, "headers": {"attempt": 1},
      "body": "...", "encoding": "text"}
 
-A body that is no UTF-8 is in base64. Values of headers that JSON lacks are objects with one key: "!bytes" (base64),
-"!decimal", "!timestamp" (ISO 8601) and "!float" (nan, inf, -inf).
+A body that is not UTF-8 is in base64. Header values without a JSON type are objects with one key: "!bytes" (base64),
+"!decimal", "!timestamp" (ISO 8601) or "!float" (nan, inf, -inf).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from leveret.client.message import Message
 
 KEYS: Final = ("body", "encoding", "exchange", "routing_key", "properties", "headers")
-# Of a message that came; it says nothing about one to publish.
+# Keys of received messages that are ignored in messages to publish.
 _IGNORED: Final = ("redelivered",)
 _PROPERTIES: Final = tuple(name for name in NAMES if name != "headers")
 
 
 class Draft(NamedTuple):
-    """A message to publish. None: it does not say."""
+    """A message to publish. Parts that are None are not specified."""
 
     body: bytes
     exchange: str | None = None
@@ -41,7 +41,7 @@ class Draft(NamedTuple):
 
 
 def dump(message: Message) -> bytes:
-    """A message that came, as a line."""
+    """Return a received message as a line of JSON."""
     record: dict[str, Any] = {"exchange": message.exchange, "routing_key": message.routing_key,
                               "redelivered": message.redelivered}
     try:
@@ -59,7 +59,7 @@ def dump(message: Message) -> bytes:
     try:
         return json.dumps(record, ensure_ascii=False).encode() + b"\n"
     except UnicodeEncodeError:
-        # Names and texts that are no UTF-8 have lone surrogates, which only escapes can carry.
+        # Strings that are not UTF-8 contain lone surrogates, which must be escaped.
         return json.dumps(record).encode() + b"\n"
 
 
@@ -84,13 +84,13 @@ def _to_json(value: Any) -> Any:
 
 
 def parse(line: bytes) -> Draft:
-    """A message to publish. ValueError, whose text says what is wrong and what was expected."""
+    """Return the message of a line. Raises `ValueError`, which says what is wrong and what was expected."""
     try:
         record = json.loads(line, parse_constant=_no_constant)
     except RecursionError:
         raise ValueError("the JSON is nested too deeply") from None
     except ValueError as error:
-        raise ValueError(f"no JSON: {error}") from None
+        raise ValueError(f"invalid JSON: {error}") from None
     if not isinstance(record, dict):
         raise ValueError(f"expected a JSON object with {', '.join(KEYS)}")
     unknown = [key for key in record if key not in KEYS and key not in _IGNORED]
@@ -100,13 +100,13 @@ def parse(line: bytes) -> Draft:
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON value")
+    raise ValueError(f"{name} is not a JSON value")
 
 
 def _text(record: dict[str, Any], key: str) -> str | None:
     value = record.get(key)
     if value is not None and not isinstance(value, str):
-        raise ValueError(f"{key}: expected a text")
+        raise ValueError(f"{key}: expected a string")
     return value
 
 
@@ -114,19 +114,19 @@ def _body(record: dict[str, Any]) -> bytes:
     body = record.get("body", "")
     encoding = record.get("encoding", "text")
     if not isinstance(body, str):
-        raise ValueError("body: expected a text (JSON in a body is written as a text, too)")
+        raise ValueError("body: expected a string (write a JSON body as a string too)")
     if encoding == "text":
         return body.encode("utf-8", "surrogatepass")
     if encoding == "base64":
         return _base64("body", body)
-    raise ValueError(f"encoding: {encoding!r}; expected text or base64")
+    raise ValueError(f"encoding: got {encoding!r}, expected 'text' or 'base64'")
 
 
 def _base64(what: str, value: str) -> bytes:
     try:
         return base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise ValueError(f"{what}: no base64: {error}") from None
+        raise ValueError(f"{what}: invalid base64: {error}") from None
 
 
 def _properties(record: dict[str, Any]) -> Properties | None:
@@ -138,7 +138,7 @@ def _properties(record: dict[str, Any]) -> Properties | None:
     values = dict(given or {})
     unknown = [name for name in values if name not in NAMES]
     if unknown:
-        raise ValueError(f"properties: unknown {unknown[0]!r}; expected {', '.join(NAMES)}")
+        raise ValueError(f"properties: unknown property {unknown[0]!r}; expected {', '.join(NAMES)}")
     inner = values.pop("headers", None)
     if inner is not None and not isinstance(inner, dict):
         raise ValueError("properties: headers: expected an object")
@@ -151,20 +151,20 @@ def _properties(record: dict[str, Any]) -> Properties | None:
 
 
 def read_time(value: str) -> datetime | int:
-    """ISO 8601, or seconds since 1970. ValueError."""
+    """Return a time from ISO 8601 or seconds since 1970. Raises `ValueError`."""
     if value.isascii() and value.isdigit():
         return int(value[:20])
     try:
         return datetime.fromisoformat(value)
     except ValueError:
-        raise ValueError(f"timestamp: {value!r}; expected ISO 8601, or seconds since 1970") from None
+        raise ValueError(f"timestamp: got {value!r}, expected ISO 8601 or seconds since 1970") from None
 
 
 def _read_decimal(value: str) -> Decimal:
     try:
         return Decimal(value)
     except InvalidOperation:
-        raise ValueError(f"!decimal: {value!r} is no number") from None
+        raise ValueError(f"!decimal: {value!r} is not a number") from None
 
 
 _TAGGED: Final[dict[str, Callable[[str], Any]]] = {

@@ -1,4 +1,4 @@
-"""Where messages to publish come from: arguments, files, standard input."""
+"""Sources of messages to publish: arguments, files, standard input."""
 
 from __future__ import annotations
 
@@ -12,22 +12,24 @@ from leveret.cli.messages.descriptors import read_some
 from leveret.cli.messages.record import Draft, parse
 
 FORMATS: Final = ("lines", "json", "raw")
-# The octets of one message; more is no message, but a mistake.
-MOST: Final = 1 << 30
+# Bytes per message. Larger input is most likely a mistake.
+MAX_MESSAGE_BYTES: Final = 1 << 30
 
 Drafts = AsyncIterator[list[Draft]]
 
 
 class BadInput(Exception):
-    """Input that cannot be published; the text says where it stands."""
+    """Invalid input. The message says where it is."""
 
 
 class Source:
-    """Messages in one of the formats.
+    """Reads messages.
 
-    bodies         each is a message of its own, in format "json" a JSON object
-    files          are read after them; "-" is standard input
-    before_waiting is awaited when the input has nothing yet
+    Args:
+        form: One of `FORMATS`.
+        bodies: Arguments; each is a message, in format "json" as a JSON object.
+        files: Files to read after the bodies; "-" is standard input.
+        before_waiting: Awaited before the source waits for input.
     """
 
     def __init__(self, form: str, bodies: Sequence[str], files: Sequence[Path],
@@ -41,7 +43,7 @@ class Source:
 
     @property
     def done(self) -> float | None:
-        """How much of the input is read, from 0 to 1; None where it is not known how much there is."""
+        """The share of the input that has been read, from 0 to 1; None if the size is unknown."""
         return self._read / self._size if self._size else None
 
     def _sizes(self) -> int | None:
@@ -57,10 +59,10 @@ class Source:
         return total
 
     async def drafts(self) -> Drafts:
-        """The messages, as many at a time as are there. Raises `BadInput`, after the messages before it."""
+        """Yield the messages in batches, as they become available. Raises `BadInput` after yielding those before it."""
         for number, body in enumerate(self._bodies, 1):
-            octets = os.fsencode(body)
-            yield [self._parse(octets, f"body {number}") if self._form == "json" else Draft(octets)]
+            data = os.fsencode(body)
+            yield [self._parse(data, f"body {number}") if self._form == "json" else Draft(data)]
         for path in self._files:
             name = "standard input" if str(path) == "-" else str(path)
             try:
@@ -97,11 +99,11 @@ class Source:
             first += len(lines)
 
     @staticmethod
-    def _parse(line: bytes, where: str) -> Draft:
+    def _parse(line: bytes, position: str) -> Draft:
         try:
             return parse(line)
         except ValueError as error:
-            raise BadInput(f"{where}: {error}") from None
+            raise BadInput(f"{position}: {error}") from None
 
     async def _pieces(self, fd: int, name: str) -> AsyncIterator[bytes]:
         total = 0
@@ -116,7 +118,7 @@ class Source:
             raise BadInput(f"{name}: {error.strerror}") from None
 
     async def _lines(self, fd: int, name: str) -> AsyncIterator[list[bytes]]:
-        """Without their line ends, as many as were read at a time."""
+        """Yield lines without their line ends, in batches as they are read."""
         begun: list[bytes] = []
         size = 0
         async for data in self._pieces(fd, name):
@@ -135,5 +137,5 @@ class Source:
 
     @staticmethod
     def _check(size: int, name: str) -> None:
-        if size > MOST:
-            raise BadInput(f"{name}: a message of more than {MOST >> 30} GiB")
+        if size > MAX_MESSAGE_BYTES:
+            raise BadInput(f"{name}: a message is larger than {MAX_MESSAGE_BYTES >> 30} GiB")

@@ -1,4 +1,4 @@
-"""`leveret staged`."""
+"""`leveret uploads`."""
 
 from __future__ import annotations
 
@@ -8,43 +8,44 @@ import click
 
 from leveret.cli.listing import listing
 from leveret.cli.options import together
-from leveret.cli.output import Columns, octets
+from leveret.cli.output import Columns, size
 from leveret.cli.remote import current, in_vhost_option, remote_options, vhost_option
 
 COLUMNS: Columns = (
     ("vhost", "vhost"), ("identifier", "identifier"), ("kind", "kind"), ("user", "user"), ("state", "state"),
-    ("octets", "octets"), ("announced", "announced"), ("checkpoints", "checkpoints"), ("idle", "idle"),
+    ("octets", "bytes"), ("announced", "announced"), ("checkpoints", "checkpoints"), ("idle", "idle"),
     ("timeout", "timeout"),
 )
 
-# What says which one is meant.
+# The options that identify an upload.
 _upload = together(
     click.argument("identifier"),
-    click.option("--user", help="Where the identifier is not enough."),
-    click.option("--kind", type=click.Choice(["file", "message"]), help="Where the identifier is not enough."),
+    click.option("--user", help="The uploading user, if the identifier is ambiguous."),
+    click.option("--kind", type=click.Choice(["file", "message"]), help="The kind, if the identifier is ambiguous."),
 )
 
 
-@listing("List staged contents of AMQP 0-9: uploads that wait for their senders, or to be published.", vhost_option)
-def staged(vhost: str | None, **_: Any) -> None:
-    """List staged contents with how much of each is there, and how many seconds it will wait."""
+@listing("List uploads of AMQP 0-9 (staged content): incomplete ones, and complete ones that are not published.",
+         vhost_option)
+def uploads(vhost: str | None, **_: Any) -> None:
+    """List uploads with the bytes received so far, and the seconds left for the sender to resume."""
     current().show_list("staged.list", COLUMNS, ("vhost", "identifier", "kind", "user"), vhost=vhost)
 
 
-@staged.command()
+@uploads.command()
 @_upload
 @in_vhost_option
 @remote_options
 def show(identifier: str, user: str | None, kind: str | None, vhost: str, **_: Any) -> None:
-    """Show one, with its checkpoints."""
+    """Show an upload with its checkpoints."""
     current().show_one("staged.show", name=identifier, user=user, kind=kind, vhost=vhost)
 
 
-@staged.command()
+@uploads.command()
 @_upload
 @in_vhost_option
 @remote_options
 def discard(identifier: str, user: str | None, kind: str | None, vhost: str, **_: Any) -> None:
-    """Give one up, with its octets. Whoever is sending it is refused."""
+    """Discard an upload with its bytes. A client that is sending it gets an error."""
     result = current().call("staged.discard", name=identifier, user=user, kind=kind, vhost=vhost)
-    click.echo(f"staged content '{identifier}' is discarded, {octets(result['discarded'])}")
+    click.echo(f"discarded upload '{identifier}' ({size(result['discarded'])})")

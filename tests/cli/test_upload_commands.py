@@ -1,4 +1,4 @@
-"""`leveret staged` against a running broker."""
+"""`leveret uploads` against a running broker."""
 
 from __future__ import annotations
 
@@ -24,48 +24,48 @@ def upload(client: Client, identifier: str, size: int, sent: bytes) -> None:
     client.open_file(identifier, size)
     client.begin_stage(len(sent))
     client.stage_octets(sent)
-    # Behind it the octets are there.
+    # The broker has processed the bytes before it answers.
     client.call("channel.ping", "channel.ok")
     client.expect("channel.pong")
 
 
 def test_uploads(broker: LeveretProcess) -> None:
     commands = Commands(broker.data_dir)
-    assert commands.json("staged") == []
+    assert commands.json("uploads") == []
     client = Client(broker)
     upload(client, "part", 100, b"x" * 40)
     upload(client, "whole", 30, b"y" * 30)
-    found = {item["identifier"]: item for item in commands.json("staged", "list")}
+    found = {item["identifier"]: item for item in commands.json("uploads", "list")}
     assert {name: (item["state"], item["octets"], item["announced"], item["kind"], item["user"])
             for name, item in found.items()} == {
         "part": ("incomplete", 40, 100, "file", "guest"), "whole": ("complete", 30, 30, "file", "guest")}
     assert 86000 < found["part"]["timeout"] <= 86400
     assert 86000 < found["whole"]["timeout"] <= 86400
-    shown = commands.ok("staged", "show", "whole", "--user", "guest", "--kind", "file")
+    shown = commands.ok("uploads", "show", "whole", "--user", "guest", "--kind", "file")
     assert "complete" in shown
-    assert commands.json("staged", "show", "part")["checkpoints"] == {}
-    assert "no staged content 'none'" in commands.refused("staged", "show", "none")
-    assert "no staged content 'part'" in commands.refused("staged", "discard", "part", "--user", "somebody")
-    assert "discarded, 30 B" in commands.ok("staged", "discard", "whole")
-    assert [item["identifier"] for item in commands.json("staged")] == ["part"]
+    assert commands.json("uploads", "show", "part")["checkpoints"] == {}
+    assert "no staged content 'none'" in commands.refused("uploads", "show", "none")
+    assert "no staged content 'part'" in commands.refused("uploads", "discard", "part", "--user", "somebody")
+    assert "discarded upload 'whole' (30 B)" in commands.ok("uploads", "discard", "whole")
+    assert [item["identifier"] for item in commands.json("uploads")] == ["part"]
     client.send("file.publish", routing_key="q", identifier="whole")
     assert client.expect("channel.close").arguments["reply_code"] == 404
 
 
-def test_who_is_sending_what_is_discarded_is_refused(broker: LeveretProcess) -> None:
+def test_the_sender_of_a_discarded_upload_gets_an_error(broker: LeveretProcess) -> None:
     commands = Commands(broker.data_dir)
     client = Client(broker)
     upload(client, "\x00\xe9", 100, b"x" * 40)
-    assert [item["identifier"] for item in commands.json("staged")] == ["hex:00c3a9"]
+    assert [item["identifier"] for item in commands.json("uploads")] == ["hex:00c3a9"]
     assert client.open_file("\x00\xe9", 100) == 40
     client.begin_stage(60)
-    [item] = commands.json("staged")
+    [item] = commands.json("uploads")
     assert (item["state"], item["timeout"]) == ("open", None)
-    commands.ok("staged", "discard", "hex:00c3a9")
-    assert commands.json("staged") == []
+    commands.ok("uploads", "discard", "hex:00c3a9")
+    assert commands.json("uploads") == []
     client.stage_octets(b"z" * 60)
     assert client.expect("channel.close").arguments["reply_code"] == 405
-    assert "no identifier" in commands.refused("staged", "discard", "hex:0g")
+    assert "no identifier" in commands.refused("uploads", "discard", "hex:0g")
 
 
 def test_an_interrupted_upload_is_listed_after_a_restart(broker: LeveretProcess) -> None:
@@ -74,13 +74,13 @@ def test_an_interrupted_upload_is_listed_after_a_restart(broker: LeveretProcess)
     client.close()
     broker.stop()
     broker.start()
-    [item] = Commands(broker.data_dir).json("staged", "--vhost", "/")
+    [item] = Commands(broker.data_dir).json("uploads", "--vhost", "/")
     assert (item["identifier"], item["state"], item["announced"]) == ("later", "incomplete", 100)
-    Commands(broker.data_dir).ok("staged", "discard", "later")
+    Commands(broker.data_dir).ok("uploads", "discard", "later")
     assert Client(broker).open_file("later", 100) == 0
 
 
-def test_a_reference_is_known_by_its_checkpoints(broker: LeveretProcess) -> None:
+def test_a_reference_is_found_by_its_checkpoints(broker: LeveretProcess) -> None:
     commands = Commands(broker.data_dir)
     client = Client(broker)
     for reference in ("kept", "unnamed"):
@@ -88,12 +88,12 @@ def test_a_reference_is_known_by_its_checkpoints(broker: LeveretProcess) -> None
         client.call("message.append", "message.ok", reference=reference, bytes=b"x" * 40)
     for identifier in ("early", "late"):
         client.call("message.checkpoint", "message.ok", reference="kept", identifier=identifier)
-    found = sorted(commands.json("staged"), key=lambda item: -item["checkpoints"])
+    found = sorted(commands.json("uploads"), key=lambda item: -item["checkpoints"])
     assert [(item["kind"], item["state"], item["octets"], item["checkpoints"]) for item in found] == [
         ("message", "open", 40, 2), ("message", "open", 40, 0)]
     assert found[0]["identifier"] == "late"
-    assert commands.json("staged", "show", "early")["checkpoints"] == {"early": 40, "late": 40}
-    commands.ok("staged", "discard", "early")
+    assert commands.json("uploads", "show", "early")["checkpoints"] == {"early": 40, "late": 40}
+    commands.ok("uploads", "discard", "early")
     client.send("message.append", reference="kept", bytes=b"y")
     assert client.expect("channel.close").arguments["reply_code"] == 405
     client = Client(broker)

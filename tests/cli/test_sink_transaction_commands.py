@@ -1,4 +1,4 @@
-"""`leveret stages` against a running broker."""
+"""`leveret sink-transactions` against a running broker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def broker(tmp_path: Path) -> Iterator[LeveretProcess]:
         process.check_log()
 
 
-def test_stages(broker: LeveretProcess) -> None:
+def test_sink_transactions(broker: LeveretProcess) -> None:
     commands = Commands(broker.data_dir)
     with blocking.connect(broker.url()) as connection, connection.channel() as channel:
         channel.declare_queue("q", durable=True)
@@ -31,16 +31,17 @@ def test_stages(broker: LeveretProcess) -> None:
             channel.publish("body", "q", f"leveret.stage:{stage}:", persistent=True)
         for stage in ("one", "two"):
             ask(channel, "stage.seal", stage=stage, count=1, crc32=crc32(b"body"))
-        shown = {item["stage"]: (item["app"], item["state"], item["messages"]) for item in commands.json("stages")}
+        listed = commands.json("sink-transactions")
+        shown = {item["stage"]: (item["app"], item["state"], item["messages"]) for item in listed}
         assert shown == {"one": ("sink", "sealed", 1), "two": ("sink", "sealed", 1), "three": ("sink", "open", 1)}
-        assert "three" in commands.ok("stages", "list")
-        assert "2 stages are discarded" in commands.ok("stages", "discard", "two", "three")
-        assert "no stage 'two'" in commands.refused("stages", "discard", "two")
-        assert commands.json("stages", "apps") == []
+        assert "three" in commands.ok("sink-transactions", "list")
+        assert "aborted 2 sink transactions" in commands.ok("sink-transactions", "abort", "two", "three")
+        assert "no stage 'two'" in commands.refused("sink-transactions", "abort", "two")
+        assert commands.json("sink-transactions", "apps") == []
         ask(channel, "stage.promote", app="sink", batch=4, stages=["one"])
-        [app] = commands.json("stages", "apps", "--vhost", "/")
+        [app] = commands.json("sink-transactions", "apps", "--vhost", "/")
         assert (app["app"], app["user"], app["batch"], app["promoting"]) == ("sink", "guest", 4, None)
-        assert "sink" in commands.ok("stages", "apps")
-        commands.ok("stages", "forget", "sink")
-        assert "no app 'sink'" in commands.refused("stages", "forget", "sink")
+        assert "sink" in commands.ok("sink-transactions", "apps")
+        commands.ok("sink-transactions", "forget", "sink")
+        assert "no app 'sink'" in commands.refused("sink-transactions", "forget", "sink")
         assert ask(channel, "stage.last", app="sink")["batch"] is None

@@ -1,0 +1,21 @@
+"""Commands of earlier versions that have another name now. They are not aliases: `leveret` refuses them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import click
+
+RENAMED_COMMANDS: Final = {
+    "staged": "uploads",
+    "stages": "sink-transactions",
+    "stages discard": "sink-transactions abort",
+}
+
+
+def refuse_renamed(arguments: Sequence[str]) -> None:
+    """Raise `click.UsageError` if the arguments start with the earlier name of a command."""
+    for name in (" ".join(arguments[:2]), *arguments[:1]):
+        if name in RENAMED_COMMANDS:
+            raise click.UsageError(f"unknown command '{name}': it is called '{RENAMED_COMMANDS[name]}' now")

@@ -1,0 +1,54 @@
+"""`leveret sink-transactions`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from leveret.cli.listing import listing
+from leveret.cli.output import Columns
+from leveret.cli.remote import current, in_vhost_option, remote_options, vhost_option
+
+COLUMNS: Columns = (
+    ("vhost", "vhost"), ("stage", "transaction"), ("app", "app"), ("user", "user"), ("state", "state"),
+    ("messages", "messages"), ("octets", "bytes"), ("idle", "idle"),
+)
+APP_COLUMNS: Columns = (
+    ("vhost", "vhost"), ("app", "app"), ("user", "user"), ("batch", "batch"), ("promoting", "committing"),
+    ("moved", "moved"), ("waits_for", "waits for"),
+)
+
+
+@listing("List and abort sink transactions: batches that sinks publish atomically.", vhost_option)
+def sink_transactions(vhost: str | None, **_: Any) -> None:
+    """List sink transactions with their messages, and the seconds since their last use."""
+    current().show_list("stages.list", COLUMNS, ("vhost", "app", "stage"), vhost=vhost)
+
+
+@sink_transactions.command()
+@vhost_option
+@remote_options
+def apps(vhost: str | None, **_: Any) -> None:
+    """List sinks with the last batch of each, and the progress of a commit."""
+    current().show_list("stages.apps", APP_COLUMNS, ("vhost", "app"), vhost=vhost)
+
+
+@sink_transactions.command()
+@click.argument("transaction", nargs=-1, required=True)
+@in_vhost_option
+@remote_options
+def abort(transaction: tuple[str, ...], vhost: str, **_: Any) -> None:
+    """Abort sink transactions and drop their messages."""
+    result = current().call("stages.discard", stages=list(transaction), vhost=vhost)
+    click.echo(f"aborted {result['discarded']} sink transactions")
+
+
+@sink_transactions.command()
+@click.argument("app")
+@in_vhost_option
+@remote_options
+def forget(app: str, vhost: str, **_: Any) -> None:
+    """Forget the last batch of a sink. If the sink commits that batch again, it is published again."""
+    current().call("stages.forget", name=app, vhost=vhost)
+    click.echo(f"forgot the last batch of app '{app}'")
