@@ -26,7 +26,7 @@ def check(path: Path, *more: str) -> Result:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """After a SIGKILL, of the format of now: messages, a sealed segment, a staged content."""
+    """A data directory after a SIGKILL, in the current format: messages, a sealed segment, an upload."""
     with tarfile.open(ARCHIVE) as archive:
         archive.extractall(tmp_path, filter="data")
     path = tmp_path / "data"
@@ -109,7 +109,7 @@ def test_damage_is_named(data: Path, what: str) -> None:
         segment.unlink()
     elif what == "staged":
         (data / "staged" / "file").write_bytes(b"1234")
-        expected = "the staged content 'upload' of user 'ana' in vhost '/' has 4 bytes, and 5 at its last checkpoint"
+        expected = "upload 'upload' of user 'ana' in vhost '/' has 4 bytes, expected 5 as at its last checkpoint"
     elif what == "definition":
         with sqlite3.connect(data / "log-0.sqlite") as connection:
             connection.execute("UPDATE metadata SET value = x'00' WHERE kind = 'user'")

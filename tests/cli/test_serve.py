@@ -154,10 +154,10 @@ def test_data_in_memory_is_said_to_be_lost(tmp_path: Path) -> None:
     (["--set", "server.prot=1"], "unknown setting 'server.prot': did you mean 'server.port'?"),
     (["--set", "tls.port=x"], "flag tls.port: tls.port: got 'x', expected an integer, 0 to 65535"),
     (["--config", "/nowhere.toml"], "/nowhere.toml: cannot read the configuration file: No such file or directory"),
-    (["--data-dir", "/proc/nowhere"], "the data directory /proc/nowhere cannot be made"),
+    (["--data-dir", "/proc/nowhere"], "cannot create the data directory /proc/nowhere"),
     (["--set", "tls.cert=/nowhere.pem"], "/nowhere.pem cannot be read"),
     (["--host", "192.0.2.1"], "cannot listen on 192.0.2.1:0"),
-    (["--host", "no such host"], "server.host: the host 'no such host' is not known"),
+    (["--host", "no such host"], "'server.host' is 'no such host', which is unknown"),
     (["--set", 'users.a.permissions={"/" = {write = "("}}'], "user 'a', vhost '/': write permission '('"),
     (["--set", "users.a.password_file=/nowhere"], "users.a.password_file: /nowhere cannot be read"),
 ])
@@ -179,7 +179,7 @@ def test_a_port_in_use(process: LeveretProcess, tmp_path: Path) -> None:
     result = serve("--host", "127.0.0.1", "--port", str(process.port), "--data-dir", str(tmp_path / "other"))
     assert result.returncode == 1
     assert f"cannot listen on 127.0.0.1:{process.port}: " in result.stderr
-    assert "--port (0 takes a free port)" in result.stderr
+    assert "--port (0 picks a free port)" in result.stderr
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "memory"])

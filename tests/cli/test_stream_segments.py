@@ -161,10 +161,10 @@ def test_a_file_that_is_gone_ends_the_erasure(broker: LeveretProcess, commands: 
     path = Path(str(segment["path"]))
     path.rename(path.with_suffix(".away"))
     said = commands.refused("streams", "erase", "damaged", "--where", "routing-key=#", "--remove")
-    assert "the erasure of stream 'damaged' has ended after 0 segments: offsets 0 to 3" in said
+    assert "the erasure of stream 'damaged' failed after 0 segments: offsets 0 to 3" in said
     assert "the file does not exist" in said
     path.with_suffix(".away").rename(path)
-    assert "1 rewritten" in commands.ok("streams", "erase", "damaged", "--where", "routing-key=#", "--remove")
+    assert "rewrote 1" in commands.ok("streams", "erase", "damaged", "--where", "routing-key=#", "--remove")
     assert [item["messages"] for item in commands.json("streams") if item["name"] == "damaged"] == [0]
 
 

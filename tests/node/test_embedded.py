@@ -147,7 +147,7 @@ def test_two_at_a_time_know_nothing_of_each_other(tmp_path: Path) -> None:
 def test_one_broker_runs_once_at_a_time() -> None:
     broker = leveret.Broker()
     with broker as running:
-        with pytest.raises(RuntimeError, match="runs already"), broker:
+        with pytest.raises(RuntimeError, match="already running"), broker:
             pass
         exchange_a_message(running.url)
 
@@ -200,14 +200,14 @@ def test_stopping_twice_and_calling_afterwards() -> None:
     with leveret.Broker() as broker:
         broker.stop()
         broker.stop()
-        with pytest.raises(RuntimeError, match="does not run"):
+        with pytest.raises(RuntimeError, match="is not running"):
             broker.create_vhost("v")
 
     async def main() -> None:
         async with leveret.Broker() as broker:
             await broker.stop()
             await broker.stop()
-            with pytest.raises(RuntimeError, match="does not run"):
+            with pytest.raises(RuntimeError, match="is not running"):
                 await broker.create_vhost("v")
 
     asyncio.run(main())
@@ -320,7 +320,7 @@ def test_a_process_that_ends_without_stopping_it(tmp_path: Path) -> None:
 
 def test_a_store_that_failed_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                              caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(running, "REOPEN_AFTER", 0.05)
+    monkeypatch.setattr(running, "REOPEN_DELAY", 0.05)
     commit = sqlite_store.SqliteStore.commit
     failing = threading.Event()
 
@@ -407,7 +407,7 @@ def test_losses_that_are_accepted(tmp_path: Path) -> None:
 
 def test_losses_are_accepted_for_a_start_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that failed is opened again without them."""
-    monkeypatch.setattr(running, "REOPEN_AFTER", 0.01)
+    monkeypatch.setattr(running, "REOPEN_DELAY", 0.01)
     given = []
     make = running.Composition
 
@@ -425,10 +425,10 @@ def test_losses_are_accepted_for_a_start_only(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(("config", "expected"), [
-    ({"server": {"data_dir": "/dev/null/data"}}, "the data directory /dev/null/data cannot be made: Not a directory"),
+    ({"server": {"data_dir": "/dev/null/data"}}, "cannot create the data directory /dev/null/data: Not a directory"),
     ({"tls": {"cert": "/dev/null/cert.pem"}}, "/dev/null/cert.pem"),
     ({"users": {"a": {"password_file": "/dev/null"}}}, r"users\.a\.password_file: /dev/null is empty"),
-    ({"server": {"host": "no such host"}}, "the host 'no such host' is not known"),
+    ({"server": {"host": "no such host"}}, "'server.host' is 'no such host', which is unknown"),
 ])
 def test_other_reasons_not_to_start(config: dict[str, object], expected: str) -> None:
     with pytest.raises(leveret.StartFailed, match=expected), leveret.Broker(config=config):
@@ -437,8 +437,9 @@ def test_other_reasons_not_to_start(config: dict[str, object], expected: str) ->
 
 @pytest.mark.parametrize(("config", "expected"), [
     ({"server": {"prt": 1}}, "config: unknown setting 'server.prt': did you mean 'server.port'?"),
-    ({"storage": {"engine": "sqlite"}}, "config: storage.engine: 'sqlite' needs a directory; expected data_dir too"),
-    ("missing.toml", "missing.toml: the configuration file cannot be read: No such file or directory"),
+    ({"storage": {"engine": "sqlite"}},
+     "config: 'storage.engine' is 'sqlite', which needs a data directory; set data_dir too"),
+    ("missing.toml", "missing.toml: cannot read the configuration file: No such file or directory"),
 ])
 def test_a_configuration_that_cannot_be_used(config: dict[str, object] | str, expected: str) -> None:
     with pytest.raises(leveret.ConfigError) as caught:

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from leveret.node.memory import memory_limit, memory_octets
+from leveret.node.memory import memory_limit, memory_size
 
 
 def test_the_memory_of_a_container_is_its_limit(tmp_path: Path) -> None:
-    whole = memory_octets(())
+    whole = memory_size(())
     assert whole > 1 << 26
     for content, expected in (("1000000\n", 1000000), ("max\n", whole), (str(whole * 2), whole)):
         (tmp_path / "memory.max").write_text(content)
-        assert memory_octets((tmp_path / "memory.max", tmp_path / "missing")) == expected
+        assert memory_size((tmp_path / "memory.max", tmp_path / "missing")) == expected
 
 
 @pytest.mark.parametrize(("watermark", "share"), [(0.5, True), (1.0, True), (2e9, False), (0.0, True)])
 def test_the_watermark_is_a_share_or_octets(watermark: float, share: bool) -> None:
-    assert memory_limit(watermark) == (int(memory_octets() * watermark) if share else int(watermark))
+    assert memory_limit(watermark) == (int(memory_size() * watermark) if share else int(watermark))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from leveret.config import combine_config
-from leveret.node.permissions import warn_of_loose_files
+from leveret.node.permissions import warn_about_permissions
 from leveret.node.segments import make_store
 from leveret.storage.sqlite import SqliteLog
 
@@ -24,18 +24,18 @@ def test_loose_files_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture)
         path.chmod(mode)
     config = combine_config(("the test", {"server": {"data_dir": str(tmp_path)},
                                           "users": {"ana": {"password_file": str(secret)}}}))
-    warn_of_loose_files(config, True)
+    warn_about_permissions(config, True)
     first, second = caplog.messages
     assert "log-0.sqlite, staged/abc;" in first
     assert f"chmod go= {tmp_path}/log-0.sqlite {tmp_path}/staged/abc" in first
-    assert f"users.ana.password_file: other users can read or change {secret}, which has mode 0644" in second
+    assert f"'users.ana.password_file': other users can read or change {secret}, which has mode 0644" in second
 
 
 def test_private_files_are_not_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "leveret.serve")
     (tmp_path / "log-0.sqlite").touch(0o600)
     config = combine_config(("the test", {"server": {"data_dir": str(tmp_path)}}))
-    warn_of_loose_files(config, True)
+    warn_about_permissions(config, True)
     assert not caplog.messages
 
 

@@ -179,4 +179,4 @@ def test_a_broker_that_cannot_start_says_why(session: pytest.Pytester) -> None:
                 yield broker
     """)
     session.makepyfile("def test_one(leveret_url): pass")
-    run(session, errors=1).stdout.fnmatch_lines("*StartFailed: server.host: the host 'no such host' is not known*")
+    run(session, errors=1).stdout.fnmatch_lines("*StartFailed: 'server.host' is 'no such host', which is unknown*")

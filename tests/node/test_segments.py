@@ -44,12 +44,12 @@ def test_settings(tmp_path: Path) -> None:
 
 
 def test_options_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"streams\.storage_options_file: there is no file"):
+    with pytest.raises(ConfigError, match=r"'streams\.storage_options_file': the file .* does not exist"):
         store(tmp_path, storage_options_file=str(tmp_path / "none.toml"))
 
 
 def test_what_cannot_seal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert make_store(config(tmp_path), MemoryLog()) == "the storage engine keeps everything in memory"
+    assert make_store(config(tmp_path), MemoryLog()) == "'storage.engine' is 'memory'"
     monkeypatch.setattr(segments, "find_spec", lambda name: None)
     assert "leveret[segments]" in str(store(tmp_path))
 
@@ -61,7 +61,7 @@ def test_a_broker_says_once_that_it_does_not_seal(caplog: pytest.LogCaptureFixtu
         assert "not sealed" not in caplog.text
         for name in "ab":
             channel.declare_queue(name, durable=True, arguments={"x-queue-type": "stream"})
-    assert caplog.text.count("streams are not sealed, but stay in the log: the storage engine keeps everything in") == 1
+    assert caplog.text.count("streams are not sealed, but stay in the log: 'storage.engine' is 'memory'") == 1
 
 
 def test_a_broker_does_not_load_what_only_the_sealer_needs(tmp_path: Path) -> None:

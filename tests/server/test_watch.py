@@ -122,7 +122,7 @@ def test_two_reasons_at_once(site: Site, memory: SimpleNamespace) -> None:
 
 
 def test_the_process_takes_some_memory() -> None:
-    assert module.resident_octets() > 5 * MEGABYTE
+    assert module.resident_bytes() > 5 * MEGABYTE
 
 
 def test_a_step_that_fails_leaves_the_others_alone(site: Site, memory: SimpleNamespace, monkeypatch: pytest.MonkeyPatch,

@@ -209,7 +209,7 @@ class Serving:
             log.error("SIGHUP: configuration not reloaded: %s", error)
             return
         self._config = reloaded(self._config, config)
-        composition.take_over(self._config)
+        composition.reload(self._config)
         for setting in needing_restart(self._config, config):
             log.warning("SIGHUP: '%s' has changed; it applies after a restart", setting)
         log.info("SIGHUP: reloaded certificates, users, vhosts and limits")

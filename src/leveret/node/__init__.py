@@ -1,5 +1,5 @@
-"""One broker in one process: put together from a configuration, made to listen, run on its own or inside a program.
+"""Composes a broker from a configuration, and runs it alone or inside a program.
 
-`leveret serve` and `leveret.Broker` both stand on this. Nothing here touches what belongs to the whole process: signals,
-logging, the garbage collector, limits.
+`leveret serve` and `leveret.Broker` use it. Nothing here changes process-wide state: signal handlers, logging, the garbage
+collector, resource limits.
 """

@@ -1,4 +1,4 @@
-"""`leveret check`: whether everything in a data directory is what was written, without a broker."""
+"""`leveret check`: verifies a data directory without a broker."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class DirectoryCheck:
         self._kept = {key for kind, key, _ in definitions if kind == metadata.KEPT_FILE}
         self._salvaged = {key for kind, key, _ in definitions if kind == metadata.SALVAGED}
         self._check_segments([(key, value) for kind, key, value in definitions if kind == metadata.STREAM_SEGMENT])
-        self._check_staged([(key, value) for kind, key, value in definitions if kind == metadata.STAGED])
+        self._check_uploads([(key, value) for kind, key, value in definitions if kind == metadata.STAGED])
 
     def _read_log(self, database: Path) -> list[tuple[str, str, bytes]]:
         """Check the log; returns its definitions. Leaves no file beside it.
@@ -114,45 +114,45 @@ class DirectoryCheck:
         self.counts["log"] = check.counts
         bare = check.counts["rows_without_checksum"]
         if bare:
-            self.notes.append(f"{bare} rows of an earlier format have no checksum; they get one when they are written anew")
+            self.notes.append(f"{bare} rows of an earlier format have no checksum; they get one when they are rewritten")
         return [(kind, decode_text(key), value) for kind, key, value in check.definitions()]
 
     def _check_segments(self, entries: list[tuple[str, bytes]]) -> None:
         known: set[str] = set()
-        octets = 0
+        total = 0
         for key, value in entries:
             try:
                 segment = Segment.unpack(value)
             except _MALFORMED:
-                continue  # the log has said that this definition is damaged
+                continue  # the check of the log has reported this definition
             known.add(segment.path)
-            octets += segment.octets
-            why = self._segment_fault(segment)
-            if why:
+            total += segment.octets
+            fault = self._segment_fault(segment)
+            if fault:
                 stream = "/".join(metadata.split_key(key)[:2])
                 self.damaged.append(f"segment {segment.path} of stream {stream} (offsets {segment.first} to {segment.last})"
-                                    f" is damaged: {why}")
-        self.counts["segments"] = {"files": len(known), "octets": octets}
+                                    f" is damaged: {fault}")
+        self.counts["segments"] = {"files": len(known), "octets": total}
         if "://" not in self.segments:
-            homes = {path.split("/", 1)[0] for path in known}
-            paths = {str((Path(base) / name).relative_to(self.segments)) for home in homes
-                     for base, _, names in os.walk(Path(self.segments, home)) for name in names}
+            directories = {path.split("/", 1)[0] for path in known}
+            paths = {str((Path(base) / name).relative_to(self.segments)) for directory in directories
+                     for base, _, names in os.walk(Path(self.segments, directory)) for name in names}
             self._note_others(SEGMENTS, paths - known, "beside the segments are in no manifest")
 
     def _segment_fault(self, segment: Segment) -> str:
-        """What is wrong with the file of a segment; "" if nothing is."""
-        octets = found = 0
+        """Return the fault of a segment's file, or ""."""
+        size = found = 0
         try:
             with self._open(segment.path) as file:
                 while piece := file.read(_PIECE):
-                    octets += len(piece)
+                    size += len(piece)
                     found = zlib.crc32(piece, found)
         except FileNotFoundError:
-            return "there is no such file"
-        except Exception as error:  # of whatever kind the file system raises
+            return "the file does not exist"
+        except Exception as error:  # file systems raise their own kinds of errors
             return f"it cannot be read: {error}"
-        if octets != segment.octets:
-            return f"it has {octets} bytes, expected {segment.octets}"
+        if size != segment.octets:
+            return f"it has {size} bytes, expected {segment.octets}"
         if found != segment.crc32:
             return f"its checksum is {found:08x}, expected {segment.crc32:08x}"
         return ""
@@ -160,12 +160,12 @@ class DirectoryCheck:
     def _open(self, path: str) -> Any:
         if "://" not in self.segments:
             return open(Path(self.segments, path), "rb")
-        # Not at the top: only the extra `segments` brings what URLs need.
+        # Imported here because URLs need the extra `segments`.
         from leveret.segments import files
 
         return files.open_file(files.join(self.segments, path), self.options)
 
-    def _check_staged(self, entries: list[tuple[str, bytes]]) -> None:
+    def _check_uploads(self, entries: list[tuple[str, bytes]]) -> None:
         known: set[str] = set()
         for key, value in entries:
             try:
@@ -175,14 +175,14 @@ class DirectoryCheck:
             except _MALFORMED:
                 continue
             known.add(name)
-            needed = max(checkpoints.values(), default=0)
+            expected = max(checkpoints.values(), default=0)
             try:
-                there = (self.path / STAGED_DIRECTORY / name).stat().st_size
+                size = (self.path / STAGED_DIRECTORY / name).stat().st_size
             except OSError:
-                there = -1
-            if there < needed:
-                self.damaged.append(f"the staged content '{identifier}' of user '{user}' in vhost '{vhost}' has"
-                                    f" {max(there, 0)} bytes, and {needed} at its last checkpoint")
+                size = -1
+            if size < expected:
+                self.damaged.append(f"upload '{identifier}' of user '{user}' in vhost '{vhost}' has {max(size, 0)} bytes,"
+                                    f" expected {expected} as at its last checkpoint")
         self.counts["staged"] = {"contents": len(known)}
         directory = self.path / STAGED_DIRECTORY
         others = {path.name for path in directory.iterdir()} - known if directory.is_dir() else set()

@@ -1,4 +1,4 @@
-"""Puts a broker together from a configuration: log, users, broker, vhosts, services, server, management."""
+"""Composes a broker from a configuration: log, users, broker, vhosts, services, server, management."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from leveret.management.requests.dispatch import Requests
 from leveret.management.vhosts import DEFAULT_VHOST, stored_vhosts
 from leveret.node.listening import listen
 from leveret.node.memory import memory_limit
-from leveret.node.permissions import warn_of_loose_files
+from leveret.node.permissions import warn_about_permissions
 from leveret.node.segments import make_store, segment_settings
 from leveret.protocols.envelopes import Envelopes
 from leveret.protocols.header_readers import header_readers
@@ -45,7 +45,7 @@ from leveret.security.scram import Keyring
 from leveret.security.tls import ServerTls, TlsSettings
 from leveret.security.users import UserStore
 from leveret.server.server import Server
-from leveret.server.watch import resident_octets
+from leveret.server.watch import resident_bytes
 from leveret.server.watchdog import Watchdog
 from leveret.storage import disk
 from leveret.storage.registry import make_logs
@@ -54,19 +54,27 @@ from leveret.storage.staged import StagedFiles
 
 log = logging.getLogger("leveret.serve")
 
-# The engine that needs no directory.
+# The storage engine without a data directory.
 MEMORY = "memory"
 
 
 class Composition:
     """A broker that is recovered and ready to start.
 
-    config_name  what to call the configuration in messages: its file
-    owner        a user who may do everything in every vhost, "" for none
-    salvage      which losses of the store the operator has accepted for this start
-    listeners    the addresses that it listens on, as URLs, once it does
+    Args:
+        config: The configuration.
+        config_name: The name of the configuration in messages, such as its file.
+        on_failure: Called when the store fails.
+        owner: A user with all permissions in every vhost, or "".
+        salvage: The losses of the store that the operator accepts for this start.
 
-    Raises `ConfigError`, `TlsError` and `StorageFailed`; the store is closed then.
+    Attributes:
+        listeners: The addresses that the broker listens on, as URLs.
+
+    Raises:
+        ConfigError: The configuration is invalid.
+        TlsError: The certificates are invalid.
+        StorageFailed: The store cannot be opened. It is closed after any error.
     """
 
     def __init__(self, config: Config, config_name: str, on_failure: Callable[[], None], owner: str = "",
@@ -74,10 +82,10 @@ class Composition:
         self.config = config
         self.config_name = config_name
         self.listeners: list[str] = []
-        # Of the event loop, where the process has one.
+        # The watchdog of the event loop; only `leveret serve` has one.
         self.watchdog: Watchdog | None = None
         self.tls = make_tls(config.tls)
-        # Everything that may refuse the configuration comes before the store is opened.
+        # The configuration is validated before the store is opened.
         declared = declared_users(config.users)
         check_realms(config.vhosts)
         users = UserStore(self._put, loopback_users=config.auth.loopback_users, declared_in=config_name,
@@ -92,19 +100,19 @@ class Composition:
             recovery = self.log.open()
             if self.overflow is not None:
                 self.overflow.open()
-            warn_of_loose_files(config, self.on_disk)
+            warn_about_permissions(config, self.on_disk)
             self._recover(recovery, on_failure)
         except BaseException:
             self._close_logs()
             raise
 
     def _recover(self, recovery: Recovery, on_failure: Callable[[], None]) -> None:
-        """Put together what stands on the store."""
+        """Create everything that depends on the store, and recover it."""
         config, users = self.config, self.users
         users.load(recovery.metadata, recovery.dropped)
         self.broker = Broker(self.log, self.overflow)
         self.broker.event_sample = config.events.sample
-        _take_routing_limits(self.broker, config.limits)
+        _apply_routing_limits(self.broker, config.limits)
         self.broker.stream_backlog = config.amqp09.stream_backlog
         store = make_store(config, self.log)
         if isinstance(store, str):
@@ -140,7 +148,7 @@ class Composition:
             data_path=config.server.data_path if self.on_disk else None, on_failure=on_failure,
             tls=self.tls.context if self.tls is not None else None,
         )
-        self._take_admission()
+        self._apply_admission_limits()
         self.admin = Admin(
             self.broker, users, sessions=lambda: self.services.sessions, config=config, config_name=self.config_name,
             apply_vhost=self.apply_vhost, facts=self.facts, alarm=lambda: self.services.alarm,
@@ -151,18 +159,25 @@ class Composition:
 
     @property
     def on_disk(self) -> bool:
-        """Whether the broker keeps anything in its data directory."""
+        """Whether the broker stores anything in its data directory."""
         return self.config.storage.engine != MEMORY
 
     def _close_logs(self) -> None:
-        for one in (self.log, self.overflow):
-            if one is not None:
+        for opened in (self.log, self.overflow):
+            if opened is not None:
                 with contextlib.suppress(StorageFailed):
-                    one.close()
+                    opened.close()
 
     async def listen(self, ports: dict[bool, int]) -> None:
-        """Listen as the configuration says. `ports` are those of the plain listener (False) and of TLS (True); where one
-        is 0, the free port that was found takes its place. Raises `StartFailed`."""
+        """Listen on the configured addresses.
+
+        Args:
+            ports: The ports of the plain listener (False) and of the TLS listener (True). A port of 0 is replaced by the
+                free port that was picked.
+
+        Raises:
+            StartFailed: An address cannot be listened on.
+        """
         server = self.config.server
         if server.plain:
             await self._listen(server.host, None, ports)
@@ -178,8 +193,7 @@ class Composition:
         self.log.put(kind, key, value)
 
     def _apply_vhosts(self) -> None:
-        """Create the vhosts that the configuration names, and give all their settings: the configuration's, an operator's,
-        or the default ones."""
+        """Create the configured vhosts, and apply the settings of all: from the configuration, an operator, or defaults."""
         wanted = {name: VhostConfig() for name in (DEFAULT_VHOST, *self.broker.vhosts)}
         for name, vhost in {**wanted, **self.vhost_settings, **self.config.vhosts}.items():
             self.apply_vhost(name, vhost)
@@ -187,38 +201,39 @@ class Composition:
             for name in user.permissions.keys() - self.broker.vhosts.keys():
                 log.warning("user '%s' has permissions in vhost '%s', which does not exist", user.name, name)
 
-    def take_over(self, config: Config) -> None:
-        """Have a running broker take the limits and vhosts of a configuration that differs in these, or in its users and
-        certificates, which have ways of their own.
+    def reload(self, config: Config) -> None:
+        """Apply the limits and vhosts of a changed configuration to the running broker.
 
-        Limits and `compat.strict` hold at once (`limits.unacked_per_channel` for new channels), other settings of vhosts
-        for new connections. A vhost that the configuration names no more stays, with the settings it would have if it
-        had never been named.
+        Users and certificates are reloaded separately; other settings must not differ. Limits and `compat.strict` apply
+        at once (`limits.unacked_per_channel` to new channels), other settings of vhosts to new connections. A vhost that
+        was removed from the configuration stays, with the settings of an operator or the defaults.
         """
-        gone = self.config.vhosts.keys() - config.vhosts.keys()
+        removed = self.config.vhosts.keys() - config.vhosts.keys()
         self.config = self.admin.config = config
-        _take_limits(self.services.settings, config.limits)
-        _take_routing_limits(self.broker, config.limits)
+        _apply_limits(self.services.settings, config.limits)
+        _apply_routing_limits(self.broker, config.limits)
         self.server.watch.memory_limit = memory_limit(config.limits.memory_high_watermark)
         self.server.watch.disk_free = config.limits.disk_free
-        self._take_admission()
+        self._apply_admission_limits()
         if self.log.spool is not None:
             self.log.spool.leave_free(config.limits.disk_free)
         if self.on_disk:
             self.staged_files.keep_free = config.limits.disk_free
         self._apply_vhosts()
-        for name in sorted(gone - {DEFAULT_VHOST}):
-            log.warning("vhost '%s' is not in %s any more: it stays, with default settings; to delete it:"
-                        " leveret vhosts delete", name, self.config_name)
+        for name in sorted(removed - {DEFAULT_VHOST}):
+            log.warning("vhost '%s' was removed from %s: it stays, without the settings from there; `leveret vhosts delete`"
+                        " deletes it", name, self.config_name)
         self.broker.end_turn()
 
-    def _take_admission(self) -> None:
+    def _apply_admission_limits(self) -> None:
         self.server.admission.total = self.config.limits.unauthenticated
         self.server.admission.per_address = self.config.limits.unauthenticated_per_address
 
     def apply_vhost(self, name: str, vhost: VhostConfig) -> Vhost:
-        """Create a vhost, or give an existing one new settings. Connections of now keep the meaning of `global` and the
-        consumer timeout that they have."""
+        """Create a vhost, or change the settings of an existing one.
+
+        Existing connections keep their meaning of `global` in `basic.qos` and their consumer timeout.
+        """
         queues = vhost.limits.max_queues or self.config.limits.queues_per_vhost or -1
         settings = VhostSettings(vhost.compat.strict, queues, vhost.limits.max_connections or -1)
         qos_spec = None if vhost.qos_global is None else vhost.qos_global == "spec"
@@ -228,11 +243,11 @@ class Composition:
         if known is None:
             self.services.realms[name] = realms
         else:
-            known.configured = realms.configured  # the tickets that there are go on counting
+            known.configured = realms.configured  # existing tickets stay valid
         return self.broker.add_vhost(name, settings)
 
     def facts(self) -> dict[str, Any]:
-        """What `leveret status` says of the process."""
+        """Return the state of the process for `leveret status`."""
         return {
             "version": __version__,
             "build": str(build_info()),
@@ -242,7 +257,7 @@ class Composition:
             "data_dir": str(self.config.server.data_path),
             "config": self.config_name,
             "engine": self.config.storage.engine,
-            "memory": resident_octets(),
+            "memory": resident_bytes(),
             "memory_limit": self.server.watch.memory_limit,
             "slow_turns": self.watchdog.slow if self.watchdog is not None else 0,
             "longest_turn": round(self.watchdog.longest, 4) if self.watchdog is not None else 0.0,
@@ -250,7 +265,7 @@ class Composition:
 
 
 def _make_logs(config: Config, salvage: Salvage) -> tuple[Log, Log | None]:
-    """The log of what is durable, and the one that deep queues page to; the latter is empty at every start."""
+    """Return the log of durable data, and the log that deep queues page out to, which is empty at every start."""
     path = config.server.data_path
     storage = config.storage
     if storage.engine != MEMORY:
@@ -260,23 +275,23 @@ def _make_logs(config: Config, salvage: Salvage) -> tuple[Log, Log | None]:
 
 
 def make_data_directory(path: Path) -> None:
-    """Make the data directory where it is missing, for its owner only. Raises `StorageFailed`."""
+    """Create the data directory for its owner only, if it does not exist. Raises `StorageFailed`."""
     try:
         disk.make_directories(path)
         disk.sync_to_root(path)
     except OSError as error:
-        raise StorageFailed(f"the data directory {path} cannot be made: {error.strerror}; choose another by"
-                            " --data-dir or server.data_dir") from None
+        raise StorageFailed(f"cannot create the data directory {path}: {error.strerror}; choose another one with"
+                            " --data-dir or 'server.data_dir'") from None
 
 
 def make_tls(tls: TlsConfig) -> ServerTls | None:
-    """What the TLS listener needs, None without one. Raises `TlsError` or `ConfigError`."""
+    """Return the certificates of the TLS listener, None if there is no listener. Raises `TlsError` or `ConfigError`."""
     settings = tls_settings(tls)
     return ServerTls(settings) if settings is not None else None
 
 
 def tls_settings(tls: TlsConfig) -> TlsSettings | None:
-    """The files of `[tls]`."""
+    """Return the files of `[tls]`, None if it has no certificate."""
     if tls.cert is None:
         return None
     password = None
@@ -292,7 +307,7 @@ def _session_settings(config: Config) -> SessionSettings:
         max_message_size=config.amqp.max_message_size, spool_threshold=config.storage.body_spool_threshold,
         qos_spec=config.amqp.qos_global == "spec", strict=config.server.compat.strict,
     )
-    _take_limits(settings, config.limits)
+    _apply_limits(settings, config.limits)
     return settings
 
 
@@ -302,7 +317,7 @@ def _amqp09_settings(config: Amqp09Config) -> Amqp09Settings:
 
 
 def _make_realms(realms: dict[str, RealmConfig]) -> Realms:
-    """The realms of a vhost, with the rights of each user."""
+    """Return the realms of a vhost, with the rights of each user."""
     made: dict[str, Realm] = {}
     for name, realm in realms.items():
         rights: dict[str, set[str]] = {}
@@ -322,8 +337,8 @@ def _amqp10_settings(config: Amqp10Config) -> Amqp10Settings:
         unsettled=config.unsettled)
 
 
-def _take_limits(settings: SessionSettings, limits: LimitsConfig) -> None:
-    """Give all sessions, also those of now, the limits of clients."""
+def _apply_limits(settings: SessionSettings, limits: LimitsConfig) -> None:
+    """Apply the limits to all sessions, including existing ones."""
     settings.max_transaction = limits.transaction_size
     settings.connections = limits.connections
     settings.connections_per_user = limits.connections_per_user
@@ -331,7 +346,7 @@ def _take_limits(settings: SessionSettings, limits: LimitsConfig) -> None:
     settings.unacked_per_channel = limits.unacked_per_channel
 
 
-def _take_routing_limits(broker: Broker, limits: LimitsConfig) -> None:
+def _apply_routing_limits(broker: Broker, limits: LimitsConfig) -> None:
     broker.max_routing_keys = limits.routing_keys
     broker.max_routing_steps = limits.routing_steps
     broker.max_routing_queues = limits.routing_queues

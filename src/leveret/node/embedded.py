@@ -1,7 +1,7 @@
 """`leveret.Broker`: a broker inside a program, on its event loop or in a thread.
 
-Nothing of the process changes: no signal handlers, no logging, no settings of the garbage collector or the interpreter.
-The environment is not read. Log lines go to the loggers under `leveret`.
+It changes no process-wide state: no signal handlers, no logging configuration, no settings of the garbage collector or the
+interpreter. It ignores environment variables. Log records go to the loggers under `leveret`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from leveret.node.threaded import Threaded
 from leveret.security.users import ADMINISTRATOR
 from leveret.storage.salvage import Salvage
 
-# The user of a broker whose configuration names none.
+# The user of a broker without configured users.
 OWNER = "guest"
 OWNER_PASSWORD = "guest"
-# What differs from `leveret serve` where the configuration does not say otherwise: any free ports, no wait for clients
-# that do not answer at the end, no alarm by the memory of a process whose memory is not the broker's.
+# Defaults that differ from `leveret serve`: free ports, a short wait for clients at the end, and no memory alarm, because
+# the memory of the process is not only the broker's.
 _DEFAULTS: Mapping[str, Any] = {
     "server": {"host": "127.0.0.1", "port": 0, "shutdown_timeout": 0.2},
     "tls": {"port": 0},
@@ -38,24 +38,25 @@ _NOWHERE = Path("/nowhere")
 
 
 class Broker:
-    """A broker to run inside this process.
+    """A broker that runs inside this process.
 
-    host      address to listen on; 127.0.0.1 where the configuration does not name one
-    port      port to listen on; a free one where the configuration does not name one
-    data_dir  where messages live. Without one, here or in the configuration, everything is in memory, and the disk is
-              not touched
-    config    further configuration: a table of the structure of the TOML file, or the path of such a file
-    accept_missing  start although files of the data directory are missing, and lose what was in them
-    drop_damaged    start although parts of the store are damaged: log what they held, and drop them
+    `async with Broker() as broker` runs it on the current event loop and returns an `AsyncBroker`. `with Broker() as
+    broker` runs it in a thread with its own event loop and returns a `BlockingBroker`. It can run again after it has
+    stopped.
 
-    `async with Broker() as broker` runs it on the running event loop and gives an `AsyncBroker`; `with Broker() as broker`
-    runs it in a thread with an event loop of its own and gives a `BlockingBroker`. It can be run any number of times, one
-    after the other.
+    If the configuration has no users, there is a user `guest` with the password `guest` and all permissions in every vhost.
 
-    Without users in the configuration there is `guest` with the password `guest`, who may do everything in every vhost.
+    Args:
+        host: The address to listen on. Default: that of the configuration, or 127.0.0.1.
+        port: The port to listen on. Default: that of the configuration, or a free one.
+        data_dir: The data directory. Without one, here or in the configuration, everything is in memory.
+        config: More configuration: a table with the structure of the TOML file, or the path of a file.
+        accept_missing: Start although files of the data directory are missing, and lose what was in them.
+        drop_damaged: Start although parts of the store are damaged: log what they held, and drop them.
 
-    Raises `ConfigError` for a configuration that cannot be used; entering it raises `StartFailed` where the port is taken,
-    or the data directory is in use or cannot be opened.
+    Raises:
+        ConfigError: The configuration is invalid.
+        StartFailed: On entry: the port is taken, or the data directory is in use or cannot be opened.
     """
 
     def __init__(self, *, host: str | None = None, port: int | None = None, data_dir: str | os.PathLike[str] | None = None,
@@ -107,18 +108,20 @@ class Broker:
 
     def _node(self) -> Node:
         if self._entered:
-            raise RuntimeError("this broker runs already; another one is another leveret.Broker")
+            raise RuntimeError("this broker is already running; create another leveret.Broker to run a second one")
         self._entered = True
         return Node(self._config, self._config_name, self._owner, self._salvage)
 
 
 class RunningBroker:
-    """Where a running broker is.
+    """A running broker.
 
-    host, port  of its first listener
-    url         to connect to the vhost `/`, with the name and password of `guest` or of the first user of the
-                configuration whose password stands there in clear
-    data_dir    None where everything is in memory
+    Attributes:
+        host: The address of its first listener.
+        port: The port of its first listener.
+        url: The URL of the vhost `/`, with the credentials of `guest`, or of the first configured user with a password in
+            plain text.
+        data_dir: The data directory, None if everything is in memory.
     """
 
     def __init__(self, node: Node) -> None:
@@ -133,28 +136,32 @@ class RunningBroker:
         self.data_dir = None if config.storage.engine == MEMORY else config.server.data_path
 
     def url_of(self, vhost: str) -> str:
-        """The URL of a vhost, whether or not it exists."""
+        """Return the URL of a vhost, which need not exist."""
         return self._base + quote(vhost, safe="") if vhost != "/" else self.url
 
 
 class AsyncBroker(RunningBroker):
-    """A broker that runs on the event loop of the caller. It ends with its `async with`, or by `stop`."""
+    """A broker that runs on the caller's event loop. It stops at the end of the `async with` block, or by `stop`."""
 
     async def create_vhost(self, name: str) -> str:
-        """Create a vhost and return its URL. `CallRefused` where it exists."""
+        """Create a vhost and return its URL. Raises `CallRefused` if it exists."""
         await self._node.call("vhosts.add", name=name)
         return self.url_of(name)
 
     async def delete_vhost(self, name: str) -> None:
-        """Delete a vhost with everything in it, and close its connections. `CallRefused` where there is none, for `/`, and
-        for those of the configuration."""
+        """Delete a vhost with everything in it, and close its connections.
+
+        Raises:
+            CallRefused: The vhost does not exist, is `/`, or is defined in the configuration.
+        """
         await self._node.call("vhosts.delete", name=name)
 
     async def add_user(self, name: str, password: str, *, vhosts: Iterable[str] = ("/",), configure: str = ".*",
                        write: str = ".*", read: str = ".*", tags: Iterable[str] = ()) -> None:
-        """Add a user with these permissions, regular expressions over names, in each of the vhosts.
+        """Add a user with permissions in each of the vhosts. Permissions are regular expressions for names.
 
-        `CallRefused` where the user exists, a vhost does not, or an expression cannot be used; then there is no such user.
+        Raises:
+            CallRefused: The user exists, a vhost does not exist, or an expression is invalid. The user is not added.
         """
         await _add_user(self._node, name, password, list(vhosts), (configure, write, read), list(tags))
 
@@ -164,28 +171,34 @@ class AsyncBroker(RunningBroker):
 
 
 class BlockingBroker(RunningBroker):
-    """A broker that runs in a thread. Its methods may be called from any other one. It ends with its `with`, by `stop`, or
-    with the process."""
+    """A broker that runs in a thread. Its methods may be called from any other thread.
+
+    It stops at the end of the `with` block, by `stop`, or with the process.
+    """
 
     def __init__(self, node: Node, thread: Threaded) -> None:
         super().__init__(node)
         self._thread = thread
 
     def create_vhost(self, name: str) -> str:
-        """Create a vhost and return its URL. `CallRefused` where it exists."""
+        """Create a vhost and return its URL. Raises `CallRefused` if it exists."""
         self._thread.run(self._node.call("vhosts.add", name=name))
         return self.url_of(name)
 
     def delete_vhost(self, name: str) -> None:
-        """Delete a vhost with everything in it, and close its connections. `CallRefused` where there is none, for `/`, and
-        for those of the configuration."""
+        """Delete a vhost with everything in it, and close its connections.
+
+        Raises:
+            CallRefused: The vhost does not exist, is `/`, or is defined in the configuration.
+        """
         self._thread.run(self._node.call("vhosts.delete", name=name))
 
     def add_user(self, name: str, password: str, *, vhosts: Iterable[str] = ("/",), configure: str = ".*",
                  write: str = ".*", read: str = ".*", tags: Iterable[str] = ()) -> None:
-        """Add a user with these permissions, regular expressions over names, in each of the vhosts.
+        """Add a user with permissions in each of the vhosts. Permissions are regular expressions for names.
 
-        `CallRefused` where the user exists, a vhost does not, or an expression cannot be used; then there is no such user.
+        Raises:
+            CallRefused: The user exists, a vhost does not exist, or an expression is invalid. The user is not added.
         """
         self._thread.run(_add_user(self._node, name, password, list(vhosts), (configure, write, read), list(tags)))
 
@@ -208,17 +221,18 @@ async def _add_user(node: Node, name: str, password: str, vhosts: list[str], per
 
 def _combine(host: str | None, port: int | None, data_dir: str | os.PathLike[str] | None,
              config: Mapping[str, Any] | str | os.PathLike[str] | None) -> tuple[Config, str, str]:
-    """The configuration, what to call it, and the owner."""
+    """Return the configuration, its name in messages, and the owner."""
     given = {"host": host, "port": port, "data_dir": data_dir}
     arguments = ("argument", {"server": {key: value for key, value in given.items() if value is not None}})
     layer = config if isinstance(config, Mapping) else Path(config) if config is not None else {}
     name = str(layer) if isinstance(layer, Path) else "config"
-    # The directory of `leveret serve` is not taken by accident.
+    # Never use the default directory of `leveret serve` by accident.
     probe = combine_config(("default", {"server": {"data_dir": _NOWHERE}}), (name, layer), arguments)
     engine = MEMORY if probe.server.data_path == _NOWHERE else "sqlite"
     combined = combine_config(("default", {**_DEFAULTS, "storage": {"engine": engine}}), (name, layer), arguments)
     if engine == MEMORY and combined.storage.engine != MEMORY:
-        raise ConfigError(f"{name}: storage.engine: '{combined.storage.engine}' needs a directory; expected data_dir too")
+        raise ConfigError(f"{name}: 'storage.engine' is '{combined.storage.engine}', which needs a data directory; set"
+                          " data_dir too")
     if combined.users:
         return combined, name, ""
     owner = UserConfig(password=OWNER_PASSWORD, tags=[ADMINISTRATOR])

@@ -1,16 +1,17 @@
-"""What an embedded broker refuses."""
+"""The errors of an embedded broker."""
 
 from __future__ import annotations
 
 
 class StartFailed(Exception):
-    """A broker could not be started, and nothing of it is left. The message says what was wrong and which setting it is."""
+    """The broker could not be started. The message names the cause and the setting to change."""
 
 
 class CallRefused(Exception):
-    """A broker refused to do what was asked of it; nothing has changed.
+    """The broker refused a call, and nothing has changed.
 
-    condition  why, as a word: "not-found", "precondition-failed", "not-allowed"
+    Attributes:
+        condition: The reason, such as "not-found", "precondition-failed" or "not-allowed".
     """
 
     def __init__(self, message: str, condition: str = "") -> None:

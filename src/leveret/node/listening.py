@@ -1,4 +1,4 @@
-"""Which addresses a host means, and listening on all of them with one port."""
+"""Listening on all addresses of a host with one port."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from leveret.server.listener import Listener
 
 log = logging.getLogger("leveret.serve")
 
-# How often a free port is looked for that is free on every address.
-ATTEMPTS = 20
-# What the system says where it has no such address; asyncio leaves the number out in some versions.
+# Attempts to find a port that is free on every address.
+MAX_ATTEMPTS = 20
+# Error numbers for an address that the machine does not have; some versions of asyncio omit the number.
 _NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, None)
 
 
 class Listening(Protocol):
-    """What this needs of `leveret.server.Server`."""
+    """The part of `leveret.server.server.Server` that is used here."""
 
     listeners: list[Listener]
 
@@ -28,14 +28,16 @@ class Listening(Protocol):
 
 
 async def listen(server: Listening, host: str, port: int, context: ssl.SSLContext | None) -> tuple[list[str], int]:
-    """Listen on all addresses of a host; returns their URLs, and the port, which is a free one for 0.
+    """Listen on all addresses of a host. Returns their URLs and the port, which is a free one if `port` is 0.
 
-    An address that this machine does not have (`localhost` may name one of IPv6) is left out where another is there.
-    Raises `StartFailed` where it cannot listen.
+    Addresses that this machine lacks, such as the IPv6 address of `localhost`, are skipped if there is another one.
+
+    Raises:
+        StartFailed: An address cannot be listened on.
     """
     addresses = addresses_of(host)
     scheme = "amqp" if context is None else "amqps"
-    for attempt in range(ATTEMPTS):
+    for attempt in range(MAX_ATTEMPTS):
         chosen = port
         bound: list[str] = []
         failure: StartFailed | None = None
@@ -54,8 +56,8 @@ async def listen(server: Listening, host: str, port: int, context: ssl.SSLContex
                 return bound, chosen
         for _ in bound:
             server.listeners.pop().close()
-        # A port that was found free on one address may be taken on the next: then look for another.
-        if port or not bound or attempt + 1 == ATTEMPTS:
+        # A port that is free on one address may be taken on the next: try another one.
+        if port or not bound or attempt + 1 == MAX_ATTEMPTS:
             assert failure is not None
             raise failure
     raise AssertionError("the last attempt returned or raised")
@@ -64,22 +66,26 @@ async def listen(server: Listening, host: str, port: int, context: ssl.SSLContex
 def _failure(address: str, port: int, tls: bool, error: OSError) -> StartFailed:
     section = "tls" if tls else "server"
     flag = "" if tls else ", --port"
-    return StartFailed(f"cannot listen on {bracketed(address)}:{port}: {error.strerror or error}; choose another by"
-                  f" {section}.host and {section}.port{flag} (0 takes a free port)")
+    return StartFailed(f"cannot listen on {bracketed(address)}:{port}: {error.strerror or error}; change"
+                       f" '{section}.host' or '{section}.port'{flag} (0 picks a free port)")
 
 
 def addresses_of(host: str) -> list[str]:
-    """The addresses of a host, IPv4 first; of an empty one, all of the machine's. `StartFailed` for an unknown name."""
+    """Return the addresses of a host, IPv4 first; an empty host is all addresses of the machine.
+
+    Raises:
+        StartFailed: The host is unknown.
+    """
     if not host:
         return ["0.0.0.0", "::"] if socket.has_ipv6 else ["0.0.0.0"]
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
-        raise StartFailed(f"server.host: the host '{host}' is not known: {error}") from None
+        raise StartFailed(f"'server.host' is '{host}', which is unknown: {error}") from None
     found.sort(key=lambda info: info[0] != socket.AF_INET)
     return list(dict.fromkeys(str(info[4][0]) for info in found))
 
 
 def bracketed(address: str) -> str:
-    """An address as it stands in a URL."""
+    """Return an address in the notation of URLs."""
     return f"[{address}]" if ":" in address else address

@@ -1,16 +1,16 @@
-"""The memory of the machine that a broker runs on."""
+"""The memory of the machine."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-# In a container the limit of its control group is the memory there is: version 2, then version 1.
+# The memory limits of control groups (containers), version 2 and version 1.
 _GROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
-def memory_octets(group_limits: tuple[Path, ...] = _GROUP_LIMITS) -> int:
-    """The memory of the machine, or of the container if that is less."""
+def memory_size(group_limits: tuple[Path, ...] = _GROUP_LIMITS) -> int:
+    """Return the bytes of memory of the machine, or of the container if it has less."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for path in group_limits:
         try:
@@ -21,5 +21,5 @@ def memory_octets(group_limits: tuple[Path, ...] = _GROUP_LIMITS) -> int:
 
 
 def memory_limit(watermark: float) -> int:
-    """The octets of `limits.memory_high_watermark`: up to 1 it is a share of the memory there is."""
-    return int(watermark * memory_octets()) if watermark <= 1 else int(watermark)
+    """Return `limits.memory_high_watermark` in bytes; up to 1 it is a fraction of the memory."""
+    return int(watermark * memory_size()) if watermark <= 1 else int(watermark)

@@ -1,4 +1,4 @@
-"""Files that other users of the machine could read or change: named in the log at the start."""
+"""Warnings about files that other users of the machine can read or change."""
 
 from __future__ import annotations
 
@@ -11,35 +11,36 @@ from leveret.config import Config
 
 log = logging.getLogger("leveret.serve")
 
-# Files of the data directory are the broker's alone. What the configuration names may be for a group, too.
-_OWN = 0o077
-_NAMED = 0o027
+# Bits that files must not have. Files of the data directory are only for the broker's user. Configured files may also be
+# readable for a group.
+_FORBIDDEN_IN_DATA_DIR = 0o077
+_FORBIDDEN_IN_CONFIG = 0o027
 
 
-def warn_of_loose_files(config: Config, on_disk: bool) -> None:
-    """Log a warning for each file with messages or secrets whose mode lets others in."""
+def warn_about_permissions(config: Config, on_disk: bool) -> None:
+    """Log a warning for files with messages or secrets that other users can access."""
     if on_disk:
         directory = config.server.data_path
-        loose = sorted(str(path.relative_to(directory)) for path in (*directory.iterdir(), *_staged(directory))
-                       if _mode(path) & _OWN)
-        if loose:
-            log.warning("files in the data directory %s can be read or changed by other users: %s; expected mode 0600, to"
-                        " correct it: chmod go= %s", directory, ", ".join(loose[:20]),
-                        " ".join(str(directory / name) for name in loose[:20]))
+        exposed = sorted(str(path.relative_to(directory)) for path in (*directory.iterdir(), *_uploads(directory))
+                         if _mode(path) & _FORBIDDEN_IN_DATA_DIR)
+        if exposed:
+            log.warning("other users can read or change files in the data directory %s: %s; expected mode 0600, to"
+                        " correct it: chmod go= %s", directory, ", ".join(exposed[:20]),
+                        " ".join(str(directory / name) for name in exposed[:20]))
     for key, path in _secrets(config):
-        if _mode(path) & _NAMED:
-            log.warning("%s: other users can read or change %s, which has mode %04o; expected 0640 or less", key, path,
+        if _mode(path) & _FORBIDDEN_IN_CONFIG:
+            log.warning("'%s': other users can read or change %s, which has mode %04o; expected 0640 or less", key, path,
                         _mode(path))
 
 
-def _staged(directory: Path) -> Iterator[Path]:
-    place = directory / "staged"
-    if place.is_dir():
-        yield from place.iterdir()
+def _uploads(directory: Path) -> Iterator[Path]:
+    uploads = directory / "staged"
+    if uploads.is_dir():
+        yield from uploads.iterdir()
 
 
 def _mode(path: Path) -> int:
-    """The mode of a file or socket, 0 for what is not there or is a directory."""
+    """Return the mode of a file or socket; 0 if it does not exist or is a directory."""
     try:
         found = path.stat()
     except OSError:
@@ -48,7 +49,7 @@ def _mode(path: Path) -> int:
 
 
 def _secrets(config: Config) -> Iterator[tuple[str, Path]]:
-    """The files of the configuration that hold secrets, by the names of their settings."""
+    """Return the names and values of the settings that name files with secrets."""
     named = {"tls.key": config.tls.key, "tls.key_password_file": config.tls.key_password_file,
              "streams.storage_options_file": config.streams.storage_options_file,
              "streams.iceberg_properties_file": config.streams.iceberg_properties_file}

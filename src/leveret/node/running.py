@@ -1,4 +1,4 @@
-"""A broker on the running event loop: opened, listening, opened again when its store has failed, stopped."""
+"""A broker on the current event loop, which is restarted when its store has failed."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from leveret.storage.salvage import NOTHING_LOST, Salvage
 
 log = logging.getLogger("leveret.broker")
 
-# The pause before a store that failed is opened again.
-REOPEN_AFTER = 1.0
+# Seconds until a failed store is reopened.
+REOPEN_DELAY = 1.0
 
 
 class Node:
-    """One run of a broker. `config_name` and `owner` as for `Composition`, `salvage` too, for the first start."""
+    """One run of a broker. Arguments as for `Composition`; `salvage` is only for the first start."""
 
     def __init__(self, config: Config, config_name: str, owner: str, salvage: Salvage = NOTHING_LOST) -> None:
         self.config = config
         self._salvage = salvage
         self._config_name = config_name
         self._owner = owner
-        # A port that was found free is kept when the store is opened again.
+        # A free port that was picked is kept when the store is reopened.
         self._ports = {False: config.server.port, True: config.tls.port}
         self._composition: Composition | None = None
         self._reopening: asyncio.Task[None] | None = None
@@ -42,7 +42,7 @@ class Node:
             raise StartFailed(str(error)) from error
 
     async def stop(self) -> None:
-        """Close listeners, connections and the store. Ends also where the store cannot be closed properly."""
+        """Close listeners, connections and the store. Returns even if the store cannot be closed properly."""
         if self._reopening is not None:
             self._reopening.cancel()
             await asyncio.wait([self._reopening])
@@ -51,10 +51,10 @@ class Node:
             await _close(composition, "the broker stops")
 
     async def call(self, call: str, /, **arguments: Any) -> Any:
-        """Carry out a call of an operator, see `Admin.call`. Raises `CallRefused`; RuntimeError while nothing runs."""
+        """Execute an operator call, see `Admin.call`. Raises `CallRefused`, or `RuntimeError` if the broker is stopped."""
         composition = self._composition
         if composition is None:
-            raise RuntimeError("the broker does not run")
+            raise RuntimeError("the broker is not running")
         try:
             return await composition.admin.call(call, arguments)
         except BrokerError as error:
@@ -76,12 +76,12 @@ class Node:
             self._reopening = asyncio.get_running_loop().create_task(self._reopen(self._composition))
 
     async def _reopen(self, failed: Composition) -> None:
-        """What `leveret serve` does too: confirmed is what the store finds again, and clients connect anew."""
+        """Reopen a failed store, as `leveret serve` does. Clients reconnect; everything confirmed is recovered."""
         self._composition = None
         await _close(failed, "the store failed")
         while self._composition is None:
-            await asyncio.sleep(REOPEN_AFTER)
-            log.error("opening the store again")
+            await asyncio.sleep(REOPEN_DELAY)
+            log.error("reopening the store")
             try:
                 await self._open(NOTHING_LOST)
             except (ConfigError, TlsError, StorageFailed, StartFailed) as error:
@@ -89,7 +89,7 @@ class Node:
 
 
 async def _close(composition: Composition, reason: str) -> None:
-    """Stop a server, to the end also where the caller is cancelled: a store that stays locked could not be opened again."""
+    """Stop a server. Finishes even if the caller is cancelled, because a locked store could not be reopened."""
     stopping = asyncio.ensure_future(_stop(composition, reason))
     try:
         await asyncio.shield(stopping)
@@ -104,5 +104,5 @@ async def _stop(composition: Composition, reason: str) -> None:
         await composition.server.stop(reason)
     except StorageFailed as error:
         log.error("%s", error)
-    # Its threads have nothing to do any more than to end.
+    # Its threads are idle.
     composition.server.executor.shutdown(cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Where a broker keeps sealed segments of streams, as the configuration has it."""
+"""The store of sealed segments, from the configuration."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from leveret.segments.catalog import default_properties, read_properties
 from leveret.storage import disk
 from leveret.storage.sqlite import SqliteLog
 
-# In the data directory.
+# Directories in the data directory.
 DIRECTORY = "streams"
 UNFINISHED = "unfinished"
 EXTRA = "the extra `segments` is not installed (pip install \"leveret[segments]\")"
 
 
 def make_store(config: Config, log: Log) -> SegmentStore | str:
-    """The store, or why there is none. Raises `ConfigError` where the settings make none."""
+    """Return the store, or the reason why there is none. Raises `ConfigError` if the settings are invalid."""
     streams = config.streams
     if not isinstance(log, SqliteLog):
-        return "the storage engine keeps everything in memory"
+        return "'storage.engine' is 'memory'"
     if find_spec("pyarrow") is None:
         return EXTRA
     directory = streams.directory
     if directory is None:
         directory = str(config.server.data_path / DIRECTORY)
     if "://" in directory and find_spec("fsspec") is None:
-        raise ConfigError(f"streams.directory is a URL, and {EXTRA}")
+        raise ConfigError(f"'streams.directory' is a URL, but {EXTRA}")
     options = streams.storage_options_file
     if options is not None and not Path(options).is_file():
-        raise ConfigError(f"streams.storage_options_file: there is no file {options}")
+        raise ConfigError(f"'streams.storage_options_file': the file {options} does not exist")
     catalog = _catalog(config, directory)
     mode = int(config.storage.segments_mode, 8)
     if streams.directory is None and mode & 0o040:
-        # Whoever may read segments must get to them; everything else in there is for the broker's user only.
+        # The group needs access to the directory of the segments. All other files are for the broker's user only.
         disk.make_directories(config.server.data_path)
         disk.widen(config.server.data_path, 0o010)
-    # Not at the top: a broker without streams in files needs nothing of it.
+    # Imported here because a broker without sealed streams does not need it.
     from leveret.segments.process import SealerProcess
 
     return SealerProcess(directory, log.file, log.spool, config.server.data_path / UNFINISHED, options, catalog,
@@ -47,22 +47,23 @@ def make_store(config: Config, log: Log) -> SegmentStore | str:
 
 
 def _catalog(config: Config, directory: str) -> dict[str, str] | None:
-    """The properties of the Iceberg catalog, None where streams have no tables."""
+    """Return the properties of the Iceberg catalog, None if streams have no tables."""
     streams = config.streams
     if not streams.iceberg:
         return None
     if find_spec("pyiceberg") is None:
-        raise ConfigError("streams.iceberg: the extra `iceberg` is not installed (pip install \"leveret[iceberg]\")")
+        raise ConfigError("'streams.iceberg' is true, but the extra `iceberg` is not installed (pip install"
+                          " \"leveret[iceberg]\")")
     if streams.iceberg_properties_file is None:
         return default_properties(directory, config.server.data_path)
     try:
         return read_properties(Path(streams.iceberg_properties_file))
     except ValueError as error:
-        raise ConfigError(f"streams.iceberg_properties_file: {error}") from None
+        raise ConfigError(f"'streams.iceberg_properties_file': {error}") from None
 
 
 def segment_settings(streams: StreamsConfig) -> SegmentSettings:
-    """The same in milliseconds."""
+    """Return the settings of sealing, with times in milliseconds."""
     merge_below = streams.segment_size // 4 if streams.merge_below is None else streams.merge_below
     return SegmentSettings(streams.sealing, streams.segment_size, round(streams.segment_age * 1000),
                            round(streams.grace * 1000), merge_below,

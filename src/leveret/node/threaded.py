@@ -1,4 +1,4 @@
-"""A broker in a thread of its own, with an event loop of its own."""
+"""A broker in a thread with its own event loop."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Result = TypeVar("Result")
 
 
 class Threaded:
-    """Starts the node; raises what `Node.start` raises.
+    """Runs a node in a thread. Raises the errors of `Node.start`.
 
-    The thread does not keep the process alive: a broker that nobody has stopped is stopped when the process ends.
+    The thread does not keep the process alive; the broker stops when the process exits.
     """
 
     def __init__(self, node: Node) -> None:
@@ -36,13 +36,13 @@ class Threaded:
         atexit.register(self.stop)
 
     def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
-        """Run something on the broker's loop and wait for it. RuntimeError when the broker does not run any more."""
+        """Run a coroutine on the broker's loop and return its result. Raises `RuntimeError` if the broker has stopped."""
         assert self._loop is not None
         try:
             future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         except RuntimeError:
             coroutine.close()
-            raise RuntimeError("the broker does not run") from None
+            raise RuntimeError("the broker is not running") from None
         return future.result()
 
     def stop(self) -> None:
@@ -54,14 +54,14 @@ class Threaded:
             try:
                 loop.call_soon_threadsafe(end.set)
             except RuntimeError:
-                pass  # it has ended
+                pass  # the loop is closed
         self._thread.join()
 
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())
         except BaseException as error:
-            # What comes after the start has no one else to be told to.
+            # After the start, no caller waits for the error.
             if self._ready.done():
                 raise
             self._ready.set_exception(error)

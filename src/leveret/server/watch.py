@@ -30,7 +30,7 @@ QUEUES_A_LOOK = 10_000
 TRIM_INTERVAL = 1.0
 
 
-def resident_octets() -> int:
+def resident_bytes() -> int:
     """Memory of this process that is resident."""
     with ResidentMemory() as memory:
         return memory.read()

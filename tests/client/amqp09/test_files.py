@@ -110,7 +110,7 @@ async def test_refused_file(tmp_path: Path, dial: Connect09) -> None:
     config = basic_config() + "\n[uploads]\nmax_bytes = 100000\n"
     with LeveretProcess(tmp_path, config=config).start() as process:
         channel = await (await dial(process.url())).channel()
-        with pytest.raises(ChannelClosed, match="max_octets"):
+        with pytest.raises(ChannelClosed, match="max_bytes"):
             await channel.send_file(CONTENT, "q")
         assert channel.is_open
         await channel.ping()
