@@ -84,6 +84,6 @@ def test_handshake_fails_on_a_lost_socket(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(states, "handshake", lost_at_the_end)
     with pytest.raises(ConnectionLost, match="cut"):
-        for _ in core.connected(Parameters()):
+        for _ in core.handshake(Parameters()):
             pass
     assert core.is_lost

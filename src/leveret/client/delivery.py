@@ -207,13 +207,13 @@ class Delivery(Message):
 
     def ack(self, multiple: bool = False) -> None:
         """Accept the delivery; with `multiple`, also all earlier ones of the channel."""
-        self._each(multiple, ACCEPTED_STATE)
+        self._settle_each(multiple, ACCEPTED_STATE)
 
     def nack(self, requeue: bool = True, multiple: bool = False) -> None:
         """Return the message to the queue as a failed attempt, or reject it if `requeue` is false."""
-        self._each(multiple, self.link.session.requeue_outcome() if requeue else Rejected())
+        self._settle_each(multiple, self.link.session.requeue_outcome() if requeue else Rejected())
 
-    def _each(self, multiple: bool, state: Composite) -> None:
+    def _settle_each(self, multiple: bool, state: Composite) -> None:
         if multiple:
             for delivery in self.link.session.unsettled_up_to(self.number):
                 if delivery is not self:

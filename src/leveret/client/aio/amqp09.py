@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from leveret.client.access import Access
 from leveret.client.aio.consumer import Consumer
 from leveret.client.aio.files import FileConsumer
-from leveret.client.core.amqp09.channel import Amqp09Channel, Directory, channel_of
+from leveret.client.core.amqp09.channel import Amqp09Channel, Directory, amqp09_channel
 from leveret.client.core.amqp09.sources import Source, body_of, file_of
 from leveret.client.core.amqp09.streams import stream_publish, tunnel_request
 from leveret.client.core.amqp09.transfers import Transfer
@@ -49,7 +49,7 @@ class Amqp09Calls:
 
         On a channel without confirms, messages published before are then in their queues and, if durable, on disk.
         """
-        core = channel_of(self._core)
+        core = amqp09_channel(self._core)
         await self._call("channel.ping", core.ping, timeout)
 
     # Realms
@@ -60,14 +60,14 @@ class Amqp09Calls:
 
         If the server refuses it, it closes the connection, as the specification requires.
         """
-        core = channel_of(self._core)
+        core = amqp09_channel(self._core)
         access = Access(realm, exclusive, passive, active, write, read)
         await self._call("access.request", lambda: core.request_access(access), timeout)
         return access
 
     def use_access(self, access: Access | None) -> None:
         """Use another ticket that the channel has requested for later methods, or none."""
-        core = channel_of(self._core)
+        core = amqp09_channel(self._core)
         core.use_access(access)
 
     # Files
@@ -98,7 +98,7 @@ class Amqp09Calls:
             InvalidMessage: The message cannot be encoded; nothing was sent.
             Returned: The message was returned.
         """
-        channel_of(self._core)
+        amqp09_channel(self._core)
         with file_of(source) as file:
             upload = Upload(file, name_of(exchange), name_of(routing_key), identifier, mandatory, immediate, filename,
                             properties, keywords)
@@ -114,9 +114,9 @@ class Amqp09Calls:
 
     async def _stage(self, upload: Upload, progress: Progress | None, timeout: Limit) -> None:
         connection = self.connection
-        core = await self._own_channel(timeout)
+        core = await self._open_upload_channel(timeout)
         try:
-            await connection.wait(upload.find(core), timeout, "file.open")
+            await connection.wait(upload.open(core), timeout, "file.open")
             while True:
                 data = await asyncio.to_thread(upload.read)
                 while not upload.can_send(core):
@@ -148,7 +148,7 @@ class Amqp09Calls:
             consumer_tag: Consumer tag; "" for a generated one.
             arguments: Additional arguments.
         """
-        found = channel_of(self._core).new_file_consumer(
+        found = amqp09_channel(self._core).new_file_consumer(
             name_of(queue), consumer_tag, prefetch, directory, arguments, no_ack=no_ack, exclusive=exclusive,
             no_local=no_local)
         return FileConsumer(cast("Channel", self), found, queue)
@@ -163,7 +163,7 @@ class Amqp09Calls:
         The call returns when the message is written; the message is not published again on another connection. With
         `mandatory` or `immediate` the call waits for the outcome and raises `Returned` if there is no queue or consumer.
         """
-        channel_of(self._core)
+        amqp09_channel(self._core)
         outgoing = stream_publish(body, name_of(exchange), name_of(routing_key), mandatory, immediate, properties, keywords)
         await self.send(outgoing, timeout)
 
@@ -173,7 +173,7 @@ class Amqp09Calls:
 
         The `routing_key` of a message is the queue. `stream_qos` sets the rate of delivery.
         """
-        found = channel_of(self._core).new_stream_consumer(
+        found = amqp09_channel(self._core).new_stream_consumer(
             name_of(queue), consumer_tag, arguments, exclusive=exclusive, no_local=no_local)
         return Consumer(cast("Channel", self), found, queue)
 
@@ -187,7 +187,7 @@ class Amqp09Calls:
             prefetch_count: Messages ahead of the rate.
             timeout: Timeout of the call.
         """
-        core = channel_of(self._core)
+        core = amqp09_channel(self._core)
         await self._call("stream.qos", lambda: core.stream_qos(consume_rate, prefetch_size, prefetch_count), timeout)
 
     # Tunnels
@@ -211,7 +211,7 @@ class Amqp09Calls:
             NotFound: The server has no such handler.
             PreconditionFailed: The handler refused the request; the message contains its reason.
         """
-        core = channel_of(self._core)
+        core = amqp09_channel(self._core)
         sent = tunnel_request(data_name, body, headers, meta_data, proxy_name, durable, broadcast)
         await self._call("tunnel.request", lambda: core.tunnel(*sent), timeout)
 
@@ -239,7 +239,7 @@ class Amqp09Calls:
             InvalidMessage: The message cannot be encoded; nothing was sent.
             Nacked: No queue accepts the message.
         """
-        core = channel_of(self._core)
+        core = amqp09_channel(self._core)
         with body_of(body) as file:
             sending = Transfer(core, file, name_of(exchange), name_of(routing_key), identifier, immediate, properties,
                                keywords)
@@ -254,35 +254,36 @@ class Amqp09Calls:
             raise refused
 
     async def _transfer(self, sending: Transfer, progress: Progress | None, timeout: Limit) -> Error | None:
-        core = channel_of(self._core)
+        core = amqp09_channel(self._core)
         await self.wait_flowing(timeout)
         if sending.inline:
             return cast("Error | None", await self._call("message.transfer", sending.send, timeout))
-        within = core.in_transaction
-        own = core if within else await self._own_channel(timeout)
-        sending.use(own)
+        in_transaction = core.in_transaction
+        channel = core if in_transaction else await self._open_upload_channel(timeout)
+        sending.set_channel(channel)
         connection = self.connection
         try:
             await connection.wait(sending.begin(), timeout, "message.open")
             while not sending.complete:
                 data = await asyncio.to_thread(sending.read)
                 while not sending.can_send():
-                    await connection.wait(own.flow_waiter(), timeout, f"message.append while {own.blocked_reason()}")
+                    await connection.wait(channel.flow_waiter(), timeout,
+                                          f"message.append while {channel.blocked_reason()}")
                 sending.append(data)
                 if progress is not None:
                     progress(sending.sent, sending.size)
             return cast("Error | None", await connection.wait(sending.finish(), timeout, "message.transfer"))
         finally:
-            if not within:
-                own.abandon()
+            if not in_transaction:
+                channel.abandon()
 
-    async def _own_channel(self, timeout: Limit) -> Amqp09Channel:
+    async def _open_upload_channel(self, timeout: Limit) -> Amqp09Channel:
         """Open a channel for one upload, with the access of this one. Its errors do not close this channel."""
         connection = self.connection
         core = connection.core.new_channel(False, False)
         assert isinstance(core, Amqp09Channel)
         core.internal = True
-        access = channel_of(self._core).access
+        access = amqp09_channel(self._core).access
         try:
             await connection.run(core.open(), timeout, "channel.open")
             await connection.run(core.prepare({"access": access}), timeout, "access.request")
@@ -300,7 +301,7 @@ class Amqp09Calls:
         A content that exceeds a frame is written to disk, as with `consume_files`, and resumes after an interruption.
         Messages can be accepted or rejected, not requeued.
         """
-        found = channel_of(self._core).new_message_consumer(
+        found = amqp09_channel(self._core).new_message_consumer(
             name_of(queue), consumer_tag, prefetch, directory, arguments, no_ack=no_ack, exclusive=exclusive,
             no_local=no_local)
         return FileConsumer(cast("Channel", self), found, queue)
@@ -308,7 +309,7 @@ class Amqp09Calls:
     async def get_message(self, queue: str | Queue, *, no_ack: bool = False,
                           timeout: Limit = DEFAULT) -> FileMessage | None:
         """Return the next message of class message of a queue, None if there is none (`message.get`)."""
-        core = channel_of(self._core)
+        core = amqp09_channel(self._core)
         name = name_of(queue)
         found: FileMessage | None = await self._call("message.get", lambda: core.get_message(name, no_ack), timeout)
         return found
@@ -317,7 +318,7 @@ class Amqp09Calls:
 
     async def dtx_select(self, *, timeout: Limit = DEFAULT) -> None:
         """Set the channel to distributed transactions (`dtx.select`), before any other work on it."""
-        core = channel_of(self._core)
+        core = amqp09_channel(self._core)
         await self._call("dtx.select", core.dtx_select, timeout)
 
     async def dtx_start(self, identifier: str, *, timeout: Limit = DEFAULT) -> None:
@@ -325,5 +326,5 @@ class Amqp09Calls:
 
         If the connection is lost within the branch, the channel is closed with `TransactionLost`.
         """
-        core = channel_of(self._core)
+        core = amqp09_channel(self._core)
         await self._call("dtx.start", lambda: core.dtx_start(identifier), timeout)

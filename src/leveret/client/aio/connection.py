@@ -19,7 +19,7 @@ from leveret.client.aio.sender import Sender
 from leveret.client.aio.stream import Stream, open_stream
 from leveret.client.aio.transaction import Transaction
 from leveret.client.amqp10 import Filters
-from leveret.client.core.amqp10.links import check_protocol, session_of
+from leveret.client.core.amqp10.links import amqp10_session, check_protocol
 from leveret.client.core.amqp10.transactions import TransactionCore
 from leveret.client.core.backoff import Backoff
 from leveret.client.core.base import describe
@@ -210,7 +210,7 @@ class Connection(FrontEnd):
         await self.wait_open()
         check_protocol(self.core)
         channel = await self.channel()
-        session_of(channel.core).link_scoped = True
+        amqp10_session(channel.core).link_scoped = True
         return channel
 
     @asynccontextmanager
@@ -222,7 +222,7 @@ class Connection(FrontEnd):
         """
         await self.wait_open()
         check_protocol(self.core)
-        core = TransactionCore(session_of(self.core.new_channel(True, False)))
+        core = TransactionCore(amqp10_session(self.core.new_channel(True, False)))
         core.session.internal = True
         try:
             await self.run(core.begin(), DEFAULT, "a declare")
@@ -339,7 +339,7 @@ class Connection(FrontEnd):
                 self.stream = stream
                 self._last_received = self._last_sent = self._loop.time()
                 self._loop.call_soon(stream.begin)
-                await self.run(self.core.connected(parameters), None, "the handshake")
+                await self.run(self.core.handshake(parameters), None, "the handshake")
             self._tick()
         except TimeoutError:
             self._drop(stream)

@@ -105,16 +105,16 @@ class Sender:
 
     async def close(self) -> None:
         """Close the link. Messages without an outcome fail."""
-        await self._leave(True)
+        await self._detach(True)
 
     async def detach(self) -> None:
         """Detach the link. A durable target remains, with its unsettled messages, for a sender of the same name."""
-        await self._leave(False)
+        await self._detach(False)
 
-    async def _leave(self, closed: bool) -> None:
+    async def _detach(self, closed: bool) -> None:
         core = self._core
         try:
-            await self._channel.connection.wait(links.leave(core, closed), DEFAULT, "detach")
+            await self._channel.connection.wait(links.detach(core, closed), DEFAULT, "detach")
         except ConnectionClosed:
             pass
 

@@ -49,11 +49,11 @@ class Stream(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         if self._connection.stream is self:
-            self._connection.core.socket_full(True)
+            self._connection.core.set_socket_full(True)
 
     def resume_writing(self) -> None:
         if self._connection.stream is self:
-            self._connection.core.socket_full(False)
+            self._connection.core.set_socket_full(False)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._error = exc

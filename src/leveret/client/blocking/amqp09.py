@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from leveret.client.access import Access
 from leveret.client.blocking.consumer import Consumer
 from leveret.client.blocking.files import FileConsumer
-from leveret.client.core.amqp09.channel import Amqp09Channel, Directory, channel_of
+from leveret.client.core.amqp09.channel import Amqp09Channel, Directory, amqp09_channel
 from leveret.client.core.amqp09.sources import Source, body_of, file_of
 from leveret.client.core.amqp09.streams import stream_publish, tunnel_request
 from leveret.client.core.amqp09.transfers import Transfer
@@ -48,7 +48,7 @@ class Amqp09Calls:
 
         On a channel without confirms, messages published before are then in their queues and, if durable, on disk.
         """
-        core = channel_of(self._core)
+        core = amqp09_channel(self._core)
         self._call("channel.ping", core.ping, timeout)
 
     # Realms
@@ -59,14 +59,14 @@ class Amqp09Calls:
 
         If the server refuses it, it closes the connection, as the specification requires.
         """
-        core = channel_of(self._core)
+        core = amqp09_channel(self._core)
         access = Access(realm, exclusive, passive, active, write, read)
         self._call("access.request", lambda: core.request_access(access), timeout)
         return access
 
     def use_access(self, access: Access | None) -> None:
         """Use another ticket that the channel has requested for later methods, or none."""
-        core = channel_of(self._core)
+        core = amqp09_channel(self._core)
         with self.connection.driver.lock:
             core.use_access(access)
 
@@ -98,7 +98,7 @@ class Amqp09Calls:
             InvalidMessage: The message cannot be encoded; nothing was sent.
             Returned: The message was returned.
         """
-        channel_of(self._core)
+        amqp09_channel(self._core)
         with file_of(source) as file:
             upload = Upload(file, name_of(exchange), name_of(routing_key), identifier, mandatory, immediate, filename,
                             properties, keywords)
@@ -114,9 +114,9 @@ class Amqp09Calls:
 
     def _stage(self, upload: Upload, progress: Progress | None, timeout: Limit) -> None:
         driver = self.connection.driver
-        core = self._own_channel(timeout)
+        core = self._open_upload_channel(timeout)
         try:
-            opened = self._locked(lambda: upload.find(core))
+            opened = self._locked(lambda: upload.open(core))
             driver.wait(opened, timeout, "file.open")
             while True:
                 data = upload.read()
@@ -163,7 +163,7 @@ class Amqp09Calls:
             consumer_tag: Consumer tag; "" for a generated one.
             arguments: Additional arguments.
         """
-        found = channel_of(self._core).new_file_consumer(
+        found = amqp09_channel(self._core).new_file_consumer(
             name_of(queue), consumer_tag, prefetch, directory, arguments, no_ack=no_ack, exclusive=exclusive,
             no_local=no_local)
         return FileConsumer(cast("Channel", self), found, queue)
@@ -178,7 +178,7 @@ class Amqp09Calls:
         The call returns when the message is written; the message is not published again on another connection. With
         `mandatory` or `immediate` the call waits for the outcome and raises `Returned` if there is no queue or consumer.
         """
-        channel_of(self._core)
+        amqp09_channel(self._core)
         outgoing = stream_publish(body, name_of(exchange), name_of(routing_key), mandatory, immediate, properties, keywords)
         self.send(outgoing, timeout)
 
@@ -188,7 +188,7 @@ class Amqp09Calls:
 
         The `routing_key` of a message is the queue. `stream_qos` sets the rate of delivery.
         """
-        found = channel_of(self._core).new_stream_consumer(
+        found = amqp09_channel(self._core).new_stream_consumer(
             name_of(queue), consumer_tag, arguments, exclusive=exclusive, no_local=no_local)
         return Consumer(cast("Channel", self), found, queue)
 
@@ -202,7 +202,7 @@ class Amqp09Calls:
             prefetch_count: Messages ahead of the rate.
             timeout: Timeout of the call.
         """
-        core = channel_of(self._core)
+        core = amqp09_channel(self._core)
         self._call("stream.qos", lambda: core.stream_qos(consume_rate, prefetch_size, prefetch_count), timeout)
 
     # Tunnels
@@ -226,7 +226,7 @@ class Amqp09Calls:
             NotFound: The server has no such handler.
             PreconditionFailed: The handler refused the request; the message contains its reason.
         """
-        core = channel_of(self._core)
+        core = amqp09_channel(self._core)
         sent = tunnel_request(data_name, body, headers, meta_data, proxy_name, durable, broadcast)
         self._call("tunnel.request", lambda: core.tunnel(*sent), timeout)
 
@@ -254,7 +254,7 @@ class Amqp09Calls:
             InvalidMessage: The message cannot be encoded; nothing was sent.
             Nacked: No queue accepts the message.
         """
-        core = channel_of(self._core)
+        core = amqp09_channel(self._core)
         with body_of(body) as file:
             sending = Transfer(core, file, name_of(exchange), name_of(routing_key), identifier, immediate, properties,
                                keywords)
@@ -269,13 +269,13 @@ class Amqp09Calls:
             raise refused
 
     def _transfer(self, sending: Transfer, progress: Progress | None, timeout: Limit) -> Error | None:
-        core = channel_of(self._core)
+        core = amqp09_channel(self._core)
         self.wait_flowing(timeout)
         if sending.inline:
             return cast("Error | None", self._call("message.transfer", sending.send, timeout))
-        within = core.in_transaction
-        own = core if within else self._own_channel(timeout)
-        sending.use(own)
+        in_transaction = core.in_transaction
+        channel = core if in_transaction else self._open_upload_channel(timeout)
+        sending.set_channel(channel)
         driver = self.connection.driver
         try:
             driver.wait(self._locked(sending.begin), timeout, "message.open")
@@ -286,24 +286,24 @@ class Amqp09Calls:
                         if sending.can_send():
                             sending.append(data)
                             break
-                        waiter = own.flow_waiter()
-                    driver.wait(waiter, timeout, f"message.append while {own.blocked_reason()}")
+                        waiter = channel.flow_waiter()
+                    driver.wait(waiter, timeout, f"message.append while {channel.blocked_reason()}")
                 if progress is not None:
                     progress(sending.sent, sending.size)
             return cast("Error | None", driver.wait(self._locked(sending.finish), timeout, "message.transfer"))
         finally:
-            if not within:
+            if not in_transaction:
                 with driver.lock:
-                    own.abandon()
+                    channel.abandon()
 
-    def _own_channel(self, timeout: Limit) -> Amqp09Channel:
+    def _open_upload_channel(self, timeout: Limit) -> Amqp09Channel:
         """Open a channel for one upload, with the access of this one. Its errors do not close this channel."""
         driver = self.connection.driver
         with driver.lock:
             core = self.connection._core.new_channel(False, False)
             assert isinstance(core, Amqp09Channel)
             core.internal = True
-            access = channel_of(self._core).access
+            access = amqp09_channel(self._core).access
         try:
             driver.run(core.open(), timeout, "channel.open")
             driver.run(core.prepare({"access": access}), timeout, "access.request")
@@ -323,14 +323,14 @@ class Amqp09Calls:
         A content that exceeds a frame is written to disk, as with `consume_files`, and resumes after an interruption.
         Messages can be accepted or rejected, not requeued.
         """
-        found = channel_of(self._core).new_message_consumer(
+        found = amqp09_channel(self._core).new_message_consumer(
             name_of(queue), consumer_tag, prefetch, directory, arguments, no_ack=no_ack, exclusive=exclusive,
             no_local=no_local)
         return FileConsumer(cast("Channel", self), found, queue)
 
     def get_message(self, queue: str | Queue, *, no_ack: bool = False, timeout: Limit = DEFAULT) -> FileMessage | None:
         """Return the next message of class message of a queue, None if there is none (`message.get`)."""
-        core = channel_of(self._core)
+        core = amqp09_channel(self._core)
         name = name_of(queue)
         found: FileMessage | None = self._call("message.get", lambda: core.get_message(name, no_ack), timeout)
         return found
@@ -339,7 +339,7 @@ class Amqp09Calls:
 
     def dtx_select(self, *, timeout: Limit = DEFAULT) -> None:
         """Set the channel to distributed transactions (`dtx.select`), before any other work on it."""
-        core = channel_of(self._core)
+        core = amqp09_channel(self._core)
         self._call("dtx.select", core.dtx_select, timeout)
 
     def dtx_start(self, identifier: str, *, timeout: Limit = DEFAULT) -> None:
@@ -347,5 +347,5 @@ class Amqp09Calls:
 
         If the connection is lost within the branch, the channel is closed with `TransactionLost`.
         """
-        core = channel_of(self._core)
+        core = amqp09_channel(self._core)
         self._call("dtx.start", lambda: core.dtx_start(identifier), timeout)

@@ -16,7 +16,7 @@ from leveret.client.blocking.driver import Driver
 from leveret.client.blocking.receiver import Receiver
 from leveret.client.blocking.sender import Sender
 from leveret.client.blocking.transaction import Transaction
-from leveret.client.core.amqp10.links import check_protocol, session_of
+from leveret.client.core.amqp10.links import amqp10_session, check_protocol
 from leveret.client.core.amqp10.transactions import TransactionCore
 from leveret.client.core.base import describe
 from leveret.client.core.protocols import AnyCore
@@ -166,7 +166,7 @@ class Connection:
         self.driver.wait_open(DEFAULT)
         check_protocol(self._core)
         channel = self.channel()
-        session_of(channel.core).link_scoped = True
+        amqp10_session(channel.core).link_scoped = True
         return channel
 
     @contextmanager
@@ -180,7 +180,7 @@ class Connection:
         driver.wait_open(DEFAULT)
         check_protocol(self._core)
         with driver.lock:
-            core = TransactionCore(session_of(self._core.new_channel(True, False)))
+            core = TransactionCore(amqp10_session(self._core.new_channel(True, False)))
             core.session.internal = True
         try:
             driver.run(core.begin(), DEFAULT, "a declare")

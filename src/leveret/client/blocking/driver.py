@@ -83,7 +83,7 @@ class Driver(FrontEnd):
         self._broken: ConnectionLost | None = None
         self._has_leader = False
         self._sleepers: deque[_thread.LockType] = deque()
-        self._dirty = False
+        self._flush_pending = False
         self._last_written = 0.0
         self._last_received = 0.0
         self._events: deque[Event] = deque()
@@ -134,32 +134,32 @@ class Driver(FrontEnd):
         """Open a socket and run the handshake. Raises an `Error`, and leaves no socket open."""
         deadline = time.monotonic() + parameters.connect_timeout
         try:
-            opened = open_socket(parameters, deadline, self._begin_connecting)
+            sock = open_socket(parameters, deadline, self._begin_connecting)
         finally:
             self._connecting = None
         try:
             with self.lock:
                 if self.core.is_closed:
                     raise copy_error(self.core.last_error)
-                self._socket = opened
+                self._socket = sock
                 self._unsent = None
                 self._broken = None
                 self._paused = False
                 self._last_received = self._last_written = time.monotonic()
-            self.run(self.core.connected(parameters), None, "the handshake", deadline)
+            self.run(self.core.handshake(parameters), None, "the handshake", deadline)
         except Timeout:
-            self._drop(opened)
+            self._drop(sock)
             raise ConnectionFailed(
                 f"no connection to {parameters.host}:{parameters.port} within {parameters.connect_timeout:g} s"
                 " (connect_timeout)", host=parameters.host, port=parameters.port) from None
         except ConnectionClosed as error:
-            self._drop(opened)
+            self._drop(sock)
             kind = TlsFailed if isinstance(error.__cause__, ssl.SSLError) else ConnectionFailed
             raise kind(f"{parameters.host}:{parameters.port} closed the connection before it was open: {error}",
                        host=parameters.host, port=parameters.port, reply_code=error.reply_code,
                        reply_text=error.reply_text) from None
         except BaseException:
-            self._drop(opened)
+            self._drop(sock)
             raise
 
     def _begin_connecting(self, connecting: socket.socket) -> None:
@@ -168,14 +168,14 @@ class Driver(FrontEnd):
                 raise copy_error(self.core.last_error)
             self._connecting = connecting
 
-    def _drop(self, opened: AnySocket) -> None:
+    def _drop(self, sock: AnySocket) -> None:
         """Shut a socket down. If a thread reads from it, that thread closes it, so that its number is not reused before."""
         with self.lock:
-            if self._socket is opened:
+            if self._socket is sock:
                 self._socket = None
-            opened.shut_down()
+            sock.shut_down()
             if not self._has_leader:
-                opened.close()
+                sock.close()
 
     def close(self) -> None:
         """Close the connection and end the thread."""
@@ -204,10 +204,10 @@ class Driver(FrontEnd):
         self.closed = threading.Event()
         self._has_leader = False
         self._callbacks.clear()
-        opened, self._socket = self._socket, None
-        if opened is not None:
+        sock, self._socket = self._socket, None
+        if sock is not None:
             # Do not shut it down: the stream belongs to the parent.
-            opened.close()
+            sock.close()
         self.core.end(ConnectionLost("the connection is lost: it belongs to the parent process of a fork; expected each"
                                      " process to open its own"))
 
@@ -270,16 +270,16 @@ class Driver(FrontEnd):
                     wake(self._sleepers[0])
         return waiter.get()
 
-    def _lead(self, opened: AnySocket, left: float | None) -> None:
+    def _lead(self, sock: AnySocket, left: float | None) -> None:
         """Read once, on behalf of all waiting threads."""
         data: list[bytes] = []
         self._has_leader = True
         try:
-            raised = self._unlocked(partial(opened.receive, data, left, self._unsent is not None))
+            raised = self._unlocked(partial(sock.receive, data, left, self._unsent is not None))
         finally:
             self._has_leader = False
-        if self._socket is not opened:
-            opened.close()
+        if self._socket is not sock:
+            sock.close()
         elif data:
             self._received(data[0])
         elif isinstance(raised, OSError):
@@ -355,7 +355,7 @@ class Driver(FrontEnd):
         if self.core.engine.pending > FLUSH_SIZE or time.monotonic() - self._last_written > FLUSH_DELAY:
             self._write()
         else:
-            self._dirty = True
+            self._flush_pending = True
             if self._thread_idle:
                 self._wake.set()
 
@@ -374,9 +374,9 @@ class Driver(FrontEnd):
 
     def close_socket(self) -> None:
         self._write()
-        opened = self._socket
-        if opened is not None:
-            self._drop(opened)
+        sock = self._socket
+        if sock is not None:
+            self._drop(sock)
 
     def reconnect(self) -> None:
         self._reconnect = True
@@ -386,9 +386,9 @@ class Driver(FrontEnd):
 
     def _write(self) -> None:
         """Write what the socket accepts. A broken socket is handled later, as the engine may be in the middle of a call."""
-        self._dirty = False
-        opened = self._socket
-        if opened is None or self._broken is not None:
+        self._flush_pending = False
+        sock = self._socket
+        if sock is None or self._broken is not None:
             return
         try:
             while True:
@@ -398,7 +398,7 @@ class Driver(FrontEnd):
                         break
                     self._unsent = memoryview(data)
                 self._last_written = time.monotonic()
-                sent = opened.send(self._unsent)
+                sent = sock.send(self._unsent)
                 if sent < len(self._unsent):
                     self._unsent = self._unsent[sent:]
                     break
@@ -412,7 +412,7 @@ class Driver(FrontEnd):
             raise
         full = self._unsent is not None and len(self._unsent) + self.core.engine.pending > HIGH_WATER
         if full != self.core.socket_is_full:
-            self.core.socket_full(full)
+            self.core.set_socket_full(full)
 
     def _received(self, data: bytes) -> None:
         if not data:
@@ -433,9 +433,9 @@ class Driver(FrontEnd):
     def _socket_lost(self, error: ConnectionLost) -> None:
         self._broken = None
         self._unsent = None
-        opened = self._socket
-        if opened is not None:
-            self._drop(opened)
+        sock = self._socket
+        if sock is not None:
+            self._drop(sock)
         self.core.lost(error)
 
     # The connection's own thread
@@ -454,7 +454,7 @@ class Driver(FrontEnd):
     def _housekeep(self) -> None:
         while not self.core.is_closed:
             with self.lock:
-                self._thread_idle = not self._active and not self._dirty
+                self._thread_idle = not self._active and not self._flush_pending
                 self._active = False
             heartbeat = self.core.engine.heartbeat
             pause = BUSY_INTERVAL
@@ -474,8 +474,8 @@ class Driver(FrontEnd):
     def _check_socket(self) -> None:
         if self._broken is not None:
             self._socket_lost(self._broken)
-        opened = self._socket
-        if opened is None:
+        sock = self._socket
+        if sock is None:
             return
         self._write()
         now = time.monotonic()
@@ -484,26 +484,26 @@ class Driver(FrontEnd):
             self.core.engine.send_heartbeat()
             self._write()
         if not self._has_leader and not self._paused:
-            self._read_available(opened)
+            self._read_available(sock)
         heartbeat_timeout = self.core.heartbeat_timeout
-        if 0 < heartbeat_timeout < now - self._last_received and not self._paused and self._socket is opened:
+        if 0 < heartbeat_timeout < now - self._last_received and not self._paused and self._socket is sock:
             self._socket_lost(ConnectionLost(
                 f"the connection is lost: no data from the server for {now - self._last_received:.0f} s"
                 f" (heartbeat: {heartbeat_timeout / 2:g} s)"))
 
-    def _read_available(self, opened: AnySocket) -> None:
+    def _read_available(self, sock: AnySocket) -> None:
         """Read a few times at most. Data that application threads do not take stays in the socket."""
         for _ in range(4):
             data: list[bytes] = []
             try:
-                opened.receive(data, 0, False)
+                sock.receive(data, 0, False)
             except OSError as error:
                 self._socket_lost(lost_error(error))
                 return
             if not data:
                 return
             self._received(data[0])
-            if self._socket is not opened or self._broken is not None or self._paused:
+            if self._socket is not sock or self._broken is not None or self._paused:
                 return
 
     def _run_callbacks(self) -> None:
@@ -527,12 +527,12 @@ class Driver(FrontEnd):
                 return
             try:
                 self._connect(parameters)
-                opened = self._socket
+                sock = self._socket
                 try:
                     self.run(self.core.recover(), DEFAULT, "recovering the connection")
                 except BaseException:
-                    if opened is not None:
-                        self._drop(opened)
+                    if sock is not None:
+                        self._drop(sock)
                     raise
             except Error as failed:
                 error = failed

@@ -46,6 +46,6 @@ class BlockingDelivery(Delivery):
         with self._channel.api_channel.lock:
             super().settle_as(state, transaction)
 
-    def _each(self, multiple: bool, state: Composite) -> None:
+    def _settle_each(self, multiple: bool, state: Composite) -> None:
         with self._channel.api_channel.lock:
-            super()._each(multiple, state)
+            super()._settle_each(multiple, state)

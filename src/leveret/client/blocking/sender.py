@@ -136,16 +136,16 @@ class Sender:
 
     def close(self) -> None:
         """Close the link. Messages without an outcome fail."""
-        self._leave(True)
+        self._detach(True)
 
     def detach(self) -> None:
         """Detach the link. A durable target remains, with its unsettled messages, for a sender of the same name."""
-        self._leave(False)
+        self._detach(False)
 
-    def _leave(self, closed: bool) -> None:
+    def _detach(self, closed: bool) -> None:
         try:
             with self._driver.lock:
-                waiter = links.leave(self._core, closed)
+                waiter = links.detach(self._core, closed)
             self._driver.wait(waiter, DEFAULT, "detach")
         except ConnectionClosed:
             pass

@@ -73,13 +73,13 @@ class BaseConnection(ABC):
         self.server_properties: dict[str, Any] = {}
         self.topology = Topology()
         self._ready = Waiters(frontend)
-        self._full = False
+        self._socket_full = False
         self._buffered = 0
         self.paused = False
         # Waiters for the next methods of the connection itself, in order.
         self._awaited: deque[Waiter] = deque()
         # All channel numbers below this one are in use.
-        self._free_from = 1
+        self._lowest_free = 1
         self._prefix = f"leveret.{uuid.uuid4().hex[:12]}"
         self._names = 0
 
@@ -89,7 +89,7 @@ class BaseConnection(ABC):
         """Seconds without data after which the server is considered dead; 0 for never."""
 
     @abstractmethod
-    def connected(self, parameters: Parameters) -> Procedure:
+    def handshake(self, parameters: Parameters) -> Procedure:
         """Run the handshake on a new socket (a procedure). Raises the server's refusal."""
 
     @abstractmethod
@@ -128,7 +128,7 @@ class BaseConnection(ABC):
         self.generation += 1
         self.state = OPENING
         self.blocked = ""
-        self.paused = self._full = False
+        self.paused = self._socket_full = False
 
     def ready(self) -> None:
         """Complete the recovery: publishes and calls resume. Raises the error of a socket that was lost meanwhile."""
@@ -164,12 +164,12 @@ class BaseConnection(ABC):
         self.ensure_reading()
         return waiter
 
-    def _resolve_next(self, what: Any) -> None:
+    def _resolve_next(self, result: Any) -> None:
         """Set the result of the first waiter."""
         if self._awaited:
             awaited = self._awaited.popleft()
             if not awaited.done():
-                awaited.set_result(what)
+                awaited.set_result(result)
 
     # Closing
 
@@ -230,25 +230,25 @@ class BaseConnection(ABC):
 
     # Flow control
 
-    def socket_full(self, full: bool) -> None:
+    def set_socket_full(self, full: bool) -> None:
         """Set whether the write buffer of the socket is full."""
-        self._full = full
+        self._socket_full = full
         self._update_flow()
 
     @property
     def socket_is_full(self) -> bool:
-        return self._full
+        return self._socket_full
 
     def _update_flow(self) -> None:
-        self.flowing = self.state == OPENED and not self.blocked and not self._full
+        self.flowing = self.state == OPENED and not self.blocked and not self._socket_full
         for channel in self._all_channels():
             channel.update_flow()
 
-    def buffered(self, size: int) -> None:
+    def add_buffered(self, size: int) -> None:
         """Count a buffered message without a prefetch limit."""
         self._buffered += size + MESSAGE_OVERHEAD
 
-    def taken(self, size: int) -> None:
+    def remove_buffered(self, size: int) -> None:
         """Uncount a message that the application has taken."""
         self._buffered -= size + MESSAGE_OVERHEAD
         if self.paused and self._buffered < BUFFER_LOW:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.client.core.frontend import Waiter
-from leveret.client.errors import Error, InvalidMessage, breach_error, copy_error
+from leveret.client.errors import Error, InvalidMessage, copy_error, protocol_error
 from leveret.wire.amqp0.commands import Method
 from leveret.wire.amqp0.methods import encode_arguments
 
@@ -126,7 +126,7 @@ class CallingChannel:
                 del calls[index]
                 break
         else:
-            self.connection.fail(breach_error(503, f"unexpected {command.name}: no such reply is pending"))
+            self.connection.fail(protocol_error(503, f"unexpected {command.name}: no such reply is pending"))
             return
         abandoned = call.waiter.done()
         result = command.arguments if call.on_reply is None else call.on_reply(command, abandoned)

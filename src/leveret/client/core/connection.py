@@ -9,7 +9,7 @@ from leveret.client.core.channel import ChannelCore
 from leveret.client.core.frontend import FrontEnd, Procedure, Waiter
 from leveret.client.core.handshake import handshake
 from leveret.client.core.recovery import recover
-from leveret.client.errors import ConnectionClosed, Error, ProtocolMismatch, breach_error, closed_error
+from leveret.client.errors import ConnectionClosed, Error, ProtocolMismatch, closed_error, protocol_error
 from leveret.client.events import Blocked, Unblocked
 from leveret.client.parameters import Parameters
 from leveret.wire.amqp0.commands import (
@@ -74,7 +74,7 @@ class ConnectionCore(BaseConnection):
 
     # Opening
 
-    def connected(self, parameters: Parameters) -> Procedure:
+    def handshake(self, parameters: Parameters) -> Procedure:
         self._begin(parameters)
         self.engine = self._new_engine(parameters)
         self._first_bytes = b""
@@ -140,7 +140,7 @@ class ConnectionCore(BaseConnection):
                 channel.content(command)
         elif kind == ERROR:
             assert isinstance(command, WireError)
-            self.fail(breach_error(command.code, command.text, command.class_id, command.method_id))
+            self.fail(protocol_error(command.code, command.text, command.class_id, command.method_id))
 
     def _mismatch(self) -> None:
         first = self._first_bytes
@@ -201,10 +201,10 @@ class ConnectionCore(BaseConnection):
 
     def new_channel(self, confirms: bool, transactional: bool) -> ChannelCore:
         """Return a channel with the lowest free number; `ChannelCore.open` opens it."""
-        number = self._free_from
+        number = self._lowest_free
         while number in self.channels:
             number += 1
-        self._free_from = number
+        self._lowest_free = number
         if number > self.engine.channel_max:
             raise ConnectionClosed(f"all {self.engine.channel_max} channels of the connection are open; expected fewer, or"
                                    " a larger channel_max")
@@ -220,7 +220,7 @@ class ConnectionCore(BaseConnection):
         """Free the number of a channel."""
         if self.channels.get(channel.number) is channel:
             del self.channels[channel.number]
-            self._free_from = min(self._free_from, channel.number)
+            self._lowest_free = min(self._lowest_free, channel.number)
 
     def update_secret(self, secret: str, reason: str) -> Waiter:
         """Send the server a new secret (RabbitMQ's `connection.update-secret`)."""

@@ -77,7 +77,7 @@ class ConsumerCore:
             return
         self.messages.append(self._message_class(self.channel, command, self._no_ack))
         if self._counted:
-            self.channel.connection.buffered(command.size)
+            self.channel.connection.add_buffered(command.size)
         if self._waiters.waiting:
             self._waiters.wake()
 
@@ -96,7 +96,7 @@ class ConsumerCore:
         """Return the next message. Raises IndexError if there is none."""
         message = self.messages.popleft()
         if self._counted:
-            self.channel.connection.taken(message.size)
+            self.channel.connection.remove_buffered(message.size)
         return message
 
     def message_waiter(self) -> Waiter:
@@ -109,7 +109,7 @@ class ConsumerCore:
         self.messages.clear()
         if self._counted:
             for message in forgotten:
-                self.channel.connection.taken(message.size)
+                self.channel.connection.remove_buffered(message.size)
         return forgotten
 
     def lost(self) -> None:

@@ -345,7 +345,7 @@ class Amqp09Channel(ChannelCore):
         return consumer
 
     def _receive_in(self, directory: Directory) -> None:
-        self.incoming.use(None if directory is None else os.fspath(directory))
+        self.incoming.set_directory(None if directory is None else os.fspath(directory))
 
     def new_stream_consumer(self, queue: str, tag: str, arguments: dict[str, Any] | None,
                             **options: bool) -> StreamConsumerCore:
@@ -516,7 +516,7 @@ def _no_nack() -> NotSupported:
     return NotSupported("AMQP 0-9 has no nack of several messages; expected multiple=False")
 
 
-def channel_of(core: Any) -> Amqp09Channel:
+def amqp09_channel(core: Any) -> Amqp09Channel:
     """Return the core as a channel of AMQP 0-9. Raises `NotSupported` if it is of another protocol."""
     if isinstance(core, Amqp09Channel):
         return core

@@ -91,9 +91,9 @@ class Amqp09Connection(ConnectionCore):
                 command.arguments["reply_code"] = CONNECTION_FORCED
             super()._connection_method(command)
             return
-        there = command.arguments["host"]
-        host, port = split_host(there, self.parameters.port)
-        redirected = Redirected(f"{self.parameters.host}:{self.parameters.port} redirects clients to {there}", host=host,
+        target = command.arguments["host"]
+        host, port = split_host(target, self.parameters.port)
+        redirected = Redirected(f"{self.parameters.host}:{self.parameters.port} redirects clients to {target}", host=host,
                                 port=port)
         redirected.known_hosts = self._endpoints(command.arguments["known_hosts"])
         self._fail_awaited(redirected)

@@ -94,7 +94,7 @@ class IncomingFiles:
         # Partial files of lost connections, without a directory.
         self._partial: dict[str, Incoming] = {}
 
-    def use(self, directory: str | None) -> None:
+    def set_directory(self, directory: str | None) -> None:
         """Set the directory.
 
         Raises:

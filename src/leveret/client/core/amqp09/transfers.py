@@ -61,7 +61,7 @@ class Transfer:
         self.inline = self.size <= room - fields and not identifier
         self._chunk_size = room - len(self._reference)
 
-    def use(self, channel: Amqp09Channel) -> None:
+    def set_channel(self, channel: Amqp09Channel) -> None:
         """Send on this channel."""
         self._channel = channel
 

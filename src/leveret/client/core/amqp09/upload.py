@@ -61,7 +61,7 @@ class Upload:
         outgoing.at_most_once = True
         return outgoing
 
-    def find(self, channel: Amqp09Channel) -> Waiter:
+    def open(self, channel: Amqp09Channel) -> Waiter:
         """Open the upload. When the server has replied, the file is positioned where sending resumes."""
 
         def opened(reply: Method, abandoned: bool) -> None:

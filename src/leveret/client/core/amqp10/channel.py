@@ -238,7 +238,7 @@ class SessionCore(Session):
         self._published += 1
         outgoing.number = self._published
         if link.finished:
-            self.has_failed(outgoing, link.error or LinkClosed(f"{link.description} was closed"))
+            self.on_failed(outgoing, link.error or LinkClosed(f"{link.description} was closed"))
             return
         link.publish(outgoing)
         if outgoing.settled and len(link.queue) > QUEUE_HIGH and not self._full:
@@ -275,7 +275,7 @@ class SessionCore(Session):
         if self.link_scoped and self.opened:
             self.abandon()
 
-    def has_outcome(self, transfer: Transfer, state: Composite | None) -> None:
+    def on_outcome(self, transfer: Transfer, state: Composite | None) -> None:
         error = publish_error(state, transfer.describe()) if state is not None \
             and state.kind not in (descriptors.ACCEPTED, descriptors.DECLARED) else None
         if (state is not None and state.kind == descriptors.RELEASED and transfer.exchange and not transfer.mandatory
@@ -283,7 +283,7 @@ class SessionCore(Session):
             # No queue took it, and the publish is not mandatory.
             error = None
         if error is not None:
-            self.has_failed(transfer, error, state)
+            self.on_failed(transfer, error, state)
         else:
             transfer.outcome(state, None)
         if transfer.transaction is not None:
@@ -291,7 +291,7 @@ class SessionCore(Session):
         if self._transactions is not None:
             self._transactions.try_discharge()
 
-    def has_failed(self, transfer: Transfer, error: Error, state: Composite | None = None) -> None:
+    def on_failed(self, transfer: Transfer, error: Error, state: Composite | None = None) -> None:
         if self._transactions is not None:
             self._transactions.failed(error)
         transfer.outcome(state, error)
@@ -513,9 +513,9 @@ class SessionCore(Session):
         """Handle a delivery that is settled on both sides, or that the server need not settle."""
         if delivery.generation == self.generation and self.deliveries.pop(delivery.delivery_id, None) is not None:
             link = delivery.link
-            link.settled_one()
+            link.delivery_settled()
             if link.cancelling:
-                link.leave_if_done()
+                link.detach_if_settled()
 
     def unsettled_up_to(self, number: int) -> list[Delivery]:
         """Return the unsettled deliveries up to this number, in order."""

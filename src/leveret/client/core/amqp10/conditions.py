@@ -77,7 +77,7 @@ def connection_error(condition: Condition | None) -> ConnectionClosed:
     return error
 
 
-def breach(condition: str, text: str) -> ConnectionClosed:
+def protocol_error(condition: str, text: str) -> ConnectionClosed:
     """Return the exception for a server that broke the protocol, which makes the client close the connection."""
     error: ConnectionClosed = _with(ConnectionClosed(f"the server broke the protocol: {condition}: {text}"),
                                     Condition(condition, text))

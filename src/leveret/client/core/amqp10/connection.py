@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from leveret.client.core.amqp10.addresses import Addresses, choose
 from leveret.client.core.amqp10.channel import SessionCore
-from leveret.client.core.amqp10.conditions import RETRYABLE_CONDITIONS, breach, connection_error
+from leveret.client.core.amqp10.conditions import RETRYABLE_CONDITIONS, connection_error, protocol_error
 from leveret.client.core.amqp10.engine import Engine
 from leveret.client.core.amqp10.handshake import handshake
 from leveret.client.core.amqp10.management import Management
@@ -50,7 +50,7 @@ class Amqp10Connection(BaseConnection):
         self._headers = 0
         # Frames that arrived before a caller waited for them: the server may send several at once.
         self._unclaimed: deque[Any] = deque()
-        self._free_from = 0
+        self._lowest_free = 0
 
     @property
     def heartbeat_timeout(self) -> float:
@@ -65,7 +65,7 @@ class Amqp10Connection(BaseConnection):
 
     # Opening
 
-    def connected(self, parameters: Parameters) -> Procedure:
+    def handshake(self, parameters: Parameters) -> Procedure:
         self._begin(parameters)
         self.engine = Engine(parameters)
         self.unflushed.clear()
@@ -84,11 +84,11 @@ class Amqp10Connection(BaseConnection):
             self._resolve_next(self._unclaimed.popleft())
         return waiter
 
-    def _resolve_next(self, what: Any) -> None:
+    def _resolve_next(self, result: Any) -> None:
         if self._awaited:
-            super()._resolve_next(what)
+            super()._resolve_next(result)
         else:
-            self._unclaimed.append(what)
+            self._unclaimed.append(result)
 
     def send_protocol_header(self, protocol: int) -> None:
         """Send a protocol header."""
@@ -147,7 +147,7 @@ class Amqp10Connection(BaseConnection):
     def _began(self, frame: Begin) -> None:
         if frame.remote_channel is None:
             # The client does not accept sessions that the server begins.
-            self.fail(breach(constants.NOT_ALLOWED, "the server began a session"))
+            self.fail(protocol_error(constants.NOT_ALLOWED, "the server began a session"))
             return
         begun = self.channels.get(frame.remote_channel)
         if begun is not None:
@@ -170,7 +170,7 @@ class Amqp10Connection(BaseConnection):
                     " server, or amqps:// if the port uses TLS")
             self.mismatch(ProtocolMismatch(text, host=self.parameters.host, port=self.parameters.port))
             return
-        self.fail(breach(failure.condition, failure.text))
+        self.fail(protocol_error(failure.condition, failure.text))
 
     def mismatch(self, error: ProtocolMismatch) -> None:
         """Close the socket of a server that speaks another protocol."""
@@ -202,10 +202,10 @@ class Amqp10Connection(BaseConnection):
 
     def new_channel(self, confirms: bool, transactional: bool, internal: bool = False) -> SessionCore:
         """Return a session with the lowest free number; `SessionCore.open` begins it."""
-        number = self._free_from
+        number = self._lowest_free
         while number in self.channels:
             number += 1
-        self._free_from = number
+        self._lowest_free = number
         if number > self.engine.channel_max:
             raise ConnectionClosed(f"all {self.engine.channel_max + 1} sessions of the connection are open; expected fewer,"
                                    " or a larger channel_max")
@@ -217,7 +217,7 @@ class Amqp10Connection(BaseConnection):
         number = session.number
         if self.channels.get(number) is session:
             del self.channels[number]
-            self._free_from = min(self._free_from, number)
+            self._lowest_free = min(self._lowest_free, number)
         for remote, other in list(self._remote.items()):
             if other is session:
                 del self._remote[remote]

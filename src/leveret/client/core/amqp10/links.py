@@ -23,7 +23,7 @@ from leveret.wire.amqp1.values import Symbol
 _NEVER: Final = constants.TERMINUS_EXPIRY_POLICY_NEVER
 
 
-def session_of(core: Any) -> SessionCore:
+def amqp10_session(core: Any) -> SessionCore:
     """Return the session for a link. Raises `NotSupported` for a channel of another protocol."""
     if isinstance(core, SessionCore):
         return core
@@ -54,7 +54,7 @@ def _check_name(name: str, durable: bool) -> None:
 def new_sender(core: Any, address: str | None, name: str, settled: bool, settle_second: bool, durable: bool, dynamic: bool,
                properties: Mapping[str, Any] | None, capabilities: tuple[str, ...]) -> SenderCore:
     """Return a sender whose attach is sent; `attach_waiter` waits until it can be used."""
-    session = session_of(core)
+    session = amqp10_session(core)
     session._check_open()
     _check_name(name, durable)
     target = Target(_address(address, dynamic), dynamic=dynamic, capabilities=tuple(capabilities))
@@ -73,7 +73,7 @@ def new_receiver(core: Any, address: str | None, name: str, prefetch: int, filte
                  durable: bool, settled: bool, settle_second: bool, dynamic: bool, properties: Mapping[str, Any] | None,
                  capabilities: tuple[str, ...]) -> ReceiverCore:
     """Return a receiver that has not started; `SessionCore.consume` attaches it."""
-    session = session_of(core)
+    session = amqp10_session(core)
     _check_name(name, durable)
     source = Source(_address(address, dynamic), dynamic=dynamic, filter=filter_map(filters), outcomes=OUTCOMES,
                     default_outcome=Modified(True), capabilities=tuple(capabilities))
@@ -118,7 +118,7 @@ def encode(sender: SenderCore, body: Any, fields: dict[str, Any], transaction: T
     return transfer
 
 
-def leave(sender: SenderCore, closed: bool) -> Waiter:
+def detach(sender: SenderCore, closed: bool) -> Waiter:
     """Close the sender, or only detach it; return a waiter for the server's detach."""
     sender.detach(closed)
     return sender.detach_waiter()

@@ -174,7 +174,7 @@ class ReceiverCore(Link):
             return
         self.messages.append(delivery)
         if self._counted:
-            self.session.connection.buffered(delivery.payload_size)
+            self.session.connection.add_buffered(delivery.payload_size)
         elif not self._credit:
             self._top_up()
         if self._waiters.waiting:
@@ -197,7 +197,7 @@ class ReceiverCore(Link):
 
     # Credit
 
-    def settled_one(self) -> None:
+    def delivery_settled(self) -> None:
         """Count a delivery as settled."""
         self.unsettled -= 1
         self._top_up()
@@ -232,7 +232,7 @@ class ReceiverCore(Link):
         """Return the next message. Raises IndexError if there is none."""
         delivery = self.messages.popleft()
         if self._counted:
-            self.session.connection.taken(delivery.payload_size)
+            self.session.connection.remove_buffered(delivery.payload_size)
             self._top_up()
         return delivery
 
@@ -246,7 +246,7 @@ class ReceiverCore(Link):
         self.messages.clear()
         if self._counted:
             for delivery in forgotten:
-                self.session.connection.taken(delivery.payload_size)
+                self.session.connection.remove_buffered(delivery.payload_size)
         return forgotten
 
     # Closing
@@ -263,9 +263,9 @@ class ReceiverCore(Link):
         for delivery in self.drop_messages():
             if not delivery.settled:
                 delivery.release()
-        self.leave_if_done()
+        self.detach_if_settled()
 
-    def leave_if_done(self) -> None:
+    def detach_if_settled(self) -> None:
         if self.cancelling and not self.closing and (self.unsettled <= 0 or self.durable):
             self.session.flush_settled()
             self.detach(not self.durable)
@@ -304,8 +304,8 @@ class ReceiverCore(Link):
 
     def settled_by_peer(self, disposition: Disposition, delivery: Any) -> None:
         delivery.settled_by_server(disposition.state)
-        self.settled_one()
-        self.leave_if_done()
+        self.delivery_settled()
+        self.detach_if_settled()
 
 
 class Getter(ReceiverCore):

@@ -67,7 +67,7 @@ class Session:
 
     def forget_sender(self, sender: SenderCore) -> None: ...
 
-    def has_outcome(self, transfer: Transfer, state: Composite | None) -> None:
+    def on_outcome(self, transfer: Transfer, state: Composite | None) -> None:
         transfer.outcome(state, publish_error(state, transfer.describe()) if state is not None
                          and state.kind != descriptors.ACCEPTED else None)
 
@@ -241,7 +241,7 @@ class Session:
                 # The common case.
                 transfer.settle(None)
             else:
-                self.has_outcome(transfer, state)
+                self.on_outcome(transfer, state)
         if second:
             self.send(Disposition(constants.ROLE_SENDER, frame.first, frame.last, True, None, channel=self.number))
 
