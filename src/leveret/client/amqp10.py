@@ -140,6 +140,7 @@ class Filter:
     value: Any
 
     def described(self) -> Described:
+        """Return the filter as a described value."""
         descriptor = self.descriptor
         return Described(ULong(descriptor) if isinstance(descriptor, int) else Symbol(descriptor), self.value)
 

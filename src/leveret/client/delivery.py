@@ -109,10 +109,12 @@ class Delivery(Message):
 
     @property
     def size(self) -> int:
+        """Size of `body` in bytes."""
         return len(self.body)
 
     @property
     def delivery_tag(self) -> int:
+        """Number of the delivery on its channel, from 1."""
         return self.number
 
     @property
@@ -129,6 +131,7 @@ class Delivery(Message):
 
     @property
     def consumer_tag(self) -> str:
+        """Tag of the consumer."""
         return self.link.tag
 
     @property
@@ -147,6 +150,7 @@ class Delivery(Message):
 
     @property
     def properties(self) -> Properties:
+        """Properties, converted from the sections; see docs/conversion.md."""
         if self._properties is None:
             self._properties = decode_sections(self.sections)
         return self._properties
@@ -158,14 +162,17 @@ class Delivery(Message):
 
     @property
     def delivery_annotations(self) -> dict[Any, Any]:
+        """The delivery annotations."""
         return _as_dict(self._map(sections_of.delivery_annotations))
 
     @property
     def application_properties(self) -> dict[str, Any]:
+        """The application properties."""
         return _as_dict(self._map(sections_of.application_properties))
 
     @property
     def footer(self) -> dict[Any, Any]:
+        """The footer."""
         return _as_dict(self._map(sections_of.footer))
 
     def _map(self, read: Any) -> Any:
@@ -233,6 +240,7 @@ class Delivery(Message):
             self.state = state
 
     def respond(self, body: bytes | bytearray | memoryview | str, **properties: Any) -> Any:
+        """Publish a response to the message's `reply_to`; see `Message.respond`."""
         reply_to = self._reply_to()
         if not reply_to:
             raise ValueError("cannot respond: the message has no reply_to")

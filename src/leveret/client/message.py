@@ -44,6 +44,7 @@ class Message:
 
     @property
     def body(self) -> bytes:
+        """Body of the message."""
         body = self._command.body
         if not isinstance(body, bytes):
             self._command.body = body = b"".join(body)
@@ -51,6 +52,7 @@ class Message:
 
     @property
     def size(self) -> int:
+        """Size of the body in bytes."""
         return self._command.size
 
     @property
@@ -76,11 +78,13 @@ class Message:
 
     @property
     def routing_key(self) -> str:
+        """Routing key of the publish."""
         address = self._command.address
         return address[2 + address[0] :].decode("utf-8", "surrogateescape")
 
     @property
     def properties(self) -> Properties:
+        """Properties of the message. Raises `InvalidMessage` if they cannot be decoded."""
         if self._properties is None:
             self._properties = decode_properties(self._command.header)
         return self._properties

@@ -103,6 +103,7 @@ class Parameters:
 
     @property
     def uses_tls(self) -> bool:
+        """Whether the connection uses TLS."""
         return self.tls is not False
 
     @property

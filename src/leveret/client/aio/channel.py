@@ -56,6 +56,7 @@ class Channel(Amqp09Calls):
 
     @property
     def number(self) -> int:
+        """Channel number."""
         return self._core.number
 
     @property
@@ -282,7 +283,7 @@ class Channel(Amqp09Calls):
 
     def consume(self, queue: QueueName, *, prefetch: int = 100, no_ack: bool = False, exclusive: bool = False,
                 no_local: bool = False, consumer_tag: str = "", arguments: dict[str, Any] | None = None) -> Consumer:
-        """Consume the messages of a queue: `async for message in channel.consume("work"): ...`
+        """Consume the messages of a queue, as in `async for message in channel.consume("work")`.
 
         Args:
             queue: Queue to consume from.

@@ -215,7 +215,7 @@ class Connection(FrontEnd):
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
-        """Run an AMQP 1.0 transaction: `async with connection.transaction() as tx: ...`
+        """Run an AMQP 1.0 transaction, as in `async with connection.transaction() as tx`.
 
         What is sent and settled with the transaction is committed at the end of the block, or rolled back if the block
         raises. On other protocols it raises `NotSupported`; 0-9-1 has transactional channels instead.
@@ -491,10 +491,12 @@ class Connection(FrontEnd):
     # The socket
 
     def received(self, data: bytes) -> None:
+        """Handle data from the socket."""
         self._last_received = self._loop.time()
         self.core.receive(data)
 
     def socket_lost(self, error: Exception | None) -> None:
+        """Handle the end of the socket."""
         self.stream = None
         self._cancel_heartbeat_timer()
         self.core.lost(lost_error(error))

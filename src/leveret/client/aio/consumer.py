@@ -40,6 +40,7 @@ class Consumer:
 
     @property
     def queue(self) -> str:
+        """Queue of the consumer."""
         return self._core.queue
 
     async def start(self) -> Consumer:

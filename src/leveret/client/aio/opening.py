@@ -8,6 +8,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 
 class Closable(Protocol):
+    """A result that `async with` can close."""
+
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
                         traceback: TracebackType | None) -> None: ...
 

@@ -67,6 +67,7 @@ class Stream(asyncio.Protocol):
         await asyncio.shield(self._lost)
 
     def abort(self) -> None:
+        """Close the socket without flushing its write buffer."""
         if self.transport is not None:
             self.transport.abort()
 

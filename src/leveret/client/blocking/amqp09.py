@@ -149,7 +149,7 @@ class Amqp09Calls:
     def consume_files(self, queue: str | Queue, *, directory: Directory = None, prefetch: int = 10,
                       no_ack: bool = False, exclusive: bool = False, no_local: bool = False, consumer_tag: str = "",
                       arguments: dict[str, Any] | None = None) -> FileConsumer:
-        """Consume the files of a queue: `for file in channel.consume_files("files"): ...`
+        """Consume the files of a queue, as in `for file in channel.consume_files("files")`.
 
         Args:
             queue: Queue to consume from.

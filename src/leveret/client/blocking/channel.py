@@ -58,6 +58,7 @@ class Channel(Amqp09Calls):
 
     @property
     def number(self) -> int:
+        """Channel number."""
         return self._core.number
 
     @property
@@ -316,7 +317,7 @@ class Channel(Amqp09Calls):
 
     def consume(self, queue: QueueName, *, prefetch: int = 100, no_ack: bool = False, exclusive: bool = False,
                 no_local: bool = False, consumer_tag: str = "", arguments: dict[str, Any] | None = None) -> Consumer:
-        """Consume the messages of a queue: `for message in channel.consume("work"): ...`
+        """Consume the messages of a queue, as in `for message in channel.consume("work")`.
 
         Args:
             queue: Queue to consume from.
@@ -351,7 +352,6 @@ class Channel(Amqp09Calls):
         Raises:
             NotSupported: The connection does not use AMQP 1.0.
         """
-
         driver = self._driver
         driver.wait_open(DEFAULT)
         with driver.lock:
@@ -385,7 +385,6 @@ class Channel(Amqp09Calls):
         Raises:
             NotSupported: The connection does not use AMQP 1.0.
         """
-
         core = links.new_receiver(self._core, address, name, prefetch, filters, browse, durable, settled, settle_second,
                                   dynamic, properties, capabilities)
         receiver = Receiver(self, core)

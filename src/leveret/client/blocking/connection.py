@@ -171,7 +171,7 @@ class Connection:
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """Run an AMQP 1.0 transaction: `with connection.transaction() as tx: ...`
+        """Run an AMQP 1.0 transaction, as in `with connection.transaction() as tx`.
 
         What is sent and settled with the transaction is committed at the end of the block, or rolled back if the block
         raises. On other protocols it raises `NotSupported`; 0-9-1 has transactional channels instead.

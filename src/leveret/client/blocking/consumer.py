@@ -43,6 +43,7 @@ class Consumer:
 
     @property
     def queue(self) -> str:
+        """Queue of the consumer."""
         return self._core.queue
 
     def start(self) -> Consumer:

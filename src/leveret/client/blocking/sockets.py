@@ -79,6 +79,7 @@ class PlainSocket:
             pass
 
     def close(self) -> None:
+        """Close the socket."""
         self._socket.close()
 
 
@@ -126,12 +127,14 @@ class TlsSocket:
                 return 0
 
     def shut_down(self) -> None:
+        """Shut down both directions, which ends a blocked read."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass
 
     def close(self) -> None:
+        """Close the socket."""
         self._socket.close()
 
 

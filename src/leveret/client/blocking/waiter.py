@@ -25,15 +25,18 @@ class BlockingWaiter:
         self.sleeper: _thread.LockType | None = None
 
     def done(self) -> bool:
+        """Whether the result or an exception is set."""
         return self._done
 
     def set_result(self, result: Any, /) -> None:
+        """Set the result, and wake the waiting thread."""
         self.result = result
         self._done = True
         if self.sleeper is not None:
             wake(self.sleeper)
 
     def set_exception(self, exception: BaseException, /) -> None:
+        """Set an exception, and wake the waiting thread."""
         self._error = exception
         self._done = True
         if self.sleeper is not None:

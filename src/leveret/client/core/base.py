@@ -108,6 +108,7 @@ class BaseConnection(ABC):
 
     @property
     def opened(self) -> bool:
+        """Whether the connection is open."""
         return self.state == OPENED
 
     @property
@@ -150,6 +151,7 @@ class BaseConnection(ABC):
         return self._ready.new()
 
     def not_open_error(self) -> Error:
+        """Return the error for a call on a connection that is not open."""
         return self.last_error
 
     def expect(self) -> Waiter:
@@ -237,6 +239,7 @@ class BaseConnection(ABC):
 
     @property
     def socket_is_full(self) -> bool:
+        """Whether the write buffer of the socket is full."""
         return self._socket_full
 
     def _update_flow(self) -> None:

@@ -50,6 +50,7 @@ class Call:
         self.tag = tag
 
     def is_answered_by(self, reply: Method) -> bool:
+        """Whether `reply` is the reply to this call."""
         return reply.name.startswith(self.name) and (not self.tag or self.tag == reply.arguments.get("consumer_tag"))
 
 

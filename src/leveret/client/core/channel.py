@@ -440,6 +440,7 @@ class ChannelCore(CallingChannel):
             del self._recently_cancelled[next(iter(self._recently_cancelled))]
 
     def delivered(self, command: Deliver) -> None:
+        """Pass a delivery to its consumer."""
         consumer = self.consumers.get(command.consumer_tag) or self._recently_cancelled.get(command.consumer_tag)
         if consumer is not None:
             consumer.delivered(command)
@@ -484,6 +485,7 @@ class ChannelCore(CallingChannel):
     # Settling. Messages of a lost connection are delivered again, so settling them does nothing.
 
     def ack(self, message: Message, multiple: bool) -> None:
+        """Send `basic.ack` for a message."""
         if self._can_settle(message):
             if self._deferred is not None:
                 self._deferred.append(partial(self.ack, message, multiple))
@@ -492,6 +494,7 @@ class ChannelCore(CallingChannel):
             self.connection.frontend.flush_soon()
 
     def nack(self, message: Message, multiple: bool, requeue: bool) -> None:
+        """Send `basic.nack` for a message."""
         if self._can_settle(message):
             if self._deferred is not None:
                 self._deferred.append(partial(self.nack, message, multiple, requeue))
@@ -500,6 +503,7 @@ class ChannelCore(CallingChannel):
             self.connection.frontend.flush_soon()
 
     def reject(self, message: Message, requeue: bool) -> None:
+        """Send `basic.reject` for a message."""
         if self._can_settle(message):
             if self._deferred is not None:
                 self._deferred.append(partial(self.reject, message, requeue))

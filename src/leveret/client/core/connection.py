@@ -94,6 +94,7 @@ class ConnectionCore(BaseConnection):
     # Input and output
 
     def to_send(self) -> bytes:
+        """Return and clear the output."""
         data = self.engine.to_send()
         if self._unsent_header:
             data, self._unsent_header = self._unsent_header + data, b""

@@ -73,6 +73,7 @@ class ConsumerCore:
         self.channel.cancel_nowait(self)
 
     def delivered(self, command: Deliver) -> None:
+        """Buffer a delivery for the application."""
         if (self.cancelling or self.channel.recovering) and self._unwanted(command):
             return
         self.messages.append(self._message_class(self.channel, command, self._no_ack))

@@ -50,6 +50,7 @@ def name_of(named: str | Named) -> str:
 
 
 def encode_flags(mandatory: bool, immediate: bool) -> int:
+    """Return the flags of a publish, as the wire engine takes them."""
     return (MANDATORY if mandatory else 0) | (IMMEDIATE if immediate else 0)
 
 
@@ -89,6 +90,7 @@ class Encoder:
     merge = staticmethod(merge)
 
     def address(self, exchange: str, routing_key: str) -> bytes:
+        """Return the encoded address of a publish."""
         last_exchange, last_routing_key, address = self._last
         if routing_key != last_routing_key or exchange != last_exchange:
             address = encode_address(exchange, routing_key)

@@ -1,5 +1,7 @@
-"""The servers that one attempt to connect may reach: the configured one, or those that it redirects to
-(AMQP 0-9 `connection.redirect`)."""
+"""The servers that one attempt to connect may reach.
+
+These are the configured server, or those that it redirects to (AMQP 0-9 `connection.redirect`).
+"""
 
 from __future__ import annotations
 

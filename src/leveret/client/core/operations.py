@@ -57,6 +57,7 @@ class Operations:
 
     def declare_exchange(self, name: str, type: str, durable: bool, auto_delete: bool, internal: bool,
                          passive: bool, arguments: dict[str, Any] | None) -> Waiter:
+        """Declare an exchange."""
         sent = {"exchange": name, "type": type, "durable": durable, "auto_delete": auto_delete, "internal": internal,
                 "passive": passive, "arguments": dict(arguments or {})}
 
@@ -67,6 +68,8 @@ class Operations:
         return self._channel.call("exchange.declare", sent, declared)
 
     def delete_exchange(self, name: str, if_unused: bool) -> Waiter:
+        """Delete an exchange."""
+
         def deleted(reply: Method, abandoned: bool) -> None:
             self._channel.connection.topology.remove_exchange(name)
 
@@ -74,6 +77,7 @@ class Operations:
 
     def bind(self, to_queue: bool, destination: str, source: str, routing_key: str,
              arguments: dict[str, Any] | None) -> Waiter:
+        """Bind a queue or an exchange."""
         sent = _binding(to_queue, destination, source, routing_key, arguments)
 
         def bound(reply: Method, abandoned: bool) -> None:
@@ -83,6 +87,7 @@ class Operations:
 
     def unbind(self, to_queue: bool, destination: str, source: str, routing_key: str,
                arguments: dict[str, Any] | None) -> Waiter:
+        """Remove a binding."""
         sent = _binding(to_queue, destination, source, routing_key, arguments)
 
         def unbound(reply: Method, abandoned: bool) -> None:

@@ -84,6 +84,7 @@ class PendingConfirms:
         return self._next - 1
 
     def add(self, outgoing: Outgoing) -> None:
+        """Add a publish under the next tag."""
         self._by_tag[self._next] = outgoing
         self._next += 1
 

@@ -33,6 +33,7 @@ class Replies(ConsumerCore):
 
     @property
     def expecting(self) -> bool:
+        """Whether a request is pending."""
         return bool(self._requests)
 
     def expect(self) -> tuple[str, Waiter]:
@@ -48,6 +49,7 @@ class Replies(ConsumerCore):
         return waiter
 
     def forget_request(self, correlation_id: str) -> None:
+        """Forget a request, whose reply will be dropped."""
         self._requests.pop(correlation_id, None)
 
     def delivered(self, command: Deliver) -> None:

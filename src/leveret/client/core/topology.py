@@ -30,15 +30,18 @@ class Binding:
 
     @property
     def method(self) -> str:
+        """Method that creates the binding."""
         return "queue.bind" if self.to_queue else "exchange.bind"
 
     @property
     def destination(self) -> str:
+        """Bound queue or exchange."""
         name: str = self.arguments["queue" if self.to_queue else "destination"]
         return name
 
     @property
     def source(self) -> str:
+        """Exchange that it is bound to."""
         name: str = self.arguments["exchange" if self.to_queue else "source"]
         return name
 
@@ -58,6 +61,7 @@ class Topology:
         self.bindings: dict[BindingKey, Binding] = {}
 
     def add_exchange(self, arguments: dict[str, Any]) -> None:
+        """Record an exchange."""
         self.exchanges[arguments["exchange"]] = arguments
 
     def add_queue(self, name: str, server_named: bool, arguments: dict[str, Any]) -> DeclaredQueue:
@@ -70,17 +74,21 @@ class Topology:
         return known
 
     def bind(self, to_queue: bool, arguments: dict[str, Any]) -> None:
+        """Record a binding."""
         self.bindings[_key(to_queue, arguments)] = Binding(to_queue, arguments)
 
     def unbind(self, to_queue: bool, arguments: dict[str, Any]) -> None:
+        """Remove a binding."""
         self.bindings.pop(_key(to_queue, arguments), None)
 
     def remove_exchange(self, name: str) -> None:
+        """Remove an exchange and its bindings."""
         self.exchanges.pop(name, None)
         self.bindings = {key: binding for key, binding in self.bindings.items()
                          if binding.source != name and (binding.to_queue or binding.destination != name)}
 
     def remove_queue(self, name: str) -> None:
+        """Remove a queue and its bindings."""
         self.queues.pop(name, None)
         self.bindings = {key: binding for key, binding in self.bindings.items()
                          if not (binding.to_queue and binding.destination == name)}

@@ -40,6 +40,7 @@ class Waiters:
         self._prune_at = 16
 
     def new(self) -> Waiter:
+        """Return a new waiter."""
         if len(self.waiting) >= self._prune_at:
             # Drop cancelled waiters; a caller that polls with a short timeout leaves many of them.
             self.waiting = [waiter for waiter in self.waiting if not waiter.done()]

@@ -92,6 +92,7 @@ class IncomingMessages:
     # Replies
 
     def settle(self, tag: int, ok: bool, multiple: bool) -> None:
+        """Settle a transfer, and answer all transfers before the first unsettled one."""
         for one in self._pending_replies:
             if one.ok is None and (one.tag == tag or (multiple and one.tag <= tag)):
                 one.ok = ok

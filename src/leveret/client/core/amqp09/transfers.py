@@ -89,6 +89,7 @@ class Transfer:
 
     @property
     def complete(self) -> bool:
+        """Whether everything was sent."""
         return self.sent >= self.size
 
     def can_send(self) -> bool:
@@ -100,6 +101,7 @@ class Transfer:
         return read_exactly(self._file, min(self._chunk_size, self.size - self.sent), self.size)
 
     def append(self, data: bytes) -> None:
+        """Send the next chunk."""
         self._cast("message.append", {"reference": self._reference, "bytes": data})
         self.sent += len(data)
         self._since_checkpoint += len(data)

@@ -28,6 +28,7 @@ class Addresses:
         self.is_routing = form != "plain"
 
     def of_queue(self, name: str) -> str:
+        """Return the address of a queue."""
         if isinstance(name, Address) or self.form == "plain":
             return str(name)
         if self.form == "v2":
@@ -60,12 +61,14 @@ class Addresses:
         return Address(address)
 
     def check_managed(self) -> None:
+        """Raise `NotSupported` if the server has no management node."""
         if self.form != "v2":
             raise NotSupported(f"declaring and binding require a management node, which this server does not have (address"
                                f" format {self.form}); expected existing queues, or a server with {MANAGEMENT}")
 
 
 def quoted(name: str) -> str:
+    """Return a name percent-encoded, as one segment of an address."""
     return quote(name, safe="", errors="surrogateescape")
 
 

@@ -98,6 +98,7 @@ class SessionCore(Session):
             raise copy_error(self.not_open_error())
 
     def not_open_error(self) -> Error:
+        """Return the error for a call on a session that is not open."""
         return self.error or self.connection.not_open_error()
 
     # Opening and closing
@@ -192,6 +193,7 @@ class SessionCore(Session):
             self._flow.wake()
 
     def flow_waiter(self) -> Waiter:
+        """Return a waiter for permission to publish. Raises the error of a channel that is closed for good."""
         if self.error is not None:
             raise copy_error(self.error)
         return self._flow.new()
@@ -267,6 +269,7 @@ class SessionCore(Session):
         return sender is not None and sender.credit > 0 and not sender.queue
 
     def forget_sender(self, sender: SenderCore) -> None:
+        """Remove a sender that has ended."""
         for address, other in list(self._senders.items()):
             if other is sender:
                 del self._senders[address]
@@ -292,6 +295,7 @@ class SessionCore(Session):
             self._transactions.try_discharge()
 
     def on_failed(self, transfer: Transfer, error: Error, state: Composite | None = None) -> None:
+        """Fail a message, and the transaction that it belongs to."""
         if self._transactions is not None:
             self._transactions.failed(error)
         transfer.outcome(state, error)
@@ -422,6 +426,7 @@ class SessionCore(Session):
             consumer.finish(None)
 
     def forget_receiver(self, receiver: ReceiverCore) -> None:
+        """Remove a receiver that has ended."""
         if self.consumers.pop(receiver.key, None) is not None and receiver is not self.replies:
             self.connection.consumer_removed(receiver.queue)
         if receiver is self.replies:
@@ -454,6 +459,7 @@ class SessionCore(Session):
         return getter.get()
 
     def forget_getter(self, getter: Getter) -> None:
+        """Remove a getter that has ended."""
         for key, other in list(self._getters.items()):
             if other is getter:
                 del self._getters[key]
@@ -468,6 +474,7 @@ class SessionCore(Session):
 
     @property
     def reply_to(self) -> str:
+        """The address for replies."""
         replies = self.ensure_reply_consumer()
         return replies.address
 
@@ -481,6 +488,7 @@ class SessionCore(Session):
     # Settling. Messages of a lost connection are delivered again, so settling them does nothing.
 
     def settle(self, delivery: Delivery, state: Composite, transaction: TransactionCore | None) -> None:
+        """Settle a delivery, in a transaction if there is one."""
         if self.error is not None:
             raise copy_error(self.error)
         transactions = self._transactions
@@ -567,5 +575,6 @@ class SessionCore(Session):
         return waiter
 
     def forget_transaction(self) -> None:
+        """Accept that the transaction was rolled back with its connection."""
         if self._transactions is not None:
             self._transactions.lost = self._transactions.used = False

@@ -96,6 +96,7 @@ class Amqp10Connection(BaseConnection):
         self.frontend.flush_soon()
 
     def send(self, frame: Performative) -> None:
+        """Send a performative."""
         self.engine.send(frame)
         self.frontend.flush_soon()
 
@@ -111,6 +112,7 @@ class Amqp10Connection(BaseConnection):
     # Input and output
 
     def to_send(self) -> bytes:
+        """Return the output, including outcomes that were not flushed yet."""
         if self.unflushed:
             sessions, self.unflushed = self.unflushed, []
             for session in sessions:

@@ -37,12 +37,15 @@ class Engine:
 
     @property
     def pending(self) -> int:
+        """Bytes of output."""
         return self.output.pending
 
     def to_send(self) -> bytes:
+        """Return and clear the output."""
         return self.output.to_send()
 
     def receive(self, data: bytes) -> list[Performative]:
+        """Return the frames in received data."""
         return self.reader.receive(data)
 
     def send(self, performative: Performative) -> None:
@@ -50,9 +53,11 @@ class Engine:
         self.output.send(performative)
 
     def send_header(self, protocol: int) -> None:
+        """Send a protocol header."""
         self.output.send_header(protocol)
 
     def send_heartbeat(self) -> None:
+        """Send an empty frame."""
         if self.can_close:
             self.output.send_empty()
 

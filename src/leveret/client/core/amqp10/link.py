@@ -112,6 +112,7 @@ class Link:
         self.session.send(Detach(self.handle, closed, channel=self.session.number))
 
     def detach_waiter(self) -> Waiter:
+        """Return a waiter for the end of the link."""
         waiter: Waiter = self._closed.new()
         if self.finished:
             waiter.set_result(None)

@@ -80,6 +80,7 @@ class Management:
 
     @property
     def expecting(self) -> bool:
+        """Whether a request is pending."""
         return bool(self._asked)
 
     def request(self, method: str, path: str, body: Any, answered: OnAnswer, name: str,
@@ -131,6 +132,7 @@ class Management:
         return sender
 
     def answer(self, delivery: Delivery) -> None:
+        """Resolve the request of an answer."""
         message = delivery.message
         request = self._asked.pop(str(message.correlation_id), None)
         if request is None:

@@ -52,6 +52,7 @@ def _encode(message: Message) -> bytes:
 
 
 def encode_body(body: Any) -> bytes:
+    """Return the encoded body sections."""
     if isinstance(body, list) and body:
         if all(isinstance(part, Sequence) for part in body):
             return b"".join(sections_of.encode_sequence(list(part.values)) for part in body)

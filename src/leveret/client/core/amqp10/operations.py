@@ -20,10 +20,12 @@ BINDINGS: Final = "/bindings"
 
 
 def queue_path(name: str) -> str:
+    """Return the path of a queue."""
     return f"/queues/{quoted(name)}"
 
 
 def exchange_path(name: str) -> str:
+    """Return the path of an exchange."""
     return f"/exchanges/{quoted(name)}"
 
 
@@ -34,6 +36,7 @@ def queue_body(sent: dict[str, Any]) -> dict[str, Any]:
 
 
 def exchange_body(sent: dict[str, Any]) -> dict[str, Any]:
+    """Return the body of a request to declare an exchange. `sent` is as for `exchange.declare`."""
     return {"type": sent["type"], "durable": sent["durable"], "auto_delete": sent["auto_delete"],
             "internal": sent["internal"], "arguments": sent["arguments"]}
 
@@ -102,6 +105,7 @@ class Operations:
 
     def declare_exchange(self, name: str, type: str, durable: bool, auto_delete: bool, internal: bool, passive: bool,
                          arguments: dict[str, Any] | None) -> Waiter:
+        """Declare an exchange."""
         if passive:
             raise NotSupported("the management node cannot look up exchanges; expected passive=False")
         sent = {"exchange": name, "type": type, "durable": durable, "auto_delete": auto_delete, "internal": internal,
@@ -114,6 +118,7 @@ class Operations:
         return self._request("PUT", exchange_path(name), exchange_body(sent), declared, "exchange.declare")
 
     def delete_exchange(self, name: str, if_unused: bool) -> Waiter:
+        """Delete an exchange."""
         if if_unused:
             raise NotSupported("the management node deletes exchanges unconditionally; expected if_unused=False")
         topology = self._session.connection.topology
@@ -125,6 +130,7 @@ class Operations:
 
     def bind(self, to_queue: bool, destination: str, source: str, routing_key: str,
              arguments: dict[str, Any] | None) -> Waiter:
+        """Bind a queue or an exchange."""
         sent = _binding(to_queue, destination, source, routing_key, arguments)
         topology = self._session.connection.topology
 
@@ -136,6 +142,7 @@ class Operations:
 
     def unbind(self, to_queue: bool, destination: str, source: str, routing_key: str,
                arguments: dict[str, Any] | None) -> Waiter:
+        """Remove a binding."""
         sent = _binding(to_queue, destination, source, routing_key, arguments)
         topology = self._session.connection.topology
         name = "queue.unbind" if to_queue else "exchange.unbind"

@@ -62,6 +62,7 @@ class Transfer(Outgoing):
 
     @property
     def mandatory(self) -> bool:
+        """Whether a message without a queue is returned."""
         return bool(self.flags & MANDATORY)
 
     def describe(self) -> tuple[str, str, Properties | None, bytes]:

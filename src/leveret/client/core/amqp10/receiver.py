@@ -135,6 +135,7 @@ class ReceiverCore(Link):
     # Received frames
 
     def transfer(self, frame: Performative) -> None:
+        """Handle a transfer frame; the last one completes a delivery."""
         coming = self._partial
         if coming is None:
             coming = frame
@@ -168,6 +169,7 @@ class ReceiverCore(Link):
         self.delivered(delivery)
 
     def delivered(self, delivery: Delivery) -> None:
+        """Buffer a delivery for the application."""
         if self.cancelling or self.closing:
             if not delivery.settled:
                 delivery.release()
@@ -266,6 +268,7 @@ class ReceiverCore(Link):
         self.detach_if_settled()
 
     def detach_if_settled(self) -> None:
+        """Detach a cancelled receiver if its deliveries are settled."""
         if self.cancelling and not self.closing and (self.unsettled <= 0 or self.durable):
             self.session.flush_settled()
             self.detach(not self.durable)
@@ -319,6 +322,7 @@ class Getter(ReceiverCore):
         self._no_drain = session.connection.addresses.form == "v1"
 
     def get(self) -> Waiter:
+        """Return a waiter for a message or None."""
         waiter: Waiter = self.session.connection.frontend.new_waiter()
         self._pending_gets.append(waiter)
         self.session.connection.ensure_reading()
@@ -330,10 +334,12 @@ class Getter(ReceiverCore):
 
     @property
     def idle(self) -> bool:
+        """Whether the link can be closed."""
         return not self._pending_gets and self.unsettled <= 0
 
     @property
     def expecting(self) -> bool:
+        """Whether a get is pending."""
         return bool(self._pending_gets)
 
     def _ask(self) -> None:

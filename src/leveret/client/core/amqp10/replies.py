@@ -36,6 +36,7 @@ class Replies(ReceiverCore):
 
     @property
     def expecting(self) -> bool:
+        """Whether a request is pending."""
         return bool(self._requests)
 
     def await_answer(self, correlation_id: str) -> Waiter:
@@ -46,6 +47,7 @@ class Replies(ReceiverCore):
         return waiter
 
     def forget_request(self, correlation_id: str) -> None:
+        """Forget a request, whose reply will be dropped."""
         self._requests.pop(correlation_id, None)
 
     def delivered(self, delivery: Delivery) -> None:

@@ -201,6 +201,7 @@ class SenderCore(Link):
             self.send_flow()
 
     def send_flow(self) -> None:
+        """Send the state of the link."""
         self.session.send_flow(self.handle, self._delivery_count, self.credit, available=len(self.queue))
 
     # Closing

@@ -68,6 +68,7 @@ class Session:
     def forget_sender(self, sender: SenderCore) -> None: ...
 
     def on_outcome(self, transfer: Transfer, state: Composite | None) -> None:
+        """Handle the outcome of a message."""
         transfer.outcome(state, publish_error(state, transfer.describe()) if state is not None
                          and state.kind != descriptors.ACCEPTED else None)
 
@@ -98,6 +99,7 @@ class Session:
         self.send(Begin(0, WINDOW, WINDOW, channel=self.number))
 
     def began(self, begin: Begin) -> None:
+        """Handle the server's begin."""
         self._next_incoming_id = begin.next_outgoing_id
         self.remote_window = begin.incoming_window
         self._begun.wake()
@@ -155,6 +157,7 @@ class Session:
         return handle
 
     def remove_link(self, link: Link) -> None:
+        """Free the handles of a link."""
         self._links.pop(link.handle, None)
         for remote, other in list(self._remote_links.items()):
             if other is link:
@@ -162,11 +165,13 @@ class Session:
 
     @property
     def links(self) -> list[Link]:
+        """Links with a handle."""
         return list(self._links.values())
 
     # Received frames
 
     def receive(self, frame: Performative) -> None:
+        """Dispatch a frame to its link."""
         if isinstance(frame, TransferFrame):
             self._next_incoming_id = ((self._next_incoming_id or 0) + 1) & _MASK
             link: Any = self._remote_links.get(frame.handle)

@@ -223,6 +223,7 @@ class ChannelTransactions:
         self._waiter: Any = None
 
     def begin(self) -> Procedure:
+        """Attach to the coordinator and declare the first transaction (a procedure)."""
         session = self.session
         self.deferred = None
         self.error = None
@@ -239,6 +240,7 @@ class ChannelTransactions:
         yield waiter
 
     def retired(self, delivery: Delivery) -> None:
+        """Record a delivery that is settled in the transaction."""
         self._retired.append(delivery)
 
     def failed(self, error: Error) -> None:
