@@ -25,8 +25,8 @@ from tests.docs.pages import DOCS, code, page_id, prose, table_rows
 PAGES = sorted((DOCS / "client").rglob("*.md"))
 CONNECTING = DOCS / "client" / "connecting.md"
 
-# Who has the calls that the pages name, in both faces.
-FACES: dict[str, tuple[type, ...]] = {
+# Classes whose calls the pages name, in both APIs.
+API_CLASSES: dict[str, tuple[type, ...]] = {
     "connection": (connection.Connection, blocking.Connection),
     "channel": (channel.Channel, blocking.Channel),
     "queue": (queue.Queue, blocking.Queue),
@@ -41,7 +41,7 @@ FACES: dict[str, tuple[type, ...]] = {
 }
 # Of the pages about other clients the right column is ours.
 GUIDES = ("from-pika.md", "from-aio-pika.md")
-_CALL = re.compile(rf"\b({'|'.join(FACES)})\.(\w+)\(([^()]*)\)?")
+_CALL = re.compile(rf"\b({'|'.join(API_CLASSES)})\.(\w+)\(([^()]*)\)?")
 NOT_IN_BOTH = {("consumer", "next"), ("receiver", "next")}
 
 
@@ -144,7 +144,7 @@ def ours(page: Path) -> list[str]:
 def test_calls_exist_with_their_arguments(page: Path) -> None:
     for text in ours(page):
         for owner, name, arguments in _CALL.findall(text):
-            faces = FACES[owner][-1:] if (owner, name) in NOT_IN_BOTH else FACES[owner]
+            faces = API_CLASSES[owner][-1:] if (owner, name) in NOT_IN_BOTH else API_CLASSES[owner]
             for face in faces:
                 assert hasattr(face, name), f"`{text}`: {face.__qualname__} of {face.__module__} has no {name}"
                 keywords = re.findall(r"(\w+)=", arguments)
@@ -156,13 +156,13 @@ def test_calls_exist_with_their_arguments(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_attributes_and_methods_exist(page: Path) -> None:
     """What looks like a method of AMQP is one, or an attribute of the client's object with that name."""
-    classes = {name.split(".")[0] for name in V0_9_1.by_name} | FACES.keys()
+    classes = {name.split(".")[0] for name in V0_9_1.by_name} | API_CLASSES.keys()
     for text in ours(page):
         owner, _, name = text.partition(".")
         if (re.fullmatch(r"[a-z]+\.[a-z_-]+", text) and owner in classes and text not in V0_9_1.by_name
                 and text not in V0_9.by_name):
-            assert owner in FACES, f"`{text}`: there is no such method"
-            for face in FACES[owner]:
+            assert owner in API_CLASSES, f"`{text}`: there is no such method"
+            for face in API_CLASSES[owner]:
                 assert hasattr(face, name), f"`{text}`: {face.__qualname__} of {face.__module__} has no {name}"
 
 
