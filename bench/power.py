@@ -38,6 +38,8 @@ PER_RECORDING = 250
 # How long the clients work in each phase of a recording. More messages make the check of a point slower.
 SECONDS = 0.4
 FAILURES = 20
+# Minimum time for checking the points of a recording.
+MIN_SECONDS = 4.0
 
 
 def run(name: str, wanted: list[Rules], points: int, seed: int, directory: Path, library: Path,
@@ -59,9 +61,11 @@ def run(name: str, wanted: list[Rules], points: int, seed: int, directory: Path,
         missed = unrecorded(taken)
         wrong += [f"{path} was changed by an operation that was not recorded" for path in missed]
         failed = bool(missed)
+        # Check some points even if the recording took all of the time.
+        end = max(until, time.monotonic() + MIN_SECONDS)
         for number, rules in enumerate(wanted):
             # The sets of rules share the remaining time.
-            share = time.monotonic() + (until - time.monotonic()) / (len(wanted) - number)
+            share = time.monotonic() + (end - time.monotonic()) / (len(wanted) - number)
             for point in check(workload, taken, rules, min(PER_RECORDING, points - done[rules]), chance,
                                place / f"points-{rules}", share):
                 done[rules] += 1
