@@ -1,4 +1,4 @@
-"""Messages of both versions become columns whatever is in them, and messages again octet for octet."""
+"""Any message of either protocol becomes columns, which restore it byte for byte."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.wire.amqp0.strategies import tables
 from tests.wire.amqp1.strategies import composites, scalars, values
 
 ADDRESS = make_address("exchange", "key")
-# Short strings of any octets, also such as are no UTF-8.
+# Short strings of any bytes, including invalid UTF-8.
 TEXTS = st.binary(max_size=20) | st.just(b"x" * 255) | st.text(max_size=9).map(lambda text: text.encode("utf-8", "replace"))
 PROPERTIES0 = st.fixed_dictionaries({}, optional={
     "content_type": TEXTS, "content_encoding": TEXTS, "headers": tables, "delivery_mode": st.integers(0, 255),
@@ -70,7 +70,7 @@ BODIES1 = st.one_of(
     values.map(amqp1.encode_body_value),
     st.lists(st.lists(values, max_size=3), min_size=1, max_size=2).map(
         lambda parts: b"".join(amqp1.encode_sequence(part) for part in parts)),
-    # Longer forms than anybody needs, and symbolic descriptors.
+    # Longer encodings than necessary, and symbolic descriptors.
     st.sampled_from([b"\x00\x53\x75\xb0\x00\x00\x00\x02ab", b"\x00\xa3\x10amqp:data:binary\xa0\x02ab",
                      b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x75\xa0\x00", b"\x00\x53\x77\xb1\x00\x00\x00\x02ab",
                      b"\x00\x53\x77\xa1\x00", b"\x00\x53\x77\x00\xa3\x01t\xa1\x02ab"]))
@@ -119,18 +119,18 @@ def check(messages: list[tuple[int, bytes, bytes, bytes]]) -> pa.RecordBatch:
 @given(st.lists(MESSAGES, min_size=1, max_size=6))
 @example([(FORMAT_AMQP1, b"", b"",
            encode_overlay(Overlay(None, {"x-delivery-count": True, "x-death": [{"count": True}]})))])
-def test_messages_return_octet_for_octet(messages: list[tuple[int, bytes, bytes, bytes]]) -> None:
+def test_messages_are_restored_byte_for_byte(messages: list[tuple[int, bytes, bytes, bytes]]) -> None:
     check(messages)
 
 
 @given(st.lists(GARBAGE, min_size=1, max_size=6))
 @example([(FORMAT_AMQP0, struct.pack(">HHQH", 60, 0, 5, 0xFFFF) + b"\xff" * 40, b"", b"")])
 @example([(FORMAT_AMQP1, b"\x00\x53\x75\xa0\x01a" + b"\x00" * 9, b"\x00\x53\x75\xa0\x05", b"")])
-def test_garbage_returns_too(messages: list[tuple[int, bytes, bytes, bytes]]) -> None:
+def test_malformed_messages_are_restored_too(messages: list[tuple[int, bytes, bytes, bytes]]) -> None:
     check(messages)
 
 
-def test_a_header_that_cannot_be_read_is_null() -> None:
+def test_a_malformed_header_gives_nulls() -> None:
     bad = encode_header(60, 5, {"content_type": "a/b", "headers": {"a": 1}, "message_id": "m"})[:-1]
     [row] = check([(FORMAT_AMQP0, bad, b"hello", b"")]).to_pylist()
     assert row["body"] == b"hello" and row["content_type"] is None and row["headers"] is None and row["durable"] is None
@@ -157,7 +157,7 @@ def test_damaged_raw_headers_are_value_errors() -> None:
             unfold(raw, body)
 
 
-# Every type, by name: how it is written, the text and the JSON that come of it.
+# Every type, by name: its encoding, and the text and JSON it becomes.
 TYPES0: dict[str, tuple[bytes, str | None, Any]] = {
     "boolean": (b"t\x01", "true", True), "byte": (b"b\xff", "-1", {"$byte": -1}),
     "ubyte": (b"B\xff", "255", {"$ubyte": 255}),
@@ -270,7 +270,7 @@ def test_deaths_are_rows() -> None:
     assert third["exchange"] == "exchange"
 
 
-def test_an_address_that_is_no_text_returns() -> None:
+def test_an_address_with_invalid_utf8_is_restored() -> None:
     address = b"\x02e\xff\x02k\xfe"
     rows = rows_of([(FORMAT_AMQP0, encode_header(60, 0, {}), b"", b"")], address)
     assert make_batch(rows).column("exchange").to_pylist() == ["e�"]
@@ -282,7 +282,7 @@ def test_an_address_that_is_no_text_returns() -> None:
 
 @given(PROPERTIES0, st.integers(0, 2**63 - 1))
 @example({"headers": {"x-stream-offset": 5, "a": "\x0fx-stream-offsetl12345678"}}, 7)
-def test_the_offset_of_a_delivery_is_taken_out(properties: dict[str, Any], offset: int) -> None:
+def test_the_offset_of_a_delivery_is_removed(properties: dict[str, Any], offset: int) -> None:
     header = encode_header(60, 5, properties)
     delivered = with_stream_offset(header, offset)
     assert strip_offset(delivered)[0] == offset
@@ -299,7 +299,7 @@ def test_where_the_headers_begin(header: bytes) -> None:
 
 
 @given(st.lists(MESSAGES, min_size=1, max_size=5), st.sets(st.sampled_from(schema.COLUMNS), min_size=1))
-def test_only_the_columns_that_are_asked_for(messages: list[tuple[int, bytes, bytes, bytes]], names: set[str]) -> None:
+def test_only_requested_columns_are_built(messages: list[tuple[int, bytes, bytes, bytes]], names: set[str]) -> None:
     rows = rows_of(messages)
     batch = make_batch(rows, names, "q", 2)
     assert batch.schema.names == [name for name in schema.COLUMNS if name in names]
@@ -307,14 +307,14 @@ def test_only_the_columns_that_are_asked_for(messages: list[tuple[int, bytes, by
     assert batch.equals(whole.select(batch.schema.names))
 
 
-def test_a_column_that_is_none_is_named() -> None:
+def test_an_unknown_column_is_named() -> None:
     with pytest.raises(ValueError, match="column 'colour' does not exist"):
         make_batch(rows_of([]), ["colour"])
     assert make_batch(rows_of([])).num_rows == 0
 
 
-def test_identifiers_stay_what_they_are() -> None:
-    """Who reads the files, and the Iceberg tables over them, know the columns by these numbers."""
+def test_field_ids_never_change() -> None:
+    """Readers of the files and Iceberg tables identify columns by these numbers."""
     numbers = {field.name: int(field.metadata[b"PARQUET:field_id"]) for field in schema.FILE_SCHEMA}
     assert list(numbers.values()) == list(range(1, 27))
     assert (numbers["offset"], numbers["headers"], numbers["body"], numbers["raw_overlay"]) == (1, 20, 24, 26)

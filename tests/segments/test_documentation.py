@@ -1,4 +1,4 @@
-"""The page about segments has all columns, with their identifiers and types."""
+"""docs/segments.md lists all columns with their ids and types."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROWS = {row[1].strip("`"): (int(row[0]), row[2]) for row in table_rows(DOCS / "s
 
 
 def name_of(field: pa.Field) -> str:
-    """The type as the page writes it."""
+    """Return the type as the page writes it."""
     kind = field.type
     if pa.types.is_map(kind):
         name = f"map<{kind.key_type}, {kind.item_type}>"

@@ -1,4 +1,4 @@
-"""Rules of erasure find rows of both protocols and do what they say; files are rewritten and merged with their offsets."""
+"""Rules of erasure apply to rows of both protocols; rewriting and merging files keeps offsets."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def written(directory: Path, messages: list[tuple[int, int, str, bytes, bytes]])
 
 
 def erased(tmp_path: Path, *rules: Rule) -> tuple[dict[int, StoredMessage], Counts]:
-    """What is left, by offset."""
+    """Apply rules; return the remaining messages by offset, and the counts."""
     source = written(tmp_path, MESSAGES)
     with open_segment(str(tmp_path / source.path), expected=source) as reader:
         target, counts = rewrite(reader, compile_rules(list(rules)), SegmentWriter(str(tmp_path), "events"))
@@ -93,19 +93,19 @@ def test_conditions(rule: dict[str, Any], expected: list[int] | str) -> None:
     assert found == ([item[0] for item in MESSAGES] if expected == "all" else expected)
 
 
-def test_rows_are_removed_and_their_offsets_stay_unused(tmp_path: Path) -> None:
+def test_offsets_of_removed_rows_are_not_reused(tmp_path: Path) -> None:
     left, counts = erased(tmp_path, Rule(action="remove", routing_key="orders.new"))
     assert list(left) == [12, 13, 14, 15]
     assert (counts.rows, counts.matched, counts.removed) == (6, 2, 2)
     assert left[12].header == HEADER1 and left[12].body == MESSAGES[2][4] and left[12].time == 12_000
 
 
-def test_all_rows_may_go(tmp_path: Path) -> None:
+def test_all_rows_can_be_removed(tmp_path: Path) -> None:
     left, counts = erased(tmp_path, Rule(action="remove", routing_key="#"))
     assert left == {} and counts.removed == 6
 
 
-def test_nothing_to_do_makes_no_file(tmp_path: Path) -> None:
+def test_no_file_is_written_if_nothing_changes(tmp_path: Path) -> None:
     left, counts = erased(tmp_path, Rule(action="remove", routing_key="nowhere"))
     assert len(left) == 6 and counts.matched == 0
     assert len(list(tmp_path.iterdir())) == 1
@@ -134,7 +134,7 @@ def test_values_in_bodies_are_masked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd", "br", "bzip2", "lz4"])
-def test_compressed_bodies_are_looked_into_and_stay_compressed(tmp_path: Path, encoding: str) -> None:
+def test_compressed_bodies_are_masked_and_stay_compressed(tmp_path: Path, encoding: str) -> None:
     octets = compress(BODY, encoding)
     header1 = amqp1.encode_properties(Properties(content_encoding=encoding))
     source = written(tmp_path, [
@@ -156,7 +156,7 @@ def test_compressed_bodies_are_looked_into_and_stay_compressed(tmp_path: Path, e
     assert (left[3].body, left[4].body) == (b"none", octets)
 
 
-def test_what_grows_too_large_is_not_looked_into() -> None:
+def test_bodies_that_decompress_to_too_much_are_not_inspected() -> None:
     assert decompress(compress(bytes(MAX_DECOMPRESSED_BYTES), "gzip"), "gzip") == bytes(MAX_DECOMPRESSED_BYTES)
     for encoding in ("gzip", "deflate"):
         assert decompress(compress(bytes(MAX_DECOMPRESSED_BYTES + 1), encoding), encoding) is None
@@ -192,7 +192,7 @@ def test_headers_and_properties_are_masked(tmp_path: Path) -> None:
     rows = make_batch(Rows([10, 11, 15], None, [0, 1, 0], [make_address("e", "k")] * 3,
                            [left[10].header, left[11].header, left[15].header], [BODY, amqp1.encode_data(BODY), b"{}"]))
     first, second, third = rows.to_pylist()
-    # What is looked for is replaced where it stands, or behind the others; all else stays.
+    # Masked values are replaced in place or appended; everything else is unchanged.
     assert first["headers_json"] == '{"n":5,"x-tag":true,"customer":"***"}'
     assert second["headers_json"] == '{"customer":"***","n":{"$uint":5}}'
     assert [first[name] for name in ("user_id", "message_id", "app_id", "priority")] == ["***", "***", None, 3]
@@ -202,7 +202,7 @@ def test_headers_and_properties_are_masked(tmp_path: Path) -> None:
     assert third["user_id"] is None
 
 
-def test_what_the_broker_added_is_masked_too(tmp_path: Path) -> None:
+def test_headers_added_by_the_broker_are_masked_too(tmp_path: Path) -> None:
     overlay = encode_overlay(Overlay(make_address("dlx", "k"), {"who": "alice", "x-death": []}))
     writer = SegmentWriter(str(tmp_path), "events")
     writer.append(Rows([1], [1000], 0, [make_address("e", "k")], [encode_header(60, 1, {})], [b"x"], [overlay]))
@@ -217,7 +217,7 @@ def test_what_the_broker_added_is_masked_too(tmp_path: Path) -> None:
         assert batch.column("exchange").to_pylist() == ["dlx"]
 
 
-def test_the_first_rule_that_a_row_meets_counts(tmp_path: Path) -> None:
+def test_the_first_matching_rule_applies(tmp_path: Path) -> None:
     left, counts = erased(tmp_path, Rule(action="drop-body", routing_key="orders.new"),
                           Rule(action="remove", routing_key="orders.#"))
     assert list(left) == [10, 11, 15] and (counts.emptied, counts.removed, counts.matched) == (2, 3, 5)
@@ -234,7 +234,7 @@ def test_the_first_rule_that_a_row_meets_counts(tmp_path: Path) -> None:
     ({"action": "burn", "routing_key": "#"}, "rules: Invalid enum value"),
     ({"action": "remove", "colour": 1}, "unknown field"),
 ], ids=lambda value: value if isinstance(value, str) else json.dumps(value))
-def test_a_rule_that_makes_no_sense_is_named(rule: dict[str, Any], words: str) -> None:
+def test_an_invalid_rule_is_named(rule: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         compile_rules(decode_rules(json.dumps([rule]).encode()))
 
@@ -250,12 +250,12 @@ def test_json_paths(path: str, values: int) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "a", "$a", "$.", "$[", "$[a]", "$..a", "$.a["])
-def test_no_json_paths(path: str) -> None:
+def test_invalid_json_paths(path: str) -> None:
     with pytest.raises(ValueError, match="JSON path"):
         JsonPath(path)
 
 
-def test_neighbours_become_one_file(tmp_path: Path) -> None:
+def test_adjacent_segments_are_merged(tmp_path: Path) -> None:
     first, second = written(tmp_path, MESSAGES[:2]), written(tmp_path, MESSAGES[3:])
     with open_segment(str(tmp_path / first.path)) as one, open_segment(str(tmp_path / second.path)) as other:
         merged = merge([one, other], SegmentWriter(str(tmp_path), "events"))

@@ -1,4 +1,4 @@
-"""A segment is written whole, read in part, and refused where it is not the file that was sealed."""
+"""Segments are written atomically, read in parts, and rejected if they are not the sealed file."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def write(directory: str, *parts: Rows) -> Segment:
     return writer.finish()
 
 
-def test_a_segment_reads_as_the_rows_it_was_made_of(tmp_path: Path) -> None:
+def test_a_segment_returns_the_rows_it_was_written_from(tmp_path: Path) -> None:
     both = rows(10, 7)
     segment = write(str(tmp_path), rows(10, 3), rows(13, 4))
     assert (segment.first, segment.last, segment.count, segment.groups) == (10, 16, 7, (7,))
@@ -69,7 +69,7 @@ def test_a_range_of_offsets(tmp_path: Path, first: int, last: int | None, expect
         assert [item.offset for part in reader.messages(first, last) for item in part] == expected
 
 
-def test_another_file_is_refused(tmp_path: Path) -> None:
+def test_a_different_file_is_rejected(tmp_path: Path) -> None:
     segment = write(str(tmp_path), rows(10, 7))
     other = write(str(tmp_path), rows(10, 8))
     with pytest.raises(SegmentDamaged, match=f"size {other.octets}, expected {segment.octets}"):
@@ -95,7 +95,7 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Segment]:
-    """A segment that is not small."""
+    """A segment larger than _MAX_BUFFERED_BYTES."""
     directory = tmp_path_factory.mktemp("large")
     offsets = list(range(300))
     writer = SegmentWriter(str(directory), "events")
@@ -133,7 +133,7 @@ def test_a_large_file_opens_by_its_footer(large: tuple[Path, Segment], monkeypat
         assert sum(batch.num_rows for batch in opened.read(["offset"])) == 300
 
 
-def test_what_is_read_from_beginning_to_end_is_checked_before(large: tuple[Path, Segment], tmp_path: Path) -> None:
+def test_a_file_is_verified_before_it_is_read_completely(large: tuple[Path, Segment], tmp_path: Path) -> None:
     path, segment = large
     octets = bytearray(path.read_bytes())
     octets[segment.octets // 2] ^= 1
@@ -145,7 +145,7 @@ def test_what_is_read_from_beginning_to_end_is_checked_before(large: tuple[Path,
 
 
 def rewritten(path: Path, version: int, dropped: tuple[str, ...] = ()) -> None:
-    """The file as a Leveret of another schema version would have written it."""
+    """Rewrite the file as a Leveret with another schema version would have written it."""
     table = pq.read_table(path)
     metadata = {**pq.read_metadata(path).metadata, schema.VERSION_KEY: str(version).encode()}
     pq.write_table(table.drop_columns(list(dropped)).replace_schema_metadata(metadata), path)
@@ -195,14 +195,14 @@ def test_columns_without_a_value_are_not_decoded(tmp_path: Path, monkeypatch: py
         assert sum(batch.num_rows for batch in reader.file_batches()) == 12
 
 
-def test_a_newer_file_is_refused(tmp_path: Path) -> None:
+def test_a_newer_file_is_rejected(tmp_path: Path) -> None:
     segment = write(str(tmp_path), rows(10, 3))
     rewritten(tmp_path / segment.path, 2)
     with pytest.raises(SegmentTooNew, match="schema version is 2, and this version of Leveret reads up to 1"):
         open_segment(str(tmp_path / segment.path))
 
 
-def test_a_file_of_others_is_refused(tmp_path: Path) -> None:
+def test_a_foreign_file_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "other.parquet"
     pq.write_table(pa.table({"a": [1]}), path)
     with pytest.raises(SegmentDamaged):
@@ -212,8 +212,8 @@ def test_a_file_of_others_is_refused(tmp_path: Path) -> None:
         open_segment(str(path))
 
 
-def test_no_damage_of_a_small_file_is_met_by_arrow(tmp_path: Path) -> None:
-    """There is some of what says where the pages are that ends the process."""
+def test_a_damaged_small_file_never_reaches_arrow(tmp_path: Path) -> None:
+    """Some damage to the footer crashes Arrow."""
     segment = write(str(tmp_path), rows(0, 3))
     path = tmp_path / segment.path
     octets = path.read_bytes()
@@ -223,7 +223,7 @@ def test_no_damage_of_a_small_file_is_met_by_arrow(tmp_path: Path) -> None:
             open_segment(str(path), expected=segment)
 
 
-def test_a_file_cut_off_while_it_is_read_is_damaged(tmp_path: Path) -> None:
+def test_a_file_truncated_during_a_read_is_damaged(tmp_path: Path) -> None:
     many = rows(0, 5000, 300)
     many.formats = 0
     many.headers = many.headers[:1] * len(many.headers)
@@ -239,7 +239,7 @@ def test_a_file_cut_off_while_it_is_read_is_damaged(tmp_path: Path) -> None:
             list(reader.read())
 
 
-def test_row_groups_are_bounded_by_rows_and_octets(tmp_path: Path) -> None:
+def test_row_groups_are_bounded_by_rows_and_bytes(tmp_path: Path) -> None:
     segment = write(str(tmp_path), *[rows(first, 10_000, 1) for first in range(0, 140_000, 10_000)])
     assert segment.groups == (65_536, 65_536, 8_928)
     large = write(str(tmp_path), rows(0, 100, 1 << 20))
@@ -258,7 +258,7 @@ def test_row_groups_are_bounded_by_rows_and_octets(tmp_path: Path) -> None:
     (lambda size: os.urandom(size), "UNCOMPRESSED"), (lambda size: os.urandom(size // 2).hex().encode(), "ZSTD"),
     (lambda size: b"", "ZSTD")])
 @pytest.mark.parametrize(("count", "size"), [(2000, 200), (3, 1 << 20)])
-def test_bodies_are_compressed_where_that_makes_them_shorter(tmp_path: Path, make: Callable[[int], bytes], stored: str,
+def test_bodies_are_compressed_if_they_shrink(tmp_path: Path, make: Callable[[int], bytes], stored: str,
                                                              count: int, size: int) -> None:
     bodies = [make(size) for _ in range(count)]
     header = encode_header(60, size, {"delivery_mode": 2})
@@ -273,7 +273,7 @@ def test_bodies_are_compressed_where_that_makes_them_shorter(tmp_path: Path, mak
 
 
 @pytest.mark.parametrize("offsets", [[5, 5], [6, 5], [4, 6]], ids=str)
-def test_rows_out_of_order_are_refused(tmp_path: Path, offsets: list[int]) -> None:
+def test_rows_out_of_order_are_rejected(tmp_path: Path, offsets: list[int]) -> None:
     writer = SegmentWriter(str(tmp_path), "events")
     writer.append(rows(4, 1))
     wrong = rows(0, 2)
@@ -284,7 +284,7 @@ def test_rows_out_of_order_are_refused(tmp_path: Path, offsets: list[int]) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_abandoned_file_leaves_nothing(tmp_path: Path) -> None:
+def test_an_aborted_writer_leaves_no_file(tmp_path: Path) -> None:
     writer = SegmentWriter(str(tmp_path), "events")
     writer.append(rows(4, 10))
     [temporary] = tmp_path.iterdir()
@@ -312,7 +312,7 @@ def test_any_file_system_that_fsspec_knows(tmp_path: Path) -> None:
     assert files.list_names("memory://nowhere") == []
 
 
-def test_a_place_that_cannot_be_written_is_named_without_its_password(tmp_path: Path) -> None:
+def test_an_unwritable_location_is_named_without_its_password(tmp_path: Path) -> None:
     directory = "ftp://user:secret@127.0.0.1:1/bucket"
     writer = SegmentWriter(directory, "events", {"timeout": 1}, spool=str(tmp_path))
     writer.append(rows(10, 7))
@@ -325,7 +325,7 @@ def test_a_place_that_cannot_be_written_is_named_without_its_password(tmp_path: 
     assert "secret" not in str(missing.value)
 
 
-def test_a_directory_of_an_unknown_kind_is_named() -> None:
+def test_an_unknown_url_scheme_is_named() -> None:
     with pytest.raises(ValueError, match="nonsense"):
         files.check_directory("nonsense://user:secret@bucket")
     files.check_directory("memory://bucket")

@@ -1,4 +1,4 @@
-"""The table of a stream agrees with its manifest, whatever happened before."""
+"""The Iceberg table of a stream matches its manifest, even after failures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAME = ("default", "events")
 
 
 class Site:
-    """A stream's directory, and the table over it, read as others read it."""
+    """A stream's directory and its table, read by other tools."""
 
     def __init__(self, path: Path, kept: timedelta = timedelta(hours=1)) -> None:
         self.directory = str(path / "segments")
@@ -52,7 +52,7 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
 
 
-def test_files_are_added_and_read_where_they_are(site: Site, tmp_path: Path) -> None:
+def test_files_are_added_without_copying(site: Site, tmp_path: Path) -> None:
     first, second = write(site.directory, rows(0, 10)), write(site.directory, rows(10, 10))
     assert site.sync(first) == (1, 0)
     assert site.sync(first, second) == (1, 0)
@@ -66,7 +66,7 @@ def test_files_are_added_and_read_where_they_are(site: Site, tmp_path: Path) -> 
     assert stat.S_IMODE(os.stat(tmp_path / "data" / catalog.DATABASE).st_mode) == 0o600
 
 
-def test_identifiers_of_fields_are_those_of_the_files(site: Site) -> None:
+def test_field_ids_match_those_of_the_files(site: Site) -> None:
     site.sync(write(site.directory, rows(0, 2)))
     fields = site.table.schema()
     assert (fields.find_field("body").field_id, fields.find_field("amqp10.body_type").field_id) == (24, 49)
@@ -92,7 +92,7 @@ def test_retention_merging_and_erasure_are_new_snapshots(site: Site) -> None:
     assert site.offsets() == []
 
 
-def test_the_next_call_repairs_what_one_could_not_do(site: Site) -> None:
+def test_the_next_call_completes_a_failed_one(site: Site) -> None:
     first, second = write(site.directory, rows(0, 10)), write(site.directory, rows(10, 10))
     site.sync(first)
     url = site.urls(second)[0]
@@ -105,7 +105,7 @@ def test_the_next_call_repairs_what_one_could_not_do(site: Site) -> None:
     assert site.offsets() == list(range(10, 20))
 
 
-def test_old_snapshots_go_with_what_only_they_need(tmp_path: Path) -> None:
+def test_expired_snapshots_are_removed_with_their_metadata(tmp_path: Path) -> None:
     site = Site(tmp_path, timedelta(0))
     parts = [write(site.directory, rows(first, 2)) for first in range(0, 16, 2)]
     for number in range(len(parts)):
@@ -116,7 +116,7 @@ def test_old_snapshots_go_with_what_only_they_need(tmp_path: Path) -> None:
     assert len([name for name in metadata if name.startswith("snap-")]) <= 3
 
 
-def test_a_stream_without_segments_makes_no_table(site: Site) -> None:
+def test_a_stream_without_segments_has_no_table(site: Site) -> None:
     assert site.sync() == (0, 0)
     assert not site.tables.drop(NAME, "stream 1")
     segment = write(site.directory, rows(0, 2))
@@ -133,7 +133,7 @@ def test_two_streams_do_not_share_a_table(site: Site) -> None:
     assert site.offsets() == [0, 1]
 
 
-def test_a_catalog_that_is_not_there_is_named_without_its_password(tmp_path: Path) -> None:
+def test_a_missing_catalog_is_named_without_its_password(tmp_path: Path) -> None:
     with pytest.raises(IcebergError) as raised:
         IcebergTables({"type": "sql", "uri": "nosuch://user:secret@nowhere/db"}).sync(NAME, ["/nowhere"], "stream 1")
     assert "secret" not in str(raised.value)

@@ -1,4 +1,4 @@
-"""The sealer process: a real one over a real log, told what to do as the broker tells it."""
+"""The sealer process: a real process over a real log, driven like by the broker."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BODY = b"\x00Su\xa0\x04data"
 
 
 class Task(SealTask):
-    """Seals entries of a queue, so many a part."""
+    """Seals entries of a queue, a fixed number per part."""
 
     def __init__(self, world: World, entries: list[Entry], part: int = 4) -> None:
         super().__init__("home/s-1", "s")
@@ -59,7 +59,7 @@ class Task(SealTask):
 
 
 class World:
-    """A log, a queue in it, a store."""
+    """A log with a queue, and a segment store."""
 
     def __init__(self, path: Path, directory: str | None = None, **more: Any) -> None:
         self.path = path
@@ -114,7 +114,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     world.close()
 
 
-def test_what_is_sealed_is_read_back(world: World) -> None:
+def test_sealed_messages_are_read_back(world: World) -> None:
     bodies = [b"%d" % number for number in range(10)]
     segment = world.sealed(world.publish(*bodies))
     assert world.bodies(segment, 0, 9) == bodies
@@ -129,7 +129,7 @@ def test_what_is_sealed_is_read_back(world: World) -> None:
     assert times == [TIME + 1] * 4 + [TIME + 5] * 4 + [TIME + 9] * 2
 
 
-def test_everything_of_a_message_returns(world: World) -> None:
+def test_all_parts_of_a_message_are_restored(world: World) -> None:
     log, queue = world.harness.log, world.queue
     entries = []
     plain, priority = message(b"plain"), message(b"priority", header=PERSISTENT, priority=7)
@@ -164,7 +164,7 @@ def test_everything_of_a_message_returns(world: World) -> None:
                 entry.overlay.address, entry.overlay.headers, True)
 
 
-def test_row_groups_are_read_across(world: World) -> None:
+def test_reads_span_row_groups(world: World) -> None:
     bodies = [b"%06d" % number + b"x" * 20_000 for number in range(2000)]
     segment = world.sealed(world.publish(*bodies), part=256)
     assert len(segment.groups) > 1
@@ -174,7 +174,7 @@ def test_row_groups_are_read_across(world: World) -> None:
     assert world.bodies(segment, 1990, 1999) == bodies[1990:]
 
 
-def test_segments_wait_for_each_other(world: World) -> None:
+def test_segments_are_written_one_at_a_time(world: World) -> None:
     entries = world.publish(*(b"%d" % number for number in range(12)))
     tasks = [Task(world, entries[:4]), Task(world, entries[4:8], 1), Task(world, entries[8:])]
     for task in tasks:
@@ -186,7 +186,7 @@ def test_segments_wait_for_each_other(world: World) -> None:
     assert len(world.find()) == 2
 
 
-def test_an_abandoned_segment_leaves_nothing(world: World) -> None:
+def test_an_abandoned_segment_leaves_no_file(world: World) -> None:
     entries = world.publish(*(b"%d" % number for number in range(12)))
     for asked in range(1, 8):
         task = Task(world, entries, 2)
@@ -222,7 +222,7 @@ def test_small_segments_are_merged(world: World) -> None:
     assert world.find() == [merged.path]
 
 
-def test_files_that_are_not_what_was_written(world: World) -> None:
+def test_damaged_and_missing_files(world: World) -> None:
     entries = world.publish(*(b"%d" % number for number in range(12)))
     gone, cut, changed, fine = (world.sealed(entries[at : at + 3]) for at in (0, 3, 6, 9))
     Path(world.store.url_of(gone.path)).unlink()
@@ -240,7 +240,7 @@ def test_files_that_are_not_what_was_written(world: World) -> None:
     assert world.store.starts == 1
 
 
-def test_after_a_kill_it_is_started_again(world: World) -> None:
+def test_a_killed_process_is_restarted(world: World) -> None:
     entries = world.publish(*(b"%d" % number for number in range(12)))
     segment = world.sealed(entries)
     for _ in range(2):
@@ -261,7 +261,7 @@ def test_after_a_kill_it_is_started_again(world: World) -> None:
     assert world.store.starts >= 3
 
 
-def test_an_idle_process_ends(world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_idle_process_stops(world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(process, "IDLE_TIMEOUT", 0.2)
     entries = world.publish(b"a", b"b")
     segment = world.sealed(entries)
@@ -273,7 +273,7 @@ def test_an_idle_process_ends(world: World, monkeypatch: pytest.MonkeyPatch, cap
     assert "has died" not in caplog.text
 
 
-def test_another_place_than_a_directory(tmp_path: Path) -> None:
+def test_a_store_that_is_not_a_directory(tmp_path: Path) -> None:
     place = tmp_path / "elsewhere"
     options = tmp_path / "options.toml"
     options.write_text("auto_mkdir = true\n")
@@ -309,7 +309,7 @@ def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
         world.close()
 
 
-def test_segments_are_for_a_group_where_that_is_set(tmp_path: Path) -> None:
+def test_segments_are_group_readable_if_configured(tmp_path: Path) -> None:
     world = World(tmp_path, mode=0o640)
     try:
         entries = world.publish(b"1", b"2", b"3", b"4")
@@ -323,7 +323,7 @@ def test_segments_are_for_a_group_where_that_is_set(tmp_path: Path) -> None:
         world.close()
 
 
-def test_an_answer_that_cannot_be_read_ends_the_process_and_is_asked_for_again(
+def test_an_invalid_reply_restarts_the_process_and_repeats_the_request(
         world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     segment = world.sealed(world.publish(b"a", b"b"))
     failures = [MemoryError("no room"), None]
@@ -338,10 +338,10 @@ def test_an_answer_that_cannot_be_read_ends_the_process_and_is_asked_for_again(
     monkeypatch.setattr(process, "rebuild", rebuild)
     assert world.bodies(segment, 0, 1) == [b"a", b"b"]
     assert world.store.starts == 2
-    assert "cannot be read: it is ended" in caplog.text
+    assert "killing it" in caplog.text
 
 
-def test_a_question_that_cannot_be_encoded_fails_alone(world: World) -> None:
+def test_a_request_that_cannot_be_encoded_fails_alone(world: World) -> None:
     segment = world.sealed(world.publish(b"a", b"b"))
     found: list[tuple[bytes, str, str]] = []
     world.store.work("task", object(), lambda *result: found.append(result))  # type: ignore[arg-type]

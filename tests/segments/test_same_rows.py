@@ -1,4 +1,4 @@
-"""A message is the same row whether it comes from the log, from a sealed file by way of the broker, or from that file."""
+"""A message becomes the same row from the log, from a sealed file via the broker, and from the file itself."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def broker(tmp_path: Path) -> Iterator[LeveretProcess]:
 
 
 def wait(broker: LeveretProcess, figure: str, count: int) -> None:
-    """Until a figure of the stream has come so far."""
+    """Wait until a figure of the stream reaches a value."""
     deadline = time.monotonic() + 60
     while (found := call(broker.data_dir, "streams.show", {"name": "s"}))[figure] < count:
         assert time.monotonic() < deadline, found
@@ -85,7 +85,7 @@ def fill(broker: LeveretProcess) -> int:
 
 
 def fill_over_0_9(broker: LeveretProcess) -> int:
-    """One content of each class."""
+    """Publish one message of each class."""
     client = Client(broker)
     client.engine.send_publish(1, make_address("e", "key.basic"), 0, encode_header(60, 5, {
         "content_type": "text/plain", "delivery_mode": 2, "headers": {"n": 1}}), b"basic", 5)
@@ -101,25 +101,25 @@ def fill_over_0_9(broker: LeveretProcess) -> int:
     return 4
 
 
-def packed(broker: LeveretProcess, count: int) -> pa.Table:
+def record_batches(broker: LeveretProcess, count: int) -> pa.Table:
     batches: list[pa.RecordBatch] = []
     with blocking.connect(broker.url()) as connection, connection.channel() as channel:
         for message in channel.consume("s", arguments={"x-stream-offset": "first", "x-packed": True}):
-            pack = DeliveredBatch(bytes(message.body))
-            batches.append(make_batch(pack.rows, queue="s"))
+            delivered = DeliveredBatch(bytes(message.body))
+            batches.append(make_batch(delivered.rows, queue="s"))
             message.ack()
-            if pack.next >= count:
+            if delivered.next >= count:
                 break
     return pa.Table.from_batches(batches).combine_chunks()
 
 
-def test_rows_are_the_same_wherever_they_come_from(broker: LeveretProcess) -> None:
+def test_rows_are_the_same_from_every_source(broker: LeveretProcess) -> None:
     count = fill(broker)
-    from_log = packed(broker, count)
+    from_log = record_batches(broker, count)
     assert from_log.num_rows == count
     call(broker.data_dir, "streams.seal", {"name": "s"})
     wait(broker, "sealed_until", count)
-    by_broker = packed(broker, count)
+    by_broker = record_batches(broker, count)
     entries = call(broker.data_dir, "streams.segments", {"name": "s"})
     assert sum(entry["count"] for entry in entries) == count
     batches: list[pa.RecordBatch] = []
@@ -140,7 +140,7 @@ def test_rows_are_the_same_wherever_they_come_from(broker: LeveretProcess) -> No
 
 
 def check_rows(rows: dict[str, dict[str, Any]]) -> None:
-    """What the columns say of the contents of 0-9."""
+    """Check the columns of the 0-9 messages."""
     for kind, body, durable, priority in (
             ("basic", b"basic", True, None), ("stream", b"stream", False, 2), ("file", b"file", True, 3),
             ("message", b"message", True, 4)):
@@ -160,12 +160,12 @@ def check_rows(rows: dict[str, dict[str, Any]]) -> None:
 
 
 def check_served_again(broker: LeveretProcess) -> None:
-    """From the sealed segments, over 0-9: field for field, with what no other protocol has."""
+    """Check that messages from sealed segments, delivered over 0-9, have all fields that only 0-9 has."""
     client = Client(broker)
     client.call("basic.qos", "basic.qos-ok", prefetch_count=100)
     client.call("message.consume", "message.ok", queue="s", destination="m", filter={"x-stream-offset": "first"})
     while (transfer := client.expect("message.transfer").arguments)["body"] != (0, b"message"):
-        pass  # what came over 0-9-1
+        pass  # published over 0-9-1
     table = dict(transfer["application_headers"])
     assert isinstance(table.pop("x-stream-offset"), int)
     assert {**{name: transfer[name] for name in MESSAGE}, "application_headers": table} == MESSAGE

@@ -1,4 +1,4 @@
-"""Typed values as JSON, and back."""
+"""Typed values round-trip through JSON."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from leveret.wire.amqp1.values import Array, Described, Map, Symbol, Timestamp, 
 from tests.wire.amqp1.strategies import values as values1
 
 
-def back(table: bytes) -> bytes:
-    """A table through JSON text and to a table again."""
+def round_trip(table: bytes) -> bytes:
+    """Convert a table to JSON text and back."""
     data = typed_json.text(typed_json.from_table(table, 4, len(table)))
     return typed_json.to_table(typed_json.parse(data))
 
@@ -43,10 +43,10 @@ FIELDS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", list(FIELDS))
-def test_every_type_of_a_field_table_returns_octet_for_octet(name: str) -> None:
+def test_every_field_table_type_round_trips_byte_for_byte(name: str) -> None:
     field = encode_short_string("field") + FIELDS[name]
     table = struct.pack(">I", len(field)) + field
-    assert back(table) == table
+    assert round_trip(table) == table
 
 
 def test_plain_values_are_plain_json() -> None:
@@ -55,7 +55,7 @@ def test_plain_values_are_plain_json() -> None:
 
 
 @given(values1)
-def test_every_value_of_amqp_1_0_returns_octet_for_octet(value: Any) -> None:
+def test_every_amqp_1_0_value_round_trips_byte_for_byte(value: Any) -> None:
     data = typed_json.text(typed_json.from_value(value))
     assert encode_value(typed_json.to_value("value", typed_json.parse(data))) == encode_value(value)
 
@@ -71,12 +71,12 @@ def test_any_json_is_a_table_or_a_value_error(data: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("value", "words"), [
     ({"$byte": 128}, "$byte: 128; expected an integer from -128 to 127"),
-    ({"$binary": "?"}, "$binary: '?' is no base64"),
+    ({"$binary": "?"}, "$binary: '?' is not base64"),
     ({"$timestamp": "yesterday"}, "$timestamp: 'yesterday'; expected ISO 8601"),
-    ({"$decimal": "much"}, "$decimal: 'much' is no number"),
-    ({"$colour": 1}, "no type of AMQP"),
+    ({"$decimal": "much"}, "$decimal: 'much' is not a number"),
+    ({"$colour": 1}, "unknown AMQP type"),
 ])
-def test_what_is_no_type_is_named(value: Any, words: str) -> None:
+def test_an_invalid_type_is_named(value: Any, words: str) -> None:
     with pytest.raises(ValueError, match="field") as raised:
         typed_json.to_table({"field": value})
     assert words in str(raised.value)
@@ -98,13 +98,13 @@ def test_values_of_amqp_1_0_fit_a_table_of_0_9_1() -> None:
     ((1 << 63) - 1, (1 << 63) - 1), (1 << 63, (1 << 63) - 1), (((1 << 64) - 1) * 1000, (1 << 63) - 1),
     (-1 << 63, -1 << 63), (-1 << 64, -1 << 63),
 ])
-def test_times_beyond_64_bits_are_the_last_there_are(shown: int, expected: int) -> None:
+def test_times_beyond_64_bits_are_clamped(shown: int, expected: int) -> None:
     value = typed_json.to_value("at", {"$timestamp": shown})
     assert value == Timestamp(expected)
     assert encode_value(value)[:1] == b"\x83"
 
 
-def test_the_last_second_of_0_9_1_becomes_the_last_time_of_1_0() -> None:
+def test_the_last_second_of_0_9_1_is_clamped_to_1_0() -> None:
     assert amqp10_records.overlay_to_json(RawTimestamp((1 << 64) - 1)) == {"$timestamp": ((1 << 63) - 1) // 1000 * 1000}
 
 

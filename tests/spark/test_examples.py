@@ -33,9 +33,9 @@ def test_the_demo_accounts_for_every_message(tmp_path: Path) -> None:
                             stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "Every message is accounted for" in result.stdout
-    assert "kill -9 of the broker" in result.stdout
+    assert "kill -9 the broker" in result.stdout
     page = (tmp_path / "demo" / "traffic.html").read_text("utf-8")
-    assert "<svg" in page and "Messages a second" in page
+    assert "<svg" in page and "Messages per second" in page
 
 
 def test_the_declarative_pipeline(own_broker: LeveretProcess, tmp_path: Path) -> None:
