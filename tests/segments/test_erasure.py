@@ -227,9 +227,9 @@ def test_the_first_matching_rule_applies(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("rule", "words"), [
     ({"action": "remove"}, "rule 1: expected a condition"),
     ({"action": "mask", "routing_key": "#"}, "mask lists what the action 'mask' replaces"),
-    ({"action": "remove", "routing_key": "#", "mask": ["$.a"]}, "and with no other"),
+    ({"action": "remove", "routing_key": "#", "mask": ["$.a"]}, "set both or neither"),
     ({"action": "mask", "routing_key": "#", "mask": ["a.b"]}, r"JSON path 'a.b': expected '\$'"),
-    ({"action": "mask", "routing_key": "#", "mask": ["property:colour"]}, "no property 'colour'"),
+    ({"action": "mask", "routing_key": "#", "mask": ["property:colour"]}, "property 'colour' cannot be masked"),
     ({"action": "remove", "selector": "a = = 1"}, "rule 1: selector: position 4"),
     ({"action": "burn", "routing_key": "#"}, "rules: Invalid enum value"),
     ({"action": "remove", "colour": 1}, "unknown field"),

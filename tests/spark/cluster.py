@@ -1,4 +1,4 @@
-"""A standalone cluster of Spark on loopback: a master, and two workers on addresses of their own that know nothing of this
+"""A standalone Spark cluster on loopback: a master, and two workers on separate addresses that know nothing of this
 checkout."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TIMEOUT = 90.0
 
 
 class Cluster:
-    """Starts with the `with` statement. `url` is that of the master."""
+    """A context manager that runs the cluster. `url` is the master's."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -43,12 +43,12 @@ class Cluster:
 
     def __exit__(self, *_: object) -> None:
         for process in reversed(self._processes):
-            # A session of its own: the executors of a worker end with it.
+            # A separate session, so that executors are killed with their worker.
             os.killpg(process.pid, signal.SIGKILL)
             process.wait(30)
 
     def executors(self) -> list[int]:
-        """The processes of the executors that run."""
+        """Return the processes of running executors."""
         return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and self._is_executor(entry)]
 
     def _is_executor(self, entry: Path) -> bool:
@@ -64,7 +64,7 @@ class Cluster:
         log = self.directory / f"{name}.log"
         variables = environment(SPARK_HOME=str(home), SPARK_LOCAL_IP=HOSTS[0], SPARK_DAEMON_MEMORY="256m",
                                 SPARK_DAEMON_JAVA_OPTS=JAVA_OPTIONS, SPARK_LOCAL_DIRS=str(self.directory / "local"))
-        # What an application needs of this checkout it has to bring.
+        # Applications must ship what they need from this checkout.
         del variables["PYTHONPATH"]
         with open(log, "wb") as output:
             self._processes.append(subprocess.Popen(

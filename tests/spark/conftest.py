@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def java() -> None:
-    """For tests that start Spark applications of their own: they are skipped where these cannot run."""
+    """Skip tests that start their own Spark applications if Java is missing."""
 
 
 @pytest.fixture(scope="session")
@@ -70,7 +70,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeveretProcess]:
-    """For tests that do not stop it; each takes names of its own."""
+    """A broker that tests must not stop, with unique names per test."""
     leveret_only("Spark reads what only Leveret keeps")
     with LeveretProcess(tmp_path_factory.mktemp("broker")).start() as broker:
         yield broker
@@ -78,7 +78,7 @@ def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeveretP
 
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[LeveretProcess]:
-    """For tests that kill it."""
+    """A broker that tests may kill."""
     leveret_only("it is stopped and started")
     with LeveretProcess(tmp_path / "broker").start() as broker:
         yield broker
@@ -86,7 +86,7 @@ def own_broker(tmp_path: Path) -> Iterator[LeveretProcess]:
 
 @pytest.fixture
 def own_password(own_broker: LeveretProcess) -> LeveretProcess:
-    """A broker whose password no text has by chance."""
+    """A broker with a password that appears in no text by chance."""
     own_broker.stop()
     own_broker.password = "pa55word"
     own_broker.config = own_broker.config.replace('password = "guest"', 'password = "pa55word"')
@@ -100,12 +100,12 @@ def broker(shared_broker: LeveretProcess) -> LeveretProcess:
 
 @pytest.fixture
 def connection(broker: LeveretProcess) -> Iterator[blocking.Connection]:
-    """To the shared broker, over 0-9-1."""
+    """A 0-9-1 connection to the shared broker."""
     with blocking.connect(broker.url()) as opened:
         yield opened
 
 
 @pytest.fixture
 def name() -> str:
-    """For a queue or a stream of one test."""
+    """A unique name for a queue or a stream."""
     return f"t-{uuid.uuid4().hex[:12]}"

@@ -8,16 +8,16 @@ from pathlib import Path
 
 from tests.support.broker import ROOT
 
-# What `make test` has had made: see tools/spark_classes.py. Without it Spark takes longer to start.
+# Built by `make test`, see tools/spark_classes.py. Without it Spark starts more slowly.
 CLASSES = Path(sys.prefix) / "spark-classes.jsa"
-# Applications of tests end before the JVM's second compiler has paid.
+# Test applications end before the JVM's second compiler pays off.
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1" + (
     f" -XX:SharedArchiveFile={CLASSES} -Xlog:disable -Xlog:all=error:stderr" if CLASSES.exists() else "")
 PYTHONPATH = os.pathsep.join([str(ROOT / "tests" / "spark" / "workers"), str(ROOT / "src"), str(ROOT)])
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """Ours, and those by which drivers and Python workers run this checkout."""
+    """Return our environment with the variables that make drivers and Python workers run this checkout."""
     return {**os.environ, "PYTHONPATH": PYTHONPATH, "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_SUBMIT_OPTS": JAVA_OPTIONS,
             **variables}

@@ -1,4 +1,4 @@
-"""What the tests of pipelines share: messages by hand, and queries that run to their end."""
+"""Helpers for pipeline tests: publishing messages, and running queries to their end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from leveret.spark.pipeline.capture import no_messages
 
 def publish(connection: blocking.Connection, exchange: str, bodies: Iterable[bytes], key: str = "k",
             **properties: Any) -> None:
-    """Durable messages, confirmed when this returns."""
+    """Publish durable messages and wait for their confirms."""
     with connection.channel() as channel, channel.publisher(exchange, key) as publisher:
         for body in bodies:
             publisher.publish(body, persistent=True, **properties)
@@ -28,13 +28,13 @@ def orders(count: int, start: int = 0) -> list[bytes]:
 
 
 def run_to_end(queries: Sequence[Any]) -> None:
-    """Of queries that were started with `once`; raises what they failed with."""
+    """Wait for queries that were started with `once`; raises their errors."""
     for query in queries:
         assert query.awaitTermination(60), "the query does not end"
 
 
 def messages(spark: SparkSession, bodies: Sequence[bytes | None], **columns: Any) -> DataFrame:
-    """A DataFrame with all of the messages' columns, offsets from 0 on."""
+    """Return a DataFrame with all columns of messages and offsets from 0."""
     empty = no_messages(spark)
     rows = [(offset, None if body is None else bytearray(body)) for offset, body in enumerate(bodies)]
     df = spark.createDataFrame(rows, "offset BIGINT, body BINARY")

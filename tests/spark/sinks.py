@@ -1,4 +1,4 @@
-"""What the tests of sinks share."""
+"""Helpers for sink tests."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ def settings_of(url: str, **options: Any) -> Settings:
 
 
 def batch_of(**columns: Any) -> pa.RecordBatch:
-    """A batch of columns of the table, with their types."""
+    """Return a batch of table columns with their types."""
     schema = pa.schema([TABLE_SCHEMA.field(name) for name in columns])
     return pa.RecordBatch.from_arrays([pa.array(values, schema.field(name).type) for name, values in columns.items()],
                                       schema=schema)
 
 
 def write(url: str, *batches: pa.RecordBatch, **options: Any) -> Written:
-    """What one task of a batch write does, without Spark."""
+    """Run one task of a batch write, without Spark."""
     settings = settings_of(url, **options)
     check_schema(from_arrow_schema(batches[0].schema), settings)
     return write_task(plan_sink(settings, False, False), iter(batches))
 
 
 def write_and_commit(url: str, *tasks: list[pa.RecordBatch], **options: Any) -> list[Written]:
-    """A batch write with a task for each list, committed."""
+    """Run and commit a batch write with a task per list."""
     settings = settings_of(url, **options)
     writer = batch_writer(settings, from_arrow_schema(tasks[0][0].schema), False)
     written = [writer.write(iter(task)) for task in tasks]
@@ -47,7 +47,7 @@ def write_and_commit(url: str, *tasks: list[pa.RecordBatch], **options: Any) -> 
 
 
 def drain(connection: blocking.Connection, queue: str) -> list[Message]:
-    """Everything that is in a queue now, taken out."""
+    """Consume all messages of a queue."""
     found = []
     with connection.channel() as channel:
         while (message := channel.get(queue, no_ack=True)) is not None:
@@ -56,7 +56,7 @@ def drain(connection: blocking.Connection, queue: str) -> list[Message]:
 
 
 def eventually(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
-    """What the condition gives once it is true."""
+    """Return the condition's result once it is true."""
     deadline = time.monotonic() + seconds
     while True:
         result = condition()

@@ -1,4 +1,4 @@
-"""Streams for the tests of Spark, and queries over them."""
+"""Helpers for Spark tests: streams, and queries over them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-# Seconds for whatever a query has to do.
+# Seconds to wait for a query.
 TIMEOUT = 60
 
 
@@ -24,7 +24,7 @@ def declare_stream(connection: blocking.Connection, name: str, **arguments: Any)
 
 
 def publish(connection: blocking.Connection, queue: str, bodies: Iterable[str | bytes], **properties: Any) -> None:
-    """Publish to a queue, confirmed."""
+    """Publish to a queue and wait for confirms."""
     with connection.channel() as channel, channel.publisher(routing_key=queue, window=1000, **properties) as publisher:
         for body in bodies:
             publisher.publish(body)
@@ -35,13 +35,13 @@ def read(spark: SparkSession, url: str, **options: Any) -> DataFrame:
 
 
 def bodies(frame: DataFrame) -> list[str]:
-    """In the order of their offsets."""
+    """Return the bodies by offset."""
     return [row.body.decode() for row in sorted(frame.select("offset", "body").collect())]
 
 
 def start(spark: SparkSession, url: str, directory: Path, *, available_now: bool = True, sink: str = "out",
           **options: Any) -> StreamingQuery:
-    """A query from a source to Parquet files under the directory, with its checkpoint there too."""
+    """Start a query that writes Parquet files to the directory, with its checkpoint there too."""
     writer = (spark.readStream.format("amqp").options(url=url, **options).load()
               .writeStream.format("parquet").option("path", str(directory / sink))
               .option("checkpointLocation", str(directory / "checkpoint")))
@@ -49,14 +49,14 @@ def start(spark: SparkSession, url: str, directory: Path, *, available_now: bool
 
 
 def run(spark: SparkSession, url: str, directory: Path, **options: Any) -> StreamingQuery:
-    """The same over what is there now, to its end."""
+    """Run such a query over the available messages, to its end."""
     query = start(spark, url, directory, **options)
     assert query.awaitTermination(TIMEOUT)
     return query
 
 
 def written(spark: SparkSession, directory: Path, sink: str = "out") -> list[str]:
-    """The bodies that the query has written, by stream and offset."""
+    """Return the bodies that the query has written, by stream and offset."""
     rows = spark.read.parquet(str(directory / sink)).select("queue", "offset", "body").collect()
     return [row.body.decode() for row in sorted(rows)]
 
@@ -74,7 +74,7 @@ def declare_super_stream(connection: blocking.Connection, name: str, partitions:
 
 
 def until(condition: Callable[[], Any], timeout: float = TIMEOUT) -> Any:
-    """What the condition gives once it is true."""
+    """Return the condition's result once it is true."""
     deadline = time.monotonic() + timeout
     while True:
         found = condition()

@@ -1,4 +1,4 @@
-"""How much of what is there goes into one batch."""
+"""Admission control: how many of the available messages a batch reads."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ SMALL_THEN_LARGE = (Run(100, 10.0), Run(200, 1000.0))
     (Backlog("s", 0, 300, 50.0, SMALL_THEN_LARGE), 102_000, 220),
     (Backlog("s", 100, 200, 0.0, SMALL_THEN_LARGE), 10, 1),
 ])
-def test_octets_of_one_stream(backlog: Backlog, octets: int, count: int) -> None:
+def test_max_bytes_of_one_stream(backlog: Backlog, octets: int, count: int) -> None:
     cut, = apply_limits([backlog], None, octets)
     assert (cut.first, cut.count) == (backlog.first, count)
 
 
-def test_octets_of_several_streams_and_messages() -> None:
+def test_max_bytes_and_messages_of_several_streams() -> None:
     empty, many, large = Backlog("e", 5, 5, 10.0), Backlog("m", 0, 1000, 1.0), Backlog("l", 0, 10, 900.0)
     cut = apply_limits([empty, many, large], None, 5000)
     assert [backlog.count for backlog in cut] == [0, 500, 5]
@@ -45,7 +45,7 @@ def test_octets_of_several_streams_and_messages() -> None:
 
 
 def test_the_manifest_knows_sizes(broker: LeveretProcess, connection: blocking.Connection, name: str) -> None:
-    """Small bodies are not taken for large ones because others are."""
+    """The sizes of small messages are not estimated from those of large ones."""
     declare_stream(connection, name)
     publish(connection, name, [os.urandom(10) for _ in range(100)])
     seal(broker, connection, name, 100)

@@ -1,4 +1,4 @@
-"""What Arrow reads of a JSON body is what Spark reads, and the rest is left to Spark."""
+"""Arrow decodes JSON bodies exactly like Spark, or leaves them to Spark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from leveret.spark.pipeline.model import Decode
 
 SCHEMA = ("l BIGINT, i INT, h SMALLINT, y TINYINT, d DOUBLE, b BOOLEAN, s STRING, t TIMESTAMP, da DATE, a ARRAY<BIGINT>, "
           "n STRUCT<x: DOUBLE, z: ARRAY<STRING>>")
-# Values of fields, as they are written.
+# JSON texts of field values.
 VALUES = {
     "l": ["1", "-1", "0", "-0", "1.0", "1e2", "9223372036854775807", "9223372036854775808", "-9223372036854775808", '"5"',
           "null", "true", "[1]", "{}", "01", "+1", "1.", ".5", '""', "NaN"],
@@ -61,7 +61,7 @@ BODIES: list[bytes | None] = [
     b'{"' + b"k" * 60_000 + b'":1,"l":1}', b'{"l":"', b"}", b'{"s":"}', b'{"a":[{}', b'{"n":{}', b"{", b'{"":1,"l":2}',
     b'{"l" :\n 1\r\n}', b'{"b":true,"l":null,"s":"x","n":{"x":1,"z":[]}}', b'{"s":"' + b"x" * 4000 + b'"}',
 ]
-# Ordinary ones, none of which is left to Spark.
+# Ordinary values, none of which is left to Spark.
 PLAIN: list[bytes | None] = [
     b"{}", b'{"l": 1}', b'\n{"l":-7} ', b'{"d":1.5,"b":true}', b'{"d":7}', b'{"s":"\xc3\xa9\\n\\u00e9"}',
     b'{"q":{"l":5},"i":2}',
@@ -84,7 +84,7 @@ def decoder(schema: str = SCHEMA, timezone: str = "UTC") -> JsonDecoder:
 
 
 def plain(array: pa.Array) -> list[Any]:
-    """As Python's values, times as numbers: Python has no year 0, and zeros with signs are equal."""
+    """Convert to Python values, with times as numbers: Python has no year 0. Signed zeros are equal."""
     if pa.types.is_struct(array.type):
         fields = [field.name for field in array.type]
         columns = [plain(pc.struct_field(array, name)) for name in fields]
@@ -96,7 +96,7 @@ def plain(array: pa.Array) -> list[Any]:
 
 
 def by_arrow(bodies: list[bytes | None], schema: str = SCHEMA, **columns: list[str | None]) -> list[Any]:
-    """What is in each body; "undecided" where it is."""
+    """Return the decoded bodies, or "undecided"."""
     arrays = {"body": pa.array(bodies, pa.binary()), **{name: pa.array(column) for name, column in columns.items()}}
     values, decided = decoder(schema).decode(pa.RecordBatch.from_pydict(arrays))
     flags = [True] * len(bodies) if decided is None else decided.to_pylist()
@@ -104,7 +104,7 @@ def by_arrow(bodies: list[bytes | None], schema: str = SCHEMA, **columns: list[s
 
 
 def by_spark(spark: SparkSession, bodies: list[bytes | None]) -> list[Any]:
-    """What is in each body; "bad" where it is."""
+    """Return the decoded bodies, or "bad"."""
     rows = [(number, None if body is None else bytearray(body)) for number, body in enumerate(bodies)]
     frame = spark.createDataFrame(rows, "number INT, body BINARY")
     found = decoded(frame, Decode(format="json", schema=SCHEMA, quarantine="-")).toArrow().sort_by("number")
@@ -112,7 +112,7 @@ def by_spark(spark: SparkSession, bodies: list[bytes | None]) -> list[Any]:
     return [value if error is None else "bad" for value, error in zip(values, found[ERROR].to_pylist(), strict=True)]
 
 
-def test_each_body_is_read_as_spark_reads_it_or_left_to_it(spark: SparkSession, odd: list[bytes | None]) -> None:
+def test_each_body_is_decoded_like_spark_or_left_to_it(spark: SparkSession, odd: list[bytes | None]) -> None:
     expected = by_spark(spark, odd)
     found = [by_arrow([body])[0] for body in odd]
     wrong = [(body, got, wanted) for body, got, wanted in zip(odd, found, expected, strict=True)
@@ -121,7 +121,7 @@ def test_each_body_is_read_as_spark_reads_it_or_left_to_it(spark: SparkSession, 
     assert sum(got != "undecided" for got in found) > 70
 
 
-def test_bodies_among_others_are_read_as_alone(spark: SparkSession, odd: list[bytes | None]) -> None:
+def test_bodies_do_not_affect_each_other(spark: SparkSession, odd: list[bytes | None]) -> None:
     chance = random.Random(7)
     for share in (1, 4, 60):
         bodies = [*odd, *PLAIN * share]
@@ -129,7 +129,7 @@ def test_bodies_among_others_are_read_as_alone(spark: SparkSession, odd: list[by
         found, expected = by_arrow(bodies), by_spark(spark, bodies)
         assert not [(body, got, wanted) for body, got, wanted in zip(bodies, found, expected, strict=True)
                     if got not in ("undecided", wanted)]
-    # One body in a thousand does not leave the others to Spark.
+    # One undecided body in a thousand does not affect the others.
     many = PLAIN * 66 + [b"{broken"] + PLAIN * 66
     assert 0 < by_arrow(many).count("undecided") <= 16
 
@@ -138,7 +138,7 @@ def test_ordinary_bodies_are_not_left_to_spark(spark: SparkSession) -> None:
     assert by_arrow(PLAIN) == by_spark(spark, PLAIN)
 
 
-def test_what_makes_a_body_undecided() -> None:
+def test_undecided_bodies() -> None:
     good = b'{"l":1}'
     assert by_arrow([good] * 5, "l BIGINT NOT NULL, s STRING",
                     content_encoding=[None, "", "UTF-8", "identity", "gzip"])[-1] == "undecided"
@@ -147,7 +147,7 @@ def test_what_makes_a_body_undecided() -> None:
     assert by_arrow([b'{"t":"x"}', b'{"t":null}', b'{"t":"2026-05-01T12:00:00Z"}'], "t TIMESTAMP") == [
         "undecided", {"t": None}, {"t": 1_777_636_800_000_000}]
     assert by_arrow([]) == []
-    # Without an offset it is a time of the session's zone.
+    # A time without an offset is in the session's time zone.
     times = pa.RecordBatch.from_pydict({"body": pa.array([b'{"t":"2026-05-01T12:00:00"}'], pa.binary())})
     assert decoder("t TIMESTAMP").decode(times)[1] is None
     assert decoder("t TIMESTAMP", "Europe/Berlin").decode(times)[1].to_pylist() == [False]
@@ -156,7 +156,7 @@ def test_what_makes_a_body_undecided() -> None:
 @pytest.mark.parametrize("schema", [
     "f FLOAT", "d DECIMAL(9,2)", "m MAP<STRING, INT>", "b BINARY", "a ARRAY<TIMESTAMP>", "n STRUCT<at: DATE>",
     "v VARCHAR(5)", "t TIMESTAMP_NTZ", "n STRUCT<x: INT NOT NULL>", "i INTERVAL DAY"])
-def test_types_that_spark_has_to_read(schema: str) -> None:
+def test_types_that_are_left_to_spark(schema: str) -> None:
     assert json_decoder(StructType.fromDDL(f"good BIGINT, {schema}")) is None
 
 

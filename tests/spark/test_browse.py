@@ -1,4 +1,4 @@
-"""Classic queues as tables: a browse, which takes nothing away."""
+"""Batch reads of classic queues by browsing, which removes nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def test_through_spark(spark: SparkSession, broker: LeveretProcess, connection: 
 
 
 @pytest.mark.parametrize("protocol", ["0-9-1", "1.0"])
-def test_what_is_there_stays(broker: LeveretProcess, connection: blocking.Connection, name: str, protocol: str) -> None:
+def test_a_browse_removes_nothing(broker: LeveretProcess, connection: blocking.Connection, name: str,
+                                  protocol: str) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True)
         assert browse(broker, name, protocol=protocol) == []
@@ -46,7 +47,7 @@ def test_what_is_there_stays(broker: LeveretProcess, connection: blocking.Connec
         for _ in range(2):
             consumer.next(10)
         rows = browse(broker, name, protocol=protocol, columns="offset,body,append_time,redelivered")
-        # What others hold is not shown.
+        # Unacked messages of other consumers are not shown.
         assert rows == [{"offset": at, "body": str(at).encode(), "append_time": None, "redelivered": False}
                         for at in range(2, 10)]
         other.close()
@@ -68,7 +69,7 @@ def test_a_deep_queue_with_priorities(broker: LeveretProcess, connection: blocki
         assert sum(len(row["body"]) for row in rows) == 5 + 5_000_000 + 1_200_000  # type: ignore[arg-type]
 
 
-def test_arguments_that_make_no_sense(connection: blocking.Connection, name: str) -> None:
+def test_invalid_arguments(connection: blocking.Connection, name: str) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True)
     for options in ({"no_ack": False}, {"no_ack": True, "exclusive": True}):
@@ -76,7 +77,7 @@ def test_arguments_that_make_no_sense(connection: blocking.Connection, name: str
             channel.consume(name, arguments={"x-browse": True}, **options).start()
 
 
-def test_an_ordinary_client_may_browse_too(connection: blocking.Connection, name: str) -> None:
+def test_any_client_can_browse(connection: blocking.Connection, name: str) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True)
         publish(connection, name, ["a", "b"])

@@ -1,4 +1,4 @@
-"""Queries on a cluster of two workers: a lost executor, a task that runs twice at a time, a pipeline that was packed."""
+"""Queries on a cluster of two workers: a lost executor, a task that runs twice, a packaged pipeline."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def app(cluster: Cluster, broker: LeveretProcess, connection: blocking.Connectio
 
 
 @pytest.mark.timeout(300)
-def test_rows_arrive_once_although_an_executor_is_lost(app: App, cluster: Cluster, name: str,
-                                                       connection: blocking.Connection) -> None:
+def test_rows_arrive_once_despite_a_lost_executor(app: App, cluster: Cluster, name: str,
+                                                  connection: blocking.Connection) -> None:
     (app.marker / "hold").touch()
     app.start()
     eventually(lambda: app.running("reading"), "a task reads", 150)
@@ -61,7 +61,7 @@ def test_rows_arrive_once_although_an_executor_is_lost(app: App, cluster: Cluste
 
 
 @pytest.mark.timeout(300)
-def test_rows_arrive_once_although_a_slow_task_is_run_twice(app: App, name: str, connection: blocking.Connection) -> None:
+def test_rows_arrive_once_if_a_slow_task_runs_twice(app: App, name: str, connection: blocking.Connection) -> None:
     (app.marker / "slow").touch()
     app.start().finish()
     assert (app.marker / "overtaken").exists(), "no task was run a second time beside the first"
@@ -88,7 +88,7 @@ tables = [{{ path = "{directory}/table", partition = [] }}]
 
 
 @pytest.mark.timeout(400)
-def test_a_packed_pipeline_runs_where_nothing_of_it_is_installed(
+def test_a_packaged_pipeline_runs_without_an_installation(
         cluster: Cluster, broker: LeveretProcess, connection: blocking.Connection, name: str, tmp_path: Path) -> None:
     declare_stream(connection, name)
     publish(connection, name, [f'{{"id": {number}}}' for number in range(50)])

@@ -1,4 +1,4 @@
-"""docs/spark.md: its tables are what the code knows, its examples run."""
+"""docs/spark.md: its tables match the code, and its examples run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_every_column_has_its_row() -> None:
 
 @pytest.fixture
 def orders(connection: blocking.Connection) -> None:
-    """What the examples read."""
+    """Create what the examples read."""
     declare_stream(connection, "orders")
     with connection.channel() as channel:
         channel.declare_queue("failed", durable=True)

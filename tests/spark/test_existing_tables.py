@@ -1,4 +1,4 @@
-"""What is where a table is to be: flows that do not fit it are refused before anything is read or written."""
+"""A flow that does not fit an existing table fails before anything is read or written."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def flow(path: Path, broker: LeveretProcess, name: str, schema: str | None = Non
 
 @pytest.fixture
 def table(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str, tmp_path: Path) -> Path:
-    """An archive by day."""
+    """An archive that is partitioned by day."""
     declare_stream(connection, name)
     publish(connection, "", orders(20), name)
     run_to_end(archive(spark, Broker(url=broker.url()), Capture(stream=name), TableOutput(path=str(tmp_path / "table")),
@@ -58,8 +58,8 @@ def test_rows_that_do_not_fit_a_table(spark: SparkSession, broker: LeveretProces
 
 
 @pytest.mark.parametrize("schema", ["country STRUCT<a: INT>", None], ids=["others", "raw"])
-def test_columns_may_come_and_go(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str,
-                                 table: Path, tmp_path: Path, schema: str | None) -> None:
+def test_columns_can_be_added_and_removed(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
+                                          name: str, table: Path, tmp_path: Path, schema: str | None) -> None:
     publish(connection, "", orders(20, 20), name)
     decode = Decode() if schema is None else Decode(format="json", schema=schema, quarantine=str(tmp_path / "bad"))
     run_to_end(archive(spark, Broker(url=broker.url()), Capture(stream=name), TableOutput(path=str(table)),
@@ -67,8 +67,8 @@ def test_columns_may_come_and_go(spark: SparkSession, broker: LeveretProcess, co
     assert spark.read.option("mergeSchema", "true").parquet(str(table)).select("offset", "data").distinct().count() == 40
 
 
-def test_what_spark_would_not_see(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str,
-                                  tmp_path: Path) -> None:
+def test_files_that_spark_would_ignore(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
+                                       name: str, tmp_path: Path) -> None:
     declare_stream(connection, name)
     publish(connection, "", orders(3), name)
     run_query(spark, broker.url(), tmp_path, stream=name, startingOffsets="earliest")
@@ -86,7 +86,7 @@ def test_what_spark_would_not_see(spark: SparkSession, broker: LeveretProcess, c
                 checkpoint=str(tmp_path / "c"), name=name, once=True)
 
 
-def test_types_within_types(spark: SparkSession, tmp_path: Path) -> None:
+def test_nested_types(spark: SparkSession, tmp_path: Path) -> None:
     made = spark.range(1).selectExpr("array(named_struct('x', 1)) AS a", "map('k', 1) AS m", "1 AS n")
     made.write.parquet(str(tmp_path / "t"))
     table = TableOutput(path=str(tmp_path / "t"))

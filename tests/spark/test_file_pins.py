@@ -1,4 +1,4 @@
-"""Files of a batch stay for as long as it is read, however long that takes."""
+"""File pins: the segment files of a batch stay until it is read."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ SIZE = 200 << 10
 
 
 @pytest.fixture(scope="module")
-def hasty_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeveretProcess]:
-    """It removes files as soon as it may, and merges none."""
+def broker_without_grace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeveretProcess]:
+    """A broker that removes files without a grace time, and merges none."""
     leveret_only("it has settings of its own")
     broker = LeveretProcess(tmp_path_factory.mktemp("hasty"))
     broker.config += "\n[streams]\ngrace = 0\nmerge_below = 0\n"
@@ -42,15 +42,15 @@ def path_of(segment: dict[str, Any]) -> Path:
 
 
 @pytest.fixture
-def planned(hasty_broker: LeveretProcess, name: str, request: pytest.FixtureRequest,
+def planned(broker_without_grace: LeveretProcess, name: str, request: pytest.FixtureRequest,
             monkeypatch: pytest.MonkeyPatch) -> tuple[StreamBatchReader | StreamReader, StreamPartition]:
-    """A reader, and its task over offsets 0 to 9; no file has some of these and some of 10 to 14."""
-    with blocking.connect(hasty_broker.url()) as connection:
+    """A reader and its task for offsets 0 to 9, whose files have no other offsets."""
+    with blocking.connect(broker_without_grace.url()) as connection:
         declare_stream(connection, name, x_max_length_bytes=20 * SIZE)
         for stop in (5, 10, 15):
             publish(connection, name, [os.urandom(SIZE) for _ in range(5)])
-            seal(hasty_broker, connection, name, stop)
-    options = {"url": hasty_broker.url(), "stream": name, "startingOffsets": "earliest", "arrowBatchRows": "5"}
+            seal(broker_without_grace, connection, name, stop)
+    options = {"url": broker_without_grace.url(), "stream": name, "startingOffsets": "earliest", "arrowBatchRows": "5"}
     target = Target("stream", "stream", name)
     made: StreamBatchReader | StreamReader
     if request.param == "read":
@@ -67,12 +67,12 @@ def planned(hasty_broker: LeveretProcess, name: str, request: pytest.FixtureRequ
 
 
 @pytest.mark.parametrize("planned", ["read", "readStream"], indirect=True)
-def test_a_batch_that_is_read_for_longer_than_its_hold(
-        hasty_broker: LeveretProcess, planned: tuple[StreamBatchReader | StreamReader, StreamPartition], name: str,
+def test_a_batch_that_is_read_for_longer_than_its_pin(
+        broker_without_grace: LeveretProcess, planned: tuple[StreamBatchReader | StreamReader, StreamPartition], name: str,
         over_amqp: OverAmqp) -> None:
     made, part = planned
-    with blocking.connect(hasty_broker.url()) as connection, connection.channel() as channel:
-        # The broker may begin to seal before all that is published is there: then the files are more, and shorter.
+    with blocking.connect(broker_without_grace.url()) as connection, connection.channel() as channel:
+        # The broker may start sealing before all messages are there; then there are more, shorter files.
         sealed = segments(channel, name)
         read = [path_of(segment) for segment in sealed if segment["last"] <= 9]
         unread = [path_of(segment) for segment in sealed if segment["first"] >= 10]
@@ -80,7 +80,7 @@ def test_a_batch_that_is_read_for_longer_than_its_hold(
         batches = made.read(part)
         found = next(batches).column("offset").to_pylist()
         assert found and found[-1] < 9
-        # PinnedRange later than those of the batch, and not renewed: when this one is gone, the others would be.
+        # Pinned later than the files of the batch, and not renewed: when this pin has expired, theirs would have, too.
         ask(channel, "stream.hold", stream=name, holder="other", first=10, last=14, seconds=2)
         publish(connection, name, [os.urandom(SIZE) for _ in range(22)])
         until(lambda: ask(channel, "stream.describe", stream=name)["first_offset"] >= 15)

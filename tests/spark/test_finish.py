@@ -1,4 +1,4 @@
-"""`pyspark_amqp.finish`: the last batch of a query that has ended is committed."""
+"""`pyspark_amqp.finish` commits the last batch of a query that has ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_a_consumer_of_a_stream_moves_to_the_end_of_what_was_committed(
+def test_the_consumer_offset_advances_to_the_last_commit(
         spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str, tmp_path: Path) -> None:
     declare_stream(connection, name)
     publish(connection, name, [str(number) for number in range(10)])
@@ -45,7 +45,7 @@ def test_a_consumer_of_a_stream_moves_to_the_end_of_what_was_committed(
         running.awaitTermination(TIMEOUT)
 
 
-def test_a_query_without_a_source_of_ours_has_nothing_to_commit(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_query_without_an_amqp_source_has_nothing_to_commit(spark: SparkSession, tmp_path: Path) -> None:
     query = (spark.readStream.format("rate").load().writeStream.format("noop")
              .option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start())
     assert query.awaitTermination(TIMEOUT)

@@ -1,4 +1,4 @@
-"""Sealed messages are read from segment files, the others over AMQP, and nothing is lost or read twice at the seam."""
+"""Sealed messages are read from segment files and others over AMQP, without gaps or duplicates in between."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TOTAL = 10_000
 
 @pytest.fixture
 def stream(broker: LeveretProcess, connection: blocking.Connection, name: str) -> str:
-    """A stream with a sealed part in two segments, and a tail."""
+    """A stream with two sealed segments and an unsealed tail."""
     declare_stream(connection, name)
     headers = {"number": 7, "text": "grün"}
     for first, stop in ((0, 4000), (4000, SEALED)):
@@ -50,7 +50,7 @@ def stream(broker: LeveretProcess, connection: blocking.Connection, name: str) -
 
 
 def seal(broker: LeveretProcess, connection: blocking.Connection, name: str, stop: int) -> None:
-    """Have everything up to an offset sealed."""
+    """Seal all messages up to an offset."""
     call(broker.data_dir, "streams.seal", {"vhost": "/", "name": name})
     with connection.channel() as channel:
         until(lambda: segments(channel, name) and segments(channel, name)[-1]["last"] == stop - 1)
@@ -78,7 +78,7 @@ def table(made: StreamBatchReader, planned: list[InputPartition]) -> pa.Table:
 
 
 class OverAmqp:
-    """Ranges that were read over AMQP."""
+    """Records the ranges that are read over AMQP."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ranges: list[tuple[int, int]] = []
@@ -108,7 +108,7 @@ def test_files_and_tail_are_one_table(broker: LeveretProcess, stream: str, over_
     found = table(made, planned)
     assert over_amqp.ranges == [(SEALED, TOTAL)]
     assert found.column("offset").to_pylist() == list(range(TOTAL))
-    # Row by row the same as over AMQP alone.
+    # The rows are the same as over AMQP alone.
     alone = reader(broker, stream, history="amqp")
     other = table(alone, list(alone.partitions()))
     assert over_amqp.ranges[1:] == [(0, TOTAL)]
@@ -128,7 +128,7 @@ def test_a_part_of_a_file(broker: LeveretProcess, stream: str, over_amqp: OverAm
 @pytest.mark.parametrize("fault", ["missing", "damaged", "another"])
 def test_a_file_that_cannot_be_read(broker: LeveretProcess, connection: blocking.Connection, stream: str,
                                     over_amqp: OverAmqp, fault: str, tmp_path: Path) -> None:
-    """From where a task runs, that is: the broker has it."""
+    """Only tasks cannot read it; the broker can."""
     with connection.channel() as channel:
         content = file_of(channel, stream, 1).read_bytes()
         other = file_of(channel, stream, 0).read_bytes()
@@ -149,14 +149,14 @@ def test_a_file_that_cannot_be_read(broker: LeveretProcess, connection: blocking
 
 
 def middle_of_bodies(content: bytes) -> int:
-    """An octet of compressed bodies, whose change decompression alone need not see."""
+    """Return the position of a byte in compressed bodies; decompression alone may not detect a change there."""
     group = pq.ParquetFile(pa.BufferReader(content)).metadata.row_group(0)
     column = next(group.column(at) for at in range(group.num_columns) if group.column(at).path_in_schema == "body")
     return int(column.data_page_offset) + int(column.total_compressed_size) // 2
 
 
 def elsewhere(made: StreamBatchReader, number: int, path: Path | str) -> list[InputPartition]:
-    """What it plans, in one task, with another path of one segment."""
+    """Return the reader's plan as one task, with another path for one segment."""
     part, = made.partitions()
     assert isinstance(part, StreamPartition)
     slice, = part.slices
@@ -165,8 +165,8 @@ def elsewhere(made: StreamBatchReader, number: int, path: Path | str) -> list[In
     return [StreamPartition((replace(slice, segments=tuple(changed)),))]
 
 
-def test_a_file_that_the_broker_cannot_read_either(broker: LeveretProcess, connection: blocking.Connection,
-                                                   stream: str) -> None:
+def test_a_file_that_neither_task_nor_broker_can_read(broker: LeveretProcess, connection: blocking.Connection,
+                                                      stream: str) -> None:
     made = reader(broker, stream)
     planned = list(made.partitions())
     with connection.channel() as channel:
@@ -180,9 +180,9 @@ def test_a_file_that_the_broker_cannot_read_either(broker: LeveretProcess, conne
         file.write_bytes(kept)
 
 
-def test_files_are_held_while_they_are_read(broker: LeveretProcess, connection: blocking.Connection, name: str,
-                                            over_amqp: OverAmqp) -> None:
-    """Retention takes the messages, but not the files from a batch that is planned."""
+def test_files_are_pinned_while_they_are_read(broker: LeveretProcess, connection: blocking.Connection, name: str,
+                                              over_amqp: OverAmqp) -> None:
+    """Retention removes the messages, but not the files of a planned batch."""
     declare_stream(connection, name, x_max_length_bytes=2 << 20)
     publish(connection, name, [b"x" * (200 << 10) for _ in range(5)])
     seal(broker, connection, name, 5)
@@ -196,7 +196,7 @@ def test_files_are_held_while_they_are_read(broker: LeveretProcess, connection: 
 
 
 @pytest.mark.parametrize("history", ["segments", "amqp"])
-def test_erased_messages_are_missed_by_nobody(broker: LeveretProcess, connection: blocking.Connection, name: str,
+def test_gaps_of_erased_messages_are_accepted(broker: LeveretProcess, connection: blocking.Connection, name: str,
                                               history: str, tmp_path: Path) -> None:
     declare_stream(connection, name)
     for who, first, stop in (("a", 0, 100), ("b", 100, 120), ("a", 120, 200)):
@@ -210,13 +210,13 @@ def test_erased_messages_are_missed_by_nobody(broker: LeveretProcess, connection
     kept = [*range(100), *range(120, 200)]
     made = reader(broker, name, history=history)
     assert table(made, list(made.partitions())).column("offset").to_pylist() == kept
-    # Planned before, read afterwards: the files from before are held, and over AMQP the manifest explains what is missing.
+    # Planned before the erasure and read after it: the old files are pinned; over AMQP the manifest accounts for the gap.
     late = table(before, planned).column("offset").to_pylist()
     assert late == (kept if history == "amqp" else list(range(200)))
 
 
 class Locked(LocalFileSystem):
-    """Local files, for who has the key."""
+    """Local files that need a key."""
 
     protocol = "locked"
 
@@ -231,7 +231,7 @@ class Locked(LocalFileSystem):
 
 
 @pytest.mark.parametrize("name_of_file", ["storage.toml", "storage.json"])
-def test_file_systems_are_told_what_the_file_of_an_option_says(
+def test_storage_options_reach_the_file_system(
         broker: LeveretProcess, connection: blocking.Connection, stream: str, over_amqp: OverAmqp, tmp_path: Path,
         name_of_file: str) -> None:
     fsspec.register_implementation("locked", Locked, clobber=True)
@@ -241,7 +241,7 @@ def test_file_systems_are_told_what_the_file_of_an_option_says(
     file.write_text('key = "s3cret"' if file.suffix == ".toml" else '{"key": "s3cret"}')
     made = reader(broker, stream, storageOptionsFile=str(file), history="segments")
     planned = elsewhere(made, 1, place)
-    # What goes to the workers has the path and no key.
+    # Pickled tasks contain the path of the file, not the key.
     sent = pickle.dumps((made, planned))
     assert str(file).encode() in sent and b"s3cret" not in sent
     assert table(*pickle.loads(sent)).column("offset").to_pylist() == list(range(TOTAL))
@@ -255,7 +255,7 @@ def test_file_systems_are_told_what_the_file_of_an_option_says(
     assert "s3cret" not in str(caught.value)
 
 
-def test_sealed_messages_through_spark(spark: SparkSession, broker: LeveretProcess, stream: str, tmp_path: Path) -> None:
+def test_sealed_messages_in_spark(spark: SparkSession, broker: LeveretProcess, stream: str, tmp_path: Path) -> None:
     assert bodies(read(spark, broker.url(), stream=stream, minPartitions="2")) == numbers(0, TOTAL)
     run(spark, broker.url(), tmp_path, stream=stream, startingOffsets="earliest", maxMessagesPerTrigger="4500")
     assert written(spark, tmp_path) == numbers(0, TOTAL)

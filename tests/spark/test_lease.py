@@ -1,4 +1,4 @@
-"""Classic queues into Spark, by leases."""
+"""Streaming reads of classic queues with leases."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def leases(broker: LeveretProcess, queue: str) -> list[dict[str, Any]]:
 
 
 def batch_of(source: LeaseReader, start: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
-    """The next batch: where it ends, and its bodies."""
+    """Return the end of the next batch, and its bodies."""
     end = source.latestOffset(start, source.getDefaultReadLimit())
     return end, rows_of(source, start, end)
 
@@ -57,7 +57,7 @@ def rows_of(source: LeaseReader, start: dict[str, Any], end: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize("protocol", ["0-9-1", "1.0"])
-def test_batches_are_read_again_as_they_were(broker: LeveretProcess, queue: str, connection: blocking.Connection,
+def test_a_repeated_batch_has_the_same_messages(broker: LeveretProcess, queue: str, connection: blocking.Connection,
                                             protocol: str) -> None:
     source = reader(broker, queue, maxMessagesPerTrigger=3, minPartitions=2, protocol=protocol)
     publish(connection, queue, ["1", "2", "3", "4"], persistent=True)
@@ -77,15 +77,15 @@ def test_batches_are_read_again_as_they_were(broker: LeveretProcess, queue: str,
     assert (lease["committed"], lease["messages"]) == (2, 0)
 
 
-def test_a_driver_that_comes_back_goes_on_and_the_old_one_is_fenced(broker: LeveretProcess, queue: str,
-                                                                    connection: blocking.Connection) -> None:
+def test_a_restarted_driver_resumes_and_fences_the_old_one(broker: LeveretProcess, queue: str,
+                                                           connection: blocking.Connection) -> None:
     publish(connection, queue, ["1", "2"])
     old = reader(broker, queue)
     first = old.initialOffset()
     end, rows = batch_of(old, first)
     parts = old.partitions(first, end)
     new = reader(broker, queue)
-    # Before the checkpoint had the batch: it is planned as it was.
+    # The batch is not in the checkpoint yet: it is planned again unchanged.
     assert batch_of(new, new.initialOffset()) == (end, rows)
     with pytest.raises(ReadFailed, match="another query has"):
         list(old.read(parts[0]))
@@ -96,7 +96,7 @@ def test_a_driver_that_comes_back_goes_on_and_the_old_one_is_fenced(broker: Leve
     new.stop()
 
 
-def test_checkpoints_that_do_not_fit_are_refused(broker: LeveretProcess, queue: str,
+def test_foreign_checkpoints_are_rejected(broker: LeveretProcess, queue: str,
                                                 connection: blocking.Connection) -> None:
     publish(connection, queue, ["1", "2"])
     source = reader(broker, queue, maxMessagesPerTrigger=1)
@@ -122,7 +122,7 @@ def test_checkpoints_that_do_not_fit_are_refused(broker: LeveretProcess, queue: 
     again.stop()
 
 
-def test_what_a_lease_cannot_read_is_told(broker: LeveretProcess, queue: str) -> None:
+def test_invalid_input_of_a_lease(broker: LeveretProcess, queue: str) -> None:
     with pytest.raises(OptionError, match="option lease: missing"):
         LeaseReader(settings_of(broker.url(), queue=queue), queue)
     options = {"url": broker.url(), "queue": queue, "lease": "l"}
@@ -132,7 +132,7 @@ def test_what_a_lease_cannot_read_is_told(broker: LeveretProcess, queue: str) ->
         AmqpDataSource({**options, "consumerName": "c"}).streamReader(table_schema())
 
 
-def test_never_read_batches_of_an_abandoned_lease_return_and_others_take_their_place(
+def test_unread_batches_return_to_the_queue_after_the_lease_timeout(
         broker: LeveretProcess, queue: str, connection: blocking.Connection) -> None:
     publish(connection, queue, ["1", "2", "3"])
     gone = reader(broker, queue, leaseTimeout="100ms", maxMessagesPerTrigger=2)
@@ -141,7 +141,7 @@ def test_never_read_batches_of_an_abandoned_lease_return_and_others_take_their_p
     gone.stop()
     eventually(lambda: not leases(broker, queue)[0]["messages"], "the batch returns")
     again = reader(broker, queue, maxMessagesPerTrigger=2)
-    # The checkpoint has the batch, and Spark replays it.
+    # The batch is in the checkpoint, so Spark replays it.
     assert rows_of(again, first, end) == [b"1", b"2"]
     again.stop()
 
@@ -174,7 +174,7 @@ def test_a_replayed_batch_is_the_same_one(spark: SparkSession, broker: LeveretPr
     options = {"queue": queue, "lease": "spark"}
     run(spark, broker.url(), tmp_path, **options)
     before = written(spark, tmp_path)
-    # As if the query had been killed between its batch and its commit; more has come since then.
+    # As if the query had been killed before its commit; more messages have arrived since.
     commits = sorted((tmp_path / "checkpoint" / "commits").iterdir())
     for path in (tmp_path / "checkpoint" / "commits").iterdir():
         path.unlink()
@@ -186,7 +186,7 @@ def test_a_replayed_batch_is_the_same_one(spark: SparkSession, broker: LeveretPr
     assert written(spark, tmp_path) == ["0", "1", "2", "3", "4", "5", "6"]
 
 
-def test_a_running_query_reads_what_comes_and_survives_the_broker(spark: SparkSession, own_broker: LeveretProcess,
+def test_a_running_query_reads_new_messages_and_survives_a_broker_restart(spark: SparkSession, own_broker: LeveretProcess,
                                                                  name: str, tmp_path: Path) -> None:
     with blocking.connect(own_broker.url()) as connection:
         with connection.channel() as channel:

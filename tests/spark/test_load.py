@@ -1,4 +1,4 @@
-"""`pyspark_amqp.load`: the same table as the data source's, whose sealed part Spark reads from the files by itself."""
+"""`pyspark_amqp.load` returns the same rows as the data source, but Spark itself reads the sealed part."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ TOTAL = 250
 
 @pytest.fixture
 def stream(broker: LeveretProcess, connection: blocking.Connection, name: str) -> str:
-    """A stream with a sealed part in two segments, and a tail."""
+    """A stream with two sealed segments and an unsealed tail."""
     return make(broker, connection, name)
 
 
 @pytest.fixture(scope="module")
 def unchanged(shared_broker: LeveretProcess) -> str:
-    """The same, for tests that only read it."""
+    """Such a stream, shared by tests that only read it."""
     with blocking.connect(shared_broker.url()) as connection:
         return make(shared_broker, connection, "unchanged")
 
@@ -58,20 +58,20 @@ def rows(frame: DataFrame) -> list[Any]:
     return sorted(frame.collect(), key=lambda row: (row.queue, row.offset))
 
 
-def test_it_is_the_table_of_the_data_source(spark: SparkSession, broker: LeveretProcess, unchanged: str) -> None:
+def test_the_rows_equal_those_of_the_data_source(spark: SparkSession, broker: LeveretProcess, unchanged: str) -> None:
     found, expected = load(spark, broker, stream=unchanged), read(spark, broker.url(), stream=unchanged)
     assert found.schema == expected.schema
     assert rows(found) == rows(expected)
     assert found.count() == TOTAL
-    # Also where all of it is sealed, and the data source has nothing to do.
+    # Also if everything is sealed and the data source has nothing to read.
     sealed = load(spark, broker, stream=unchanged, endingOffsets=json.dumps({unchanged: SEALED}))
     assert "BatchScan" in plan_of(found) and "BatchScan" not in plan_of(sealed)
     assert sealed.schema == expected.schema
     assert rows(sealed) == rows(expected)[:SEALED]
 
 
-def test_spark_reads_the_files_and_only_what_is_wanted_of_them(spark: SparkSession, broker: LeveretProcess,
-                                                               unchanged: str) -> None:
+def test_spark_reads_the_files_and_only_the_required_columns(spark: SparkSession, broker: LeveretProcess,
+                                                             unchanged: str) -> None:
     frame = load(spark, broker, stream=unchanged).where("offset >= 90 and offset < 120").select("body")
     plan = plan_of(frame)
     assert "PushedFilters: [IsNotNull(offset), GreaterThanOrEqual(offset,90), LessThan(offset,120)]" in plan
@@ -88,9 +88,9 @@ def test_a_range_of_offsets(spark: SparkSession, broker: LeveretProcess, unchang
     assert bodies(frame) == numbers(first, stop)
 
 
-def test_what_comes_later_is_not_in_it(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
-                                       stream: str) -> None:
-    """Sealed or not: the range is that of the call."""
+def test_later_messages_are_not_included(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
+                                         stream: str) -> None:
+    """The range is determined by the call, whatever is sealed."""
     frame = load(spark, broker, stream=stream)
     publish(connection, stream, numbers(TOTAL, 300))
     seal(broker, connection, stream, 300)
@@ -105,7 +105,7 @@ def test_partitions_of_a_super_stream(spark: SparkSession, broker: LeveretProces
             make(broker, connection, f"{name}-{number}", 1000 * number)
             channel.bind_queue(f"{name}-{number}", name, "1")
         frame = load(spark, broker, superStream=name)
-        # One that is added later is not in it.
+        # A partition that is added later is not read.
         declare_stream(connection, f"{name}-2")
         channel.bind_queue(f"{name}-2", name, "1")
     found = rows(frame)
@@ -128,9 +128,9 @@ def test_erased_messages(spark: SparkSession, broker: LeveretProcess, connection
 
 
 @pytest.mark.parametrize("fault", ["missing", "truncated", "another"])
-def test_a_file_that_is_not_the_manifests(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
-                                          stream: str, fault: str) -> None:
-    """The driver sees it; with `auto` the data source reads on from there, once the broker has the file again."""
+def test_a_file_that_does_not_match_the_manifest(spark: SparkSession, broker: LeveretProcess,
+                                                 connection: blocking.Connection, stream: str, fault: str) -> None:
+    """The driver notices; with `auto` the data source reads the rest, once the broker has the file again."""
     with connection.channel() as channel:
         file, other = file_of(channel, stream, 1), file_of(channel, stream, 0)
     kept = file.read_bytes()
@@ -145,7 +145,7 @@ def test_a_file_that_is_not_the_manifests(spark: SparkSession, broker: LeveretPr
         auto = load(spark, broker, stream=stream)
         assert plan_of(auto).count(file.name) == 0
         if fault != "another":
-            # What was made before the file went does not leave anything out in silence.
+            # A DataFrame created before the file was removed fails instead of skipping it.
             with pytest.raises(Exception, match=file.name):
                 frame.select("body").collect()
     finally:
@@ -155,7 +155,7 @@ def test_a_file_that_is_not_the_manifests(spark: SparkSession, broker: LeveretPr
 
 def test_a_file_with_a_damaged_page(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
                                     stream: str) -> None:
-    """Nothing but the checksum of the page shows it, and Spark looks at that. Of a small file the driver does, too."""
+    """Only the page's checksum shows it, which Spark verifies; for a small file the driver does so, too."""
     with connection.channel() as channel:
         file = file_of(channel, stream, 1)
     kept = file.read_bytes()
@@ -171,7 +171,7 @@ def test_a_file_with_a_damaged_page(spark: SparkSession, broker: LeveretProcess,
         file.write_bytes(kept)
 
 
-def test_files_are_held(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str) -> None:
+def test_files_are_pinned(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str) -> None:
     declare_stream(connection, name, x_max_length_bytes=2 << 20)
     publish(connection, name, [b"x" * (200 << 10) for _ in range(5)])
     seal(broker, connection, name, 5)
@@ -205,9 +205,9 @@ def test_a_stream_that_was_declared_again(spark: SparkSession, broker: LeveretPr
     ({"stream": "s", "endingOffsets": '{"s": 5}'}, OffsetError, "out of range"),
     ({"stream": "s", "storageOptionsFile": "/nowhere.toml"}, OptionError, "option storageOptionsFile: '/nowhere.toml'"),
 ], ids=lambda value: next(reversed(value)) if isinstance(value, dict) else None)
-def test_what_cannot_be_used(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str,
-                             options: dict[str, Any], error: type[SparkError], text: str) -> None:
-    """Before anything is read."""
+def test_invalid_options(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str,
+                         options: dict[str, Any], error: type[SparkError], text: str) -> None:
+    """The error comes before anything is read."""
     kind = "queue" if "queue" in options else "stream"
     if kind == "stream":
         declare_stream(connection, name)
@@ -219,7 +219,8 @@ def test_what_cannot_be_used(spark: SparkSession, broker: LeveretProcess, connec
         load(spark, broker, **{**options, kind: name})
 
 
-def test_a_password_is_in_no_plan(spark: SparkSession, own_password: LeveretProcess, name: str, tmp_path: Path) -> None:
+def test_no_plan_contains_the_password(spark: SparkSession, own_password: LeveretProcess, name: str,
+                                       tmp_path: Path) -> None:
     with blocking.connect(own_password.url()) as connection:
         declare_stream(connection, name)
         publish(connection, name, ["1"])

@@ -1,4 +1,4 @@
-"""A batch read that leaves out what retention has taken says so in files; without a place for them it is refused."""
+"""A batch read records the messages that it skips in files, and fails without a directory for them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def offsets(made: StreamBatchReader) -> list[int]:
             for offset in batch.column("offset").to_pylist()]
 
 
-def test_what_is_left_out_is_written_down(broker: LeveretProcess, connection: blocking.Connection, name: str,
-                                          tmp_path: Path) -> None:
+def test_skipped_messages_are_recorded(broker: LeveretProcess, connection: blocking.Connection, name: str,
+                                       tmp_path: Path) -> None:
     declare_stream(connection, name, x_max_length_bytes=1 << 20)
     publish(connection, name, ["first"])
     losses = tmp_path / "losses"
@@ -47,14 +47,14 @@ def test_what_is_left_out_is_written_down(broker: LeveretProcess, connection: bl
     told = json.loads(file.read_text())
     assert {key: told[key] for key in ("stream", "first_offset", "last_offset", "messages")} == {
         "stream": name, "first_offset": 0, "last_offset": 0, "messages": 1}
-    # What was gone before the plan counts, too.
+    # Messages removed before the read was planned count, too.
     found = offsets(reader(broker, name, failOnDataLoss="false", lossDirectory=str(losses),
                            startingOffsets=json.dumps({name: 0})))
     lost = sum(json.loads(path.read_text())["messages"] for path in losses.iterdir() if path != file)
     assert found == list(range(lost, 13)) and lost > 1
 
 
-def test_losing_in_silence_is_refused(broker: LeveretProcess, name: str) -> None:
+def test_losses_need_a_directory(broker: LeveretProcess, name: str) -> None:
     with pytest.raises(OptionError, match="option failOnDataLoss: in read, false needs lossDirectory"):
         reader(broker, name, failOnDataLoss="false")
 

@@ -1,4 +1,4 @@
-"""Bodies as typed columns, row by row right or put aside with a reason."""
+"""Bodies are decoded to typed columns, or rejected with a reason, row by row."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def fingerprint() -> bytes:
 
 
 @pytest.mark.parametrize("framing", ["datum", "container", "single-object", "confluent"])
-def test_what_is_around_an_avro_datum(framing: str) -> None:
+def test_avro_framings(framing: str) -> None:
     bodies = {"datum": datum(ORDER), "container": container(), "single-object": b"\xc3\x01" + fingerprint() + datum(ORDER),
               "confluent": b"\x00\x00\x00\x00\x2a" + datum(ORDER)}
     for other, body in bodies.items():
@@ -85,7 +85,7 @@ def test_avro(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def descriptors() -> bytes:
-    """What protoc would write for a small file."""
+    """Return a descriptor set like protoc's."""
     files = descriptor_pb2.FileDescriptorSet()
     file = files.file.add(name="shop.proto", package="shop", syntax="proto3")
     kind = file.enum_type.add(name="Kind")
@@ -134,21 +134,21 @@ def test_protobuf(spark: SparkSession, tmp_path: Path) -> None:
     (Decode(format="avro", schema='"long"', on_error="drop"), "not an Avro record"),
     (Decode(format="avro", schema_file="/nowhere/x.avsc", on_error="drop"), "/nowhere/x.avsc cannot be read: No such file"),
 ], ids=["ddl", "column", "avro", "no-record", "no-file"])
-def test_a_schema_that_is_none(spark: SparkSession, decode: Decode, told: str) -> None:
+def test_invalid_schemas(spark: SparkSession, decode: Decode, told: str) -> None:
     with pytest.raises(PipelineError, match=told):
         decoded(messages(spark, []), decode)
 
 
 @pytest.mark.parametrize(("message", "told"), [("shop.Nothing", "'shop.Nothing' is not in the descriptor set"),
                                                ("shop.Tree", "shop.Tree is recursive")])
-def test_a_message_type_that_cannot_be(spark: SparkSession, tmp_path: Path, message: str, told: str) -> None:
+def test_invalid_message_types(spark: SparkSession, tmp_path: Path, message: str, told: str) -> None:
     path = tmp_path / "shop.desc"
     path.write_bytes(descriptors())
     with pytest.raises(PipelineError, match=told):
         decoded(messages(spark, []), Decode(format="protobuf", schema_file=str(path), message=message, on_error="drop"))
 
 
-def test_an_encoded_body_is_not_taken_for_json(spark: SparkSession) -> None:
+def test_a_compressed_body_is_not_decoded_as_json(spark: SparkSession) -> None:
     decode = Decode(format="json", schema="id BIGINT", on_error="drop")
     source = messages(spark, [b'{"id": 1}'], content_encoding="gzip")
     assert reasons(decoded(source, decode), decode, source.columns) == ["content-encoding gzip is not supported"]

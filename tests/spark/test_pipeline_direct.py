@@ -1,4 +1,4 @@
-"""Flows whose tasks write the table's files: the same rows as by Spark, each once."""
+"""Direct flows, whose tasks write the table's files, produce the same rows as Spark, each once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.broker import LeveretProcess
 from tests.support.requests import ask
 
 BAD = [b"{broken", b'{"id": "text"}', b"", b"\xff", b'{"customer": "c"}']
-# For these, only Spark knows: they are good all the same.
+# Left to Spark, which accepts them.
 ODD = [b"{'id': 1000, 'customer': 'single quotes'}", b'{"id": 1001, "customer": 7}', b'{"id": 1002, "id": 1003}']
 
 
@@ -39,8 +39,8 @@ def files_below(path: Path) -> list[Path]:
     return [Path(base) / name for base, _, names in os.walk(path) for name in names if name.endswith(".parquet")]
 
 
-def test_the_rows_are_those_that_spark_writes(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
-                                              name: str, tmp_path: Path) -> None:
+def test_the_rows_equal_those_that_spark_writes(spark: SparkSession, broker: LeveretProcess,
+                                                connection: blocking.Connection, name: str, tmp_path: Path) -> None:
     declare_stream(connection, name)
     publish_raw(broker, name)
     publish(connection, "", [*orders(200), *BAD, *ODD], name, headers={"n": 1})
@@ -57,7 +57,7 @@ def test_the_rows_are_those_that_spark_writes(spark: SparkSession, broker: Lever
                          checkpoint=str(place / "checkpoint"), name=writer, once=True,
                          decode=Decode(format="json", schema=SCHEMA, quarantine=str(place / "bad")))
         run_to_end([query])
-        if writer == "auto":  # Spark reads a batch a second time that has bad rows
+        if writer == "auto":  # Spark reads a batch with rejected rows twice
             assert sum(progress["numInputRows"] for progress in query.recentProgress) == 200 + len(BAD) + len(ODD) + 2
         tables[writer] = spark.read.parquet(str(place / "table"))
     ours, theirs = tables["auto"], tables["spark"]
@@ -66,7 +66,7 @@ def test_the_rows_are_those_that_spark_writes(spark: SparkSession, broker: Lever
     assert ours.orderBy("offset").collect() == theirs.orderBy("offset").collect()
     assert ours.count() == 200 + len(ODD) + 1
     assert sorted(row["body"] for row in plain_files(tmp_path / "auto" / "bad")) == sorted([*BAD, b"\0\xffab"])
-    # They are what the source gives, too, and were not all left to Spark.
+    # They equal the rows of the source, and not all were left to Spark.
     messages = read(spark, broker.url(), stream=name)
     assert ours.select(messages.columns).orderBy("offset").collect() == messages.where(
         F.col("offset").isin([row.offset for row in ours.select("offset").collect()])).orderBy("offset").collect()
@@ -74,8 +74,8 @@ def test_the_rows_are_those_that_spark_writes(spark: SparkSession, broker: Lever
     assert creators == {"parquet-cpp-arrow", "parquet-mr"}
 
 
-def test_bodies_as_they_are_and_no_days(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
-                                        name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_raw_bodies_without_partitions(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
+                                       name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     declare_stream(connection, name)
     publish_raw(broker, name)
     publish(connection, "", [b"\xff", b"{", b""], name)
@@ -91,14 +91,14 @@ def test_bodies_as_they_are_and_no_days(spark: SparkSession, broker: LeveretProc
     queries[0].explain(extended=True)
     plan = capsys.readouterr().out
     assert "amqp_direct" in plan and "guest" not in plan
-    # The broker hears how far that was.
+    # The position is committed at the broker.
     assert [finish(query) for query in queries] == [1]
     with connection.channel() as channel:
         assert ask(channel, "stream.lag", stream=name, consumer=name)["lag"] == 0
 
 
 @pytest.mark.parametrize("ends", ["before the plan", "in the middle of the moves", "behind the moves"])
-def test_a_query_that_ends_in_a_batch_goes_on(
+def test_a_query_that_dies_within_a_batch_resumes(
         spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str, tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch, ends: str) -> None:
     declare_stream(connection, name)
@@ -106,7 +106,7 @@ def test_a_query_that_ends_in_a_batch_goes_on(
     flow = Flow(name, Capture(stream=name, options={"minPartitions": "2"}),
                 Decode(format="json", schema=SCHEMA, quarantine=str(tmp_path / "bad")),
                 tables=[TableOutput(path=str(tmp_path / "table"))])
-    # Where the table's files are known already, no count of a write is waited for.
+    # If the table's files are known already, there is no count to wait for.
     monkeypatch.setattr(flows, "OBSERVATION_TIMEOUT", 3600)
     moved = 0
     move, write_text, listing = Files.move, Files.write_text, Files.listing
@@ -152,7 +152,7 @@ def test_a_query_that_ends_in_a_batch_goes_on(
     assert sorted(row["data"]["id"] for row in plain_files(tmp_path / "table")) == [*range(20), 1000]
 
 
-def test_files_of_tasks_that_came_to_nothing_go(
+def test_files_of_failed_tasks_are_removed(
         spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str, tmp_path: Path) -> None:
     declare_stream(connection, name)
     publish(connection, "", orders(3), name)
@@ -182,9 +182,9 @@ def test_a_table_in_a_directory_of_any_name(spark: SparkSession, broker: Leveret
     assert len(plain_files(tmp_path / directory / "bad")) == 2
 
 
-def test_the_decoded_column_may_be_called_as_a_partition(spark: SparkSession, broker: LeveretProcess,
-                                                         connection: blocking.Connection, name: str,
-                                                         tmp_path: Path) -> None:
+def test_the_decoded_column_may_have_the_name_of_a_partition(spark: SparkSession, broker: LeveretProcess,
+                                                             connection: blocking.Connection, name: str,
+                                                             tmp_path: Path) -> None:
     declare_stream(connection, name)
     publish(connection, "", orders(20), name)
     for writer in ("auto", "spark"):
@@ -196,9 +196,9 @@ def test_the_decoded_column_may_be_called_as_a_partition(spark: SparkSession, br
         assert spark.read.parquet(str(tmp_path / writer)).where("Day.id >= 0").count() == 20
 
 
-def test_a_file_that_the_driver_does_not_see_is_named(spark: SparkSession, broker: LeveretProcess,
-                                                      connection: blocking.Connection, name: str, tmp_path: Path,
-                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_missing_on_the_driver_is_named(spark: SparkSession, broker: LeveretProcess,
+                                                       connection: blocking.Connection, name: str, tmp_path: Path,
+                                                       monkeypatch: pytest.MonkeyPatch) -> None:
     declare_stream(connection, name)
     publish(connection, "", orders(3), name)
     monkeypatch.setattr(Files, "move", lambda self, source, target: False)
@@ -228,7 +228,7 @@ def test_spark_writes_what_tasks_cannot(spark: SparkSession, tmp_path: Path) -> 
         assert not is_direct(decode=Decode(format="json", schema=schema, column=column, on_error="drop")), schema
     before = str(spark.conf.get("spark.sql.session.timeZone"))
     try:
-        for zone in ("GMT+01:00", "+01:00", "ACT"):  # Java's
+        for zone in ("GMT+01:00", "+01:00", "ACT"):  # names of Java's
             spark.conf.set("spark.sql.session.timeZone", zone)
             assert not is_direct(), zone
     finally:
@@ -265,7 +265,7 @@ def test_rows_are_in_the_directories_that_spark_would_choose(spark: SparkSession
     assert found == sorted((f"month={month}/day={day}/hour={hour}", number) for number, month, day, hour in expected)
 
 
-def test_large_bodies_are_gathered_in_bounds(tmp_path: Path) -> None:
+def test_buffers_of_large_bodies_are_bounded(tmp_path: Path) -> None:
     body = json.dumps({"id": 1, "note": "x" * 40_000}).encode()
     batches = [pa.RecordBatch.from_pydict({"body": pa.array([body] * 100)}) for _ in range(30)]
     schema = '{"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": true, "metadata": {}}]}'

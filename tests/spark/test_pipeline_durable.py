@@ -1,4 +1,4 @@
-"""The files of a table are on disk before the plan that names them, and in their places before the batch is done."""
+"""Files of a table are durable before their plan, and in place before the batch is done."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from leveret.spark.pipeline.tables import Ready, TableWriter
 
 
 class LocalFiles:
-    """`Files` without a JVM, and what it was asked for."""
+    """`Files` without a JVM, recording its calls."""
 
     calls: list[tuple[str, list[str]]]
 
@@ -79,7 +79,7 @@ def test_a_batch_is_synced_before_its_plan_and_after_its_moves(tmp_path: Path, m
 
 
 class Synced:
-    """Paths below a directory in the order in which they were synced."""
+    """Records paths below a directory in the order in which they are synced."""
 
     def __init__(self, root: Path, patch: pytest.MonkeyPatch) -> None:
         self.paths: list[str] = []
@@ -101,7 +101,7 @@ def test_files_checksums_and_directories_are_synced(tmp_path: Path, monkeypatch:
     assert synced.paths == ["x/day=1/a.parquet", "x/day=1/.a.parquet.crc", "x/b.parquet", "x/day=1", "x", ".", ".."]
 
 
-def test_a_task_syncs_what_it_tells_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_syncs_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced = Synced(tmp_path, monkeypatch)
     task = DirectTask(str(tmp_path / "direct"))
     batch = pa.record_batch({"offset": pa.array([1, 2], pa.int64())})

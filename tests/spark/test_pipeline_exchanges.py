@@ -1,4 +1,4 @@
-"""Ready pipelines that publish, and what becomes of dead letters."""
+"""Ready-made pipelines that publish, and re-drives of dead letters."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_an_archive_is_replayed_in_order_and_once(spark: SparkSession, broker: L
         count = replay(spark, where, str(tmp_path / "table"), ExchangeOutput(exchange="", routing_key=f"{name}-again"),
                        name=name, where="routing_key = 'order.new'", rate=125, echo=lines.append)
         assert count == 250
-    # The second one had nothing left to do.
+    # The second replay had nothing left to do.
     assert lines[0].startswith("125 messages, until ") and lines[-1].startswith("250 messages, until ")
     assert sum(line.startswith("250 ") for line in lines) == 1
     found = taken(connection, f"{name}-again")
@@ -126,8 +126,8 @@ def test_an_archive_is_replayed_in_order_and_once(spark: SparkSession, broker: L
         replay(spark, where, str(tmp_path / "table"), ExchangeOutput(), name="x", where="colour = 1")
 
 
-def test_a_name_is_for_one_replay(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str,
-                                  tmp_path: Path) -> None:
+def test_a_name_belongs_to_one_replay(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
+                                      name: str, tmp_path: Path) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True, arguments=STREAM)
         channel.declare_queue(f"{name}-again", durable=True)
@@ -168,13 +168,13 @@ def test_an_archive_of_a_queue_is_replayed(spark: SparkSession, broker: LeveretP
     assert [json.loads(message.body)["id"] for message in taken(connection, f"{name}-again")] == list(range(30))
 
 
-def test_an_archive_that_is_not_there(spark: SparkSession, broker: LeveretProcess, tmp_path: Path) -> None:
+def test_a_missing_archive(spark: SparkSession, broker: LeveretProcess, tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match=r"replay: table .*nothing: .*PATH_NOT_FOUND.*; expected the directory of an"):
         replay(spark, Broker(url=broker.url()), str(tmp_path / "nothing"), ExchangeOutput(exchange="x"), name="x")
 
 
 def bury(connection: blocking.Connection, name: str) -> str:
-    """Thirty orders with one key and ten with another are rejected, and one message is put among them by hand."""
+    """Dead-letter thirty orders with one key and ten with another, and publish one message to the same queue."""
     dead = f"{name}-dead"
     with connection.channel() as channel:
         channel.declare_exchange(name, "topic", durable=True)
@@ -191,8 +191,8 @@ def bury(connection: blocking.Connection, name: str) -> str:
     return dead
 
 
-def test_dead_letters_are_told_of(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str,
-                                  tmp_path: Path) -> None:
+def test_triage_of_dead_letters(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str,
+                                tmp_path: Path) -> None:
     dead = bury(connection, name)
     found = deadletters(spark, Broker(url=broker.url()), dead, table=str(tmp_path / "dead"),
                         report=str(tmp_path / "dead.html"))
@@ -205,8 +205,8 @@ def test_dead_letters_are_told_of(spark: SparkSession, broker: LeveretProcess, c
     assert len(taken(connection, dead)) == 41
 
 
-def test_dead_letters_go_back(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
-                              name: str) -> None:
+def test_a_redrive_publishes_dead_letters_again(spark: SparkSession, broker: LeveretProcess,
+                                                connection: blocking.Connection, name: str) -> None:
     dead = bury(connection, name)
     where = Broker(url=broker.url())
     lines: list[str] = []
@@ -221,7 +221,7 @@ def test_dead_letters_go_back(spark: SparkSession, broker: LeveretProcess, conne
         redrive(spark, where, dead, where="dead_key = 'x'", resume=lines[0].removeprefix("re-drive "))
 
 
-def test_a_redrive_that_ends_in_the_middle_is_finished(
+def test_an_interrupted_redrive_is_resumed(
         spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str,
         monkeypatch: pytest.MonkeyPatch) -> None:
     dead = bury(connection, name)
@@ -230,7 +230,7 @@ def test_a_redrive_that_ends_in_the_middle_is_finished(
     request = ControlClient.request
 
     def failing(self: ControlClient, operation: str, /, *given: Any, **arguments: Any) -> dict[str, Any]:
-        # Published, and not committed: the worst moment.
+        # Published but not committed: the worst moment.
         if operation == "lease.commit":
             raise KeyboardInterrupt
         return request(self, operation, *given, **arguments)
@@ -247,8 +247,8 @@ def test_a_redrive_that_ends_in_the_middle_is_finished(
     assert len(taken(connection, dead)) == 11
 
 
-def test_traffic_is_counted_and_told(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
-                                     name: str, tmp_path: Path) -> None:
+def test_traffic_is_counted_and_published(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
+                                          name: str, tmp_path: Path) -> None:
     events = f"{name}-events"
     with connection.channel() as channel:
         channel.declare_queue(events, durable=True, arguments=STREAM).bind("amq.leveret.events", f"published.{name}")
@@ -257,7 +257,7 @@ def test_traffic_is_counted_and_told(spark: SparkSession, broker: LeveretProcess
         channel.declare_queue(f"{name}-told", durable=True).bind(f"{name}-stats", f"traffic.published.{name}")
     publish(connection, name, [b"x" * 100] * 50)
     with connection.channel() as channel:
-        # Much later: it closes the windows before it.
+        # Much later, so that the earlier windows are closed.
         late = json.dumps({"event": "published", "exchange": name, "time": 4_000_000_000_000, "sample": 1, "size": 1})
         channel.publish(late.encode(), events)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Flows from streams of a real broker into tables, exactly once."""
+"""Flows from streams of a real broker to tables, exactly once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCHEMA = "id BIGINT NOT NULL, customer STRING, amount DOUBLE"
 
 
 def plain_files(path: Path) -> list[dict[str, Any]]:
-    """The rows as a reader sees them that knows nothing of Spark."""
+    """Return the rows as a reader without Spark sees them."""
     rows = []
     for directory, inner, files in os.walk(path):
         inner[:] = [name for name in inner if not name.startswith("_")]
@@ -38,7 +38,7 @@ def plain_files(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def test_an_exchange_is_archived_and_what_is_no_json_is_put_aside(
+def test_an_exchange_is_archived_and_invalid_json_is_quarantined(
         spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str, tmp_path: Path) -> None:
     with connection.channel() as channel:
         channel.declare_exchange(name, "topic", durable=True)
@@ -77,13 +77,13 @@ def test_an_exchange_is_archived_and_what_is_no_json_is_put_aside(
     assert day == {f"day={row['append_time']:%Y-%m-%d}" for row in rows}
 
 
-def test_a_batch_that_comes_again_is_in_the_table_once(spark: SparkSession, tmp_path: Path,
-                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repeated_batch_is_in_the_table_once(spark: SparkSession, tmp_path: Path,
+                                               monkeypatch: pytest.MonkeyPatch) -> None:
     table = TableOutput(path=str(tmp_path / "table"), partition=["kind"])
     rows = spark.range(100).select("id", (F.col("id") % 3).alias("kind"))
     TableWriter(table, "app").write(rows, 0)
 
-    # Ends in the middle of the renaming, as a kill would.
+    # Fails in the middle of the renames, like a kill.
     from leveret.spark.pipeline.files import Files
 
     moved = 0
@@ -104,7 +104,7 @@ def test_a_batch_that_comes_again_is_in_the_table_once(spark: SparkSession, tmp_
     seen = [row["id"] for row in plain_files(tmp_path / "table")]
     assert set(range(100)) < set(seen) < set(range(200))
 
-    # What is decided is not computed again: these rows would be others.
+    # A batch with a plan is not computed again; that would give other rows.
     TableWriter(table, "app").write(rows.withColumn("id", F.col("id") + 1000), 1)
     TableWriter(table, "app").write(rows, 0)
     assert sorted(row["id"] for row in plain_files(tmp_path / "table")) == list(range(200))
@@ -146,7 +146,7 @@ def test_windows_over_the_stream_and_their_quarantine(
     flow = Flow(name, Capture(stream=name), decode, transform=windows, stream=True,
                 tables=[TableOutput(path=str(tmp_path / "windows"), partition=["month(start)"])])
     run_to_end(start_flow(spark, flow, Broker(url=broker.url()), str(tmp_path / "checkpoint"), once=True))
-    # The watermark is at 100 s: the window from 90 s on is still open.
+    # The watermark is at 100 s, so the window that starts at 90 s is still open.
     assert sorted(row["total"] for row in plain_files(tmp_path / "windows")) == [0 + 1 + 2, 3 + 4 + 5, 6 + 7 + 8]
     assert [row["body"] for row in plain_files(tmp_path / "bad")] == [b"nonsense"]
 
@@ -165,14 +165,14 @@ def test_a_body_that_fails_the_flow_is_named(spark: SparkSession, broker: Levere
     assert plain_files(tmp_path / "table") == []
 
 
-def test_bad_messages_have_somewhere_to_go(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_quarantine_is_required(spark: SparkSession, tmp_path: Path) -> None:
     for decode in (Decode(format="json", schema=SCHEMA), Decode(format="avro", schema="{}")):
         with pytest.raises(PipelineError, match=r"f: decode\.quarantine is not set"):
             archive(spark, Broker(), Capture(stream="s"), TableOutput(path=str(tmp_path / "table")), decode=decode,
                     checkpoint=str(tmp_path / "checkpoint"), name="f", once=True)
 
 
-def test_a_queue_feeds_several_tables_and_is_empty_then(
+def test_a_queue_feeds_several_tables_and_is_emptied(
         spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str, tmp_path: Path) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True)
@@ -198,8 +198,8 @@ def test_a_queue_feeds_several_tables_and_is_empty_then(
 
 @pytest.mark.parametrize("capture", [{"stream": "nothing"}, {"queue": "nothing"}, {"stream": "nothing", "direct": True}],
                          ids=["stream", "queue", "archive"])
-def test_what_is_not_there_is_not_waited_for_once(spark: SparkSession, broker: LeveretProcess, tmp_path: Path,
-                                                  capture: dict[str, Any]) -> None:
+def test_a_run_with_once_does_not_wait_for_a_missing_stream(spark: SparkSession, broker: LeveretProcess, tmp_path: Path,
+                                                            capture: dict[str, Any]) -> None:
     flow: dict[str, Any] = {"kind": "archive", "table": {"path": str(tmp_path / "table"), "writer": "spark"}}
     if capture.pop("direct", False):
         del flow["table"]["writer"]
@@ -211,7 +211,7 @@ def test_what_is_not_there_is_not_waited_for_once(spark: SparkSession, broker: L
     assert not any("starts again" in line for line in lines)
 
 
-def test_an_iceberg_table_gets_a_commit_a_batch(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_iceberg_table_gets_one_commit_per_batch(spark: SparkSession, tmp_path: Path) -> None:
     table = TableOutput(path=str(tmp_path / "table"), format="iceberg", partition=["day(at)"])
     rows = spark.range(20).select("id", F.timestamp_seconds(F.col("id") * 10_000).alias("at"))
     for number in (0, 1, 1, 0):
@@ -223,7 +223,7 @@ def test_an_iceberg_table_gets_a_commit_a_batch(spark: SparkSession, tmp_path: P
     assert len(list(found.scan(row_filter="at < '1970-01-02T00:00:00+00:00'").plan_files())) == 2
 
 
-def test_an_iceberg_table_gets_columns_that_are_new(spark: SparkSession, tmp_path: Path) -> None:
+def test_new_columns_are_added_to_an_iceberg_table(spark: SparkSession, tmp_path: Path) -> None:
     table = TableOutput(path=str(tmp_path / "table"), format="iceberg", partition=["day(at)"])
     rows = spark.range(5).select(F.struct("id").alias("data"), F.timestamp_seconds(F.col("id") * 10_000).alias("at"))
     more = rows.withColumn("data", F.struct("data.id", F.lit("x").alias("name"))).withColumn("new", F.lit(1))

@@ -1,4 +1,4 @@
-"""`leveret pipeline run` as a process: killed, started again, stopped in order, and what it tells of itself."""
+"""`leveret pipeline run` as a process: kills, restarts, graceful stops, and its status."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def doubled(messages):
 
 
 class Run:
-    """The process, with its JVM in a session of its own."""
+    """The process and its JVM, in a session of their own."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -95,12 +95,12 @@ def project(broker: LeveretProcess, connection: blocking.Connection, name: str, 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_a_pipeline_that_is_killed_goes_on_and_is_stopped_in_order(
+def test_a_killed_pipeline_resumes_and_stops_gracefully(
         java: None, connection: blocking.Connection, name: str, project: Path) -> None:
     publish(connection, "", [*orders(1000), b"nonsense"], name)
     run = Run(project)
     try:
-        # In the middle: some batches are in the table, and others are to come.
+        # Some batches are in the table, others are not.
         run.until(lambda: bool(plain_files(project / "table")))
         run.kill()
         assert not run.state()["alive"]
@@ -142,7 +142,7 @@ def test_a_flow_that_cannot_run_ends_the_application(java: None, connection: blo
     assert result.stderr.strip().endswith("Error: a flow failed too often")
 
 
-def test_a_batch_that_is_told_twice_is_counted_once() -> None:
+def test_a_batch_that_is_reported_twice_is_counted_once() -> None:
     progress = {"batchId": 4, "numInputRows": 10, "processedRowsPerSecond": 5.0, "batchDuration": 3, "durationMs": {},
                 "eventTime": {}, "sources": [{"endOffset": '{"streams": {"s": {"next": 10}}}',
                                                "latestOffset": '{"streams": {"s": 12}, "lag": 2}'}]}

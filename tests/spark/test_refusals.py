@@ -1,4 +1,4 @@
-"""What bad input gets: one clear error before data moves."""
+"""Invalid input fails with a clear error before any data is read."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 def refusal(url: str, **options: str) -> str:
-    """What a batch read is refused with, when Spark plans it."""
+    """Return the error of a batch read when Spark plans it."""
     with pytest.raises(SparkError) as raised:
         source = AmqpDataSource({name.lower(): value for name, value in options.items()} | {"url": url})
         source.reader(source.schema()).partitions()
     return str(raised.value)
 
 
-def test_a_refusal_is_what_spark_shows(spark: SparkSession, broker: LeveretProcess) -> None:
+def test_spark_shows_the_error(spark: SparkSession, broker: LeveretProcess) -> None:
     with pytest.raises(Exception, match=r"OptionError: unknown option 'streem'; did you mean stream"):
         read(spark, broker.url(), streem="s")
     with pytest.raises(Exception, match=r"OptionError: option stream: no queue 'nowhere'"):
@@ -72,14 +72,14 @@ def test_options(broker: LeveretProcess, connection: blocking.Connection, name: 
         assert expected in said, f"{options}: {said}"
 
 
-def test_a_schema_of_ones_own(broker: LeveretProcess, connection: blocking.Connection, name: str) -> None:
+def test_a_user_defined_schema(broker: LeveretProcess, connection: blocking.Connection, name: str) -> None:
     declare_stream(connection, name)
     source = AmqpDataSource({"url": broker.url(), "stream": name})
     with pytest.raises(OptionError, match=r"has body string, but the source has queue string"):
         source.reader(StructType().add("body", "string"))
 
 
-def test_latest_needs_a_name(broker: LeveretProcess, connection: blocking.Connection, name: str) -> None:
+def test_latest_needs_a_consumer_name(broker: LeveretProcess, connection: blocking.Connection, name: str) -> None:
     declare_stream(connection, name)
 
     def initial(**options: str) -> object:
@@ -95,13 +95,13 @@ def test_latest_needs_a_name(broker: LeveretProcess, connection: blocking.Connec
     publish(connection, name, numbers(0, 10))
     with pytest.raises(OffsetError, match="offset 0, where consumer 'c' began; use another consumerName") as refusal:
         initial(consumerName="c", startingOffsets=f'{{"{name}": 5}}')
-    # The command that it names is one, and helps.
+    # The command in the message works and helps.
     command = str(refusal.value).split("`")[1].split()
     subprocess.run([sys.executable, "-m", *command, "--data-dir", str(broker.data_dir)], check=True, timeout=60)
     assert initial(consumerName="c", startingOffsets=f'{{"{name}": 5}}')
 
 
-def test_a_checkpoint_of_something_else(broker: LeveretProcess, connection: blocking.Connection, name: str) -> None:
+def test_foreign_checkpoints(broker: LeveretProcess, connection: blocking.Connection, name: str) -> None:
     declare_stream(connection, name)
     publish(connection, name, numbers(0, 10))
     reader = StreamReader(read_options({"url": broker.url(), "stream": name, "startingOffsets": "earliest"}),
@@ -109,7 +109,7 @@ def test_a_checkpoint_of_something_else(broker: LeveretProcess, connection: bloc
     begin = reader.initialOffset()
     reached = reader.latestOffset(begin, ReadAllAvailable())
 
-    # The stream went back: the broker has an older copy of its data, for example.
+    # The stream lost messages at its end, for example because the broker has an older copy of its data.
     ahead = copy.deepcopy(reached)
     ahead["streams"][name]["next"] = 20
     said = "lost messages at its end: the checkpoint has read up to offset 20, and the stream ends at 10"
@@ -128,7 +128,7 @@ def test_a_checkpoint_of_something_else(broker: LeveretProcess, connection: bloc
     with pytest.raises(OffsetError, match="the checkpoint is of stream 'other', which is no longer among the streams"):
         reader.latestOffset(elsewhere, ReadAllAvailable())
 
-    # It is another one of the same name.
+    # Another stream of the same name.
     with connection.channel() as channel:
         channel.delete_queue(name)
     declare_stream(connection, name)

@@ -1,4 +1,4 @@
-"""The sink with confirms, to any broker: what becomes of rows of every kind. Tasks are run without Spark."""
+"""The sink with confirms, for any broker: outcomes for all kinds of rows. Tasks run without Spark."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def channel(any_broker: Broker) -> Iterator[blocking.Channel]:
         yield opened
 
 
-def test_rows_are_messages_of_a_queue_in_order(any_broker: Broker, channel: blocking.Channel, name: str) -> None:
+def test_rows_become_messages_in_order(any_broker: Broker, channel: blocking.Channel, name: str) -> None:
     channel.declare_queue(name, durable=True)
     numbers = [f"{number}".encode() for number in range(3000)]
     written = write(any_broker.url(), batch_of(body=numbers[:1000]), batch_of(body=numbers[1000:]), exchange="",
@@ -91,7 +91,7 @@ def test_every_type_of_a_header_is_written(any_broker: Broker, channel: blocking
     [message] = drain(channel.connection, name)
     header = message._command.header
     assert decode_header(header)[2]["delivery_mode"] == 2
-    # Behind the flags comes the table, whose length is the first four octets.
+    # The table follows the flags; its length is the first four bytes.
     table = header[FLAGS_AT + 2 :]
     length = int.from_bytes(table[:4], "big")
     assert typed_json.from_table(table, 4, 4 + length) == TYPED
@@ -153,7 +153,7 @@ BAD_ROWS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-# AMQP 1.0 has room for them.
+# Valid in AMQP 1.0.
 TAKEN_BY_1_0 = ("property", "time", "headers", "headers too large")
 
 
@@ -218,7 +218,7 @@ def test_a_null_body_names_its_row(shared_broker: LeveretProcess, name: str) -> 
         write(shared_broker.url(), batch, routingKey=name)
 
 
-def test_a_body_that_is_larger_than_the_broker_takes_names_the_option(tmp_path: Path, name: str) -> None:
+def test_the_error_for_a_body_that_the_broker_rejects_names_the_option(tmp_path: Path, name: str) -> None:
     with LeveretProcess(tmp_path, config="[amqp]\nmax_message_size = 1000\n[users.guest]\npassword = \"guest\"\n"
                         "permissions.\"/\" = { configure = \".*\", write = \".*\", read = \".*\" }\n").start() as small:
         with blocking.connect(small.url()) as connection, connection.channel() as channel:
@@ -230,14 +230,14 @@ def test_a_body_that_is_larger_than_the_broker_takes_names_the_option(tmp_path: 
 # Rows that no queue takes
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_row_that_no_queue_takes_fails_the_write_by_default(shared_broker: LeveretProcess, name: str,
+def test_an_unroutable_row_fails_the_write_by_default(shared_broker: LeveretProcess, name: str,
                                                              protocol: str) -> None:
     with pytest.raises(PublishError, match="onUnroutable"):
         write(shared_broker.url(), batch_of(body=[b"x"]), exchange="amq.direct", routingKey=name, protocol=protocol)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_rows_that_no_queue_takes_are_dropped_and_counted(shared_broker: LeveretProcess, name: str, protocol: str,
+def test_unroutable_rows_are_dropped_and_counted(shared_broker: LeveretProcess, name: str, protocol: str,
                                                          connection: blocking.Connection) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name)
@@ -249,7 +249,7 @@ def test_rows_that_no_queue_takes_are_dropped_and_counted(shared_broker: Leveret
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_rows_that_no_queue_takes_are_dead_lettered_as_they_are(shared_broker: LeveretProcess, name: str, protocol: str,
+def test_unroutable_rows_are_dead_lettered_unchanged(shared_broker: LeveretProcess, name: str, protocol: str,
                                                                connection: blocking.Connection) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name)
@@ -261,13 +261,13 @@ def test_rows_that_no_queue_takes_are_dead_lettered_as_they_are(shared_broker: L
         (b"1", "a"), (b"2", "b")]
 
 
-def test_a_dead_letter_that_no_queue_takes_fails_the_write(shared_broker: LeveretProcess, name: str) -> None:
+def test_an_unroutable_dead_letter_fails_the_write(shared_broker: LeveretProcess, name: str) -> None:
     with pytest.raises(PublishError, match="the broker did not take a dead letter"):
         write(shared_broker.url(), batch_of(body=[b"1"]), exchange="amq.direct", routingKey=name,
               onUnroutable="dead-letter", deadLetterExchange="", deadLetterRoutingKey=f"{name}-not-there")
 
 
-def test_rows_that_a_full_queue_refuses_go_where_on_error_says(shared_broker: LeveretProcess, name: str,
+def test_on_error_applies_to_rows_that_a_full_queue_refuses(shared_broker: LeveretProcess, name: str,
                                                               connection: blocking.Connection) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name, arguments={"x-max-length": 3, "x-overflow": "reject-publish"})
@@ -277,19 +277,19 @@ def test_rows_that_a_full_queue_refuses_go_where_on_error_says(shared_broker: Le
     assert bodies(drain(connection, name)) == [b"0", b"1", b"2"]
 
 
-def test_an_exchange_that_there_is_not_fails_before_anything_is_published(any_broker: Broker, name: str) -> None:
+def test_a_missing_exchange_fails_before_anything_is_published(any_broker: Broker, name: str) -> None:
     with pytest.raises(OptionError, match=f"option exchange: .*no exchange '{name}'"):
         write(any_broker.url(), batch_of(body=[b"1"]), exchange=name, routingKey="x")
 
 
-def test_exactly_once_to_another_broker_is_refused(rabbit: Broker, name: str) -> None:
+def test_exactly_once_needs_leveret(rabbit: Broker, name: str) -> None:
     with pytest.raises(OptionError, match=r"option txnAppId: it needs Leveret, and .* is another broker"):
         write(rabbit.url(), batch_of(body=[b"1"]), routingKey=name, txnAppId="a", txnVersion=1)
     with pytest.raises(OptionError, match="option guarantee: exactly-once needs Leveret"):
         write(rabbit.url(), batch_of(body=[b"1"]), routingKey=name, txnAppId="a", txnVersion=1, guarantee="exactly-once")
 
 
-def test_the_rate_is_held(shared_broker: LeveretProcess, name: str, connection: blocking.Connection,
+def test_the_rate_is_limited(shared_broker: LeveretProcess, name: str, connection: blocking.Connection,
                          monkeypatch: pytest.MonkeyPatch) -> None:
     from leveret.spark import amqp091_publisher as publisher
 

@@ -1,4 +1,4 @@
-"""The sink by stages: what is visible when, and how often. Tasks are run without Spark."""
+"""The sink with sink transactions: what becomes visible when, and how often. Tasks run without Spark."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def writer_of(url: str, batch: Any, **options: Any) -> AmqpBatchWriter:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_rows_are_visible_when_all_are_and_in_order(broker: LeveretProcess, queue: str, protocol: str,
+def test_rows_become_visible_together_and_in_order(broker: LeveretProcess, queue: str, protocol: str,
                                                    connection: blocking.Connection) -> None:
     tasks = [[batch_of(body=[b"%d" % (task * 1000 + row) for row in range(start, start + 250)]) for start in (0, 250)]
              for task in range(3)]
@@ -52,13 +52,13 @@ def test_rows_are_visible_when_all_are_and_in_order(broker: LeveretProcess, queu
         assert isinstance(one, Written)
         one.partition = number
     assert drain(connection, queue) == []
-    # Spark hands the messages over in any order.
+    # Spark passes the commit messages in any order.
     writer.commit(written[::-1])
     assert bodies(drain(connection, queue)) == [
         b"%d" % (task * 1000 + row) for task in range(3) for row in range(500)]
 
 
-def test_what_is_promoted_is_persistent(own_broker: LeveretProcess, name: str) -> None:
+def test_committed_messages_are_persistent(own_broker: LeveretProcess, name: str) -> None:
     with blocking.connect(own_broker.url()) as connection, connection.channel() as channel:
         channel.declare_queue(name, durable=True)
     write_and_commit(own_broker.url(), [batch_of(body=[b"1", b"2"], message_id=["a", "b"])], routingKey=name,
@@ -68,20 +68,20 @@ def test_what_is_promoted_is_persistent(own_broker: LeveretProcess, name: str) -
     with blocking.connect(own_broker.url()) as connection:
         assert [(message.body, message.properties.message_id) for message in drain(connection, name)] == [
             (b"1", "a"), (b"2", "b")]
-    # The broker still knows what was written.
+    # The broker still knows the last write.
     again = write_and_commit(own_broker.url(), [batch_of(body=[b"1", b"2"])], routingKey=name, txnAppId="app",
                              txnVersion=7)
     assert [one.counts.published for one in again] == [0]
 
 
-def test_a_write_that_is_repeated_counts_once(broker: LeveretProcess, queue: str, connection: blocking.Connection) -> None:
+def test_a_repeated_write_takes_effect_once(broker: LeveretProcess, queue: str, connection: blocking.Connection) -> None:
     options = {"routingKey": queue, "txnAppId": queue}
     for version in (1, 2, 2, 5):
         write_and_commit(broker.url(), [batch_of(body=[b"%d" % version])], txnVersion=version, **options)
     assert bodies(drain(connection, queue)) == [b"1", b"2", b"5"]
     with pytest.raises(SparkError, match=r"option txnVersion: 4 of txnAppId .* is lower than 5"):
         write_and_commit(broker.url(), [batch_of(body=[b"4"])], txnVersion=4, **options)
-    # Two drivers at the same write: both have staged, one is promoted.
+    # Two drivers make the same write: both have prepared it, one commits.
     batch = batch_of(body=[b"6"])
     one, other = [writer_of(broker.url(), batch, txnVersion=6, **options) for _ in range(2)]
     first, second = one.write(iter([batch])), other.write(iter([batch]))
@@ -90,7 +90,8 @@ def test_a_write_that_is_repeated_counts_once(broker: LeveretProcess, queue: str
     assert bodies(drain(connection, queue)) == [b"6"]
 
 
-def test_a_task_that_ran_twice_counts_once(broker: LeveretProcess, queue: str, connection: blocking.Connection) -> None:
+def test_a_task_that_ran_twice_takes_effect_once(broker: LeveretProcess, queue: str,
+                                                 connection: blocking.Connection) -> None:
     batch = batch_of(body=[b"1", b"2"])
     writer = writer_of(broker.url(), batch, routingKey=queue, txnAppId=queue, txnVersion=1)
     lost, kept = writer.write(iter([batch])), writer.write(iter([batch]))
@@ -102,7 +103,7 @@ def test_a_task_that_ran_twice_counts_once(broker: LeveretProcess, queue: str, c
     assert lost.transaction in str(control(broker).request("stage.list"))
 
 
-def test_a_task_that_fails_leaves_nothing(broker: LeveretProcess, queue: str, connection: blocking.Connection) -> None:
+def test_a_failed_task_leaves_no_transaction(broker: LeveretProcess, queue: str, connection: blocking.Connection) -> None:
     def broken() -> Any:
         yield batch_of(body=[b"1"])
         raise RuntimeError("the task is broken")
@@ -117,7 +118,7 @@ def test_a_task_that_fails_leaves_nothing(broker: LeveretProcess, queue: str, co
     assert drain(connection, queue) == []
 
 
-def test_a_commit_without_a_tasks_message_is_refused(broker: LeveretProcess, queue: str,
+def test_a_commit_without_a_tasks_message_fails(broker: LeveretProcess, queue: str,
                                                     connection: blocking.Connection) -> None:
     batch = batch_of(body=[b"1"])
     writer = writer_of(broker.url(), batch, routingKey=queue, txnAppId=queue, txnVersion=1)
@@ -126,7 +127,7 @@ def test_a_commit_without_a_tasks_message_is_refused(broker: LeveretProcess, que
     assert drain(connection, queue) == []
 
 
-def test_tasks_without_rows_need_no_stage(broker: LeveretProcess, queue: str) -> None:
+def test_tasks_without_rows_have_no_transaction(broker: LeveretProcess, queue: str) -> None:
     [written] = write_and_commit(broker.url(), [batch_of(body=[])], routingKey=queue, txnAppId=queue, txnVersion=1)
     assert written.transaction is None
     assert queue not in str(control(broker).request("stage.list"))
@@ -140,7 +141,7 @@ def test_unroutable_rows_fail_the_whole_write(broker: LeveretProcess, queue: str
     with pytest.raises(SparkError, match="was not committed, and none of it is visible"):
         write_and_commit(broker.url(), [rows], **options)
     assert drain(connection, queue) == []
-    # The same write again, once there is a queue for all.
+    # The same write again, now with a queue for all rows.
     with connection.channel() as channel:
         channel.declare_queue(f"{queue}-none")
     write_and_commit(broker.url(), [rows], **options)
@@ -180,7 +181,7 @@ def test_rows_that_cannot_be_published_are_dead_lettered_with_the_write(broker: 
     assert (dead.body, dead.headers["x-exception-message"]) == (b"2", "routing_key: 256 bytes; expected at most 255")
 
 
-def test_an_exchange_that_there_is_not_is_told_before_anything_moves(broker: LeveretProcess, name: str) -> None:
+def test_a_missing_exchange_fails_before_anything_is_published(broker: LeveretProcess, name: str) -> None:
     with pytest.raises(OptionError, match=f"option exchange: no exchange '{name}'"):
         write_and_commit(broker.url(), [batch_of(body=[b"1"])], exchange=name, txnAppId=name, txnVersion=1)
     with pytest.raises(OptionError, match=f"option deadLetterExchange: no exchange '{name}'"):
@@ -188,13 +189,13 @@ def test_an_exchange_that_there_is_not_is_told_before_anything_moves(broker: Lev
                          onUnroutable="dead-letter", deadLetterExchange=name)
 
 
-def test_a_user_who_may_not_write_is_told_before_anything_moves(broker: LeveretProcess, name: str) -> None:
+def test_a_missing_permission_fails_before_anything_is_published(broker: LeveretProcess, name: str) -> None:
     url = broker.url(user="limited", password="secret", vhost="interop")
     with pytest.raises((RequestRefused, PublishError), match=r"(?i)refused"):
         write_and_commit(url, [batch_of(body=[b"1"])], exchange="amq.topic", txnAppId=name, txnVersion=1)
 
 
-def test_which_guarantee_a_write_has(broker: LeveretProcess, queue: str) -> None:
+def test_the_guarantee_of_a_write(broker: LeveretProcess, queue: str) -> None:
     batch = batch_of(body=[b"1"])
 
     def guarantee(**options: Any) -> str:
@@ -215,7 +216,7 @@ def test_which_guarantee_a_write_has(broker: LeveretProcess, queue: str) -> None
         guarantee(txnAppId="a" * 256, txnVersion=1)
 
 
-def test_the_sum_over_the_bodies_is_that_of_all_octets() -> None:
+def test_the_checksum_covers_all_bodies() -> None:
     pieces = [b"a" * 3, b"", b"bc"]
     crc = 0
     for piece in pieces:
@@ -224,8 +225,8 @@ def test_the_sum_over_the_bodies_is_that_of_all_octets() -> None:
     assert split_address(encode_address("ex", "key")) == ("ex", "key")
 
 
-def test_a_broker_that_is_killed_while_it_promotes_has_all_of_it_once(own_broker: LeveretProcess, name: str) -> None:
-    """The driver asks until it is answered: the decision is on disk or it is not, and what follows goes on."""
+def test_a_broker_that_is_killed_while_it_commits_has_everything_once(own_broker: LeveretProcess, name: str) -> None:
+    """The driver repeats the request until there is a reply; the commit is completed if its decision is on disk."""
     with blocking.connect(own_broker.url()) as connection, connection.channel() as channel:
         channel.declare_queue(name, durable=True)
     expected: list[bytes] = []
@@ -247,7 +248,7 @@ def test_a_broker_that_is_killed_while_it_promotes_has_all_of_it_once(own_broker
 
 
 def _in_thread(work: Callable[[], Any]) -> Callable[[], None]:
-    """Begin it; what is returned waits for its end and raises what it raised."""
+    """Start work in a thread; the result waits for its end and raises its error."""
     raised: list[BaseException] = []
 
     def run() -> None:
@@ -269,7 +270,7 @@ def _in_thread(work: Callable[[], Any]) -> Callable[[], None]:
 
 
 class _Task:
-    """The context of a task of Spark."""
+    """Spark's context of a task."""
 
     def __init__(self, partition: int) -> None:
         self.partition = partition
@@ -281,7 +282,7 @@ class _Task:
         return None
 
 
-def test_a_partition_too_many_is_refused_before_a_row_moves(broker: LeveretProcess, queue: str,
+def test_too_many_partitions_fail_before_a_row_is_published(broker: LeveretProcess, queue: str,
                                                             monkeypatch: pytest.MonkeyPatch) -> None:
     batch = batch_of(body=[b"x"])
     writer = writer_of(broker.url(), batch, routingKey=queue, txnAppId=queue, txnVersion=0)

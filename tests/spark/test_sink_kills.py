@@ -1,4 +1,4 @@
-"""A query from a leased queue to a queue, exactly once, through failed tasks and kills of its process."""
+"""A query from a leased queue to a queue is exactly once despite failed tasks and kills of its process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS = [f"{number}" for number in range(400)]
 
 
 class App:
-    """The process of `tests.spark.sink_app`."""
+    """`tests.spark.sink_app` as a process."""
 
     def __init__(self, broker: LeveretProcess, directory: Path, name: str, master: str = "local[2,3]",
                  conf: dict[str, str] | None = None) -> None:
@@ -42,7 +42,7 @@ class App:
         return self
 
     def kill(self) -> None:
-        """The driver, its JVM and its workers, at once."""
+        """Kill the driver, its JVM and its workers at once."""
         assert self.process is not None
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(30)
@@ -67,7 +67,7 @@ def app(broker: LeveretProcess, connection: blocking.Connection, name: str, tmp_
 
 
 @pytest.mark.timeout(300)
-def test_rows_arrive_once_through_failed_tasks_and_a_kill_in_the_middle_of_a_batch(
+def test_rows_arrive_once_despite_failed_tasks_and_a_kill_within_a_batch(
         app: App, name: str, connection: blocking.Connection) -> None:
     (app.marker / "fail").touch()
     (app.marker / "hold").touch()

@@ -1,4 +1,4 @@
-"""The sinks within Spark: every type there and back, the examples of the documentation, bad input before anything moves."""
+"""Sinks in Spark: every type round-trips, the documented examples run, invalid input fails before anything is published."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
 PAGE = DOCS / "spark-sinks.md"
-# What the broker decides anew for each message.
+# Columns that the broker sets for each message.
 NOT_COMPARED = ("queue", "offset", "append_time", "exchange", "routing_key", "protocol")
 
 
@@ -32,14 +32,14 @@ def rows_of(frame: DataFrame) -> list[Row]:
 
 
 def through(spark: SparkSession, url: str, source: str, target: str, protocol: str) -> tuple[list[Row], list[Row]]:
-    """The rows of a stream, and those of another one that they were written to."""
+    """Copy a stream to another one; return the rows of both."""
     frame = read(spark, url, stream=source)
     (frame.write.format("amqp").mode("append")
      .options(url=url, protocol=protocol, exchange="", routingKey=target, txnAppId=target, txnVersion="1").save())
     return rows_of(frame), rows_of(read(spark, url, stream=target))
 
 
-def test_every_type_of_0_9_1_returns(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
+def test_every_type_of_0_9_1_round_trips(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
                                     name: str) -> None:
     for suffix in ("-in", "-out"):
         declare_stream(connection, name + suffix)
@@ -56,7 +56,7 @@ def test_every_type_of_0_9_1_returns(spark: SparkSession, broker: LeveretProcess
     assert after[:2] == before[:2]
     assert len(before) == len(after) == 3
     assert after[0].headers_json is not None
-    # A message that says nothing of it becomes a persistent one.
+    # Messages without a delivery mode become persistent.
     assert (before[2].durable, after[2].durable) == (False, False)
 
 
@@ -82,7 +82,7 @@ MESSAGES: dict[str, Any] = {
 }
 
 
-def test_every_type_of_1_0_returns(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
+def test_every_type_of_1_0_round_trips(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
                                   name: str) -> None:
     for suffix in ("-in", "-out"):
         declare_stream(connection, name + suffix)
@@ -95,7 +95,7 @@ def test_every_type_of_1_0_returns(spark: SparkSession, broker: LeveretProcess, 
         assert other == one, what
 
 
-def test_a_stream_of_1_0_is_written_over_0_9_1_as_the_conversion_has_it(
+def test_a_stream_of_1_0_is_converted_to_0_9_1(
         spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str) -> None:
     declare_stream(connection, f"{name}-in")
     with connection.channel() as channel:
@@ -112,9 +112,9 @@ def test_a_stream_of_1_0_is_written_over_0_9_1_as_the_conversion_has_it(
     assert (headers["x-opt-a"], headers["x-opt-b"], headers["uint"], headers["text"]) == (1, [1, "two"], 1, "naïve")
 
 
-def test_a_batch_that_is_replayed_counts_once(spark: SparkSession, broker: LeveretProcess,
-                                              connection: blocking.Connection, name: str, tmp_path: Path) -> None:
-    """As if the query had been killed between promoting a batch and noting that in its checkpoint."""
+def test_a_replayed_batch_takes_effect_once(spark: SparkSession, broker: LeveretProcess,
+                                            connection: blocking.Connection, name: str, tmp_path: Path) -> None:
+    """As if the query had been killed after committing a batch at the broker and before its checkpoint."""
     with connection.channel() as channel:
         channel.declare_queue(f"{name}-in", durable=True)
         channel.declare_queue(f"{name}-out", durable=True)
@@ -137,7 +137,7 @@ def test_a_batch_that_is_replayed_counts_once(spark: SparkSession, broker: Lever
     assert bodies(drain(connection, f"{name}-out")) == [b"4"]
 
 
-def test_a_batch_write_within_a_query_is_not_taken_for_the_querys(
+def test_a_batch_write_within_a_query_is_not_attributed_to_the_query(
         spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str, tmp_path: Path) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True)
@@ -157,13 +157,13 @@ def test_a_batch_write_within_a_query_is_not_taken_for_the_querys(
     query = (spark.readStream.schema("body string").json(str(tmp_path / "in")).writeStream.foreachBatch(write)
              .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start())
     assert query.awaitTermination(TIMEOUT)
-    # At least once, as nobody said which write is a repeated one.
+    # At least once, because repeated writes cannot be identified.
     assert bodies(drain(connection, name)) == [b"1", b"1"]
     assert len(refused) == 1
     assert "exactly-once needs txnAppId and txnVersion" in refused[0]
 
 
-def test_the_examples_of_the_documentation(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
+def test_the_documented_examples(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
                                           name: str, tmp_path: Path) -> None:
     programs = [block.text.replace('"/data/spool/orders"', repr(str(tmp_path / "spool"))).replace('"orders"', repr(name))
                 for block in blocks(PAGE, "python")]
@@ -227,7 +227,7 @@ BAD: dict[str, tuple[str, dict[str, str], str]] = {
 
 
 @pytest.mark.parametrize("case", list(BAD))
-def test_bad_input_is_told_before_anything_moves(spark: SparkSession, broker: LeveretProcess, case: str) -> None:
+def test_invalid_input_fails_before_anything_is_published(spark: SparkSession, broker: LeveretProcess, case: str) -> None:
     columns, options, words = BAD[case]
     frame = spark.sql(f"SELECT {columns}")
     with pytest.raises(AnalysisException) as raised:
@@ -235,7 +235,7 @@ def test_bad_input_is_told_before_anything_moves(spark: SparkSession, broker: Le
     assert words in str(raised.value)
 
 
-def test_what_was_published_cannot_be_replaced(spark: SparkSession, broker: LeveretProcess, tmp_path: Path) -> None:
+def test_published_messages_cannot_be_replaced(spark: SparkSession, broker: LeveretProcess, tmp_path: Path) -> None:
     frame = spark.sql("SELECT 'x' AS body")
     with pytest.raises(Exception, match="expected mode append"):
         frame.write.format("amqp").mode("overwrite").options(url=broker.url(), routingKey="q").save()

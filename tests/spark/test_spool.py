@@ -1,4 +1,4 @@
-"""Queues of any broker into Spark, by way of a directory."""
+"""Streaming reads of any broker's queue through a spool."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def messages(first: int, count: int) -> Any:
 # The directory
 
 
-def test_a_spool_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_spool_resumes(tmp_path: Path) -> None:
     spool = Spool(str(tmp_path / "spool"), SOURCE)
     spool.append(messages(0, 3))
     spool.append(messages(3, 2))
@@ -43,11 +43,11 @@ def test_a_spool_goes_on_where_it_was(tmp_path: Path) -> None:
     assert [(file.first, file.stop) for file in again.files_between(3, 5)] == [(3, 5)]
     again.remove_before(5)
     again.close()
-    # Without a file left, the offsets still go on.
+    # The offsets continue even without any file.
     assert Spool(str(tmp_path / "spool"), SOURCE).next == 5
 
 
-def test_a_file_that_was_not_finished_is_none(tmp_path: Path) -> None:
+def test_an_unfinished_file_is_ignored(tmp_path: Path) -> None:
     spool = Spool(str(tmp_path), SOURCE)
     spool.append(messages(0, 3))
     spool.close()
@@ -56,7 +56,7 @@ def test_a_file_that_was_not_finished_is_none(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.part"))
 
 
-def test_files_of_a_spool_are_the_owners_alone(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_files_of_a_spool(tmp_path: Path) -> None:
     spool = Spool(str(tmp_path / "spool"), SOURCE)
     spool.append(messages(0, 3))
     assert {path.stat().st_mode & 0o077 for path in (tmp_path / "spool").iterdir()} == {0}
@@ -66,21 +66,21 @@ def test_files_of_a_spool_are_the_owners_alone(tmp_path: Path) -> None:
     ({"queue": "r"}, "is the spool of queue 'q' of vhost '/' at localhost:5672, not of queue 'r'"),
     ({"vhost": "v"}, "not of queue 'q' of vhost 'v'"), ({"broker": "elsewhere:5672"}, "at elsewhere:5672"),
 ])
-def test_a_spool_of_another_queue_is_refused(tmp_path: Path, other: dict[str, str], words: str) -> None:
+def test_the_spool_of_another_queue_is_rejected(tmp_path: Path, other: dict[str, str], words: str) -> None:
     Spool(str(tmp_path), SOURCE).close()
     with pytest.raises(OptionError, match="option spoolDir: ") as raised:
         Spool(str(tmp_path), {**SOURCE, **other})
     assert words in str(raised.value)
 
 
-def test_a_spool_in_use_is_refused(tmp_path: Path) -> None:
+def test_a_spool_in_use_is_rejected(tmp_path: Path) -> None:
     held = Spool(str(tmp_path), SOURCE)
     with pytest.raises(OptionError, match="in use by another query"):
         Spool(str(tmp_path), SOURCE)
     held.close()
 
 
-def test_a_directory_that_is_no_spool_is_refused(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_a_spool_is_rejected(tmp_path: Path) -> None:
     spool = Spool(str(tmp_path), SOURCE)
     spool.append(messages(0, 1))
     spool.close()
@@ -94,7 +94,7 @@ def test_a_directory_that_is_no_spool_is_refused(tmp_path: Path) -> None:
         Spool("/proc/nowhere", SOURCE)
 
 
-def test_a_missing_file_and_offsets_that_are_gone_are_told(tmp_path: Path) -> None:
+def test_missing_files_and_removed_offsets(tmp_path: Path) -> None:
     spool = Spool(str(tmp_path), SOURCE)
     for first in (0, 2, 4):
         spool.append(messages(first, 2))
@@ -147,7 +147,7 @@ def test_messages_of_any_broker_are_rows_and_are_acknowledged(spark: SparkSessio
         row = spark.read.parquet(str(tmp_path / "out")).where("offset = 249").first()
         assert (row.queue, row.message_id, row.durable, row.headers_json, row.routing_key) == (
             options["queue"], "m", True, '{"x":1}', options["queue"])
-        # The next run goes on, and what is committed is removed.
+        # The next run resumes, and committed files are removed.
         publish(connection, options["queue"], ["250"])
         run(spark, directory=tmp_path, **options)
     assert written(spark, tmp_path) == [f"{number}" for number in range(251)]
@@ -156,7 +156,7 @@ def test_messages_of_any_broker_are_rows_and_are_acknowledged(spark: SparkSessio
 
 
 @pytest.mark.parametrize("options", ["leveret 0-9-1"], indirect=True)
-def test_a_running_query_takes_what_comes(spark: SparkSession, options: dict[str, str], tmp_path: Path) -> None:
+def test_a_running_query_reads_new_messages(spark: SparkSession, options: dict[str, str], tmp_path: Path) -> None:
     query = start(spark, directory=tmp_path, available_now=False, **options)
     try:
         with blocking.connect(options["url"]) as connection:
@@ -170,9 +170,9 @@ def test_a_running_query_takes_what_comes(spark: SparkSession, options: dict[str
     assert written(spark, tmp_path) == ["0", "1", "2"]
 
 
-def test_what_was_on_disk_when_the_driver_was_killed_is_read_once(shared_broker: LeveretProcess, name: str,
-                                                                  tmp_path: Path) -> None:
-    """The driver's process went away between the file and the acknowledgement: the broker delivers again."""
+def test_messages_on_disk_are_read_once_after_a_kill_of_the_driver(shared_broker: LeveretProcess, name: str,
+                                                                   tmp_path: Path) -> None:
+    """The driver was killed between writing a file and acknowledging: the broker redelivers."""
     settings = settings_of(shared_broker.url(), queue=name, mode="spool", spoolDir=tmp_path)
     with blocking.connect(shared_broker.url()) as connection:
         with connection.channel() as channel:
@@ -187,18 +187,18 @@ def test_what_was_on_disk_when_the_driver_was_killed_is_read_once(shared_broker:
         assert again.initialOffset() == start
         again.prepareForTriggerAvailableNow()
         end = again.latestOffset(start, again.getDefaultReadLimit())
-        # At least once from the broker: the three that it has delivered again are there twice.
+        # At least once from the broker: the three redelivered messages are there twice.
         assert end["next"] == 6
         rows = [body for part in again.partitions(start, end) for batch in again.read(part)
                 for body in batch.column("body").to_pylist()]
         assert rows == [b"1", b"2", b"3"] * 2
-        # Exactly once from here on: the same offsets are the same rows.
+        # Exactly once from then on: the same offsets give the same rows.
         assert [body for part in again.partitions(start, end) for batch in again.read(part)
                 for body in batch.column("body").to_pylist()] == rows
         again.stop()
 
 
-def test_bad_input_of_a_spool_is_told(shared_broker: LeveretProcess, name: str, tmp_path: Path) -> None:
+def test_invalid_input_of_a_spool(shared_broker: LeveretProcess, name: str, tmp_path: Path) -> None:
     url = shared_broker.url()
     with pytest.raises(OptionError, match="option spoolDir: missing"):
         SpoolReader(settings_of(url, queue=name, mode="spool"), name)

@@ -1,4 +1,4 @@
-"""Streams into Spark exactly once: through kills of the query, a worker and the broker, and past retention."""
+"""Streaming reads are exactly once despite kills of the query, a worker and the broker, and with retention."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_the_last_commit_is_lost(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str,
-                                 tmp_path: Path) -> None:
-    """Batches that the query does not know to be done are done again as they were."""
+def test_a_lost_commit_file(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str,
+                            tmp_path: Path) -> None:
+    """Batches without a commit in the checkpoint are repeated identically."""
     declare_stream(connection, name)
     publish(connection, name, numbers(0, 30))
     run(spark, broker.url(), tmp_path, stream=name, startingOffsets="earliest", maxMessagesPerTrigger="10")
@@ -57,21 +57,21 @@ def test_a_first_batch_with_latest_loses_nothing(broker: LeveretProcess, connect
     publish(connection, name, numbers(0, 10))
     options = {"startingOffsets": "latest", "consumerName": "c"}
     _reader(broker, name, **options).initialOffset()
-    # The query dies before anything of it is on disk, but the broker knows where it began.
+    # The query dies before its first checkpoint, but the broker knows where it began.
     publish(connection, name, numbers(10, 20))
     first = _reader(broker, name, **options)
     end = first.latestOffset(first.initialOffset(), _all())
     assert _offsets(first, first.partitions(first.initialOffset(), end)) == list(range(10, 20))
-    # It dies again, with this batch planned and not committed: Spark asks where it began once more.
+    # It dies again with a batch that is planned but not committed: Spark asks for the initial offset again.
     publish(connection, name, numbers(20, 25))
     again = _reader(broker, name, **options)
     assert _offsets(again, again.partitions(again.initialOffset(), end)) == list(range(10, 20))
     assert _offsets(again, again.partitions(end, again.latestOffset(end, _all()))) == list(range(20, 25))
 
 
-def test_a_first_batch_is_planned_again_as_it_was(broker: LeveretProcess, connection: blocking.Connection,
-                                                  name: str) -> None:
-    """Also where nothing but the batch itself says where it began."""
+def test_a_first_batch_is_planned_again_identically(broker: LeveretProcess, connection: blocking.Connection,
+                                                    name: str) -> None:
+    """Also if only the batch itself records where it began."""
     declare_stream(connection, name)
     publish(connection, name, numbers(0, 10))
     first = _reader(broker, name, startingOffsets=f'{{"{name}": 3}}')
@@ -81,8 +81,8 @@ def test_a_first_batch_is_planned_again_as_it_was(broker: LeveretProcess, connec
     assert _offsets(again, again.partitions(again.initialOffset(), end)) == list(range(3, 10))
 
 
-def test_the_broker_is_told_how_far_a_query_is(broker: LeveretProcess, connection: blocking.Connection,
-                                               name: str) -> None:
+def test_the_offset_of_a_query_is_committed_at_the_broker(broker: LeveretProcess, connection: blocking.Connection,
+                                                          name: str) -> None:
     declare_stream(connection, name)
     publish(connection, name, numbers(0, 30))
     reader = _reader(broker, name, consumerName="c")
@@ -94,8 +94,8 @@ def test_the_broker_is_told_how_far_a_query_is(broker: LeveretProcess, connectio
     assert (told["next_offset"], told["lag"]) == (30, 5)
 
 
-def test_an_available_now_run_ends_with_what_was_there(broker: LeveretProcess, connection: blocking.Connection,
-                                                       name: str) -> None:
+def test_an_available_now_run_ends_with_the_messages_at_its_start(broker: LeveretProcess, connection: blocking.Connection,
+                                                                  name: str) -> None:
     declare_stream(connection, name)
     publish(connection, name, numbers(0, 10))
     reader = _reader(broker, name, maxMessagesPerTrigger="6")
@@ -138,7 +138,7 @@ def test_the_broker_is_killed_between_planning_and_reading(own_broker: LeveretPr
     own_broker.kill()
     threading.Thread(target=own_broker.start).start()
     assert _offsets(reader, planned) == list(range(20_000))
-    # And while a task reads.
+    # And while a task is reading.
     batches = reader.read(planned[0])
     first = next(batches)
     own_broker.kill()
@@ -163,7 +163,7 @@ def test_a_worker_is_killed_while_it_reads(spark: SparkSession, own_broker: Leve
 
 
 def _kill_reader(port: int) -> bool:
-    """Kill a worker of Spark's that receives a lot from the broker: one that reads."""
+    """Kill a Spark worker that receives a lot from the broker, i.e. one that reads."""
     local: dict[str, int] = {}
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()
@@ -195,19 +195,20 @@ def _all() -> ReadLimit:
     return ReadAllAvailable()
 
 
-def _until_gone(connection: blocking.Connection, name: str) -> None:
-    """Retention takes what is sealed, which takes a moment."""
+def _wait_removed(connection: blocking.Connection, name: str) -> None:
+    """Wait until retention has removed the sealed messages."""
     with connection.channel() as channel:
         until(lambda: ask(channel, "stream.describe", stream=name)["first_offset"] > 1)
 
 
-def test_retention_was_faster(broker: LeveretProcess, connection: blocking.Connection, name: str) -> None:
+def test_retention_removes_messages_before_they_are_planned(broker: LeveretProcess, connection: blocking.Connection,
+                                                            name: str) -> None:
     declare_stream(connection, name, x_max_length_bytes=1 << 20)
     publish(connection, name, ["first"])
     strict, lenient = _reader(broker, name), _reader(broker, name, failOnDataLoss="false")
     reached = strict.latestOffset(strict.initialOffset(), _all())
     publish(connection, name, [b"x" * (400 << 10) for _ in range(12)])
-    _until_gone(connection, name)
+    _wait_removed(connection, name)
     end = strict.latestOffset(reached, _all())
     with pytest.raises(DataLoss, match=r"messages, from offset 1 to \d+, were removed .*failOnDataLoss to false"):
         strict.partitions(reached, end)
@@ -220,7 +221,8 @@ def test_retention_was_faster(broker: LeveretProcess, connection: blocking.Conne
     assert (report["lost"], report["lag"]) == (read[0] - 1, 0)
 
 
-def test_retention_was_faster_than_a_task(broker: LeveretProcess, connection: blocking.Connection, name: str) -> None:
+def test_retention_removes_messages_before_a_task_reads_them(broker: LeveretProcess, connection: blocking.Connection,
+                                                             name: str) -> None:
     declare_stream(connection, name, x_max_length_bytes=1 << 20)
     publish(connection, name, ["first"])
     strict, lenient = _reader(broker, name), _reader(broker, name, failOnDataLoss="false")
@@ -228,10 +230,10 @@ def test_retention_was_faster_than_a_task(broker: LeveretProcess, connection: bl
     end = strict.latestOffset(begin, _all())
     planned, leniently = strict.partitions(begin, end), lenient.partitions(begin, end)
     publish(connection, name, [b"x" * (400 << 10) for _ in range(12)])
-    _until_gone(connection, name)
+    _wait_removed(connection, name)
     with pytest.raises(DataLoss, match="1 messages, from offset 0 to 0, were removed"):
         list(strict.read(planned[0]))
-    # In the task, which is a process of its own, and repeated; the query counts it once, with the next batch.
+    # Lost in the task, which is a process of its own and retried; the query counts the loss once, with the next batch.
     task = pickle.loads(pickle.dumps(lenient))
     for _ in range(2):
         assert list(task.read(leniently[0])) == []

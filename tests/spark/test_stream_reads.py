@@ -1,4 +1,4 @@
-"""Streams as tables and as streaming sources: what is read, from where, and how much at a time."""
+"""Batch and streaming reads of streams: what is read, from where, and how much at a time."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("protocol", ["0-9-1", "1.0"])
-def test_a_batch_read_is_what_is_there(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
-                                       name: str, protocol: str) -> None:
+def test_a_batch_read_returns_all_messages(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
+                                           name: str, protocol: str) -> None:
     declare_stream(connection, name)
     publish(connection, name, numbers(0, 5000))
     frame = read(spark, broker.url(), stream=name, protocol=protocol)
@@ -58,8 +58,8 @@ def test_large_and_many_messages_are_divided_into_tasks(spark: SparkSession, bro
     assert rows[0].size == 3 << 20
 
 
-def test_only_the_columns_that_are_asked_for(spark: SparkSession, broker: LeveretProcess,
-                                             connection: blocking.Connection, name: str) -> None:
+def test_only_requested_columns_are_read(spark: SparkSession, broker: LeveretProcess,
+                                         connection: blocking.Connection, name: str) -> None:
     declare_stream(connection, name)
     publish(connection, name, ["a"], headers={"k": 1})
     frame = read(spark, broker.url(), stream=name, columns="body,queue,headers,headers_json", headersFormat="json")
@@ -70,8 +70,8 @@ def test_only_the_columns_that_are_asked_for(spark: SparkSession, broker: Levere
     assert (row.headers, row.headers_json) == ({"k": "1"}, None)
 
 
-def test_a_filter_by_routing_key(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
-                                 name: str) -> None:
+def test_routing_key_filter(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
+                            name: str) -> None:
     declare_stream(connection, name)
     with connection.channel() as channel:
         channel.bind_queue(name, "amq.topic", f"{name}.#")
@@ -94,7 +94,7 @@ def test_partitions_of_a_super_stream(spark: SparkSession, broker: LeveretProces
     assert sorted(row.body.decode() for row in rows) == sorted(keys)
     assert {(row.queue, row.partition) for row in rows} == {(f"{name}-{number}", number) for number in range(3)}
     run(spark, broker.url(), tmp_path, superStream=name, startingOffsets="earliest")
-    # A partition that comes later is read from its beginning.
+    # A partition that is added later is read from its beginning.
     declare_super_stream(connection, name, 4)
     publish(connection, f"{name}-3", ["late"])
     run(spark, broker.url(), tmp_path, superStream=name, startingOffsets="earliest")
@@ -125,8 +125,8 @@ def test_admission_control(spark: SparkSession, broker: LeveretProcess, connecti
     assert written(spark, tmp_path) == numbers(0, 25)
 
 
-def test_few_messages_wait_for_more(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
-                                    name: str, tmp_path: Path) -> None:
+def test_a_batch_waits_for_a_minimum_of_messages(spark: SparkSession, broker: LeveretProcess,
+                                                 connection: blocking.Connection, name: str, tmp_path: Path) -> None:
     declare_stream(connection, name)
     query = start(spark, broker.url(), tmp_path, available_now=False, stream=name, startingOffsets="earliest",
                   minMessagesPerTrigger="10", maxTriggerDelay="1h")
@@ -143,7 +143,8 @@ def test_few_messages_wait_for_more(spark: SparkSession, broker: LeveretProcess,
     assert [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]] == [12]
 
 
-def test_a_start_by_time(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str) -> None:
+def test_starting_timestamp(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
+                            name: str) -> None:
     declare_stream(connection, name)
     publish(connection, name, ["old"])
     later = int(time.time() * 1000) + 3_600_000
@@ -161,8 +162,8 @@ def test_sql(spark: SparkSession, broker: LeveretProcess, connection: blocking.C
         == [(10, 9)]
 
 
-def test_nothing_that_spark_shows_has_the_password(spark: SparkSession, own_password: LeveretProcess, name: str,
-                                                   tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_spark_never_shows_the_password(spark: SparkSession, own_password: LeveretProcess, name: str,
+                                        tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     url = own_password.url()
     assert "pa55word" in url
     with blocking.connect(url) as connection:

@@ -1,4 +1,4 @@
-"""Every type of AMQP, of both protocols, reaches Spark, from the tail of a stream and from its segment files alike."""
+"""Every AMQP type of both protocols reaches Spark, from the tail of a stream as well as from its segment files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
 MOMENT = datetime(2026, 5, 1, 12, 30, 15, tzinfo=UTC)
-# Octets of a field, and what it is as typed JSON; all that RabbitMQ's dialect has.
+# Encoded fields and their typed JSON, for all types of RabbitMQ's dialect.
 FIELDS: list[tuple[str, bytes, Any]] = [
     ("bool", b"t\x01", True), ("byte", b"b\xff", {"$byte": -1}), ("ubyte", b"B\xff", {"$ubyte": 255}),
     ("short", b"s\xff\xfe", {"$short": -2}), ("ushort", b"u\xff\xfe", {"$ushort": 65534}),
@@ -41,7 +41,7 @@ FIELDS: list[tuple[str, bytes, Any]] = [
 
 
 def publish_raw(broker: LeveretProcess, key: str) -> None:
-    """One message over 0-9-1 with all properties and all types of headers, octet by octet."""
+    """Publish a 0-9-1 message with all properties and header types, from raw bytes."""
     table = b"".join(encode_short_string(name) + octets for name, octets, _ in FIELDS)
 
     def frame(kind: int, payload: bytes) -> bytes:
@@ -106,7 +106,7 @@ def test_types_of_0_9_1(spark: SparkSession, broker: LeveretProcess, connection:
     assert row.headers["long"] == str(1 << 40)
     assert json.loads(row.headers["table"]) == {"a": True}
     assert (row.x_death, row.amqp10, bytes(row.body)) == (None, None, b"\0\xffab")
-    # What Spark has is enough to write the same table again.
+    # The columns suffice to encode the same table again.
     assert to_table(json.loads(row.headers_json))[4:] == b"".join(
         encode_short_string(field) + octets for field, octets, _ in FIELDS)
 

@@ -1,4 +1,4 @@
-"""For the Python workers of Spark, which find this file by their PYTHONPATH: Spark tells them to import PySpark from a zip
+"""For Spark's Python workers, which find this file through PYTHONPATH: Spark tells them to import PySpark from a zip
 file, which has no compiled modules. It is installed beside them, too, and is there in half the time."""
 
 import sys
