@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from leveret.protocols.v0_9_1.connection import MAX_PARSED, MAX_WORK, METHOD_WORK
+from leveret.protocols.v0_9_1.connection import MAX_PARSED, MAX_WORK, OPEN_WORK
 from leveret.wire.amqp0.engine import FRAME_COST, SIZE_SHIFT
 from tests.protocols.support import Channel, Site
 
@@ -67,10 +67,10 @@ def test_order_is_kept_when_more_comes_while_some_is_not_parsed(channel: Channel
 
 def test_channels_are_opened_over_several_turns() -> None:
     client = Site(channel_max=5000).connect()
-    many = 2 * MAX_WORK // METHOD_WORK
+    many = 2 * MAX_WORK // OPEN_WORK
     for number in range(1, many + 1):
         client.engine.send(number, "channel.open", {})
     client.flush()
-    assert 0 < len(client.session.channels) <= MAX_WORK // METHOD_WORK + 1
+    assert 0 < len(client.session.channels) <= MAX_WORK // OPEN_WORK + 1
     client.run()
     assert len(client.session.channels) == many

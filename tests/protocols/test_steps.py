@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 
 from leveret.broker.jobs import STEP_WORK
@@ -12,6 +14,10 @@ from tests.protocols.v0_9.support import Client as Client09
 
 MANY = 5000
 CLOSE = {"reply_code": 200, "reply_text": "", "class_id": 0, "method_id": 0}
+
+
+class Probe:
+    """Something in a queue that shows when that is freed."""
 
 
 @pytest.fixture
@@ -390,3 +396,21 @@ def test_a_queue_is_unused_as_soon_as_the_connection_of_its_consumer_is_gone(sit
     assert "wanted" not in site.vhost.queues
     channel.run()
     assert not channel.client.refusal()[0]
+
+
+def test_exclusive_queues_and_channels_are_freed_in_steps(site: Site) -> None:
+    client = site.connect()
+    channels = [client.channel() for _ in range(2)]
+    for number in range(600):
+        channels[0].send("queue.declare", queue=f"own{number}", exclusive=True, no_wait=True)
+    channels[0].run()
+    probe = Probe()
+    queue = site.vhost.queues["own0"]
+    queue.arguments["probe"] = probe
+    gone = weakref.ref(probe)
+    del queue, probe
+    client.peer.closed = True
+    client.session.connection_lost()
+    assert 0 < len(site.vhost.queues) < 600
+    assert gone() is None
+    site.run()

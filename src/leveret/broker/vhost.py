@@ -64,8 +64,9 @@ HEADER_SHIFT: Final = 5
 STRICT_NAME: Final = re.compile(r"[A-Za-z0-9\-_.:]*", re.ASCII)
 STRICT_DELIVERY_LIMIT: Final = 5
 # The value of a vhost in the metadata once it is `mixed`; b"" before.
-# Units of work of removing a queue.
+# Units of work of adding or removing a queue, and of adding a stream besides.
 QUEUE_WORK: Final = 20
+STREAM_WORK: Final = 60
 # Units of work of removing a binding.
 BINDING_WORK: Final = 5
 MIXED: Final = b"mixed"
@@ -390,7 +391,9 @@ class Vhost:
         queue_id = self.broker.new_queue_id()
         queue = make_queue(self, queue_id, name, durable, exclusive_owner, auto_delete, arguments, settings)
         queue.stored = kept
+        self.broker.work += QUEUE_WORK
         if isinstance(queue, StreamQueue):
+            self.broker.work += STREAM_WORK
             queue.begin_sealing()
         self.queues[name] = queue
         if self.events.bound:
@@ -471,7 +474,10 @@ class Vhost:
             done()
 
     def _removing_exclusive(self, owner: object) -> Iterator[int]:
-        for queue in list(self.exclusive.get(owner, ())):
+        queues = list(self.exclusive.get(owner, ()))
+        queues.reverse()
+        while queues:
+            queue = queues.pop()  # so that they are freed one by one, too
             if queue.exclusive_owner is owner:
                 try:
                     self.remove_queue(queue)

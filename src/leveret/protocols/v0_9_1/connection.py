@@ -66,6 +66,8 @@ MAX_BACKLOG: Final = 10_000
 MAX_BACKLOG_SIZE: Final = 4 << 20
 # Units of work of a method that is not about single messages.
 METHOD_WORK: Final = 15
+# Units of work of opening a channel.
+OPEN_WORK: Final = 30
 # Units of work of closing a channel.
 CHANNEL_WORK: Final = 5
 # Content that is no larger may be a request to the broker, of which it is not known before it is complete.
@@ -217,7 +219,7 @@ class Connection(VhostSession):
             number = command.channel
             channel = channels.get(number)
             if channel is None:
-                broker.work += METHOD_WORK
+                broker.work += OPEN_WORK
                 self._control(command)
             elif channel.stalled:
                 self._hold(channel, command)
@@ -420,7 +422,11 @@ class Connection(VhostSession):
 
     def _releasing(self, channels: dict[int, Channel]) -> Iterator[int]:
         """Close the channels one by one; the large ones go on by themselves."""
-        for channel in channels.values():
+        left = list(channels.values())
+        channels.clear()
+        left.reverse()
+        while left:
+            channel = left.pop()  # so that they are freed one by one, too
             self.releasing += 1
             try:
                 channel.close(self._part_released)
