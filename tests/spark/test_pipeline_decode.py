@@ -15,7 +15,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from pyspark.sql import DataFrame, SparkSession
 
 from leveret.spark.pipeline.avro import reader
-from leveret.spark.pipeline.decode import ERROR, bad_rows, decoded, good_rows
+from leveret.spark.pipeline.decode import ERROR, decoded, decoded_rows, rejected_rows
 from leveret.spark.pipeline.errors import PipelineError
 from leveret.spark.pipeline.model import Decode
 from tests.spark.pipelines import messages
@@ -42,7 +42,7 @@ def datum(value: dict[str, Any]) -> bytes:
 
 
 def reasons(df: DataFrame, decode: Decode, columns: list[str]) -> list[str]:
-    return [row[ERROR] for row in bad_rows(df, decode, columns).orderBy("offset").collect()]
+    return [row[ERROR] for row in rejected_rows(df, decode, columns).orderBy("offset").collect()]
 
 
 def container() -> bytes:
@@ -74,7 +74,7 @@ def test_avro(spark: SparkSession, tmp_path: Path) -> None:
     body = datum(ORDER)
     source = messages(spark, [body, b"", body[:-3], body, body + b"\x00"])
     df = decoded(source, decode)
-    rows = good_rows(df).orderBy("offset").collect()
+    rows = decoded_rows(df).orderBy("offset").collect()
     assert [row["offset"] for row in rows] == [0, 3]
     data = rows[0]["data"].asDict(recursive=True)
     assert data.pop("at") == datetime(2026, 11, 22, 10)
@@ -120,7 +120,7 @@ def test_protobuf(spark: SparkSession, tmp_path: Path) -> None:
     decode = Decode(format="protobuf", schema_file=str(path), message="shop.Order", on_error="drop")
     source = messages(spark, [order.SerializeToString(), b"\xff\xff"])
     df = decoded(source, decode)
-    row, = good_rows(df).collect()
+    row, = decoded_rows(df).collect()
     assert row["data"].asDict(recursive=True) == {
         "id": -5, "big": Decimal(2**64 - 1), "kind": "PAID", "items": [{"sku": "a"}, {"sku": "b"}], "first": None,
         "tags": {"x": 3}}

@@ -147,8 +147,8 @@ def test_a_batch_that_is_reported_twice_is_counted_once() -> None:
                 "eventTime": {}, "sources": [{"endOffset": '{"streams": {"s": {"next": 10}}}',
                                                "latestOffset": '{"streams": {"s": 12}, "lag": 2}'}]}
     state = FlowState()
-    state.take(progress)
-    state.take(progress)
+    state.update(progress)
+    state.update(progress)
     assert (state.rows, state.batch, state.lag) == (10, 4, 2)
-    state.take({**progress, "numInputRows": 0, "sources": [{"endOffset": None, "latestOffset": None}]})
+    state.update({**progress, "numInputRows": 0, "sources": [{"endOffset": None, "latestOffset": None}]})
     assert (state.rows, state.lag) == (10, 0)

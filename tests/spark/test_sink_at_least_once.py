@@ -86,7 +86,7 @@ TYPED: dict[str, Any] = {
 
 def test_every_type_of_a_header_is_written(any_broker: Broker, channel: blocking.Channel, name: str) -> None:
     channel.declare_queue(name)
-    write(any_broker.url(), batch_of(body=[b""], headers_json=[typed_json.text(TYPED)], headers=[[("ignored", "x")]]),
+    write(any_broker.url(), batch_of(body=[b""], headers_json=[typed_json.dumps(TYPED)], headers=[[("ignored", "x")]]),
           routingKey=name)
     [message] = drain(channel.connection, name)
     header = message._command.header

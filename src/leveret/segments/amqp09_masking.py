@@ -12,7 +12,7 @@ from leveret.wire.amqp0.table_0_9 import V0_9
 _SIZE: Final = slice(4, 12)
 
 
-def with_values(header: bytes, headers: list[str], properties: list[str], mask: str) -> bytes:
+def mask_header(header: bytes, headers: list[str], properties: list[str], mask: str) -> bytes:
     """Return the header with these headers and properties masked; the same object if it has none of them.
 
     Raises:

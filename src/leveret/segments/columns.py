@@ -17,7 +17,7 @@ from leveret.broker.message import FORMAT_AMQP0, FORMAT_AMQP1, FORMAT_CLASS_0_9,
 from leveret.segments import amqp0_records, amqp10_records, schema
 from leveret.segments import records as r
 from leveret.segments.folding import fold, footer_start
-from leveret.segments.records import EMPTY_RECORD, PROPERTY_NAMES, Record, Table
+from leveret.segments.records import EMPTY_RECORD, PROPERTY_NAMES, HeaderValues, Record
 from leveret.segments.texts import clean
 from leveret.storage.records import decode_overlay, encode_overlay
 from leveret.wire.amqp0.classes import to_basic
@@ -195,7 +195,7 @@ class _Columns:
 
     # Headers
 
-    def _keys(self) -> list[Any]:
+    def _header_keys(self) -> list[Any]:
         """Return a key per row that is equal for equal headers: a tuple for 1.0, bytes for 0-x."""
         headers = self.rows.headers
         at = amqp0_records.PROPERTIES_START
@@ -210,7 +210,7 @@ class _Columns:
         return keys
 
     def _record_columns(self) -> None:
-        distinct, indices = _distinct(self._keys())
+        distinct, indices = _distinct(self._header_keys())
         records = [_record(key) for key in distinct]
         if not self.only_amqp0:
             self.footers = {key[0]: record[r.FOOTER] for key, record in zip(distinct, records, strict=True)
@@ -227,7 +227,7 @@ class _Columns:
             self.indices = indices
 
     def _table_columns(self, given: Any, broker_fields: Any, indices: pa.Array | None) -> None:
-        tables: list[Table] = []
+        tables: list[HeaderValues] = []
         known: dict[bytes, int] = {}
         numbers: list[int | None] = []
         for content, broker_field in zip(given, broker_fields, strict=True):
@@ -235,18 +235,18 @@ class _Columns:
                 number = known.get(content, -1)
                 if number < 0:
                     number = known[content] = len(tables)
-                    tables.append(Table(amqp0_records.decode(content), None))
+                    tables.append(HeaderValues(amqp0_records.decode(content), None))
             elif content is None and broker_field is None:
                 numbers.append(None)
                 continue
             else:
                 number = len(tables)
-                tables.append(Table(content, broker_field))
+                tables.append(HeaderValues(content, broker_field))
             numbers.append(number)
         of_rows = _spread(pa.array(numbers, pa.int32()), indices)
         names = self.names
         if "headers" in names:
-            self.columns["headers"] = _maps(tables).take(of_rows)
+            self.columns["headers"] = _header_maps(tables).take(of_rows)
         if "headers_json" in names:
             self.columns["headers_json"] = _array([table.json for table in tables], pa.string()).take(of_rows)
         if "x_death" in names:
@@ -264,7 +264,7 @@ class _Columns:
         bodies, raw = rows.bodies, rows.headers
         kinds: list[str | None] | None = None
         if not self.only_amqp0:
-            bodies, raw, kinds = self._folded()
+            bodies, raw, kinds = self._fold_bodies()
         if "body" in names:
             self.columns["body"] = pa.array(bodies, pa.binary())
         if "raw_header" in names:
@@ -272,7 +272,7 @@ class _Columns:
         if "amqp10" in names:
             self.columns["amqp10"] = self._amqp10(kinds)
 
-    def _folded(self) -> tuple[list[bytes], list[bytes], list[str | None]]:
+    def _fold_bodies(self) -> tuple[list[bytes], list[bytes], list[str | None]]:
         bodies, raw = list(self.rows.bodies), list(self.rows.headers)
         kinds: list[str | None] = [None] * self.count
         footers = self.footers
@@ -299,7 +299,7 @@ class _Columns:
 
 
 def _record(key: Any) -> Record:
-    """Parse the header behind a key of `_keys`."""
+    """Parse the header behind a key of `_header_keys`."""
     if type(key) is bytes:
         return amqp0_records.parse(key)
     if len(key) == 1:
@@ -359,7 +359,7 @@ def _array(values: list[Any] | tuple[Any, ...], kind: pa.DataType) -> pa.Array:
     return pa.array(values, kind)
 
 
-def _maps(tables: list[Table]) -> pa.Array:
+def _header_maps(tables: list[HeaderValues]) -> pa.Array:
     offsets: list[int | None] = []
     keys: list[str] = []
     values: list[str | None] = []

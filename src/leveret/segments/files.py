@@ -72,7 +72,7 @@ def checksum(url: str, options: Options | None = None) -> int:
     return found
 
 
-def put(source: str, url: str, options: Options | None = None) -> None:
+def upload(source: str, url: str, options: Options | None = None) -> None:
     """Copy a local file to a remote URL and verify its size there. Raises SegmentError if that fails."""
     try:
         filesystem, place = url_to_fs(url, **(options or {}))

@@ -25,7 +25,7 @@ class JsonPath:
 
     def values(self, document: Any) -> Iterator[Any]:
         """Yield the values at the path; none if it does not exist."""
-        yield from _found(document, self.steps, 0)
+        yield from _find(document, self.steps, 0)
 
     def replace(self, document: Any, value: Any) -> tuple[Any, int]:
         """Replace the values at the path in place.
@@ -36,7 +36,7 @@ class JsonPath:
         if not self.steps:
             return value, 1
         count = 0
-        for parent in list(_found(document, self.steps[:-1], 0)):
+        for parent in list(_find(document, self.steps[:-1], 0)):
             count += _replace_in(parent, self.steps[-1], value)
         return document, count
 
@@ -72,12 +72,12 @@ def _children(value: Any, step: Step) -> list[Any]:
     return []
 
 
-def _found(value: Any, steps: tuple[Step, ...], at: int) -> Iterator[Any]:
+def _find(value: Any, steps: tuple[Step, ...], at: int) -> Iterator[Any]:
     if at == len(steps):
         yield value
         return
     for child in _children(value, steps[at]):
-        yield from _found(child, steps, at + 1)
+        yield from _find(child, steps, at + 1)
 
 
 def _replace_in(parent: Any, step: Step, value: Any) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from leveret.broker.message import FORMAT_AMQP1, FORMAT_CLASS_0_9
-from leveret.segments.amqp09_masking import with_values
+from leveret.segments.amqp09_masking import mask_header
 from leveret.segments.content_encodings import compress, decompress
 from leveret.segments.erasure import DROP_BODY, MASK, CompiledRule, Counts
 from leveret.segments.reader import StoredMessage
@@ -45,7 +45,7 @@ def apply_rule(rule: CompiledRule, stored: StoredMessage, encoding: str | None, 
     counts.matched += 1
     if rule.rule.action == DROP_BODY:
         counts.emptied += 1
-        return _with_body(stored, b"")
+        return _replace_body(stored, b"")
     if rule.rule.action == MASK:
         changed = _mask(rule, stored, encoding, counts)
         counts.masked += changed is not stored
@@ -59,7 +59,7 @@ def _mask(rule: CompiledRule, stored: StoredMessage, encoding: str | None, count
     if rule.mask_paths:
         stored = _mask_body(rule, stored, encoding, counts)
     if stored.format == FORMAT_CLASS_0_9:
-        header = with_values(stored.header, rule.mask_headers, rule.mask_properties, mask)
+        header = mask_header(stored.header, rule.mask_headers, rule.mask_properties, mask)
         masked = _mask_overlay(rule.mask_headers, mask, stored)
         return masked._replace(header=header) if header != stored.header else masked
     if rule.mask_headers:
@@ -89,7 +89,7 @@ def _mask_body(rule: CompiledRule, stored: StoredMessage, encoding: str | None, 
     for path in rule.mask_paths:
         document, count = path.replace(document, rule.rule.mask_with)
         places += count
-    return _with_body(stored, compress(msgspec.json.encode(document), encoding)) if places else stored
+    return _replace_body(stored, compress(msgspec.json.encode(document), encoding)) if places else stored
 
 
 def _content(body: bytes) -> bytes | None:
@@ -106,7 +106,7 @@ def _content(body: bytes) -> bytes | None:
     return b"".join(pieces)
 
 
-def _with_body(stored: StoredMessage, content: bytes) -> StoredMessage:
+def _replace_body(stored: StoredMessage, content: bytes) -> StoredMessage:
     """Replace the content of the body. In AMQP 1.0 a text stays a text, and any other body becomes data."""
     if stored.format != FORMAT_AMQP1:
         header = stored.header
@@ -147,7 +147,7 @@ def _mask_headers(names: list[str], mask: str, stored: StoredMessage) -> StoredM
     changed = _mask_pairs(message.application_properties(sections), names, mask)
     if changed is None:
         return stored
-    return _with_section(stored, sections.application_properties, sections.application_properties_end,
+    return _replace_section(stored, sections.application_properties, sections.application_properties_end,
                          bytes((0, 0x53, descriptors.APPLICATION_PROPERTIES)) + encode_pairs(changed))
 
 
@@ -172,13 +172,13 @@ def _mask_amqp0_properties(names: list[str], mask: str, stored: StoredMessage) -
     properties.update(dict.fromkeys(found, mask[:255]))
     header = encode_header(_BASIC, size, {**properties, "headers": {} if table is not None else None})
     if table is not None:
-        begin, end = _table(stored.header)
-        at, stop = _table(header)
+        begin, end = _table_range(stored.header)
+        at, stop = _table_range(header)
         header = header[:at] + stored.header[begin:end] + header[stop:]
     return stored._replace(header=header)
 
 
-def _table(header: bytes) -> tuple[int, int]:
+def _table_range(header: bytes) -> tuple[int, int]:
     """Return where the field table of a header begins and ends; the header must have one."""
     flags = header[12]
     pos = HEADER_MIN_SIZE
@@ -200,10 +200,10 @@ def _mask_amqp10_properties(names: list[str], mask: str, stored: StoredMessage) 
         return stored
     for name in found:
         setattr(fields, name, mask.encode("utf-8") if name == "user_id" else mask)
-    return _with_section(stored, sections.properties, sections.properties_end, encode_composite(fields))
+    return _replace_section(stored, sections.properties, sections.properties_end, encode_composite(fields))
 
 
-def _with_section(stored: StoredMessage, begin: int, end: int, encoded: bytes) -> StoredMessage:
+def _replace_section(stored: StoredMessage, begin: int, end: int, encoded: bytes) -> StoredMessage:
     header = stored.header[:begin] + encoded + stored.header[end:]
     at = stored.headers_at
     return stored._replace(header=header, headers_at=at + len(header) - len(stored.header) if at >= 0 else at)

@@ -68,10 +68,10 @@ class Sealer:
         try:
             match request["op"]:
                 case process_frames.SEAL:
-                    self._begin(number, request["directory"], request["stream"])
+                    self._start_segment(number, request["directory"], request["stream"])
                 case process_frames.PART:
                     if number in self.writers:
-                        self._part(number, request["runs"], request["first"], request["times"])
+                        self._append_part(number, request["runs"], request["first"], request["times"])
                         self.reply(Reply(n=number))
                 case process_frames.FINISH:
                     directory, writer = self.writers.pop(number)
@@ -87,7 +87,7 @@ class Sealer:
                     self._remove(request["paths"])
                     self.reply(Reply(n=number))
                 case process_frames.FIND:
-                    self.reply(Reply(n=number, paths=self._find(request["directory"])))
+                    self.reply(Reply(n=number, paths=self._list_files(request["directory"])))
         except Exception as error:
             self._abort(number)
             self.reply(Reply(n=number, error=_error(error, self.directory)))
@@ -106,10 +106,10 @@ class Sealer:
                 files.remove(files.join(place, name))
         return SegmentWriter(url, stream, self.options, self.spool, self.location.local_root(), self.mode)
 
-    def _begin(self, number: int, directory: str, stream: str) -> None:
+    def _start_segment(self, number: int, directory: str, stream: str) -> None:
         self.writers[number] = (directory, self._writer(directory, stream))
 
-    def _part(self, number: int, runs: bytes, first: int, times: list[int]) -> None:
+    def _append_part(self, number: int, runs: bytes, first: int, times: list[int]) -> None:
         if self.log is None:
             self.log = LogReader(self.database)
         words: array[int] = array("Q")
@@ -154,7 +154,7 @@ class Sealer:
                 with contextlib.suppress(OSError):
                     os.rmdir(os.path.dirname(local))
 
-    def _find(self, directory: str) -> list[str]:
+    def _list_files(self, directory: str) -> list[str]:
         return [f"{directory}/{name}" for name in files.list_tree(self._url(directory), self.options)]
 
 

@@ -93,7 +93,7 @@ class SegmentReader:
         self.options = options
         self._file = files.open_file(url, options)
         try:
-            source = self._file if expected is None else self._checked(expected)
+            source = self._file if expected is None else self._verify(expected)
             self._parquet = pq.ParquetFile(source, page_checksum_verification=True)
             metadata = self._parquet.metadata.metadata or {}
             self.version = int(metadata[schema.VERSION_KEY])
@@ -116,7 +116,7 @@ class SegmentReader:
             self._file.close()
             raise _read_error(url, error) from error
 
-    def _checked(self, expected: Segment) -> BinaryIO | pa.BufferReader:
+    def _verify(self, expected: Segment) -> BinaryIO | pa.BufferReader:
         """Verify the checksum of what Arrow does not check itself; return the file, or its content if it is small."""
         size = self._file.seek(0, os.SEEK_END)
         if size != expected.octets:
@@ -190,7 +190,7 @@ class SegmentReader:
         wanted = table_schema(columns)
         stored = [field for field in wanted.names if field in schema.FILE_COLUMNS]
         for batch in self._batches([field for field in stored if field in self._filled], first, last, batch_rows):
-            made = {field: _typed(batch, field) for field in stored}
+            made = {field: _typed_column(batch, field) for field in stored}
             yield with_source(made, batch.num_rows, columns, name, partition)
 
     def group_of(self, offset: int) -> tuple[int, int]:
@@ -222,7 +222,7 @@ class SegmentReader:
     def file_batches(self, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
         """Yield all rows with all columns of the file schema, for rewriting the file."""
         for batch in self._batches([name for name in schema.FILE_COLUMNS if name in self._filled], 0, None, batch_rows):
-            yield pa.RecordBatch.from_arrays([_typed(batch, name) for name in schema.FILE_COLUMNS],
+            yield pa.RecordBatch.from_arrays([_typed_column(batch, name) for name in schema.FILE_COLUMNS],
                                              schema=schema.FILE_SCHEMA)
 
     def _batches(self, names: list[str], first: int, last: int | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
@@ -298,7 +298,7 @@ def slice_offsets(batch: pa.RecordBatch, first: int, last: int) -> pa.RecordBatc
     return batch.slice(begin - low, bisect_right(offsets, last, low, high) - begin)
 
 
-def _typed(batch: pa.RecordBatch, name: str) -> pa.Array:
+def _typed_column(batch: pa.RecordBatch, name: str) -> pa.Array:
     """Return a column with its current type; null if it was not read, or the file is older than the column."""
     kind = schema.FILE_SCHEMA.field(name).type
     index = batch.schema.get_field_index(name)

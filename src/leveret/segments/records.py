@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from leveret.segments.texts import FIRST_TIME, LAST_TIME, text_of, to_json, untagged
+from leveret.segments.texts import FIRST_TIME, LAST_TIME, text_of, to_json, untag
 
 # Indices into a record.
 CONTENT_TYPE: Final = 0
@@ -51,7 +51,7 @@ def micros_of_ms(milliseconds: Any) -> int | None:
     return None
 
 
-class Table:
+class HeaderValues:
     """The header columns of a message; empty or None if it has no headers.
 
     Args:
@@ -71,7 +71,7 @@ class Table:
         self.json = to_json(data) if data else None
         found = data if broker_fields is None else broker_fields
         self.deaths = _deaths(found.get(DEATHS))
-        count = untagged(found.get(DELIVERY_COUNT))
+        count = untag(found.get(DELIVERY_COUNT))
         self.delivery_count = count if type(count) is int and 0 <= count <= _MAX_INT32 else 0
 
 
@@ -83,7 +83,7 @@ def _deaths(data: Any) -> list[dict[str, Any]] | None:
 
 
 def _death(item: dict[str, Any]) -> dict[str, Any]:
-    found = {name: untagged(value) for name, value in item.items()}
+    found = {name: untag(value) for name, value in item.items()}
     count = found.get("count")
     keys = found.get("routing-keys")
     return {

@@ -8,7 +8,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from leveret.segments import typed_json
-from leveret.segments.texts import untagged
+from leveret.segments.texts import untag
 from leveret.selectors import HEADER, MESSAGE_ANNOTATIONS, PROPERTIES, MessageView
 from leveret.wire.amqp1.values import Decimal32, Decimal64, Decimal128
 
@@ -90,7 +90,7 @@ def _value(data: Any) -> Any:
     try:
         value = typed_json.to_value("", data)
     except (ValueError, ArithmeticError):
-        return untagged(data)
+        return untag(data)
     return value.decimal() if isinstance(value, (Decimal32, Decimal64, Decimal128)) else value
 
 

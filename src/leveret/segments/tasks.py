@@ -65,7 +65,7 @@ class SegmentLocation:
         return self._tables
 
 
-class Rewrite(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class RewriteArguments(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Arguments of REWRITE. `directory` of the new file is relative to the root; `dry_run` only counts."""
 
     segment: Segment
@@ -75,14 +75,14 @@ class Rewrite(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     dry_run: bool = False
 
 
-class Rewritten(msgspec.Struct, kw_only=True):
+class RewriteResult(msgspec.Struct, kw_only=True):
     """Result of REWRITE. `segment` has a path relative to the root; None if nothing changed, or for a dry run."""
 
     segment: Segment | None
     counts: Counts
 
 
-class Table(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class TableArguments(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Arguments of SYNC_TABLE and DROP_TABLE. `paths` are relative to the root."""
 
     vhost: str
@@ -104,7 +104,7 @@ def run(location: SegmentLocation, name: str, arguments: bytes) -> tuple[bytes, 
 
 
 def _rewrite(location: SegmentLocation, arguments: bytes) -> bytes:
-    wanted = msgspec.json.decode(arguments, type=Rewrite)
+    wanted = msgspec.json.decode(arguments, type=RewriteArguments)
     rules = compile_rules(wanted.rules)
     directory = files.join(location.root, wanted.directory)
     with open_verified(files.join(location.root, wanted.segment.path), location.options, wanted.segment) as source:
@@ -113,11 +113,11 @@ def _rewrite(location: SegmentLocation, arguments: bytes) -> bytes:
         made, counts = rewrite(source, rules, writer)
     if made is not None:
         made = msgspec.structs.replace(made, path=f"{wanted.directory}/{made.path}")
-    return msgspec.json.encode(Rewritten(segment=made, counts=counts))
+    return msgspec.json.encode(RewriteResult(segment=made, counts=counts))
 
 
 def _sync_table(location: SegmentLocation, arguments: bytes) -> bytes:
-    wanted = msgspec.json.decode(arguments, type=Table)
+    wanted = msgspec.json.decode(arguments, type=TableArguments)
     name = iceberg.identifier(wanted.vhost, wanted.stream)
     done = location.tables().sync(name, [files.join(location.root, path) for path in wanted.paths], wanted.owner)
     return msgspec.json.encode({"table": ".".join(name), "added": done.added, "removed": done.removed,
@@ -125,7 +125,7 @@ def _sync_table(location: SegmentLocation, arguments: bytes) -> bytes:
 
 
 def _drop_table(location: SegmentLocation, arguments: bytes) -> bytes:
-    wanted = msgspec.json.decode(arguments, type=Table)
+    wanted = msgspec.json.decode(arguments, type=TableArguments)
     name = iceberg.identifier(wanted.vhost, wanted.stream)
     return msgspec.json.encode({"table": ".".join(name), "dropped": location.tables().drop(name, wanted.owner)})
 

@@ -30,7 +30,7 @@ def to_json(data: Any) -> str:
     try:
         return _encode(data).decode("utf-8")
     except (OverflowError, msgspec.MsgspecError):  # an integer of more than 64 bits
-        return typed_json.text(data)
+        return typed_json.dumps(data)
 
 
 def text_of(data: Any) -> str | None:
@@ -53,10 +53,10 @@ def text_of(data: Any) -> str | None:
     return to_json(data)
 
 
-def untagged(data: Any) -> Any:
+def untag(data: Any) -> Any:
     """Return the value without the tag of its type."""
     if type(data) is dict and len(data) == 1:
         tag, inner = next(iter(data.items()))
         if tag.startswith("$"):
-            return untagged(inner) if tag == "$table" else inner
+            return untag(inner) if tag == "$table" else inner
     return data

@@ -80,7 +80,7 @@ _DECIMALS: Final[dict[str, type[Decimal32] | type[Decimal64] | type[Decimal128]]
     "$decimal32": Decimal32, "$decimal64": Decimal64, "$decimal128": Decimal128}
 
 
-def text(value: Any) -> str:
+def dumps(value: Any) -> str:
     """Serialize JSON data."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 

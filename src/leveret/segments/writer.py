@@ -197,7 +197,7 @@ class SegmentWriter:
         self._null = {name for name in self._null if table.column(name).null_count == self._buffered_rows}
         try:
             if self._writer is None:
-                self._writer = self._begin(table.column("body").chunk(0))
+                self._writer = self._open_writer(table.column("body").chunk(0))
             self._writer.write_table(table, row_group_size=GROUP_ROWS)
         except OSError as error:
             raise SegmentError(self._temporary, f"it cannot be written: {error}") from error
@@ -205,7 +205,7 @@ class SegmentWriter:
         self._buffered_rows = 0
         self._buffered_bytes = 0
 
-    def _begin(self, bodies: pa.Array | None = None) -> pq.ParquetWriter:
+    def _open_writer(self, bodies: pa.Array | None = None) -> pq.ParquetWriter:
         """Create the Parquet writer. Some of the first `bodies` decide whether bodies are compressed."""
         codecs = dict.fromkeys(_LEAVES, "zstd")
         if bodies is not None and not _compresses_well(bodies):
@@ -238,7 +238,7 @@ class SegmentWriter:
         try:
             self._write_group()
             if self._writer is None:
-                self._writer = self._begin()
+                self._writer = self._open_writer()
             self._writer.add_key_value_metadata({
                 schema.FIRST_KEY: str(self.first).encode(), schema.LAST_KEY: str(self.last).encode(),
                 schema.COUNT_KEY: str(self.count).encode(),
@@ -251,7 +251,7 @@ class SegmentWriter:
                 # Must be durable first: next the manifest names the file, and the log drops the messages.
                 disk.sync_directories(self._local, self._root)
             else:
-                files.put(self._temporary, files.join(self.directory, name), self.options)
+                files.upload(self._temporary, files.join(self.directory, name), self.options)
                 os.unlink(self._temporary)
         except OSError as error:
             self.abort()

@@ -145,10 +145,10 @@ class Amqp091Encoder:
         for name, flag, encode in _AFTER_HEADERS:
             self._property(payload, batch, names, name, flag, encode, errors)
         payloads = payload.payloads(batch.num_rows)
-        longest = len(payloads) if isinstance(payloads, bytes) else max(map(len, payloads), default=0)
-        if longest > limits.header:
+        max_size = len(payloads) if isinstance(payloads, bytes) else max(map(len, payloads), default=0)
+        if max_size > limits.header:
             for index in range(batch.num_rows):
-                size = longest if isinstance(payloads, bytes) else len(payloads[index])
+                size = max_size if isinstance(payloads, bytes) else len(payloads[index])
                 if size > limits.header:
                     errors.add(index, f"the properties take {size} bytes; a header frame of this connection has room for "
                                       f"{limits.header} (headers, headers_json)")

@@ -207,14 +207,14 @@ class ControlClient:
         if connection is not None:
             connection.close()
 
-    def _with_channel(self, operation: str, ask: Callable[[Channel], Any]) -> Any:
+    def _with_channel(self, operation: str, call: Callable[[Channel], Any]) -> Any:
         deadline = time.monotonic() + self.reconnect_timeout
         while True:
             try:
                 connection = self._ensure_connected(deadline)
                 if self._channel is None or not self._channel.is_open:
                     self._channel = connection.channel()
-                return ask(self._channel)
+                return call(self._channel)
             except (NotFound, Returned) as error:
                 raise RequestRefused(operation, "not-implemented", f"{self.endpoint} has no exchange {CONTROL_EXCHANGE}: "
                                      f"it is not Leveret, or an older version ({error})") from None

@@ -203,11 +203,11 @@ def _matching(text: pa.Array, form: str) -> pa.Array:
 
 
 def _exceeds_limits(text: pa.Array) -> bool:
-    longest = pc.max(pc.binary_length(text)).as_py()
-    if longest < _UNLIMITED_BYTES:
+    max_size = pc.max(pc.binary_length(text)).as_py()
+    if max_size < _UNLIMITED_BYTES:
         return False
     nesting = pc.add(pc.count_substring(text, "["), pc.count_substring(text, "{"))
-    return bool(longest > _MAX_BODY_BYTES or pc.max(nesting).as_py() >= _MAX_DEPTH
+    return bool(max_size > _MAX_BODY_BYTES or pc.max(nesting).as_py() >= _MAX_DEPTH
                 or pc.any(pc.match_substring_regex(text, _LONG_NUMBER)).as_py())
 
 

@@ -131,7 +131,7 @@ def bar_chart(bars: Sequence[tuple[str, float]], show: Show = number, width: int
     return "".join([*parts, "</svg>"])
 
 
-def columns_chart(columns: Sequence[tuple[str, float]], show: Show = number, width: int = 420, height: int = 200,
+def column_chart(columns: Sequence[tuple[str, float]], show: Show = number, width: int = 420, height: int = 200,
                   kind: int = 0, label: str = "") -> str:
     """Draw vertical bars for ordered classes, such as ages."""
     if not columns:

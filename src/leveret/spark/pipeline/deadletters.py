@@ -118,7 +118,7 @@ def deadletters_page(found: DataFrame, queue: str) -> Page:
     ages = dict(counted(age_class(F.col("age_s"))))
     page.panels = [
         Panel("By reason", "Reason of the latest death.", charts.bar_chart(counted("reason"), kind=3, label="by reason")),
-        Panel("By age", "Time since the latest death, up to.", charts.columns_chart(
+        Panel("By age", "Time since the latest death, up to.", charts.column_chart(
             [(name, ages.get(name, 0)) for name in (*(name for _, name in AGES), OLDER)], kind=1, label="by age")),
         Panel("By queue", "Queue in which they died.", charts.bar_chart(counted("dead_queue"), label="by queue")),
         Panel("By routing key", "Key with which they were published.", charts.bar_chart(

@@ -1,7 +1,8 @@
 """Decodes the bodies of messages into typed columns.
 
 `decoded(df, ...)` adds a struct with the content of the body, and the column `decode_error`: null, or why it could not be
-decoded. `good_rows` and `bad_rows` separate the two; the latter keep every column of the message, with the original body.
+decoded. `decoded_rows` and `rejected_rows` separate the two; the latter keeps every column of the message, with the
+original body.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def decoded(df: DataFrame, decode: Decode) -> DataFrame:
     return both.select(*columns, F.col("__both.value").alias(decode.column), F.col("__both.error").alias(ERROR))
 
 
-def good_rows(df: DataFrame, fail: str | None = None) -> DataFrame:
+def decoded_rows(df: DataFrame, fail: str | None = None) -> DataFrame:
     """Return the rows that were decoded, without `decode_error`.
 
     Args:
@@ -64,7 +65,7 @@ def good_rows(df: DataFrame, fail: str | None = None) -> DataFrame:
     return df.where(F.when(F.col(ERROR).isNotNull(), F.raise_error(message).cast("boolean")).otherwise(True)).drop(ERROR)
 
 
-def bad_rows(df: DataFrame, decode: Decode, columns: list[str]) -> DataFrame:
+def rejected_rows(df: DataFrame, decode: Decode, columns: list[str]) -> DataFrame:
     """Return the rows that were not decoded: the named columns, and `decode_error` with the exact reason."""
     from pyspark.sql import functions as F
 

@@ -58,7 +58,7 @@ class Direct:
         spark.dataSource.register(DirectSource)
         return spark.readStream.format(DirectSource.name()).options(**with_task(self.options, self.task)).load()
 
-    def written(self, batch: DataFrame) -> tuple[list[Ready], DataFrame | None]:
+    def collect_files(self, batch: DataFrame) -> tuple[list[Ready], DataFrame | None]:
         """Run the tasks of a batch; return the files for the table, and the undecided messages (None if there are none)."""
         spark = batch.sparkSession
         self.clear(spark)

@@ -68,7 +68,7 @@ class DirectTask:
                 batch = batch.append_column(self.column, value)
                 if decided is not None:
                     batch = batch.filter(decided)
-            for place, rows in self._placed(batch):
+            for place, rows in self._split_by_directory(batch):
                 files.write(place, rows)
             kept = len(files.written) + len(undecided.written)
             if pending_rows > kept:
@@ -80,7 +80,7 @@ class DirectTask:
             yield _file_rows([(name, place, False) for name, place in files.written]
                         + [(name, place, True) for name, place in undecided.written])
 
-    def _placed(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    def _split_by_directory(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Split a batch by the directories of its rows."""
         if not batch.num_rows:
             return
@@ -89,17 +89,17 @@ class DirectTask:
             return
         times = batch.column("append_time")
         ends = pc.min_max(times)
-        place = self._place(ends["min"].as_py())
-        if place == self._place(ends["max"].as_py()):
+        place = self._directory_of(ends["min"].as_py())
+        if place == self._directory_of(ends["max"].as_py()):
             yield place, batch
             return
         rows: dict[str, list[int]] = {}
         for number, time in enumerate(times.to_pylist()):
-            rows.setdefault(self._place(time), []).append(number)
+            rows.setdefault(self._directory_of(time), []).append(number)
         for place, numbers in rows.items():
             yield place, batch.take(pa.array(numbers))
 
-    def _place(self, time: datetime) -> str:
+    def _directory_of(self, time: datetime) -> str:
         local = time.astimezone(ZoneInfo(self.timezone))
         return "/".join(f"{name}={local.strftime(FORMATS[kind])}" for name, kind in self.partitions)
 

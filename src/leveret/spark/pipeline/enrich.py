@@ -23,13 +23,13 @@ def enrich_flow(name: str, flow: EnrichFlow) -> Flow:
     def mark(both: DataFrame) -> DataFrame:
         from pyspark.sql import functions as F
 
-        found = _joined(both, flow)
+        found = _join(both, flow)
         if flow.unmatched != "quarantine":
             return found
         reason = "no row of the table with " + ", ".join(f"{column} = {field}" for field, column in flow.on.items())
         return found.withColumn(ERROR, F.coalesce(ERROR, F.when(F.col(_MATCHED).isNull(), F.lit(reason))))
 
-    return Flow(name, flow.capture, flow.decode, mark, lambda rows: _publishable(rows, flow), exchanges=[flow.to],
+    return Flow(name, flow.capture, flow.decode, mark, lambda rows: _with_merged_body(rows, flow), exchanges=[flow.to],
                 trigger=flow.trigger)
 
 
@@ -60,11 +60,11 @@ def enrich(spark: SparkSession, broker: Broker, capture: Capture, decode: Decode
     return start_flow(spark, enrich_flow(name, flow), broker, checkpoint, once)
 
 
-def _joined(rows: DataFrame, flow: EnrichFlow) -> DataFrame:
+def _join(rows: DataFrame, flow: EnrichFlow) -> DataFrame:
     from pyspark.sql import functions as F
 
     table = read_table(rows.sparkSession, flow.table, "table")
-    add = _added(table, flow)
+    add = _columns_to_add(table, flow)
     # A message must stay a single message.
     table = table.dropDuplicates(list(flow.on.values()))
     right = table.select(*(F.col(column).alias(f"__on_{index}") for index, column in enumerate(flow.on.values())),
@@ -77,7 +77,7 @@ def _joined(rows: DataFrame, flow: EnrichFlow) -> DataFrame:
     return rows.join(F.broadcast(right), together, "left")
 
 
-def _added(table: DataFrame, flow: EnrichFlow) -> list[str]:
+def _columns_to_add(table: DataFrame, flow: EnrichFlow) -> list[str]:
     missing = [column for column in (*flow.on.values(), *flow.add) if column not in table.columns]
     if missing:
         raise PipelineError(f"table {flow.table.path} has no column {missing[0]!r}; it has {', '.join(table.columns)}")
@@ -87,7 +87,7 @@ def _added(table: DataFrame, flow: EnrichFlow) -> list[str]:
     return add
 
 
-def _publishable(rows: DataFrame, flow: EnrichFlow) -> DataFrame:
+def _with_merged_body(rows: DataFrame, flow: EnrichFlow) -> DataFrame:
     from pyspark.sql import functions as F
     from pyspark.sql.types import StructType
 

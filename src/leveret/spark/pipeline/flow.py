@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from leveret.spark.pipeline import capture as capturing
-from leveret.spark.pipeline.decode import ERROR, bad_rows, decoded, good_rows
+from leveret.spark.pipeline.decode import ERROR, decoded, decoded_rows, rejected_rows
 from leveret.spark.pipeline.direct import Direct, direct_of
 from leveret.spark.pipeline.errors import PipelineError
 from leveret.spark.pipeline.exchanges import ExchangeWriter, publishable
@@ -71,14 +71,14 @@ class Flow:
         both = decoded(messages, self.decode)
         return both if self.mark is None else self.mark(both)
 
-    def good(self, both: DataFrame) -> DataFrame:
+    def accepted(self, both: DataFrame) -> DataFrame:
         """Return the accepted messages; with on_error "fail" a rejected one fails the query before anything is written."""
         fails = self.decode.on_error == "fail" and self.can_reject
-        return good_rows(both, f"{self.name}: on_error is \"fail\", and a message was rejected" if fails else None)
+        return decoded_rows(both, f"{self.name}: on_error is \"fail\", and a message was rejected" if fails else None)
 
     def check(self, messages: DataFrame) -> None:
         """Plan the flow over a DataFrame, which may be empty. Raises PipelineError if something does not fit."""
-        rows = self.good(self.decode_and_mark(messages))
+        rows = self.accepted(self.decode_and_mark(messages))
         if self.transform is not None:
             rows = self.transform(rows)
         for table in self.tables:
@@ -86,14 +86,14 @@ class Flow:
         for exchange in self.exchanges:
             publishable(rows, exchange)
 
-    def check_places(self, messages: DataFrame) -> None:
+    def check_existing_tables(self, messages: DataFrame) -> None:
         """Check the flow's rows against existing tables. Raises PipelineError if they do not fit."""
         spark = messages.sparkSession
         if self.has_quarantine:
             assert self.decode.quarantine is not None
             check_directory(spark, self.decode.quarantine, "quarantine")
         if self.tables:
-            rows = self.good(self.decode_and_mark(messages))
+            rows = self.accepted(self.decode_and_mark(messages))
             if self.transform is not None:
                 rows = self.transform(rows)
             for table in self.tables:
@@ -121,31 +121,31 @@ def start_flow(spark: SparkSession, flow: Flow, broker: Broker, checkpoint: str,
                             "a table's directory, or set on_error to \"fail\" or \"drop\"")
     if source is None:
         if flow.transform is None:  # otherwise the schema is only known in `run`, or from the first batch
-            flow.check_places(capturing.no_messages(spark, flow.capture.options.get("columns")))
+            flow.check_existing_tables(capturing.no_messages(spark, flow.capture.options.get("columns")))
         capturing.declare(flow.capture, broker, flow.name)
         direct = direct_of(spark, flow, broker, checkpoint)
         if direct is not None:
-            batches = _Batches(flow, broker, direct.columns, None, direct)
+            batches = _BatchWriter(flow, broker, direct.columns, None, direct)
             return [_start(direct.read_stream(spark), flow, batches, checkpoint, once, "append")]
         source = capturing.read_stream(spark, flow.capture, broker, flow.name)
     messages = source.columns
     both = flow.decode_and_mark(source)
     if not flow.stream:
-        return [_start(both, flow, _Batches(flow, broker, messages, flow.transform), checkpoint, once, "append")]
-    rows = flow.good(both)
+        return [_start(both, flow, _BatchWriter(flow, broker, messages, flow.transform), checkpoint, once, "append")]
+    rows = flow.accepted(both)
     if flow.transform is not None:
         rows = flow.transform(rows)
-    queries = [_start(rows, flow, _Batches(flow, broker, None, None), checkpoint, once, flow.output_mode)]
+    queries = [_start(rows, flow, _BatchWriter(flow, broker, None, None), checkpoint, once, flow.output_mode)]
     if flow.has_quarantine:
         name = f"{flow.name}.quarantine"
         again = capturing.read_stream(spark, flow.capture, broker, name)
         only = Flow(name, flow.capture, flow.decode, flow.mark, trigger=flow.trigger)
-        queries.append(_start(only.decode_and_mark(again), only, _Batches(only, broker, messages, None),
+        queries.append(_start(only.decode_and_mark(again), only, _BatchWriter(only, broker, messages, None),
                               f"{checkpoint}-quarantine", once, "append"))
     return queries
 
 
-def _start(df: DataFrame, flow: Flow, batches: _Batches, checkpoint: str, once: bool, mode: str) -> StreamingQuery:
+def _start(df: DataFrame, flow: Flow, batches: _BatchWriter, checkpoint: str, once: bool, mode: str) -> StreamingQuery:
     writer = df.writeStream.queryName(flow.name).option("checkpointLocation", checkpoint).outputMode(mode)
     writer = writer.foreachBatch(batches)
     if once:
@@ -153,7 +153,7 @@ def _start(df: DataFrame, flow: Flow, batches: _Batches, checkpoint: str, once: 
     return writer.trigger(processingTime=f"{flow.trigger * 1000:.0f} milliseconds").start()
 
 
-class _Batches:
+class _BatchWriter:
     """The function for `foreachBatch`."""
 
     def __init__(self, flow: Flow, broker: Broker, messages: list[str] | None, transform: Function | None,
@@ -173,7 +173,7 @@ class _Batches:
             self._write(batch, number, writers)
         else:
             (writer, shape), = writers
-            ready, undecided = self._direct.written(batch)
+            ready, undecided = self._direct.collect_files(batch)
             if undecided is None:
                 writer.write_ready(batch.sparkSession, number, ready)
             else:
@@ -194,7 +194,7 @@ class _Batches:
             watched = Observation()
             rows = batch.observe(watched, F.count(ERROR).alias("bad"))
         if self._messages is not None:
-            rows = flow.good(rows)
+            rows = flow.accepted(rows)
         if self._transform is not None:
             rows = self._transform(rows)
         # Cached, so that several outputs read from the broker once.
@@ -209,7 +209,7 @@ class _Batches:
                 kept.unpersist()
         if self._quarantine is not None and (not read or _rejected_count(watched) != 0):
             assert self._messages is not None
-            self._quarantine.write(bad_rows(batch, flow.decode, self._messages), number)
+            self._quarantine.write(rejected_rows(batch, flow.decode, self._messages), number)
 
     def _open(self, spark: SparkSession) -> list[tuple[Any, Any]]:
         if self._writers is None:
@@ -218,7 +218,7 @@ class _Batches:
             for index, table in enumerate(self._flow.tables):
                 self._writers.append((TableWriter(table, f"{query}-t{index}"), partial(select_output, output=table)))
             for index, exchange in enumerate(self._flow.exchanges):
-                self._writers.append((ExchangeWriter(exchange, self._broker, f"{query}-x{index}"), _as_they_are))
+                self._writers.append((ExchangeWriter(exchange, self._broker, f"{query}-x{index}"), _unchanged))
             if self._messages is not None and self._flow.has_quarantine:
                 assert self._flow.decode.quarantine is not None
                 place = TableOutput(path=self._flow.decode.quarantine)
@@ -237,7 +237,7 @@ class _WithReadyFiles:
         return self._writer.write(rows, number, self._ready)
 
 
-def _as_they_are(rows: DataFrame) -> DataFrame:
+def _unchanged(rows: DataFrame) -> DataFrame:
     return rows
 
 

@@ -47,15 +47,15 @@ def load_pipeline(path: str | os.PathLike[str], replace: Mapping[str, str] | Non
         section, _, name = key.partition(".")
         if isinstance(raw.setdefault(section, {}), dict):
             raw[section][name] = value
-    return _Reading(str(file), text, file.parent.absolute()).pipeline(raw)
+    return _Parser(str(file), text, file.parent.absolute()).pipeline(raw)
 
 
 def pipeline_of(table: Mapping[str, Any], base: str | os.PathLike[str] = ".") -> model.Pipeline:
     """Like `load_pipeline`, from a table with the file's structure; relative paths are relative to `base`."""
-    return _Reading("pipeline", "", Path(base).absolute()).pipeline(dict(table))
+    return _Parser("pipeline", "", Path(base).absolute()).pipeline(dict(table))
 
 
-class _Reading:
+class _Parser:
     def __init__(self, name: str, text: str, base: Path) -> None:
         self._name = name
         self._lines = text.splitlines()

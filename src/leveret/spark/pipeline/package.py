@@ -58,18 +58,18 @@ def package_pipeline(path: str, target: str, master: str | None = None) -> str:
     directory.mkdir(parents=True, exist_ok=True)
     modules: dict[str, Path] = {}
     for name, flow in pipeline.flows.items():
-        text = _with_files(text, flow, Path(path).absolute().parent, directory)
+        text = _copy_files(text, flow, Path(path).absolute().parent, directory)
         if isinstance(flow, model.PlainFlow) and flow.transform is not None and flow.transform.function is not None:
             root = flow.transform.function.partition(":")[0].partition(".")[0]
-            modules[root] = _found(root, flow.transform.path, name)
+            modules[root] = _find_module(root, flow.transform.path, name)
     for shared in re.findall(r'^\s*(?:directory|path|quarantine|report)\s*=\s*"([^"]*)"', text, re.MULTILINE):
         if "://" not in shared and not Path(shared).is_absolute():
             raise PipelineError(f"{path}: {shared!r} is a relative path; a packaged pipeline needs a URL or an absolute "
                                 "path that every machine can access")
     archive = directory / "packages.zip"
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as archive_file:
         for source, name in _sources(modules):
-            packed.write(source, name)
+            archive_file.write(source, name)
     (directory / "pipeline.toml").write_text(text, "utf-8")
     (directory / "main.py").write_text(ENTRY, "utf-8")
     (directory / "requirements.txt").write_text("".join(f"{line}\n" for line in _requirements(pipeline)), "utf-8")
@@ -100,7 +100,7 @@ def _sources(modules: dict[str, Path]) -> Iterator[tuple[Path, str]]:
                 yield file, f"{name}/{file.relative_to(place).as_posix()}"
 
 
-def _found(root: str, paths: list[str], flow: str) -> Path:
+def _find_module(root: str, paths: list[str], flow: str) -> Path:
     for path in paths:
         for place in (Path(path) / root, Path(path) / f"{root}.py"):
             if place.exists():
@@ -108,7 +108,7 @@ def _found(root: str, paths: list[str], flow: str) -> Path:
     raise PipelineError(f"flows.{flow}.transform.function: module {root} not found in {', '.join(paths)}")
 
 
-def _with_files(text: str, flow: model.AnyFlow, base: Path, directory: Path) -> str:
+def _copy_files(text: str, flow: model.AnyFlow, base: Path, directory: Path) -> str:
     """Copy files with relative paths, and return the file's text with their new names."""
     decode = getattr(flow, "decode", None)
     for place in (getattr(decode, "schema_file", None), getattr(flow, "key_file", None)):

@@ -1,4 +1,4 @@
-"""Re-drive: publishes dead letters to where they were published originally, exactly once.
+"""Re-drive: publishes dead letters to their original exchange again, exactly once.
 
 The queue's messages are leased in batches. Of each lease batch the selected messages are published under the re-drive's
 name and the batch's number, and the batch is committed with the others as exceptions, which returns these to the queue. A

@@ -57,7 +57,7 @@ def replay(spark: SparkSession, broker: Broker, messages: DataFrame | str, to: E
     """
     from pyspark.sql import functions as F
 
-    df = _archived(spark, messages) if isinstance(messages, str) else messages
+    df = _read_archive(spark, messages) if isinstance(messages, str) else messages
     df = _selected(df, where, since, until)
     if rate is not None and not rate > 0:
         raise PipelineError(f"replay: rate is {rate!r}; expected more than 0 messages per second")
@@ -66,9 +66,9 @@ def replay(spark: SparkSession, broker: Broker, messages: DataFrame | str, to: E
     try:
         steps = planned.groupBy(_SECOND, _PART).count().orderBy(_SECOND, _PART).collect()
         options = {**sink_options(to, broker), "txnAppId": f"replay-{name}"}
-        groups = _grouped(steps, size)
+        groups = _group_steps(steps, size)
         versions = _versions(groups, to)
-        done = _steps_done(broker, options["txnAppId"], name, versions)
+        done = _completed_steps(broker, options["txnAppId"], name, versions)
         before: int = sum(size for group in groups[:done] for _, _, size in group)
         began, sent = time.monotonic(), 0
         for group, version in zip(groups[done:], versions[done:], strict=True):
@@ -80,7 +80,7 @@ def replay(spark: SparkSession, broker: Broker, messages: DataFrame | str, to: E
             # The first condition lets Spark skip cached partitions.
             step = planned.where(second.between(first[0], last[0])).where(
                 ((second > first[0]) | (part >= first[1])) & ((second < last[0]) | (part <= last[1])))
-            rows = publishable(_in_order(step, partitions), to)
+            rows = publishable(_ordered(step, partitions), to)
             rows.write.format("amqp").options(**options).option("txnVersion", version).mode("append").save()
             sent += count
             if echo is not None:
@@ -91,7 +91,7 @@ def replay(spark: SparkSession, broker: Broker, messages: DataFrame | str, to: E
     return before + sent
 
 
-def _archived(spark: SparkSession, path: str) -> DataFrame:
+def _read_archive(spark: SparkSession, path: str) -> DataFrame:
     from pyspark.errors import PySparkException
 
     try:
@@ -112,7 +112,7 @@ def _versions(groups: list[list[Any]], to: ExchangeOutput) -> list[int]:
     return versions
 
 
-def _steps_done(broker: Broker, application: str, name: str, versions: list[int]) -> int:
+def _completed_steps(broker: Broker, application: str, name: str, versions: list[int]) -> int:
     """Return how many steps were published under the replay's name. PipelineError if they differ from these."""
     client = control_client(broker, application)
     try:
@@ -157,7 +157,7 @@ def _steps(df: DataFrame, size: int) -> DataFrame:
     return df.withColumn(_PART, F.floor((F.row_number().over(within) - 1) / size).cast("int"))
 
 
-def _grouped(steps: list[Any], size: int) -> list[list[Any]]:
+def _group_steps(steps: list[Any], size: int) -> list[list[Any]]:
     """Group consecutive parts as long as they have at most `size` messages."""
     groups: list[list[Any]] = []
     count = 0
@@ -170,7 +170,7 @@ def _grouped(steps: list[Any], size: int) -> list[list[Any]]:
     return groups
 
 
-def _in_order(df: DataFrame, partitions: int | None) -> DataFrame:
+def _ordered(df: DataFrame, partitions: int | None) -> DataFrame:
     """Put the messages of each queue and partition into one task, sorted by offset."""
     if partitions is None:
         partitions = df.sparkSession.sparkContext.defaultParallelism

@@ -31,11 +31,11 @@ def decode_rows(bodies: Any, read: Callable[[bytes], Any], type: Any) -> Any:
     try:
         column = pa.array(values, value_type)
     except (pa.ArrowException, OverflowError, ValueError, TypeError):
-        column = _one_by_one(values, errors, value_type)
+        column = _build_with_errors(values, errors, value_type)
     return pa.StructArray.from_arrays([column, pa.array(errors, pa.string())], fields=list(type))
 
 
-def _one_by_one(values: list[Any], errors: list[str | None], type: Any) -> Any:
+def _build_with_errors(values: list[Any], errors: list[str | None], type: Any) -> Any:
     """Build the array if a value does not fit its type, which becomes the row's error."""
     import pyarrow as pa
 

@@ -105,7 +105,7 @@ def plan(spark: SparkSession, flows: Mapping[str, Flow], check_tables: bool = Fa
             messages = no_messages(spark.newSession(), flow.capture.options.get("columns"))
             flow.check(messages)
             if check_tables:
-                flow.check_places(messages)
+                flow.check_existing_tables(messages)
         except PipelineError as error:
             raise PipelineError(f"flows.{name}: {error}") from None
         except Exception as error:

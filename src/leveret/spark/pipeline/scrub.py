@@ -27,8 +27,8 @@ def scrub_flow(name: str, flow: ScrubFlow) -> Flow:
     # Masking headers and properties never fails.
     on_error = flow.on_error if _of_bodies(flow.rules) else "fail"
     return Flow(name, flow.capture, Decode(on_error=on_error, quarantine=flow.quarantine),
-                lambda both: _mask_messages(both, flow.rules, key), _swapped, tables=flow.tables, exchanges=flow.exchanges,
-                trigger=flow.trigger)
+                lambda both: _mask_messages(both, flow.rules, key), _use_masked_body, tables=flow.tables,
+                exchanges=flow.exchanges, trigger=flow.trigger)
 
 
 def scrub(spark: SparkSession, broker: Broker, capture: Capture, rules: Sequence[Rule], *, checkpoint: str,
@@ -68,7 +68,7 @@ def _of_bodies(rules: Sequence[Rule]) -> bool:
     return any(rule.field is not None or rule.pattern is not None for rule in rules)
 
 
-def _swapped(rows: DataFrame) -> DataFrame:
+def _use_masked_body(rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     return rows.withColumn("body", F.col(f"{_MASKED}.body")).drop(_MASKED)

@@ -34,7 +34,7 @@ class FlowState:
     error: str | None = None
     updated: float = 0.0
 
-    def take(self, progress: Any) -> None:
+    def update(self, progress: Any) -> None:
         """Update from a progress report of Spark's; it may have been used before."""
         sources = progress["sources"]
         batch = int(progress["batchId"])

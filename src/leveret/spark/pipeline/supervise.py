@@ -45,7 +45,7 @@ class Supervisor:
         self._echo = echo
         self._stopping = threading.Event()
         self._running = [
-            _Running(spark.newSession(), name, flow, pipeline, once, echo) for name, flow in flows.items()]
+            _RunningFlow(spark.newSession(), name, flow, pipeline, once, echo) for name, flow in flows.items()]
         self._file = StateFile(pipeline.directory, pipeline.name, spark.sparkContext.master or "")
 
     def stop(self) -> None:
@@ -100,7 +100,7 @@ class Supervisor:
 _OPTION_ERROR = f"{OptionError.__module__}.{OptionError.__name__}:"
 
 
-class _Running:
+class _RunningFlow:
     """One flow: its queries and failures."""
 
     def __init__(self, spark: SparkSession, name: str, flow: Flow, pipeline: Pipeline, once: bool,
@@ -110,7 +110,7 @@ class _Running:
         self._spark = spark
         self._flow = flow
         self._pipeline = pipeline
-        self._rules: Supervision = pipeline.supervision
+        self._supervision: Supervision = pipeline.supervision
         self._once = once
         self._echo = echo
         self._queries: list[StreamingQuery] = []
@@ -135,7 +135,7 @@ class _Running:
         if self.state.state != states.RUNNING:
             return
         self._take_progress()
-        if self._failures and time.monotonic() - self._failed_at > self._rules.healthy:
+        if self._failures and time.monotonic() - self._failed_at > self._supervision.healthy:
             self._failures = 0
         for query in self._queries:
             if not query.isActive and (error := query.exception()) is not None:
@@ -175,7 +175,7 @@ class _Running:
         # Spark keeps enough progress reports that polls only miss some of very short batches.
         for progress in self._queries[0].recentProgress if self._queries else ():
             if int(progress["batchId"]) >= self.state.batch:
-                self.state.take(progress)
+                self.state.update(progress)
 
     def _stop_queries(self) -> None:
         for query in self._queries:
@@ -199,16 +199,16 @@ class _Running:
         self.state.updated = time.time()
         # With `once` nothing waits for a missing queue or exchange to be declared.
         invalid = self._once and self.state.error.startswith(_OPTION_ERROR)
-        if self._failures > self._rules.restarts or invalid or isinstance(error, PipelineError):
+        if self._failures > self._supervision.restarts or invalid or isinstance(error, PipelineError):
             self.state.state = states.FAILED
             self._echo(f"{self.name}: failed: {self.state.error}")
             return
-        delay = min(self._rules.backoff * 2 ** (self._failures - 1), self._rules.max_backoff)
+        delay = min(self._supervision.backoff * 2 ** (self._failures - 1), self._supervision.max_backoff)
         self._restart_at = time.monotonic() + delay
         self.state.restarts += 1
         self.state.state = states.WAITING
         self._echo(f"{self.name}: failed, restarting in {delay:g} s "
-                   f"({self._failures} of {self._rules.restarts}): {self.state.error}")
+                   f"({self._failures} of {self._supervision.restarts}): {self.state.error}")
 
 
 def _batch(query: Any) -> int:
