@@ -134,7 +134,7 @@ def _join_body(raw: bytes, body: bytes) -> tuple[bytes, int, bytes]:
     pos = 0
     bare = -1
     pieces: list[bytes] = []
-    taken = 0
+    consumed = 0
     while pos < end:
         kind = raw[pos + 2] if raw[pos] == codes.DESCRIBED and raw[pos + 1] == codes.SMALL_ULONG else 0
         if not HEADER <= kind <= FOOTER:
@@ -154,11 +154,11 @@ def _join_body(raw: bytes, body: bytes) -> tuple[bytes, int, bytes]:
         if bare < 0:
             bare = pos
         pieces.append(raw[pos:begin])
-        pieces.append(body[taken : taken + stop - begin])
-        taken += stop - begin
+        pieces.append(body[consumed : consumed + stop - begin])
+        consumed += stop - begin
         pos = begin
     if bare < 0:
         return raw, pos if pos < end else -1, body
-    if taken != len(body):
-        raise ValueError(f"the raw header of an AMQP 1.0 message expects a body of {taken} bytes, got {len(body)}")
+    if consumed != len(body):
+        raise ValueError(f"the raw header of an AMQP 1.0 message expects a body of {consumed} bytes, got {len(body)}")
     return raw[:bare] + raw[pos:], bare if pos < end else -1, b"".join(pieces)

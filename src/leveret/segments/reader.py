@@ -190,8 +190,8 @@ class SegmentReader:
         wanted = table_schema(columns)
         stored = [field for field in wanted.names if field in schema.FILE_COLUMNS]
         for batch in self._batches([field for field in stored if field in self._filled], first, last, batch_rows):
-            made = {field: _typed_column(batch, field) for field in stored}
-            yield with_source(made, batch.num_rows, columns, name, partition)
+            arrays = {field: _typed_column(batch, field) for field in stored}
+            yield with_source(arrays, batch.num_rows, columns, name, partition)
 
     def group_of(self, offset: int) -> tuple[int, int]:
         """Return the bounds of the row group with this offset, or of the next one if the offset does not exist."""

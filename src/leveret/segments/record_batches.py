@@ -68,5 +68,5 @@ class DeliveredBatch:
 
 def _encode_overlay(overlay: bytes) -> bytes:
     """Encode an overlay as the log does."""
-    made = metadata.unpack(overlay)
-    return encode_overlay(Overlay(made["address"], made["headers"], made["drop_expiration"]))
+    fields = metadata.unpack(overlay)
+    return encode_overlay(Overlay(fields["address"], fields["headers"], fields["drop_expiration"]))

@@ -110,10 +110,10 @@ def _rewrite(location: SegmentLocation, arguments: bytes) -> bytes:
     with open_verified(files.join(location.root, wanted.segment.path), location.options, wanted.segment) as source:
         writer = None if wanted.dry_run else SegmentWriter(directory, wanted.stream, location.options, location.spool,
                                                            location.local_root(), location.mode)
-        made, counts = rewrite(source, rules, writer)
-    if made is not None:
-        made = msgspec.structs.replace(made, path=f"{wanted.directory}/{made.path}")
-    return msgspec.json.encode(RewriteResult(segment=made, counts=counts))
+        rewritten, counts = rewrite(source, rules, writer)
+    if rewritten is not None:
+        rewritten = msgspec.structs.replace(rewritten, path=f"{wanted.directory}/{rewritten.path}")
+    return msgspec.json.encode(RewriteResult(segment=rewritten, counts=counts))
 
 
 def _sync_table(location: SegmentLocation, arguments: bytes) -> bytes:

@@ -49,9 +49,9 @@ def read_slice(endpoint: Endpoint, part: Slice, columns: tuple[str, ...] | None,
     for rows in _record_batches(endpoint, part, prefetch or PREFETCH):
         if not any(rows.times):
             rows.times = None  # queues do not record append times
-        made = make_batch(rows, names, part.queue)
+        full = make_batch(rows, names, part.queue)
         batch = pa.RecordBatch.from_arrays(
-            [made.column(name) if name in names else pa.nulls(len(rows), schema.field(name).type) for name in schema.names],
+            [full.column(name) if name in names else pa.nulls(len(rows), schema.field(name).type) for name in schema.names],
             schema=schema)
         for start in range(0, batch.num_rows, batch_rows):
             yield batch.slice(start, batch_rows)

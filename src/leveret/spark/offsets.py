@@ -18,7 +18,7 @@ VERSION: Final = 1
 
 
 @dataclass(slots=True)
-class Place:
+class Position:
     """Position in one stream: its id, and the offset of the next message."""
 
     id: str
@@ -29,24 +29,25 @@ class Place:
 class Offsets:
     """Positions of a query, by stream, and the offsets at which it began. `initial` if it has not begun."""
 
-    streams: dict[str, Place] = field(default_factory=dict)
+    streams: dict[str, Position] = field(default_factory=dict)
     began: dict[str, int] = field(default_factory=dict)
     initial: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        made: dict[str, Any] = {
+        offset: dict[str, Any] = {
             "version": VERSION,
-            "streams": {name: {"id": place.id, "next": place.next} for name, place in sorted(self.streams.items())},
+            "streams": {name: {"id": position.id, "next": position.next}
+                        for name, position in sorted(self.streams.items())},
             "began": dict(sorted(self.began.items())),
         }
         if self.initial:
-            made["initial"] = True
-        return made
+            offset["initial"] = True
+        return offset
 
     @property
     def total(self) -> int:
         """The number of messages from the beginning to here."""
-        return sum(place.next - self.began.get(name, place.next) for name, place in self.streams.items())
+        return sum(position.next - self.began.get(name, position.next) for name, position in self.streams.items())
 
 
 def from_json(value: Any) -> Offsets:
@@ -55,7 +56,8 @@ def from_json(value: Any) -> Offsets:
         if value["version"] != VERSION:
             raise OffsetError(f"the checkpoint has offsets of version {value['version']}; expected {VERSION}: another "
                               "version of Leveret has written it")
-        streams = {str(name): Place(str(place["id"]), int(place["next"])) for name, place in value["streams"].items()}
+        streams = {str(name): Position(str(position["id"]), int(position["next"]))
+                   for name, position in value["streams"].items()}
         began = {str(name): int(offset) for name, offset in value["began"].items()}
         return Offsets(streams, began, bool(value.get("initial", False)))
     except (KeyError, TypeError, ValueError, AttributeError):
@@ -69,7 +71,7 @@ def start_of(name: str, start: Offsets, end: Offsets) -> int:
     That is where the previous batch ended or, in the first batch, where the query began when the batch was planned. A
     stream that was found later begins where it was found.
     """
-    place = start.streams.get(name)
-    if place is None or start.initial:
-        return end.began.get(name, place.next if place is not None else 0)
-    return place.next
+    position = start.streams.get(name)
+    if position is None or start.initial:
+        return end.began.get(name, position.next if position is not None else 0)
+    return position.next

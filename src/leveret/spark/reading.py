@@ -110,9 +110,9 @@ class SliceReader:
         self._loss_holder = file_pin.holder if file_pin is not None and file_pin.counts_losses else None
         self.part = part
         self.position = part.first
-        self._maker = BatchBuilder(reading, part.stream, part.partition)
+        self._builder = BatchBuilder(reading, part.stream, part.partition)
         # Files are verified by their offsets.
-        wanted = {*self._maker.names, "offset"}
+        wanted = {*self._builder.names, "offset"}
         self._file_names = [name for name in COLUMNS if name in wanted]
         self._storage = storage_options(reading.storage_options_file)
 
@@ -152,11 +152,11 @@ class SliceReader:
                 if low < self.position or high >= stop or gap < 0 or (
                         (gap or low > self.position) and not _may_have_gaps(segment)):
                     raise _not_contiguous(segment, self.position, low, high, len(offsets))
-                made = self._maker.finish(batch)
+                rows = self._builder.finish(batch)
                 self.position = high + 1
                 count += len(offsets)
-                if made.num_rows:
-                    yield made
+                if rows.num_rows:
+                    yield rows
         if self.position < stop and not _may_have_gaps(segment):
             raise _not_contiguous(segment, self.position, self.position, stop - 1, 0)
         if first <= segment.first and stop > segment.last and count != segment.count:
@@ -176,7 +176,7 @@ class SliceReader:
                 self._check_erased(delivered, missing)
             self.position = delivered.next
             if delivered.count:
-                yield from self._maker.batches(delivered.rows)
+                yield from self._builder.batches(delivered.rows)
         self.position = stop
 
     def _check_erased(self, delivered: DeliveredBatch, missing: int) -> None:
@@ -209,16 +209,16 @@ def topic_expression(pattern: str) -> str:
     """Convert a topic pattern to a regular expression: `*` matches one word, `#` any number of words."""
     words = [word for word, before in zip(pattern.split("."), ["", *pattern.split(".")], strict=False)
              if not word == before == "#"]
-    made = ""
+    expression = ""
     for number, word in enumerate(words):
         if word == "#":
-            made += r"(\.[^.]*)*" if number else r"([^.]*(\.[^.]*)*)?"
+            expression += r"(\.[^.]*)*" if number else r"([^.]*(\.[^.]*)*)?"
             continue
         piece = r"[^.]*" if word == "*" else re.escape(word)
         if number and not (number == 1 and words[0] == "#"):
-            made += r"\."
+            expression += r"\."
         elif number:
             # After a `#`, which may match no word.
-            made = r"([^.]*\.)*"
-        made += piece
-    return f"^{made}$"
+            expression = r"([^.]*\.)*"
+        expression += piece
+    return f"^{expression}$"

@@ -95,7 +95,7 @@ def write_task(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> Written:
     try:
         # Batch writes in foreachBatch also have the query id, but it does not identify them.
         app = _app_of_query(query, plan.sink_name) if plan.streaming else plan.app
-        guarantee = decide(plan, app, control)
+        guarantee = resolve_guarantee(plan, app, control)
         if guarantee == EXACTLY_ONCE and partition >= MAX_PARTITIONS:
             raise OptionError(f"option guarantee: exactly-once supports writes of at most {MAX_PARTITIONS} partitions, and "
                               f"this one has partition {partition}; use fewer partitions (df.coalesce, "
@@ -111,17 +111,17 @@ def _app_of_query(query: str | None, sink_name: str | None) -> str | None:
     return f"{query}/{sink_name}" if sink_name else query
 
 
-def decide(plan: SinkPlan, app: str | None, control: ControlClient) -> str:
+def resolve_guarantee(plan: SinkPlan, app: str | None, control: ControlClient) -> str:
     """Return the guarantee of a write. Raises OptionError if the requested one is not possible."""
-    asked = plan.guarantee
-    if asked == EXACTLY_ONCE and app is None:
+    requested = plan.guarantee
+    if requested == EXACTLY_ONCE and app is None:
         raise SparkError("the task does not know its query, and therefore cannot write exactly once")
-    if asked == AT_LEAST_ONCE or (asked is None and app is None):
+    if requested == AT_LEAST_ONCE or (requested is None and app is None):
         return AT_LEAST_ONCE
     if control.is_leveret():
         return EXACTLY_ONCE
-    if asked == EXACTLY_ONCE or plan.app is not None:
-        which = "guarantee: exactly-once" if asked else "txnAppId: it"
+    if requested == EXACTLY_ONCE or plan.app is not None:
+        which = "guarantee: exactly-once" if requested else "txnAppId: it"
         raise OptionError(f"option {which} needs Leveret, and {control.endpoint} is another broker; set guarantee to "
                           "at-least-once")
     return AT_LEAST_ONCE

@@ -154,16 +154,16 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 max_messages = min(max_messages, self._remaining)
             if max_messages <= 0:
                 return
-            taken = consumer.take(min(max_messages, MAX_FILE_MESSAGES), min(bytes_left, MAX_FILE_BYTES),
+            messages = consumer.take(min(max_messages, MAX_FILE_MESSAGES), min(bytes_left, MAX_FILE_BYTES),
                                   wait=self._remaining is not None)
-            if taken is None:
+            if messages is None:
                 return
-            count = len(taken)
-            spool.append(taken.batch(spool.next, self.queue))
+            count = len(messages)
+            spool.append(messages.batch(spool.next, self.queue))
             # Only now may the broker remove them.
-            taken.acknowledge()
+            messages.acknowledge()
             max_messages -= count
-            bytes_left -= taken.size
+            bytes_left -= messages.size
             if self._remaining is not None:
                 self._remaining -= count
 

@@ -16,7 +16,7 @@ from leveret.spark.admission import Backlog, Run, apply_limits
 from leveret.spark.connection import ControlClient
 from leveret.spark.errors import DataLoss, OffsetError, OptionError, RequestRefused
 from leveret.spark.file_pins import PIN_SECONDS, FilePin, PinnedRange, pin
-from leveret.spark.offsets import Offsets, Place, from_json, start_of
+from leveret.spark.offsets import Offsets, Position, from_json, start_of
 from leveret.spark.options import Settings
 from leveret.spark.planning import Slice, StreamPartition, plan
 from leveret.spark.read_limits import read_limit
@@ -65,7 +65,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin = starting_offset(settings, self.control, info, "latest")
             if settings.consumer_name is not None:
                 begin = self._register(info, begin)
-            offsets.streams[name] = Place(info.id, begin)
+            offsets.streams[name] = Position(info.id, begin)
             offsets.began[name] = begin
         return offsets.to_json()
 
@@ -103,10 +103,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if place is None:
                 if self._end_offsets is not None and name not in self._end_offsets:
                     continue  # declared after this run had begun
-                place = Place(info.id, info.first)
+                place = Position(info.id, info.first)
                 end.began[name] = info.first
             check_same(info, place.id, place.next)
-            end.streams[name] = Place(info.id, place.next)
+            end.streams[name] = Position(info.id, place.next)
             last = info.next if self._end_offsets is None else self._end_offsets.get(name, info.next)
             first = max(place.next, info.first)
             runs = () if isinstance(limit, ReadAllAvailable) else self._size_runs(name, first, last)

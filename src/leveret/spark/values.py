@@ -107,11 +107,11 @@ def names(value: str) -> tuple[str, ...]:
 
 def timestamp(value: str) -> int:
     """Parse a time to milliseconds of Unix time: a number of them, or ISO 8601 (UTC if it has no time zone)."""
-    shown = value.strip()
-    if _INTEGER.fullmatch(shown):
-        return int(shown)
+    stripped = value.strip()
+    if _INTEGER.fullmatch(stripped):
+        return int(stripped)
     try:
-        found = datetime.fromisoformat(shown)
+        found = datetime.fromisoformat(stripped)
     except ValueError:
         raise InvalidValue("milliseconds of Unix time, or a time such as 2026-05-01T12:00:00Z") from None
     if found.tzinfo is None:
@@ -125,12 +125,12 @@ def offsets(*keywords: str) -> Reader:
     As in Kafka, the number -2 means earliest and -1 latest.
     """
     def read(value: str) -> str | dict[str, int]:
-        shown = value.strip()
-        if shown.lower() in keywords:
-            return shown.lower()
+        stripped = value.strip()
+        if stripped.lower() in keywords:
+            return stripped.lower()
         expected = f"{' or '.join(keywords)}, or offsets by stream in JSON such as {{\"orders-0\": 17}}"
         try:
-            found = json.loads(shown)
+            found = json.loads(stripped)
         except ValueError:
             raise InvalidValue(expected) from None
         if not isinstance(found, dict) or not found:

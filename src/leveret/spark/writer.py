@@ -14,7 +14,7 @@ from leveret.spark.errors import RequestRefused, SparkError
 from leveret.spark.options import Settings
 from leveret.spark.sink_plan import DEAD_LETTER, EXACTLY_ONCE, SinkPlan, plan_sink
 from leveret.spark.sink_schema import check_schema
-from leveret.spark.sink_task import Counts, Written, decide, write_task
+from leveret.spark.sink_task import Counts, Written, resolve_guarantee, write_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,7 +41,7 @@ def batch_writer(settings: Settings, schema: StructType, overwrite: bool) -> Amq
         return AmqpBatchWriter(plan)
     control = ControlClient(plan.endpoint)
     try:
-        guarantee = decide(plan, plan.app, control)
+        guarantee = resolve_guarantee(plan, plan.app, control)
         plan = replace(plan, guarantee=guarantee)
         if guarantee != EXACTLY_ONCE:
             return AmqpBatchWriter(plan)

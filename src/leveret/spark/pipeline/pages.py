@@ -95,7 +95,7 @@ td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
 {% endfor %}</tr>{% endfor %}</tbody></table></div>{% endif %}
 </article>{% endfor %}
 </section>
-<footer>Made {{ made }} by Leveret {{ version }}. All times are UTC.</footer>
+<footer>Generated {{ generated }} by Leveret {{ version }}. All times are UTC.</footer>
 </main></body></html>
 """
 
@@ -109,7 +109,7 @@ def render(page: Page) -> str:
     environment = Environment(autoescape=True, trim_blocks=True)
     environment.globals["numeric"] = _numeric
     return environment.from_string(_TEMPLATE).render(
-        page=page, version=__version__, made=time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()))
+        page=page, version=__version__, generated=time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()))
 
 
 def write_page(page: Page, path: str) -> None:

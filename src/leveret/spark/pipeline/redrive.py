@@ -116,12 +116,12 @@ def _plan_batches(client: ControlClient, queue: str, name: str, acquired: dict[s
     left = (messages if limit is None else min(limit, messages)) - sum(count for _, count in planned)
     while left > 0:
         after = planned[-1][0] if planned else 0
-        made = client.request("lease.plan", queue=queue, lease=name, epoch=acquired["epoch"], after=after,
+        leased = client.request("lease.plan", queue=queue, lease=name, epoch=acquired["epoch"], after=after,
                               max_messages=min(BATCH_MESSAGES, left))
-        if not made["count"]:
+        if not leased["count"]:
             break
-        planned.append((int(made["batch"]), int(made["count"])))
-        left -= int(made["count"])
+        planned.append((int(leased["batch"]), int(leased["count"])))
+        left -= int(leased["count"])
     return planned
 
 
