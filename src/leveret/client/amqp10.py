@@ -185,8 +185,8 @@ def filter_map(filters: Filters | None) -> dict[Any, Any] | None:
     if isinstance(filters, Mapping):
         named = dict(filters)
     else:
-        named = {f"{_KEY}{number}": filter for number, filter in enumerate(filters)}
+        named = {f"{_KEY_PREFIX}{number}": filter for number, filter in enumerate(filters)}
     return {Symbol(key): filter.described() if isinstance(filter, Filter) else filter for key, filter in named.items()}
 
 
-_KEY: Final = "filter-"
+_KEY_PREFIX: Final = "filter-"

@@ -210,7 +210,7 @@ class Connection:
 
     def events(self) -> Iterator[Event]:
         """Return an iterator over all events from now on, until the connection is closed for good."""
-        waiting = _Waiting()
+        waiting = _EventQueue()
         with self.driver.lock:
             if self.is_closed:
                 waiting.put(Closed(self._core.close_error))
@@ -248,11 +248,11 @@ class Connection:
         return describe(self._core)
 
 
-class _Waiting(queue.SimpleQueue[Event]):
+class _EventQueue(queue.SimpleQueue[Event]):
     """A queue of events. Unlike its base class, it supports weak references."""
 
 
-def _events(waiting: _Waiting) -> Iterator[Event]:
+def _events(waiting: _EventQueue) -> Iterator[Event]:
     while True:
         event = waiting.get()
         yield event

@@ -386,23 +386,23 @@ class ChannelCore(CallingChannel):
             replies = Replies(self, self.connection.frontend.message_class)
             replies.tag = self.connection.new_name()
             self.cast("basic.consume", {**replies.arguments, "queue": replies.queue, "consumer_tag": replies.tag},
-                      partial(self._listening, replies))
+                      partial(self._replies_started, replies))
             self.replies = replies
         return replies
 
-    def _listening(self, replies: Replies, reply: Method, abandoned: bool) -> None:
+    def _replies_started(self, replies: Replies, reply: Method, abandoned: bool) -> None:
         self.consumers[replies.key] = replies
         replies.active = True
 
     def cancel(self, consumer: ConsumerCore) -> Waiter:
         """Send `basic.cancel`. Messages that the application has not taken are requeued, including those still to come."""
         waiter = self.call(f"{consumer.kind}.cancel", {"consumer_tag": consumer.tag},
-                           partial(self._stopped_consuming, consumer))
+                           partial(self._cancel_completed, consumer))
         self._requeue_untaken(consumer)
         return waiter
 
     def _cast_cancel(self, consumer: ConsumerCore) -> None:
-        self.cast(f"{consumer.kind}.cancel", {"consumer_tag": consumer.tag}, partial(self._stopped_consuming, consumer))
+        self.cast(f"{consumer.kind}.cancel", {"consumer_tag": consumer.tag}, partial(self._cancel_completed, consumer))
 
     def cancel_nowait(self, consumer: ConsumerCore) -> None:
         """Cancel a consumer without waiting, even if it has not started or its connection is lost."""
@@ -426,7 +426,7 @@ class ChannelCore(CallingChannel):
             if not message.settled:
                 message.nack(requeue=True)
 
-    def _stopped_consuming(self, consumer: ConsumerCore, reply: Method, abandoned: bool) -> None:
+    def _cancel_completed(self, consumer: ConsumerCore, reply: Method, abandoned: bool) -> None:
         if consumer in self._cancel_when_started:
             self._cancel_when_started.remove(consumer)
         key = consumer.key

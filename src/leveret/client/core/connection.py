@@ -120,10 +120,10 @@ class ConnectionCore(BaseConnection):
                     assert isinstance(command, Ack)
                     channel.pending_confirms.confirm(command.delivery_tag, command.multiple, True)
             else:
-                self._dispatch_rare(command, channel)
+                self._dispatch_other(command, channel)
         self._check_buffer()
 
-    def _dispatch_rare(self, command: Command, channel: ChannelCore | None) -> None:
+    def _dispatch_other(self, command: Command, channel: ChannelCore | None) -> None:
         kind = command.kind
         if kind == NACK:
             assert isinstance(command, Nack)

@@ -13,7 +13,7 @@ from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY
 Body = bytes | bytearray | memoryview | str
 
 _FIXED: Final = struct.Struct(">HHQ").pack
-_BASIC: Final = 60
+_BASIC_CLASS: Final = 60
 # Most publishes have no properties, or delivery-mode 2 alone.
 NO_PROPERTIES: Final = b"\0\0"
 _PERSISTENT: Final = b"\x10\0\2"
@@ -100,4 +100,4 @@ class Encoder:
     def encode(self, body: Body, exchange: str, routing_key: str, flags: int, properties: bytes) -> Outgoing:
         """Return an encoded publish. Raises `InvalidMessage`."""
         data = encode_body(body)
-        return Outgoing(self.address(exchange, routing_key), flags, _FIXED(_BASIC, 0, len(data)) + properties, data)
+        return Outgoing(self.address(exchange, routing_key), flags, _FIXED(_BASIC_CLASS, 0, len(data)) + properties, data)

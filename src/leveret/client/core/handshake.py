@@ -61,7 +61,7 @@ def handshake(connection: ConnectionCore) -> Procedure:
         raise _refused(parameters, ACCESS_REFUSED, CLOSED_DURING_LOGIN, False) from None
     except ConnectionClosed as error:
         raise _refused(parameters, error.reply_code, error.reply_text, False) from None
-    connection.send("connection.tune-ok", _tuned(parameters, tune.arguments))
+    connection.send("connection.tune-ok", _tune_ok_arguments(parameters, tune.arguments))
     connection.send("connection.open", {"virtual_host": parameters.vhost})
     try:
         yield connection.expect()
@@ -98,15 +98,15 @@ def _client_properties(parameters: Parameters) -> dict[str, Any]:
     return properties
 
 
-def _tuned(parameters: Parameters, proposed: dict[str, Any]) -> dict[str, int]:
+def _tune_ok_arguments(parameters: Parameters, proposed: dict[str, Any]) -> dict[str, int]:
     """Return the smaller of both sides' limits, where 0 is no limit (0-9-1 `connection.tune-ok`)."""
     return {
-        "channel_max": _lesser(parameters.channel_max, proposed["channel_max"]),
-        "frame_max": _lesser(parameters.frame_max, proposed["frame_max"]),
+        "channel_max": _smaller_limit(parameters.channel_max, proposed["channel_max"]),
+        "frame_max": _smaller_limit(parameters.frame_max, proposed["frame_max"]),
         # The requested heartbeat applies if the server proposes none; 0 disables heartbeats.
-        "heartbeat": 0 if parameters.heartbeat == 0 else _lesser(parameters.heartbeat, proposed["heartbeat"]),
+        "heartbeat": 0 if parameters.heartbeat == 0 else _smaller_limit(parameters.heartbeat, proposed["heartbeat"]),
     }
 
 
-def _lesser(ours: int, proposed: int) -> int:
+def _smaller_limit(ours: int, proposed: int) -> int:
     return min(ours, proposed) if ours and proposed else ours or proposed

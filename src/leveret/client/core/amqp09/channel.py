@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Directory = str | os.PathLike[str] | None
 
 _FLAGS: Final = MANDATORY | IMMEDIATE
-_WITH_TICKET: Final = frozenset(name for name, spec in V0_9.by_name.items()
+_TICKET_METHODS: Final = frozenset(name for name, spec in V0_9.by_name.items()
                                 if any(field.name == "ticket" for field in spec.fields))
 # Methods that recovery repeats with the ticket of the original call.
 _DECLARES: Final = ("queue.declare", "exchange.declare", "queue.bind")
@@ -95,16 +95,17 @@ class Amqp09Channel(ChannelCore):
             self._pinged = 0
             on_reply = self._opened
         elif name.startswith("message."):
-            return self._consuming(name, arguments or {}, on_reply, None)
+            return self._send_consume(name, arguments or {}, on_reply, None)
         return super().call(name, arguments, on_reply)
 
     def cast(self, name: str, arguments: dict[str, Any] | None = None, on_reply: OnReply | None = None) -> None:
         if name.startswith("message."):
-            self._consuming(name, arguments or {}, on_reply, NULL_WAITER)
+            self._send_consume(name, arguments or {}, on_reply, NULL_WAITER)
         else:
             super().cast(name, arguments, on_reply)
 
-    def _consuming(self, name: str, arguments: dict[str, Any], on_reply: OnReply | None, waiter: Waiter | None) -> Waiter:
+    def _send_consume(self, name: str, arguments: dict[str, Any], on_reply: OnReply | None,
+                      waiter: Waiter | None) -> Waiter:
         """Send `message.consume` or `message.cancel`, where the consumer tag is a destination that the reply omits."""
         sent = dict(arguments)
         tag = sent.pop("consumer_tag", None)
@@ -176,7 +177,7 @@ class Amqp09Channel(ChannelCore):
         if spec is None:
             raise NotSupported(f"AMQP 0-9 has no {name}; expected a connection of another version (option protocol)")
         sent = {} if arguments is None else arguments
-        if name in _WITH_TICKET:
+        if name in _TICKET_METHODS:
             if name in _DECLARES:
                 sent.setdefault("access", self.access)
             sent = {**sent, "ticket": self._ticket(sent.get("access", self.access))}

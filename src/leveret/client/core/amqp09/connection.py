@@ -70,7 +70,7 @@ class Amqp09Connection(ConnectionCore):
         engine.spools_stages = True
         return engine
 
-    def _dispatch_rare(self, command: Command, channel: ChannelCore | None) -> None:
+    def _dispatch_other(self, command: Command, channel: ChannelCore | None) -> None:
         kind = command.kind
         if kind == CONTENT_START:
             assert isinstance(command, ContentStart)
@@ -81,7 +81,7 @@ class Amqp09Connection(ConnectionCore):
             if isinstance(channel, Amqp09Channel):
                 channel.incoming.part(command.data)
         else:
-            super()._dispatch_rare(command, channel)
+            super()._dispatch_other(command, channel)
 
     def _connection_method(self, command: Method) -> None:
         if command.name != "connection.redirect":

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from leveret.client.core.amqp09.channel import Amqp09Channel
 
 # Bytes up to which a file without a directory is kept in memory.
-MAX_IN_MEMORY: Final = 1 << 20
+MAX_MEMORY_BYTES: Final = 1 << 20
 # Maximum number of partial files of a channel that are kept, without a directory, for a redelivery.
 MAX_PARTIAL_FILES: Final = 64
 
@@ -101,13 +101,13 @@ class IncomingFiles:
             ValueError: The channel already uses another directory.
             OSError: The directory cannot be created.
         """
-        wanted = None if directory is None else Path(directory)
-        if self._used and wanted != self._directory:
+        directory_path = None if directory is None else Path(directory)
+        if self._used and directory_path != self._directory:
             raise ValueError(f"all consumers of the channel receive files {_destination(self._directory)}; expected another"
-                             f" channel for files {_destination(wanted)}")
-        if wanted is not None:
-            wanted.mkdir(parents=True, exist_ok=True)
-        self._directory = wanted
+                             f" channel for files {_destination(directory_path)}")
+        if directory_path is not None:
+            directory_path.mkdir(parents=True, exist_ok=True)
+        self._directory = directory_path
         self._used = True
 
     def lost(self) -> None:
@@ -141,7 +141,7 @@ class IncomingFiles:
 
     def temporary(self) -> Incoming:
         """Return a temporary file for a content that cannot be resumed."""
-        return Incoming("", None, cast("IO[bytes]", tempfile.SpooledTemporaryFile(MAX_IN_MEMORY)), None)
+        return Incoming("", None, cast("IO[bytes]", tempfile.SpooledTemporaryFile(MAX_MEMORY_BYTES)), None)
 
     def find(self, identifier: str, size: int | None) -> Incoming:
         """Return the partial content with that identifier, positioned at its end, or an empty one."""
@@ -158,7 +158,7 @@ class IncomingFiles:
         if directory is None:
             incoming = self._partial.pop(identifier, None)
             if incoming is None or incoming.size != size:
-                return Incoming(identifier, size, cast("IO[bytes]", tempfile.SpooledTemporaryFile(MAX_IN_MEMORY)), None)
+                return Incoming(identifier, size, cast("IO[bytes]", tempfile.SpooledTemporaryFile(MAX_MEMORY_BYTES)), None)
             incoming.file.seek(0, 2)
             return incoming
         # The server chooses the identifier, so it must not become part of a path.

@@ -113,7 +113,7 @@ class IncomingMessages:
             self._pending_replies.append(_PendingReply(tag))
         kind, content = arguments["body"]
         if kind == 0:
-            self._arrived(tag, arguments, Incoming("", len(content), io.BytesIO(content), None))
+            self._complete(tag, arguments, Incoming("", len(content), io.BytesIO(content), None))
             return
         reference = self._references.get(content.decode("utf-8", "surrogateescape"))
         if reference is not None:
@@ -144,7 +144,7 @@ class IncomingMessages:
         reference = self._references.pop(_text(command.arguments["reference"]), None)
         if reference is not None:
             for tag, arguments in reference.transfers:
-                self._arrived(tag, arguments, reference.incoming)
+                self._complete(tag, arguments, reference.incoming)
 
     def _is_no_ack(self, destination: str) -> bool:
         if destination in self._gets:
@@ -152,7 +152,7 @@ class IncomingMessages:
         consumer = self._channel.consumer_of(destination.encode("utf-8", "surrogateescape"))
         return consumer is not None and bool(consumer.arguments.get("no_ack"))
 
-    def _arrived(self, tag: int, arguments: dict[str, Any], incoming: Incoming) -> None:
+    def _complete(self, tag: int, arguments: dict[str, Any], incoming: Incoming) -> None:
         channel = self._channel
         destination: str = arguments["destination"]
         size = incoming.file.seek(0, 2)

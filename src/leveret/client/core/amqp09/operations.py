@@ -22,12 +22,12 @@ class Operations09(Operations):
 
     def bind(self, to_queue: bool, destination: str, source: str, routing_key: str,
              arguments: dict[str, Any] | None) -> Waiter:
-        _of_queues(to_queue)
+        _check_queue_binding(to_queue)
         return super().bind(to_queue, destination, source, routing_key, arguments)
 
     def unbind(self, to_queue: bool, destination: str, source: str, routing_key: str,
                arguments: dict[str, Any] | None) -> Waiter:
-        _of_queues(to_queue)
+        _check_queue_binding(to_queue)
         return super().unbind(to_queue, destination, source, routing_key, arguments)
 
     def qos(self, prefetch_count: int, prefetch_size: int, global_: bool) -> Waiter:
@@ -40,7 +40,7 @@ class Operations09(Operations):
         return self._channel.call("basic.qos", sent, set_)
 
 
-def _of_queues(to_queue: bool) -> None:
+def _check_queue_binding(to_queue: bool) -> None:
     if not to_queue:
         raise NotSupported("AMQP 0-9 cannot bind exchanges to exchanges; expected a queue, or a connection of 0-9-1 or 1.0"
                            " (option protocol)")

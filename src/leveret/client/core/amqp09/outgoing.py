@@ -19,7 +19,7 @@ from leveret.wire.amqp0.properties import encode_header
 from leveret.wire.amqp0.table_0_9 import V0_9
 
 # Fields of `Properties` that content classes other than basic lack.
-_OF_DELIVERY: Final = ("delivery_mode",)
+_DELIVERY_PROPERTIES: Final = ("delivery_mode",)
 
 
 class Outgoing09(Outgoing):
@@ -91,7 +91,7 @@ def content_header(class_id: int, size: int, properties: Properties | None, keyw
     """
     merged = from_keywords(properties, keywords)
     values = {name: value for name in merged.__slots__ if (value := getattr(merged, name)) is not None
-              and name not in _OF_DELIVERY}
+              and name not in _DELIVERY_PROPERTIES}
     values.update((name, value) for name, value in more if value is not None)
     owner = V0_9.classes[class_id]
     known = {field.name for field in owner.properties}

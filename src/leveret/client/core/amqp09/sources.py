@@ -44,9 +44,9 @@ def body_of(source: Source) -> Iterator[IO[bytes]]:
         yield file
 
 
-def read_exactly(file: IO[bytes], wanted: int, size: int) -> bytes:
-    """Read `wanted` bytes of a source of `size` bytes. Raises `InvalidMessage` if the source has become shorter."""
-    data = file.read(wanted)
-    if len(data) < wanted:
+def read_exactly(file: IO[bytes], n_bytes: int, size: int) -> bytes:
+    """Read `n_bytes` bytes of a source of `size` bytes. Raises `InvalidMessage` if the source has become shorter."""
+    data = file.read(n_bytes)
+    if len(data) < n_bytes:
         raise InvalidMessage(f"the file became shorter while it was sent; expected {size} bytes")
     return data

@@ -18,7 +18,7 @@ from leveret.wire.amqp0.table_0_9 import V0_9
 if TYPE_CHECKING:
     from leveret.client.core.amqp09.channel import Amqp09Channel
 
-TUNNEL = 110
+TUNNEL_CLASS = 110
 
 
 class StreamConsumerCore(ConsumerCore):
@@ -60,4 +60,4 @@ def tunnel_request(data_name: str, body: Body, headers: dict[str, Any] | None, m
     data = encode_body(body)
     properties = {"headers": headers or None, "proxy_name": proxy_name or None, "data_name": data_name,
                   "durable": int(durable), "broadcast": int(broadcast)}
-    return {"meta_data": dict(meta_data or {})}, encode_header(TUNNEL, len(data), properties, QPID, V0_9), data
+    return {"meta_data": dict(meta_data or {})}, encode_header(TUNNEL_CLASS, len(data), properties, QPID, V0_9), data

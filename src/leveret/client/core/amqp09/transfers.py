@@ -22,8 +22,9 @@ CHECKPOINT_INTERVAL: Final = 8 << 20
 _OVERHEAD: Final = 64
 _OK: Final = ("message.ok",)
 _OUTCOMES: Final = ("message.ok", "message.reject")
-_TEXTS: Final = ("message_id", "correlation_id", "reply_to", "content_type", "content_encoding", "user_id", "app_id")
-_NOT_THERE: Final = ("timestamp", "type", "cluster_id")
+_STRING_FIELDS: Final = ("message_id", "correlation_id", "reply_to", "content_type", "content_encoding", "user_id",
+                         "app_id")
+_UNSUPPORTED: Final = ("timestamp", "type", "cluster_id")
 
 class Transfer:
     """One message being sent.
@@ -139,10 +140,10 @@ def _fields(properties: Properties | None, keywords: dict[str, Any]) -> dict[str
     keywords = dict(keywords)
     more: dict[str, Any] = {name: keywords.pop(name) for name in ("transaction_id", "security_token") if name in keywords}
     merged = from_keywords(properties, keywords)
-    for name in _NOT_THERE:
+    for name in _UNSUPPORTED:
         if getattr(merged, name) is not None:
             raise InvalidMessage(f"{name}: senders of class message have no such property")
-    fields: dict[str, Any] = {name: value for name in _TEXTS if (value := getattr(merged, name)) is not None}
+    fields: dict[str, Any] = {name: value for name in _STRING_FIELDS if (value := getattr(merged, name)) is not None}
     fields["application_headers"] = merged.headers or {}
     fields["priority"] = 4 if merged.priority is None else merged.priority
     fields["delivery_mode"] = 1 if merged.delivery_mode is None else merged.delivery_mode

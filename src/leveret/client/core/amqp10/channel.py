@@ -153,7 +153,7 @@ class SessionCore(Session):
         if self._transactions is not None:
             self._transactions.connection_lost()
         self._keep_unsettled(error)
-        self.lose(error)
+        self.connection_lost(error)
         if self.replies is not None:
             self.replies.fail(error)
             self.replies = None
@@ -366,12 +366,12 @@ class SessionCore(Session):
         """Return a consumer that has not started. `arguments` are those of `basic.consume`."""
         if arguments.get("exclusive"):
             raise NotSupported("AMQP 1.0 has no exclusive consumers; expected a queue with x-single-active-consumer")
-        further = dict(arguments.get("arguments") or {})
+        extra = dict(arguments.get("arguments") or {})
         properties: dict[Any, Any] = {}
-        if _PRIORITY in further:
-            properties[Symbol("rabbitmq:priority")] = Int(further.pop(_PRIORITY))
-        if further:
-            raise NotSupported(f"consumer arguments without a meaning over AMQP 1.0: {', '.join(further)}; expected only"
+        if _PRIORITY in extra:
+            properties[Symbol("rabbitmq:priority")] = Int(extra.pop(_PRIORITY))
+        if extra:
+            raise NotSupported(f"consumer arguments without a meaning over AMQP 1.0: {', '.join(extra)}; expected only"
                                f" {_PRIORITY}")
         source = Source(self.connection.addresses.of_queue(queue), outcomes=OUTCOMES, default_outcome=Modified(True))
         if arguments.get("no_local"):
@@ -533,8 +533,8 @@ class SessionCore(Session):
         """Settle by delivery tag, as `basic.ack`, `basic.nack` or `basic.reject` do."""
         self._check_open()
         tag = arguments["delivery_tag"]
-        upto = self.unsettled_up_to(tag or 1 << 62)
-        found = upto if arguments.get("multiple") else [delivery for delivery in upto if delivery.number == tag]
+        up_to = self.unsettled_up_to(tag or 1 << 62)
+        found = up_to if arguments.get("multiple") else [delivery for delivery in up_to if delivery.number == tag]
         if not found:
             raise InvalidMessage(f"unknown delivery tag {tag}; expected each message to be settled once")
         state: Composite = ACCEPTED_STATE

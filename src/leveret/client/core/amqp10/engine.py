@@ -11,8 +11,8 @@ from leveret.wire.amqp1.frames import FrameReader
 from leveret.wire.amqp1.output import Output
 from leveret.wire.amqp1.transport import Open
 
-DEFAULT_FRAME: Final = 131072
-DEFAULT_CHANNELS: Final = 1023
+DEFAULT_FRAME_MAX: Final = 131072
+DEFAULT_CHANNEL_MAX: Final = 1023
 
 
 class Engine:
@@ -25,8 +25,8 @@ class Engine:
     """
 
     def __init__(self, parameters: Parameters) -> None:
-        self.max_frame_size = max(512, parameters.frame_max or DEFAULT_FRAME)
-        self.channel_max = parameters.channel_max or DEFAULT_CHANNELS
+        self.max_frame_size = max(512, parameters.frame_max or DEFAULT_FRAME_MAX)
+        self.channel_max = parameters.channel_max or DEFAULT_CHANNEL_MAX
         self.reader = FrameReader(self.max_frame_size)
         self.output = Output()
         self.idle_time_out = parameters.heartbeat * 1000
@@ -63,7 +63,7 @@ class Engine:
 
     def agree(self, theirs: Open) -> None:
         """Apply the limits of the server's `open`."""
-        self.output.max_frame_size = min(max(theirs.max_frame_size, 512), DEFAULT_FRAME)
+        self.output.max_frame_size = min(max(theirs.max_frame_size, 512), DEFAULT_FRAME_MAX)
         self.channel_max = min(self.channel_max, theirs.channel_max)
         ours = self.idle_time_out / 1000
         their = (theirs.idle_time_out or 0) / 1000

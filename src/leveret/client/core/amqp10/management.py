@@ -156,9 +156,9 @@ class Management:
         asked, self._asked = self._asked, {}
         for request in asked.values():
             if not request.waiter.done():
-                request.waiter.set_exception(self._why(error))
+                request.waiter.set_exception(self._error_for(error))
 
-    def _why(self, error: Error | None) -> Error:
+    def _error_for(self, error: Error | None) -> Error:
         if error is None:
             return copy_error(self._connection.last_error)
         if isinstance(error, (AccessRefused, ConnectionClosed)):

@@ -67,20 +67,20 @@ class Operations:
         The client chooses the name of a queue without one.
         """
         connection = self._session.connection
-        wanted = name or connection.new_name()
-        sent: dict[str, Any] = {"queue": wanted, "durable": durable, "exclusive": exclusive, "auto_delete": auto_delete,
+        requested = name or connection.new_name()
+        sent: dict[str, Any] = {"queue": requested, "durable": durable, "exclusive": exclusive, "auto_delete": auto_delete,
                                 "passive": passive, "arguments": dict(arguments or {})}
 
         def declared(status: int, body: Any, abandoned: bool) -> tuple[DeclaredQueue, int, int]:
             reply = body if isinstance(body, dict) else {}
-            given = str(reply.get("name", wanted))
+            given = str(reply.get("name", requested))
             if passive:
                 queue = connection.topology.queues.get(given) or DeclaredQueue(given, False, sent)
             else:
                 queue = connection.topology.add_queue(given, False, sent)
             return queue, int(reply.get("message_count") or 0), int(reply.get("consumer_count") or 0)
 
-        path = queue_path(wanted)
+        path = queue_path(requested)
         if passive:
             return self._request("GET", path, None, declared, "queue.declare")
         return self._request("PUT", path, queue_body(sent), declared, "queue.declare")

@@ -19,7 +19,7 @@ from leveret.wire.amqp1.values import Array, Decimal32, Decimal64, Decimal128, D
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
-_LAST: Final = 253402300800000
+_TIMESTAMP_END: Final = 253402300800000
 _TYPE: Final = "x-basic-type"
 _CLUSTER: Final = "x-opt-cluster-id"
 _DEATHS: Final = "x-opt-deaths"
@@ -179,7 +179,7 @@ def _pairs(value: Any) -> list[tuple[Any, Any]]:
 def plain(value: Any) -> Any:
     """Convert a value of AMQP 1.0 to a header value."""
     if isinstance(value, Timestamp):
-        return _EPOCH + timedelta(milliseconds=int(value)) if 0 <= value < _LAST else int(value)
+        return _EPOCH + timedelta(milliseconds=int(value)) if 0 <= value < _TIMESTAMP_END else int(value)
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, int):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _MASK: Final = 0xFFFFFFFF
 # Credit of a receiver without a prefetch limit; it is renewed as messages are taken.
-UNLIMITED: Final = 1000
+DEFAULT_CREDIT: Final = 1000
 
 
 class ReceiverCore(Link):
@@ -74,7 +74,7 @@ class ReceiverCore(Link):
         self._partial_payloads: list[bytes] = []
         self._waiters = Waiters(session.connection.frontend)
         self._counted = prefetch == 0 or settled
-        self._limit = prefetch or UNLIMITED
+        self._limit = prefetch or DEFAULT_CREDIT
         self._delivery_class = session.connection.frontend.delivery_class
 
     @property

@@ -63,7 +63,7 @@ def _offset(whole: bytes, state: Any) -> int:
 def _transfer(sender: SenderCore, transfer: Transfer, payload: bytes, state: Any, settled: bool) -> None:
     """Send a resumed delivery. It needs no credit: the server has not granted any yet."""
     session = sender.session
-    sender.resent()
+    sender.count_resumed()
     delivery_id = session.next_delivery_id
     session.next_delivery_id = (delivery_id + 1) & 0xFFFFFFFF
     session.transferred()

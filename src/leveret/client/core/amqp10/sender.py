@@ -23,7 +23,7 @@ OUTCOMES: Final = ("amqp:accepted:list", "amqp:rejected:list", "amqp:released:li
 _PACK_TAG: Final = struct.Struct(">I").pack
 _MASK: Final = 0xFFFFFFFF
 # Upper bound of the size of a transfer's performative in a frame.
-_HEAD: Final = 128
+_MAX_HEAD_SIZE: Final = 128
 
 
 class SenderCore(Link):
@@ -120,7 +120,7 @@ class SenderCore(Link):
         session = self.session
         queue = self.queue
         output = session.connection.engine.output
-        largest = output.max_frame_size - _HEAD
+        largest = output.max_frame_size - _MAX_HEAD_SIZE
         while queue and self.credit > 0 and session.remote_window > 0:
             transfer = queue[0]
             if transfer.waiter is not None and transfer.waiter.done() and not self._offset:
@@ -153,7 +153,7 @@ class SenderCore(Link):
             session.unsettled[delivery_id] = transfer
         return delivery_id
 
-    def resent(self) -> None:
+    def count_resumed(self) -> None:
         """Count a delivery that is resumed."""
         self._delivery_count = (self._delivery_count + 1) & _MASK
 

@@ -135,7 +135,7 @@ class Session:
             self._begun.wake(error)
         self._ended.wake()
 
-    def lose(self, error: Error) -> None:
+    def connection_lost(self, error: Error) -> None:
         """Handle the loss of a connection that will be reconnected."""
         self.opened = False
         links, self._links = list(self._links.values()), {}
