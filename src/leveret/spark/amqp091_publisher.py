@@ -25,12 +25,12 @@ CHUNK_BYTES: Final = 128 << 10
 
 
 class RefusedMessage(NamedTuple):
-    """A message that the broker did not take.
+    """A message that the broker rejected.
 
     Attributes:
         rows: The message, as a batch of one row.
         reason: The broker's reason.
-        unroutable: Whether no queue takes it; otherwise the broker refused it.
+        unroutable: Whether no queue takes it; otherwise it was nacked.
     """
 
     rows: Rows
@@ -142,7 +142,7 @@ class Amqp091Publisher:
     """Publishes to exchanges, or to the sink transaction that `prefix` names.
 
     Attributes:
-        refused: Messages that the broker did not take; reading it clears it.
+        refused: Messages that the broker rejected; reading it clears it.
     """
 
     def __init__(self, channel: Channel, max_in_flight: int, prefix: str = "", mandatory: bool = False) -> None:

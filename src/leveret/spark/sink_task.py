@@ -40,7 +40,7 @@ class Counts:
     """Row counts of a task or a write.
 
     Attributes:
-        published: Rows that the broker took (or that are in a sink transaction), without dead letters.
+        published: Rows that the broker accepted (or that are in a sink transaction), without dead letters.
         body_bytes: Total size of their bodies.
         failed_dropped, failed_dead_lettered: Rows that could not be published (onError).
         unroutable_dropped, unroutable_dead_lettered: Rows that no queue takes (onUnroutable).
@@ -139,7 +139,7 @@ class _Task:
         self._counts = self._written.counts
         self._rate = Rate(plan.max_rate)
         self._transaction = uuid.uuid4().hex if app is not None else ""
-        self._n_staged = 0
+        self._n_published = 0
         self._crc = 0
         self._row = 0
         self._publisher: Amqp091Publisher | Amqp10Publisher
@@ -215,7 +215,7 @@ class _Task:
     def _publish(self, rows: Rows) -> None:
         if self._transaction:
             self._crc = zlib.crc32(b"".join(rows.contents), self._crc)
-            self._n_staged += len(rows)
+            self._n_published += len(rows)
         self._publisher.publish(rows)
 
     def _reject(self, row: RejectedRow) -> None:
@@ -235,7 +235,7 @@ class _Task:
         self._counts.failed_dead_lettered += 1
 
     def _handle_refused(self) -> None:
-        """Handle messages that the broker did not take. A sink transaction takes all and routes them at commit."""
+        """Handle messages that the broker rejected. A sink transaction accepts all and routes them at commit."""
         for refused in self._publisher.refused:
             self._refuse(refused)
 
@@ -246,7 +246,7 @@ class _Task:
         dead_letter = plan.dead_letter_exchange or ""
         option = "onUnroutable" if refused.unroutable else "onError"
         if choice == FAIL or self._transaction:
-            raise PublishError(f"the broker did not take a row: {refused.reason} (option {option}: fail)")
+            raise PublishError(f"the broker rejected a row: {refused.reason} (option {option}: fail)")
         counts = self._counts
         counts.published -= 1
         counts.body_bytes -= rows.size
@@ -258,7 +258,7 @@ class _Task:
             return
         key = rows.routing_keys[0] if plan.dead_letter_routing_key is None else plan.dead_letter_routing_key
         if (rows.exchanges[0], rows.routing_keys[0]) == (dead_letter, key):
-            raise PublishError(f"the broker did not take a dead letter: {refused.reason} (options deadLetterExchange, "
+            raise PublishError(f"the broker rejected a dead letter: {refused.reason} (options deadLetterExchange, "
                                "deadLetterRoutingKey)")
         self._publisher.publish(Rows([dead_letter], [key], rows.properties, rows.bodies))
         if refused.unroutable:
@@ -274,8 +274,8 @@ class _Task:
                 self._refuse(one)
             self._publisher.flush()
             refused = self._publisher.refused
-        if self._transaction and self._n_staged:
-            self._control.request("stage.seal", stage=self._transaction, count=self._n_staged, crc32=self._crc)
+        if self._transaction and self._n_published:
+            self._control.request("stage.seal", stage=self._transaction, count=self._n_published, crc32=self._crc)
             self._written.transaction = self._transaction
         elif self._transaction:
             self._abort()
