@@ -140,7 +140,7 @@ def test_a_file_that_does_not_match_the_manifest(spark: SparkSession, broker: Le
     else:
         file.write_bytes(other.read_bytes() if fault == "another" else kept[:-100])
     try:
-        with pytest.raises(ReadFailed, match=f"segment .*{file.name}.*history=auto"):
+        with pytest.raises(ReadFailed, match=f"segment .*{file.name}.*history to auto"):
             load(spark, broker, stream=stream, history="segments")
         auto = load(spark, broker, stream=stream)
         assert plan_of(auto).count(file.name) == 0

@@ -135,7 +135,7 @@ def _readable_prefix(part: Slice, settings: Settings) -> Slice:
         for segment, error in zip(following, pool.map(check, following), strict=True):
             if error is not None:
                 if settings.history == "segments":
-                    raise ReadFailed(f"{error}; history=auto reads these messages over AMQP instead") from None
+                    raise ReadFailed(f"{error}; set option history to auto to read these messages over AMQP") from None
                 log.warning("%s; the data source reads stream %r from offset %d", error, part.stream, segment.first)
                 break
             good.append(segment)

@@ -128,7 +128,7 @@ class SliceReader:
                     yield from self._from_file(segment)
                 except SegmentError as error:
                     if self.reading.history == "segments":
-                        raise ReadFailed(f"{error}; history=auto reads these messages over AMQP instead") from None
+                        raise ReadFailed(f"{error}; set option history to auto to read these messages over AMQP") from None
                     log.warning("%s; messages from offset %d are read over AMQP instead", error, self.position)
                     yield from self._over_amqp(min(segment.last + 1, part.stop))
         if self.position < part.stop:
