@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from leveret.broker.broker import OUTPUT_WORK
 from leveret.broker.consumer import Output
 from leveret.broker.jobs import STEP_WORK
@@ -144,7 +146,7 @@ def test_many_consumers_are_asked_about_one_entry_over_several_turns(world: Worl
     world.run()
     world.push(queue, "a")
     world.broker.end_turn()
-    assert sum(taker.asked for taker in takers) == STEP_WORK // Asked.cost
+    assert sum(taker.asked for taker in takers) == STEP_WORK // Asked.cost + 1
     world.run()
     assert [taker.asked for taker in takers] == [1] * len(takers)
     takers[13].takes = True
@@ -269,3 +271,21 @@ def test_a_batch_is_planned_over_several_turns(world: World) -> None:
     assert lease.plan is not None
     world.run()
     assert planned == [many - 1] and queue.ready_count == 1
+
+
+@pytest.mark.parametrize("priorities", [1, 5 * STEP_WORK])
+def test_any_number_of_consumers_is_asked_in_the_end(world: World, priorities: int) -> None:
+    queue = world.queue()
+    many = 10 * STEP_WORK if priorities == 1 else priorities
+    takers = [Asked(queue, priority=number % priorities) for number in range(many)]
+    for taker in takers:
+        taker.cost = 0
+    world.run()
+    world.push(queue, "a")
+    for _ in range(100):
+        world.broker.end_turn()
+        if not world.posted:
+            break
+        world.posted.pop(0)()
+    assert all(taker.asked == 1 for taker in takers)
+    assert not world.posted

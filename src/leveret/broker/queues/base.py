@@ -486,8 +486,9 @@ class Queue:
             # What is left of a selective queue nobody wants who has credit, unless it is being read.
             if self.ready_count and not (self.selective and not any(level.loading for level in self.all_levels())):
                 return False
+        lines = rings.lines(self)
         begun = self.broker.work
-        for ring in rings.lines(self):
+        for ring in lines:
             for consumer in ring:
                 self.broker.work += 1
                 if self.broker.work - begun > STEP_WORK:

@@ -456,8 +456,9 @@ class StreamQueue(Queue):
     def drain(self) -> None:
         """Give every reader with credit what is there for it, or as many of them as one turn may serve."""
         broker = self.broker
+        lines = rings.lines(self)
         self.most_work = broker.work + STEP_WORK * (1 + broker.inputs)
-        for ring in rings.lines(self):
+        for ring in lines:
             for _ in range(len(ring)):
                 if not ring:
                     break
