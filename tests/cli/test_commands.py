@@ -109,7 +109,7 @@ def test_streams(commands: Commands, connection: pika.BlockingConnection) -> Non
     assert [item["lag"] for item in commands.json("streams", "consumers", name)] == [count]
     commands.ok("streams", "forget", name, "me")
     assert commands.json("streams", "consumers", name) == []
-    assert "knows no consumer" in commands.refused("streams", "forget", name, "me")
+    assert "has no consumer 'me'" in commands.refused("streams", "forget", name, "me")
     assert "no stream 'missing'" in commands.refused("streams", "consumers", "missing")
     assert "with 40 messages" in commands.ok("streams", "delete-super", "orders")
     assert not [item for item in commands.json("streams") if str(item["name"]).startswith("orders")]
@@ -314,7 +314,7 @@ def test_without_a_broker(tmp_path: Path) -> None:
     for arguments in (["status"], ["queues"], ["users", "list"], ["vhosts", "add", "x"]):
         result = Commands(tmp_path / "nowhere").run(*arguments)
         assert result.exit_code == 3
-        assert f"no broker runs over {tmp_path}/nowhere" in result.output
+        assert f"no broker is running on {tmp_path}/nowhere" in result.output
         assert "leveret serve --data-dir" in result.output
 
 

@@ -36,7 +36,7 @@ def test_sink_transactions(broker: LeveretProcess) -> None:
         assert shown == {"one": ("sink", "sealed", 1), "two": ("sink", "sealed", 1), "three": ("sink", "open", 1)}
         assert "three" in commands.ok("sink-transactions", "list")
         assert "aborted 2 sink transactions" in commands.ok("sink-transactions", "abort", "two", "three")
-        assert "no stage 'two'" in commands.refused("sink-transactions", "abort", "two")
+        assert "no sink transaction 'two'" in commands.refused("sink-transactions", "abort", "two")
         assert commands.json("sink-transactions", "apps") == []
         ask(channel, "stage.promote", app="sink", batch=4, stages=["one"])
         [app] = commands.json("sink-transactions", "apps", "--vhost", "/")

@@ -180,7 +180,7 @@ def test_all_partitions_of_a_stream(broker: LeveretProcess, commands: Commands) 
     items = [item for item in commands.json("streams") if str(item["name"]).startswith("parts-")]
     assert sum(item["messages"] for item in items) == 24
     assert "no stream 'missing'" in commands.refused("streams", "erase", "missing", "--where", "routing-key=#", "--remove")
-    assert "no stream in partitions 'amq.topic'" in commands.refused("streams", "seal", "amq.topic")
+    assert "no super stream 'amq.topic'" in commands.refused("streams", "seal", "amq.topic")
 
 
 def test_files_are_for_the_owner_only(broker: LeveretProcess, commands: Commands) -> None:

@@ -17,4 +17,4 @@ def test_the_list_says_why(tmp_path: Path) -> None:
             channel.declare_queue("s", durable=True, arguments={"x-queue-type": "stream"})
         done = subprocess.run([sys.executable, "-m", "leveret", "streams", "--data-dir", str(process.data_dir)],
                               capture_output=True, text=True, timeout=60, check=True)
-    assert done.stderr == "streams are not sealed: streams.sealing is off\n"
+    assert done.stderr == "streams are not sealed: 'streams.sealing' is false\n"

@@ -44,8 +44,8 @@ def test_uploads(broker: LeveretProcess) -> None:
     shown = commands.ok("uploads", "show", "whole", "--user", "guest", "--kind", "file")
     assert "complete" in shown
     assert commands.json("uploads", "show", "part")["checkpoints"] == {}
-    assert "no staged content 'none'" in commands.refused("uploads", "show", "none")
-    assert "no staged content 'part'" in commands.refused("uploads", "discard", "part", "--user", "somebody")
+    assert "no upload 'none'" in commands.refused("uploads", "show", "none")
+    assert "no upload 'part'" in commands.refused("uploads", "discard", "part", "--user", "somebody")
     assert "discarded upload 'whole' (30 B)" in commands.ok("uploads", "discard", "whole")
     assert [item["identifier"] for item in commands.json("uploads")] == ["part"]
     client.send("file.publish", routing_key="q", identifier="whole")
@@ -65,7 +65,7 @@ def test_the_sender_of_a_discarded_upload_gets_an_error(broker: LeveretProcess) 
     assert commands.json("uploads") == []
     client.stage_octets(b"z" * 60)
     assert client.expect("channel.close").arguments["reply_code"] == 405
-    assert "no identifier" in commands.refused("uploads", "discard", "hex:0g")
+    assert "not an identifier" in commands.refused("uploads", "discard", "hex:0g")
 
 
 def test_an_interrupted_upload_is_listed_after_a_restart(broker: LeveretProcess) -> None:

@@ -43,7 +43,7 @@ def test_every_call_takes_its_arguments_by_name(harness: Harness) -> None:
 
 
 def test_unknown_calls_are_refused_with_those_that_exist(harness: Harness) -> None:
-    with pytest.raises(BadCall, match=r"unknown call 'queues\.lst'; known are bindings\.add, .*queues\.list"):
+    with pytest.raises(BadCall, match=r"unknown call 'queues\.lst'; expected one of bindings\.add, .*queues\.list"):
         harness.call("queues.lst")
 
 
@@ -60,7 +60,7 @@ def test_a_change_is_answered_when_it_is_on_disk(harness: Harness, monkeypatch: 
     monkeypatch.setattr(admin_module, "COMMIT_TIMEOUT", 0.05)
     monkeypatch.setattr(harness.log, "flush", lambda: None)
     harness.log.state, harness.log.reason = "full", "no space left"
-    with pytest.raises(StorageFailed, match="done, but not on disk yet: no space left"):
+    with pytest.raises(StorageFailed, match="the change is done, but not on disk yet: no space left"):
         harness.call("queues.add", name="q")
 
 
@@ -273,8 +273,8 @@ def test_vhosts(harness: Harness) -> None:
     ("vhosts.delete", {"name": "declared"}, NotAllowed, r"declared in leveret\.toml"),
     ("vhosts.delete", {"name": "/"}, NotAllowed, "always exists"),
     ("vhosts.add", {"name": "/"}, PreconditionFailed, "exists already"),
-    ("vhosts.add", {"name": ""}, PreconditionFailed, "1 to 255 octets"),
-    ("vhosts.add", {"name": "ä" * 128}, PreconditionFailed, "1 to 255 octets"),
+    ("vhosts.add", {"name": ""}, PreconditionFailed, "1 to 255 bytes"),
+    ("vhosts.add", {"name": "ä" * 128}, PreconditionFailed, "1 to 255 bytes"),
     ("vhosts.add", {"name": "x", "max_queues": -1}, PreconditionFailed, "0"),
 ])
 def test_vhosts_that_cannot_be_changed(harness: Harness, call: str, arguments: dict[str, object],

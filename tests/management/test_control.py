@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from leveret.management import control_client
-from leveret.management.control import LONGEST_REQUEST, PART, PART_SIZE, ControlServer
+from leveret.management.control import MAX_REQUEST_SIZE, PART, PART_SIZE, ControlServer
 from leveret.management.control_client import CallFailed, NoBroker
 from leveret.management.socket_path import CONTROL_SOCKET, short_path
 from tests.management.harness import Harness
@@ -91,7 +91,7 @@ def test_a_bad_request_gets_an_error_and_no_more(served: Served, request_line: b
 
 
 def test_a_request_without_end_is_refused(served: Served) -> None:
-    [answer] = served.exchange(b"x" * (LONGEST_REQUEST + 70000), 1)
+    [answer] = served.exchange(b"x" * (MAX_REQUEST_SIZE + 70000), 1)
     assert answer["error"]["condition"] == "bad-request"
 
 
@@ -133,14 +133,14 @@ def test_stopping_removes_the_socket_and_drops_clients(tmp_path: Path) -> None:
         while client.recv(65536):
             pass
     assert not served.path.exists()
-    with pytest.raises(NoBroker, match="no broker runs over"):
+    with pytest.raises(NoBroker, match="no broker is running on"):
         control_client.call(tmp_path, "status")
 
 
 def test_a_socket_left_behind_is_replaced(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(tmp_path / CONTROL_SOCKET))
-    with pytest.raises(NoBroker, match="no broker runs over"):
+    with pytest.raises(NoBroker, match="no broker is running on"):
         control_client.call(tmp_path, "status")
     served = Served(tmp_path)
     assert control_client.call(tmp_path, "status")["vhosts"] == 1
@@ -149,7 +149,7 @@ def test_a_socket_left_behind_is_replaced(tmp_path: Path) -> None:
 
 def test_the_socket_of_another_broker_is_left_alone(served: Served) -> None:
     harness = Harness()
-    with pytest.raises(OSError, match="another broker has this directory"):
+    with pytest.raises(OSError, match="another broker uses this directory"):
         harness.loop.run_until_complete(ControlServer(harness.admin, served.path).start())
     harness.close()
     assert control_client.call(served.directory, "status")["vhosts"] == 1
@@ -200,7 +200,7 @@ def test_a_broker_that_goes_away(tmp_path: Path) -> None:
 
         thread = threading.Thread(target=hang_up)
         thread.start()
-        with pytest.raises(NoBroker, match="went away"):
+        with pytest.raises(NoBroker, match="closed the control connection"):
             control_client.call(tmp_path, "status")
         thread.join()
 

@@ -41,7 +41,7 @@ def asked() -> Asked:
 def test_it_is_made_in_steps(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "STEP_WORK", 3 * leases.LEASE_WORK)
     found: list[Any] = []
-    list_leases(asked, OfQueue()).when_known(found.append)
+    list_leases(asked, OfQueue()).when_resolved(found.append)
     assert not found
     operations.release(asked.vhost.queues["two"], "l3")
     asked.world.run()  # type: ignore[attr-defined]
@@ -55,5 +55,5 @@ def test_too_many_are_refused_unless_a_queue_is_named(asked: Asked, monkeypatch:
     with pytest.raises(ResourceError, match="8 leases and batches are more than an answer has, 5: name a queue"):
         list_leases(asked, OfQueue())
     found: list[Any] = []
-    list_leases(asked, OfQueue(queue="one")).when_known(found.append)
+    list_leases(asked, OfQueue(queue="one")).when_resolved(found.append)
     assert len(found[0]["leases"]) == 4

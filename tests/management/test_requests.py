@@ -70,8 +70,8 @@ def test_what_is_no_request(channel: Channel, stream: str) -> None:
         ("queue.descripe", b'{"version": 1}', "not-implemented", "queue.describe, "),
         ("queue.describe", b'{"version": 2, "queue": "q"}', "not-implemented", "version 2"),
         ("queue.describe", b'{"queue": "q"}', "not-implemented", "version None"),
-        ("queue.describe", b"[1]", "command-invalid", "no JSON object"),
-        ("queue.describe", b"\xff{", "command-invalid", "no JSON object"),
+        ("queue.describe", b"[1]", "command-invalid", "not a JSON object"),
+        ("queue.describe", b"\xff{", "command-invalid", "not a JSON object"),
         ("queue.describe", b'{"version": 1}', "command-invalid", "`queue`"),
         ("queue.describe", b'{"version": 1, "queue": 5}', "command-invalid", "$.queue"),
         ("queue.describe", b'{"version": 1, "queue": "q", "more": 1}', "command-invalid", "`more`"),
@@ -305,7 +305,7 @@ def test_a_match_over_many_names_yields_to_others() -> None:
     users.declare({"boss": DeclaredUser(user=User(name="boss"), password=b"x")})
     answers: list[Any] = []
     later = Later()
-    later.when_known(answers.append)
+    later.when_resolved(answers.append)
     pattern = Pattern("(x{1,200})*[0-9]*[1-3]", whole=True)
     job = streams.Matching(Asked(vhost, FakeSession(1, "boss", "/"), users), pattern, names, later)
     turns = [job.at]

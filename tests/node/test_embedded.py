@@ -515,7 +515,7 @@ def test_vhosts() -> None:
 
 @pytest.mark.parametrize(("call", "condition", "text"), [
     (lambda broker: broker.create_vhost("/"), "precondition-failed", "exists already"),
-    (lambda broker: broker.create_vhost(""), "precondition-failed", "1 to 255 octets"),
+    (lambda broker: broker.create_vhost(""), "precondition-failed", "1 to 255 bytes"),
     (lambda broker: broker.delete_vhost("v"), "not-found", "no vhost 'v'"),
     (lambda broker: broker.delete_vhost("/"), "not-allowed", "always exists"),
     (lambda broker: broker.add_user("guest", "x"), "not-allowed", "declared in config"),

@@ -50,7 +50,7 @@ def test_options(broker: LeveretProcess, connection: blocking.Connection, name: 
         ({}, "expected exactly one of the options queue, stream, superStream, streamPattern"),
         ({"stream": "nowhere"}, "option stream: no queue 'nowhere'"),
         ({"queue": "nowhere"}, "option queue: no queue 'nowhere'"),
-        ({"superStream": "nowhere"}, "option superStream: no stream in partitions 'nowhere'"),
+        ({"superStream": "nowhere"}, "option superStream: no super stream 'nowhere'"),
         ({"stream": f"{name}-q"}, "is a classic queue, not a stream; use option queue"),
         ({"queue": f"{name}-q", "mode": "stream"}, "does not support mode stream; expected browse"),
         ({"queue": name, "mode": "browse"}, "option mode: read of stream queue"),

@@ -1,1 +1,1 @@
-"""Management: what an operator may ask of a running broker, and the local control socket that takes the questions."""
+"""Management: the calls of operators to a running broker, and the local control socket that serves them."""

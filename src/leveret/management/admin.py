@@ -1,4 +1,4 @@
-"""The calls of an operator over the broker and its users, whoever serves them: the control socket for one."""
+"""Operator calls on the broker and its users, independent of their transport, such as the control socket."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ CALLS: dict[str, Call] = {
 
 
 class BadCall(BrokerError):
-    """A call that does not exist, or arguments that do not fit it."""
+    """An unknown call, or invalid arguments."""
 
     condition = "bad-call"
 
 
 class ConnectedSession(Protocol):
-    """What management needs of a connection."""
+    """The part of a connection that management uses."""
 
     number: int
 
@@ -75,15 +75,20 @@ class ConnectedSession(Protocol):
 
 
 class Admin:
-    """What the calls work on.
+    """Executes operator calls.
 
-    sessions      the connections of now
-    config        the configuration that the broker runs with; `config_name` what to call it in a refusal
-    apply_vhost   creates a vhost, or gives an existing one new settings
-    facts         of the process, for `status`: version, build, listeners and the like
-    alarm         why publishers are held back, "" when they are not
-    vhost_settings  those that operators gave, by vhost
-    links         of AMQP 1.0
+    Args:
+        broker: The broker.
+        users: The users.
+        sessions: Returns the current connections.
+        config: The configuration of the broker.
+        config_name: The name of the configuration in errors.
+        apply_vhost: Creates a vhost, or changes the settings of an existing one.
+        facts: Returns the state of the process for `status`: version, build, listeners and the like.
+        alarm: Returns the reason why publishers are blocked, or "".
+        executor: The executor for slow preparations, such as password hashes.
+        vhost_settings: The settings that operators gave to vhosts.
+        links: The links of AMQP 1.0.
     """
 
     def __init__(self, broker: Broker, users: UserStore, *, sessions: Callable[[], Iterable[ConnectedSession]],
@@ -103,10 +108,10 @@ class Admin:
         self._executor = executor
 
     async def call(self, name: str, arguments: Any) -> Iterator[Item] | Any:
-        """Carry out a call; a change is on disk when this returns. Raises `BrokerError`."""
+        """Execute a call. Changes are on disk when it returns. Raises `BrokerError`."""
         call = CALLS.get(name)
         if call is None:
-            raise BadCall(f"unknown call '{name}'; known are {', '.join(sorted(CALLS))}")
+            raise BadCall(f"unknown call '{name}'; expected one of {', '.join(sorted(CALLS))}")
         try:
             wanted = msgspec.convert(arguments, call.arguments)
         except msgspec.ValidationError as error:
@@ -119,21 +124,21 @@ class Admin:
             result: Result = call.function(self, wanted)
         finally:
             removed = _Done(asyncio.get_running_loop())
-            taken_apart = not call.removes or not self.broker.jobs.removals.after(removed.call)
-            # Also where the call failed half-way: what it did touch is to be drained and committed.
+            is_removed = not call.removes or not self.broker.jobs.removals.after(removed.call)
+            # Even if the call failed half-way: the queues it changed must be drained and committed.
             committed = self._commit()
         await self._on_disk(committed)
-        if not taken_apart:
+        if not is_removed:
             await removed.future
             await self._on_disk(self._commit())
         return await result if isinstance(result, Awaitable) else result
 
     async def stored(self) -> None:
-        """Wait until everything that was done so far is on disk."""
+        """Wait until all changes so far are on disk."""
         await self._on_disk(self._commit())
 
     def _commit(self) -> _Done:
-        """End the turn; what is done once it is on disk."""
+        """End the turn. Returns a waiter that is done when the changes are on disk."""
         committed = _Done(asyncio.get_running_loop())
         self.broker.log.wait(committed)
         self.broker.end_turn()
@@ -145,20 +150,20 @@ class Admin:
             await asyncio.wait_for(committed.future, COMMIT_TIMEOUT)
         except TimeoutError:
             reason = log.reason if log.state != OK else "the disk is slow"
-            raise StorageFailed(f"done, but not on disk yet: {reason}") from None
+            raise StorageFailed(f"the change is done, but not on disk yet: {reason}") from None
 
     def vhost(self, name: str) -> Vhost:
-        """The vhost of that name, or NotFound."""
+        """Return the vhost with this name. Raises `NotFound`."""
         return self.broker.vhost(name)
 
     def vhosts(self, name: str | None) -> list[Vhost]:
-        """The one vhost of that name, or all by name."""
+        """Return the vhost with this name, or all vhosts sorted by name."""
         if name is not None:
             return [self.vhost(name)]
-        return [self.broker.vhosts[one] for one in sorted(self.broker.vhosts)]
+        return [self.broker.vhosts[known] for known in sorted(self.broker.vhosts)]
 
     def session(self, number: int) -> ConnectedSession:
-        """The connection of that number, or NotFound."""
+        """Return the connection with this number. Raises `NotFound`."""
         for session in self.sessions():
             if session.number == number:
                 return session
@@ -166,7 +171,7 @@ class Admin:
 
 
 class _Done(CommitWaiter):
-    """Waits for the batch that a call wrote into, or for the end of what it has removed."""
+    """Waits for the commit of a call's changes, or for the end of its removals."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.future: asyncio.Future[None] = loop.create_future()

@@ -29,7 +29,7 @@ class OneBinding(Arguments, kw_only=True):
 
 
 def list_bindings(admin: Admin, arguments: InVhost) -> Iterator[Item]:
-    """Every binding but the default exchange's, to which every queue is bound by its name."""
+    """List all bindings except those of the default exchange, to which every queue is bound by its name."""
     return (
         {
             "vhost": vhost.name,
@@ -55,7 +55,7 @@ def _destination(vhost: Vhost, arguments: OneBinding) -> Queue | Exchange:
 
 
 def _listed(vhost: Vhost, destination: Queue | Exchange, arguments: OneBinding) -> Binding | None:
-    """The binding that is listed with this routing key and these arguments."""
+    """Return the binding that `bindings.list` shows with this routing key and these arguments."""
     exchange = vhost.exchanges.get(arguments.source)
     own = {} if exchange is None else exchange.by_destination.get(destination, {})
     exact = own.get((arguments.routing_key, freeze(arguments.arguments)))
@@ -67,7 +67,7 @@ def _listed(vhost: Vhost, destination: Queue | Exchange, arguments: OneBinding) 
 
 
 def add(admin: Admin, arguments: OneBinding) -> None:
-    """An equal binding may exist already."""
+    """Add a binding. An equal binding may exist already."""
     vhost = admin.vhost(arguments.vhost)
     vhost.bind(_destination(vhost, arguments), arguments.source, arguments.routing_key, arguments.arguments)
 

@@ -1,4 +1,4 @@
-"""Branches of distributed transactions: what a coordinator calls, and who resolves them in its place."""
+"""Branches of distributed transactions: calls of coordinators, and of operators who resolve branches in their place."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ class Rollback(NamedInVhost, kw_only=True):
 
 
 def describe(branch: Branch) -> Item:
-    """`age`: seconds since it began, or was prepared or decided; `timeout`: seconds until it is rolled back, None for
-    never."""
+    """Describe a branch.
+
+    `age` is the seconds since it was started, prepared or decided; `timeout` the seconds until it is rolled back, or None.
+    """
     broker = branch.branches.broker
     due = branch.timer.due
     return {"vhost": branch.branches.vhost.name, "branch": shown(branch.name), "user": plain(branch.user),
@@ -43,27 +45,27 @@ def list_branches(admin: Admin, arguments: InVhost) -> Iterator[Item]:
 
 def prepare(admin: Admin, arguments: NamedInVhost) -> Awaitable[Item]:
     branch = _find(admin, arguments)
-    told = _Outcome("prepared")
-    branch.branches.prepare(branch, told.done)
-    return told.future
+    outcome = _Outcome("prepared")
+    branch.branches.prepare(branch, outcome.done)
+    return outcome.future
 
 
 def commit(admin: Admin, arguments: Commit) -> Awaitable[Item]:
     branch = _find(admin, arguments)
-    told = _Outcome("committed")
-    branch.branches.commit(branch, arguments.one_phase, told.done, arguments.remember)
-    return told.future
+    outcome = _Outcome("committed")
+    branch.branches.commit(branch, arguments.one_phase, outcome.done, arguments.remember)
+    return outcome.future
 
 
 def rollback(admin: Admin, arguments: Rollback) -> Awaitable[Item]:
     branch = _find(admin, arguments)
-    told = _Outcome("rolled back")
-    branch.branches.rollback(branch, told.done, arguments.remember, by_hand=True)
-    return told.future
+    outcome = _Outcome("rolled back")
+    branch.branches.rollback(branch, outcome.done, arguments.remember, by_hand=True)
+    return outcome.future
 
 
 def forget(admin: Admin, arguments: NamedInVhost) -> None:
-    """What has become of a branch is not known any more."""
+    """Forget the outcome of a branch."""
     branch = _find(admin, arguments)
     branch.branches.forget(branch)
 
@@ -72,13 +74,13 @@ def _find(admin: Admin, arguments: NamedInVhost) -> Branch:
     try:
         name = meant(arguments.name)
     except ValueError:
-        raise NotFound(f"'{arguments.name}' is no transaction identifier: hexadecimal digits are expected after 'hex:'"
+        raise NotFound(f"'{arguments.name}' is not a transaction identifier: expected hexadecimal digits after 'hex:'"
                        ) from None
     return admin.vhost(arguments.vhost).branches.find(name, None)
 
 
 class _Outcome:
-    """Waits for what becomes of a branch. The outcome differs from what was wanted where the branch was lost."""
+    """Waits for the outcome of a branch, which may differ from the wanted one."""
 
     def __init__(self, wanted: str) -> None:
         self.wanted = wanted
@@ -90,8 +92,8 @@ class _Outcome:
         if outcome == FAILED:
             self.future.set_exception(BrokerError(MISTAKE))
         else:
-            what = self.wanted if outcome == DONE else "timed out" if outcome == HAS_TIMED_OUT else "rolled back"
-            self.future.set_result({"outcome": what})
+            name = self.wanted if outcome == DONE else "timed out" if outcome == HAS_TIMED_OUT else "rolled back"
+            self.future.set_result({"outcome": name})
 
 
 CALLS = {

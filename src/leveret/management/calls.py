@@ -1,7 +1,7 @@
-"""What a management call is: a name, the shape of its arguments, a function over `Admin`.
+"""Management calls: a name, the struct of the arguments, and a function on `Admin`.
 
-A call returns a value of JSON's types, or an iterator of objects for a list, which may be long and is made piece by
-piece; one that changes something may also return what it is answered with later.
+A call returns a JSON value, or an iterator of objects for a list, which may be long and is produced in parts. A call that
+changes something may also return an awaitable result.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ import msgspec
 if TYPE_CHECKING:
     from leveret.management.admin import Admin
 
-# Integers that every reader of JSON that has 64 bits can hold.
-_LOWEST: Final = -(1 << 63)
-_HIGHEST: Final = (1 << 64) - 1
+# Integers that every JSON parser with 64-bit integers supports.
+_MIN_INTEGER: Final = -(1 << 63)
+_MAX_INTEGER: Final = (1 << 64) - 1
 
 Item = dict[str, Any]
 Result = Iterator[Item] | Item | Awaitable[Item] | None
 
 
 class Arguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Base of the arguments of calls; itself those of a call that takes none."""
+    """Base class of arguments, and the arguments of calls without any."""
 
 
 class InVhost(Arguments, kw_only=True):
-    """Of a list: one vhost, or all."""
+    """Arguments of a list: a vhost, or None for all."""
 
     vhost: str | None = None
 
 
 class Named(Arguments, kw_only=True):
-    """Of a call about one thing that belongs to no vhost."""
+    """Arguments of a call about an object outside of vhosts."""
 
     name: str
 
 
 class NamedInVhost(Arguments, kw_only=True):
-    """Of a call about one thing in a vhost."""
+    """Arguments of a call about an object in a vhost."""
 
     name: str
     vhost: str = "/"
@@ -49,11 +49,14 @@ class NamedInVhost(Arguments, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """function    called on the event loop with the `Admin` and the arguments
-    arguments   their struct
-    changes     whether it writes to the log: it is answered when that is on disk
-    removes     whether it may remove much: it is answered when that is taken apart, and then on disk
-    prepare     turns some of the arguments into others in a thread, before `function`: a password into its hash
+    """A management call.
+
+    Attributes:
+        function: Called on the event loop with the `Admin` and the arguments.
+        arguments: The struct of the arguments.
+        changes: Whether it writes to the log. The reply is sent when the changes are on disk.
+        removes: Whether it removes objects, which may take several turns. The reply is sent when they are removed.
+        prepare: Transforms the arguments in a thread before `function` is called, such as a password into its hash.
     """
 
     function: Callable[[Admin, Any], Result]
@@ -67,14 +70,16 @@ Calls = Mapping[str, Call]
 
 
 def plain(value: Any) -> Any:
-    """A value of an argument table as JSON can say it: octets as text, times in ISO 8601, decimals, NaN and infinities as
-    text. It takes every value that a client can send."""
+    """Return a value of an argument table as a JSON value. It accepts every value that a client can send.
+
+    Bytes, decimals, NaN and infinities become strings, and times ISO 8601.
+    """
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, int):
-        return int(value) if _LOWEST <= value <= _HIGHEST else str(int(value))
+        return int(value) if _MIN_INTEGER <= value <= _MAX_INTEGER else str(int(value))
     if isinstance(value, float):
         return float(value) if isfinite(value) else str(float(value))
     if isinstance(value, dict):
@@ -91,7 +96,7 @@ def _plain_table(table: dict[Any, Any]) -> dict[str, Any]:
     for key, inner in table.items():
         name = unique = str(plain(key))
         number = 1
-        while unique in shown:  # such as the octet 0xFF and the text \\xff
+        while unique in shown:  # such as the byte 0xFF and the string \\xff
             number += 1
             unique = f"{name}#{number}"
         shown[unique] = plain(inner)
@@ -101,12 +106,12 @@ def _plain_table(table: dict[Any, Any]) -> dict[str, Any]:
 def _text(text: str) -> str:
     try:
         return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    except UnicodeEncodeError:  # a surrogate that stands for no octet
+    except UnicodeEncodeError:  # a surrogate that represents no byte
         return text.encode("utf-8", "backslashreplace").decode()
 
 
 def encode_json(value: Any) -> bytes:
-    """An answer as JSON, whatever is in it."""
+    """Encode a reply as JSON, whatever values it contains."""
     try:
         return msgspec.json.encode(value)
     except (TypeError, ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""Connections, channels and consumers: list; connections can be closed."""
+"""Connections, channels and consumers: list; close connections."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Close(Arguments, kw_only=True):
-    """`number` as in the list of connections."""
+    """`number` is that of `connections.list`."""
 
     number: int
     reason: str = "closed by the operator"
@@ -52,7 +52,7 @@ def _describe_consumer(consumer: Consumer) -> Item:
         "vhost": consumer.queue.vhost.name,
         "queue": plain(consumer.queue.name),
         "tag": plain(consumer.tag),
-        # Direct reply-to and the like are consumers of the broker's own, without a connection.
+        # Internal consumers, such as those of direct reply-to, have no connection.
         "connection": getattr(consumer.owner, "number", None),
         "channel": getattr(consumer.channel, "number", None),
         "no_ack": consumer.no_ack,
@@ -69,12 +69,12 @@ def close(admin: Admin, arguments: Close) -> None:
 
 
 def close_user(admin: Admin, arguments: CloseUser) -> Item:
-    """All connections of a user; how many."""
+    """Close all connections of a user. Returns their number."""
     return {"connections": close_all(admin, arguments.user, arguments.reason)}
 
 
 def close_all(admin: Admin, user: str, reason: str) -> int:
-    """Close the connections of a user, tell how many."""
+    """Close the connections of a user, and return their number."""
     own = [session for session in list(admin.sessions()) if session.describe()["user"] == user]
     for session in own:
         session.shut_down(reason)

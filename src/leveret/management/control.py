@@ -1,14 +1,13 @@
-"""The control socket: a Unix socket in the data directory, for the machine's own administrators.
+"""The control socket: a Unix socket in the data directory, for administrators on the same machine.
 
-Whoever may open the file may call: it is readable and writable for its owner only. Requests and answers are JSON, one
-in a line:
+Access is controlled by the file's mode: only its owner may read and write it. Requests and replies are JSON, one per line:
 
     {"v": 1, "call": "queues.list", "arguments": {"vhost": "/"}}
     {"v": 1, "part": [{...}, ...]}        any number of times, for a list
     {"v": 1, "result": [{...}, ...]}      the rest of the list, or the result
     {"v": 1, "error": {"condition": "not-found", "text": "no vhost 'x'"}}
 
-Answers come in the order of the requests. A long list is made in parts, between which the broker does other work.
+Replies are sent in the order of the requests. A long list is produced in parts; the broker does other work in between.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from leveret.management.calls import Item, encode_json
 from leveret.management.socket_path import short_path
 
 VERSION = 1
-LONGEST_REQUEST = 1 << 20
+MAX_REQUEST_SIZE = 1 << 20
 # Items of a part of a list, and bytes after which it ends before that: an item may have any number of arguments.
 PART = 100
 PART_SIZE = 32 << 10
@@ -40,7 +39,7 @@ log = logging.getLogger("leveret.control")
 
 
 class ControlServer:
-    """Serves an `Admin` on a Unix socket at `path`. OSError where the socket cannot be made."""
+    """Serves an `Admin` on a Unix socket at `path`."""
 
     def __init__(self, admin: Admin, path: Path) -> None:
         self._admin = admin
@@ -49,8 +48,8 @@ class ControlServer:
         self._clients: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Listen. A socket file that is left from a broker that was killed is replaced."""
-        self._server = await asyncio.start_unix_server(self._serve, sock=_listen(self._path), limit=LONGEST_REQUEST)
+        """Listen. The socket file of a killed broker is replaced. Raises `OSError` if the socket cannot be created."""
+        self._server = await asyncio.start_unix_server(self._serve, sock=_listen(self._path), limit=MAX_REQUEST_SIZE)
 
     async def stop(self) -> None:
         """Close and remove the socket."""
@@ -64,8 +63,8 @@ class ControlServer:
         try:
             self._path.unlink(missing_ok=True)
         except OSError as error:
-            # A disk that fails must not keep the broker from opening its store again; the next start replaces the socket.
-            log.warning("the control socket %s cannot be removed: %s", self._path, error.strerror)
+            # A failing disk must not keep the broker from reopening its store. The next start replaces the socket.
+            log.warning("cannot remove the control socket %s: %s", self._path, error.strerror)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -77,7 +76,7 @@ class ControlServer:
                     writer.write(answer)
                     await writer.drain()
         except ValueError:
-            writer.write(_error("bad-request", f"a request takes at most {LONGEST_REQUEST} octets"))
+            writer.write(_error("bad-request", f"the request is too large; expected at most {MAX_REQUEST_SIZE} bytes"))
         except (ConnectionError, asyncio.CancelledError):
             pass
         finally:
@@ -88,10 +87,10 @@ class ControlServer:
         try:
             request = msgspec.json.decode(line)
         except msgspec.DecodeError as error:
-            yield _error("bad-request", f"not JSON: {error}")
+            yield _error("bad-request", f"invalid JSON: {error}")
             return
         if not isinstance(request, dict) or request.get("v") != VERSION or not isinstance(request.get("call"), str):
-            yield _error("bad-request", f'this broker expects {{"v": {VERSION}, "call": "...", "arguments": {{...}}}}')
+            yield _error("bad-request", f'expected {{"v": {VERSION}, "call": "...", "arguments": {{...}}}}')
             return
         try:
             result = await self._admin.call(request["call"], request.get("arguments") or {})
@@ -107,17 +106,17 @@ class ControlServer:
         except BrokerError as error:
             yield _error(error.condition, str(error))
         except Exception:
-            log.exception("internal error in %s", request["call"])
-            yield _error("internal-error", "the broker failed; its log says how")
+            log.exception("internal error in call '%s'", request["call"])
+            yield _error("internal-error", "internal error of the broker; see its log")
 
 
 def _listen(path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
-            _refuse_living(path)
+            _check_unused(path)
             path.unlink()
-        # Nobody else may connect, not even in the moment before the mode is set.
+        # Created with this mode, so that other users cannot connect at any moment.
         mask = os.umask(0o177)
         try:
             with short_path(path) as name:
@@ -131,12 +130,12 @@ def _listen(path: Path) -> socket.socket:
         raise
 
 
-def _refuse_living(path: Path) -> None:
-    """Raise OSError where somebody listens on the socket already."""
+def _check_unused(path: Path) -> None:
+    """Raise `OSError` if a broker listens on the socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, short_path(path) as name:
         probe.settimeout(1)
         if probe.connect_ex(name) == 0:
-            raise OSError(errno.EADDRINUSE, "another broker has this directory")
+            raise OSError(errno.EADDRINUSE, "another broker uses this directory")
 
 
 def _take(items: Iterator[Item]) -> tuple[list[bytes], bool]:

@@ -1,4 +1,4 @@
-"""The other end of the control socket: one call, blocking."""
+"""A blocking client of the control socket."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ TIMEOUT = 60.0
 
 
 class NoBroker(Exception):
-    """No broker answers in that data directory. The message says what to do."""
+    """No broker answers in the data directory. The message says what to do."""
 
 
 class CallFailed(Exception):
-    """The broker refused the call, and says why."""
+    """The broker refused the call. The message says why."""
 
 
 def call(data_dir: Path, name: str, arguments: dict[str, Any] | None = None, *, timeout: float = TIMEOUT) -> Any:
-    """The result of a call to the broker that runs over `data_dir`. Raises `NoBroker` or `CallFailed`."""
+    """Call the broker that runs on `data_dir`, and return the result. Raises `NoBroker` or `CallFailed`."""
     request = json.dumps({"v": 1, "call": name, "arguments": arguments or {}}).encode() + b"\n"
     with _connect(data_dir, timeout) as connection:
         try:
@@ -29,9 +29,9 @@ def call(data_dir: Path, name: str, arguments: dict[str, Any] | None = None, *, 
             with connection.makefile("rb") as answers:
                 return _result(answers, data_dir)
         except TimeoutError:
-            raise NoBroker(f"the broker of {data_dir} did not answer within {timeout:g} seconds") from None
+            raise NoBroker(f"the broker on {data_dir} did not answer within {timeout:g} seconds") from None
         except ConnectionError:
-            raise NoBroker(f"the broker of {data_dir} went away") from None
+            raise NoBroker(f"the broker on {data_dir} closed the control connection") from None
 
 
 def _connect(data_dir: Path, timeout: float) -> socket.socket:
@@ -44,15 +44,15 @@ def _connect(data_dir: Path, timeout: float) -> socket.socket:
     except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
         connection.close()
         raise NoBroker(
-            f"no broker runs over {data_dir}.\nStart one with `leveret serve --data-dir {data_dir}`, or say with "
-            "--data-dir or --config which one is meant."
+            f"no broker is running on {data_dir}\nStart one with `leveret serve --data-dir {data_dir}`, or select another "
+            "one with --data-dir or --config."
         ) from None
     except PermissionError:
         connection.close()
-        raise NoBroker(f"{path} may be used by its owner only; run this command as the broker's user") from None
+        raise NoBroker(f"no permission to use {path}; run this command as the user of the broker") from None
     except OSError as error:
         connection.close()
-        raise NoBroker(f"{path} cannot be used: {error}") from None
+        raise NoBroker(f"cannot connect to {path}: {error}") from None
     return connection
 
 
@@ -67,4 +67,4 @@ def _result(answers: Any, data_dir: Path) -> Any:
             continue
         result = answer["result"]
         return parts + result if isinstance(result, list) else result
-    raise NoBroker(f"the broker of {data_dir} went away")
+    raise NoBroker(f"the broker on {data_dir} closed the control connection")

@@ -46,7 +46,7 @@ def list_exchanges(admin: Admin, arguments: InVhost) -> Iterator[Item]:
 
 
 def add(admin: Admin, arguments: Add) -> Item:
-    """As a declaration by a client: an equal exchange may exist already."""
+    """Declare an exchange, as a client does. An equal exchange may exist already."""
     exchange = admin.vhost(arguments.vhost).declare_exchange(
         arguments.name, arguments.type, durable=arguments.durable, auto_delete=arguments.auto_delete,
         internal=arguments.internal, arguments=arguments.arguments)

@@ -1,4 +1,4 @@
-"""Leases: list, and release by hand."""
+"""Leases: list, release."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Release(NamedInVhost, kw_only=True):
-    """`name` is that of the queue."""
+    """`name` is the name of the queue."""
 
     lease: str
 
@@ -28,7 +28,7 @@ def list_leases(admin: Admin, arguments: InVhost) -> Iterator[Item]:
 
 
 def release(admin: Admin, arguments: Release) -> Item:
-    """What is planned goes back to the queue; how many messages that are."""
+    """Return the messages of a lease to the queue. Returns their number."""
     queue = admin.vhost(arguments.vhost).find_queue(arguments.name)
     if queue is None:
         raise NotFound(f"no queue '{arguments.name}' in vhost '{arguments.vhost}'")

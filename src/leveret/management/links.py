@@ -1,4 +1,4 @@
-"""Links of AMQP 1.0 that are attached, or suspended and kept: list, release what they hold, delete."""
+"""Attached and suspended links of AMQP 1.0: list, release, delete."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from leveret.management.calls import Call, InVhost, Item, NamedInVhost, plain
 if TYPE_CHECKING:
     from leveret.management.admin import Admin
 
-# What identifies a link, in the order of the registry's arguments.
+# The fields that identify a link, in the order of the registry's arguments.
 IDENTITY = ("vhost", "user", "container", "name", "role")
 
 
 class LinkRegistry(Protocol):
-    """What management needs of the protocol's links. Errors are `BrokerError`s."""
+    """The part of the protocol's links that management uses. Errors are `BrokerError`s."""
 
     def describe(self) -> list[Item]: ...
 
@@ -26,7 +26,7 @@ class LinkRegistry(Protocol):
 
 
 class One(NamedInVhost, kw_only=True):
-    """Of a call about one link: as much of what identifies it as it takes."""
+    """Arguments of a call about a link: as many of its identifying fields as necessary."""
 
     user: str | None = None
     container: str | None = None
@@ -39,29 +39,29 @@ def list_links(admin: Admin, arguments: InVhost) -> Iterator[Item]:
 
 
 def release(admin: Admin, arguments: One) -> Item:
-    """What a suspended link holds goes back to its queue; how many messages that are."""
+    """Return the unsettled messages of a suspended link to their queue. Returns their number."""
     return {"messages": admin.links.release(*_find(admin, arguments))}
 
 
 def delete(admin: Admin, arguments: One) -> None:
-    """What is left of a link goes, with a queue of its own. One that is attached is detached with an error."""
+    """Delete a link with its subscription queue. An attached link is detached with an error."""
     admin.links.delete(*_find(admin, arguments))
 
 
 def _find(admin: Admin, arguments: One) -> list[Any]:
-    """What identifies the one link that is meant."""
+    """Return the identifying fields of the link that matches the arguments."""
     wanted = {"vhost": arguments.vhost, "name": arguments.name, "user": arguments.user, "container": arguments.container,
               "role": arguments.role}
     admin.vhost(arguments.vhost)
     found = [item for item in admin.links.describe()
              if all(value is None or value in (item[key], plain(item[key])) for key, value in wanted.items())]
     if not found:
-        raise NotFound(f"no link '{arguments.name}' in vhost '{arguments.vhost}', as far as it was described")
+        raise NotFound(f"no link '{arguments.name}' in vhost '{arguments.vhost}' matches the arguments")
     if len(found) > 1:
-        kinds = ", ".join(sorted(f"container '{item['container']}' of user '{item['user']}' ({item['role']})"
-                                 for item in found)[:5])
-        raise PreconditionFailed(f"{len(found)} links have the name '{arguments.name}': {kinds}; expected container, user"
-                                 " and role that only one of them has")
+        candidates = ", ".join(sorted(f"container '{item['container']}' of user '{item['user']}' ({item['role']})"
+                                      for item in found)[:5])
+        raise PreconditionFailed(f"{len(found)} links have the name '{arguments.name}': {candidates}; expected the"
+                                 " container, user and role of only one of them")
     return [found[0][key] for key in IDENTITY]
 
 

@@ -27,7 +27,7 @@ class Delete(NamedInVhost, kw_only=True):
 
 
 def describe(queue: Queue) -> Item:
-    """The figures of a queue; messages and octets, without those that paged-out bodies take on disk."""
+    """Return the statistics of a queue: messages, and bytes without those of paged-out bodies on disk."""
     return {
         "vhost": queue.vhost.name,
         "name": plain(queue.name),
@@ -65,17 +65,17 @@ def show(admin: Admin, arguments: NamedInVhost) -> Item:
 
 
 def add(admin: Admin, arguments: Add) -> Item:
-    """As a declaration by a client: an equal queue may exist already."""
+    """Declare a queue, as a client does. An equal queue may exist already."""
     vhost = admin.vhost(arguments.vhost)
     if not arguments.name:
-        raise PreconditionFailed("the name of a queue takes 1 to 255 octets")
+        raise PreconditionFailed("the name of the queue is empty; expected 1 to 255 bytes")
     queue = vhost.declare_queue(arguments.name, None, durable=arguments.durable, auto_delete=arguments.auto_delete,
                                 arguments=arguments.arguments)
     return describe(queue)
 
 
 def delete(admin: Admin, arguments: Delete) -> Item:
-    """Also a connection's own queue. The number of messages that were ready in it."""
+    """Delete a queue, even an exclusive one. Returns the number of its ready messages."""
     queue = _find(admin, arguments)
     if arguments.if_unused and queue.is_consumed():
         raise PreconditionFailed(f"queue '{arguments.name}' has {len(queue.consumers)} consumers")
@@ -86,7 +86,7 @@ def delete(admin: Admin, arguments: Delete) -> Item:
 
 
 def purge(admin: Admin, arguments: NamedInVhost) -> Item:
-    """The messages that are ready; those that consumers hold stay."""
+    """Drop the ready messages of a queue; unacked messages stay. Returns their number."""
     return {"messages": _find(admin, arguments).purge()}
 
 

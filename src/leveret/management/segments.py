@@ -1,4 +1,4 @@
-"""Sealed segments of streams: list, seal at once, erase by rules; the Iceberg tables over them."""
+"""Sealed segments of streams: list, seal, erase by rules; their Iceberg tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Erase(NamedInVhost, kw_only=True):
-    """`rules` as leveret.segments.erasure has them: here nobody looks into them."""
+    """`rules` are those of `leveret.segments.erasure`, which validates them."""
 
     rules: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=1000)]
     dry_run: bool = False
@@ -27,7 +27,7 @@ class Erase(NamedInVhost, kw_only=True):
 
 
 class Streams(Arguments, kw_only=True):
-    """Of all vhosts, of one, or one stream of one."""
+    """Arguments that select all streams, those of a vhost, or a single one."""
 
     vhost: str | None = None
     name: str | None = None
@@ -35,13 +35,13 @@ class Streams(Arguments, kw_only=True):
 
 def _hub(admin: Admin) -> Segments:
     if admin.broker.segments is None:
-        raise PreconditionFailed("this broker does not seal streams: the settings of streams, and the extra `segments`, say"
-                                 " whether it does")
+        raise PreconditionFailed("this broker does not seal streams; that needs the extra `segments`, and 'storage.engine'"
+                                 " other than 'memory'")
     return admin.broker.segments
 
 
 def names(admin: Admin, arguments: NamedInVhost) -> Item:
-    """The stream of that name, or the streams of one in partitions, in the order of their numbers."""
+    """Return the name of a stream, or those of the partitions of a super stream in the order of their numbers."""
     vhost = admin.vhost(arguments.vhost)
     if arguments.name in vhost.queues or arguments.name not in vhost.exchanges:
         return {"streams": [plain(find(admin, arguments).name)]}
@@ -50,7 +50,7 @@ def names(admin: Admin, arguments: NamedInVhost) -> Item:
 
 
 def segments(admin: Admin, arguments: NamedInVhost) -> Iterator[Item]:
-    """The segments of a stream, oldest first. `held_by`: who has a read lease on the file."""
+    """List the segments of a stream, oldest first. `held_by` is the number of read leases on the file."""
     stream = find(admin, arguments)
     return (_describe(admin, segment) for segment in list(stream.segments))
 
@@ -65,33 +65,33 @@ def _describe(admin: Admin, segment: Segment) -> Item:
 
 
 def seal(admin: Admin, arguments: NamedInVhost) -> Item:
-    """Begin to seal all that is visible now: done when `sealed_until` of the stream has come to `until`."""
+    """Start sealing all current messages. It is done when `sealed_until` of the stream reaches `until`."""
     stream = find(admin, arguments)
     if stream.sealing is None:
         raise PreconditionFailed(f"stream '{arguments.name}' in vhost '{arguments.vhost}' is not sealed by this broker; see"
-                                 " the settings of streams")
+                                 " 'streams.sealing'")
     stream.sealing.seal_all(None)
     return {"until": stream.visible_until - 1, "messages": stream.count}
 
 
 def erase(admin: Admin, arguments: Erase) -> Item:
-    """Begin an erasure; `streams.erasing` tells how far it is."""
+    """Start an erasure. `streams.erasing` returns its progress."""
     return find(admin, arguments).erase(arguments.rules, arguments.dry_run, arguments.seal).entry()
 
 
 def erasing(admin: Admin, arguments: NamedInVhost) -> Item:
-    """How far the latest erasure of a stream has come."""
+    """Return the progress of the latest erasure of a stream."""
     stream = find(admin, arguments)
     if stream.erasing is None:
-        raise NotFound(f"stream '{arguments.name}' in vhost '{arguments.vhost}' has had no erasure since the broker's"
-                       " start: one that a stop has interrupted has to be begun anew")
+        raise NotFound(f"no erasure of stream '{arguments.name}' in vhost '{arguments.vhost}' since the broker started;"
+                       " start an interrupted one again")
     return stream.erasing.entry()
 
 
 def _tables(admin: Admin) -> StreamTables:
     tables = _hub(admin).tables
     if tables is None:
-        raise PreconditionFailed("streams of this broker have no Iceberg tables: the setting streams.iceberg is off")
+        raise PreconditionFailed("streams of this broker have no Iceberg tables: 'streams.iceberg' is false")
     return tables
 
 
@@ -103,14 +103,14 @@ def _chosen(admin: Admin, arguments: Streams) -> list[StreamQueue]:
 
 
 def tables(admin: Admin, arguments: Streams) -> Iterator[Item]:
-    """The Iceberg tables of streams, and whether they agree with the manifests."""
+    """List the Iceberg tables of streams, and whether they are up to date with the manifests."""
     known = _tables(admin)
     return ({"vhost": stream.vhost.name, "name": plain(stream.name), **known.state(stream).entry()}
             for stream in _chosen(admin, arguments))
 
 
 def sync_tables(admin: Admin, arguments: Streams) -> Item:
-    """Have the tables follow now; `streams.tables` tells when they have."""
+    """Start updating the tables. `streams.tables` shows when they are up to date."""
     chosen = _chosen(admin, arguments)
     _tables(admin).hurry(chosen)
     return {"streams": len(chosen)}

@@ -1,4 +1,4 @@
-"""Paths of Unix sockets, which the operating system limits to about a hundred octets."""
+"""Paths of Unix sockets, which the operating system limits to about a hundred bytes."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from contextlib import contextmanager
 from pathlib import Path
 
 CONTROL_SOCKET = "control.sock"
-_LONGEST = 103
+_MAX_PATH = 103
 
 
 @contextmanager
 def short_path(path: Path) -> Iterator[str]:
-    """A name for a socket's path that `bind` and `connect` take: where the path is too long, by way of its directory.
+    """Yield a name of a socket for `bind` and `connect`. A path that is too long is shortened through `/proc/self/fd`.
 
-    OSError where the directory cannot be opened, or where the system offers no such way.
+    Raises:
+        OSError: The directory cannot be opened, or the system has no `/proc`.
     """
-    if len(os.fsencode(path)) <= _LONGEST:
+    if len(os.fsencode(path)) <= _MAX_PATH:
         yield str(path)
         return
     if not sys.platform.startswith("linux"):
-        raise OSError(f"{path} is longer than the {_LONGEST} octets that a Unix socket's path may have here")
+        raise OSError(f"{path} is longer than {_MAX_PATH} bytes, the maximum for a Unix socket on this system")
     directory = os.open(path.parent, os.O_PATH)
     try:
         yield f"/proc/self/fd/{directory}/{path.name}"

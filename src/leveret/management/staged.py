@@ -1,4 +1,4 @@
-"""Staged contents, which wait for the rest of their octets or to be published: list, show, discard."""
+"""Uploads (staged content) that are incomplete or not published: list, show, discard."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ if TYPE_CHECKING:
 
 
 class OneUpload(NamedInVhost, kw_only=True):
-    """`user` and `kind` (file, message) where the identifier is not enough."""
+    """`user` and `kind` (file, message) are needed if the identifier is ambiguous."""
 
     user: str | None = None
     kind: str | None = None
 
 
 def describe(staged: Staged) -> Item:
-    """`octets`: there so far; `announced`: how many it will have, None where nobody knows; `idle`: seconds since its sender
-    has gone; `timeout`: seconds until it is given up, None while it is not going to be."""
+    """Describe an upload.
+
+    `octets` is the bytes received so far; `announced` the total, None if unknown; `idle` the seconds since its sender
+    disconnected; `timeout` the seconds until it is discarded, None if it does not expire.
+    """
     vhost, user, kind, _ = staged.key
     staging = staged.staging
     state = "published in a transaction" if staged.taken else "open" if staged.owner is not None else (
@@ -42,19 +45,19 @@ def list_staged(admin: Admin, arguments: InVhost) -> Iterator[Item]:
 
 def show(admin: Admin, arguments: OneUpload) -> Item:
     staged = _find(admin, arguments)
-    return {**describe(staged), "checkpoints": {shown(name): octets for name, octets in staged.checkpoints.items()}}
+    return {**describe(staged), "checkpoints": {shown(name): size for name, size in staged.checkpoints.items()}}
 
 
 def discard(admin: Admin, arguments: OneUpload) -> Item:
-    """Give an upload up. Whoever is sending it finds that it is not theirs any more."""
+    """Discard an upload. A client that is sending it gets an error."""
     staged = _find(admin, arguments)
     if staged.taken:
-        raise PreconditionFailed(f"staged content '{arguments.name}' is published in a transaction; expected one that is"
-                                 " not, after its commit or roll-back")
-    octets = staged.size
+        raise PreconditionFailed(f"upload '{arguments.name}' is published in a transaction; wait for its commit or"
+                                 " rollback")
+    size = staged.size
     staged.turn += 1
     staged.discard()
-    return {"discarded": octets}
+    return {"discarded": size}
 
 
 def _find(admin: Admin, arguments: OneUpload) -> Staged:
@@ -62,16 +65,16 @@ def _find(admin: Admin, arguments: OneUpload) -> Staged:
     try:
         identifier = meant(arguments.name)
     except ValueError:
-        raise NotFound(f"'{arguments.name}' is no identifier: hexadecimal digits are expected after 'hex:'") from None
+        raise NotFound(f"'{arguments.name}' is not an identifier: expected hexadecimal digits after 'hex:'") from None
     found = [staged for staged in admin.broker.staging.uploads.values()
              if staged.key[0] == vhost and identifier in (staged.identifier, *staged.checkpoints)
              and arguments.user in (None, staged.key[1]) and arguments.kind in (None, staged.key[2])]
     if not found:
-        raise NotFound(f"no staged content '{arguments.name}' in vhost '{vhost}'")
+        raise NotFound(f"no upload '{arguments.name}' in vhost '{vhost}'")
     if len(found) > 1:
-        those = ", ".join(f"{staged.key[2]} of user '{staged.key[1]}'" for staged in found[:5])
-        raise PreconditionFailed(f"{len(found)} staged contents have the identifier '{arguments.name}': {those}; expected"
-                                 " user and kind to choose one")
+        candidates = ", ".join(f"{staged.key[2]} of user '{staged.key[1]}'" for staged in found[:5])
+        raise PreconditionFailed(f"{len(found)} uploads have the identifier '{arguments.name}': {candidates}; expected"
+                                 " the user and kind of one of them")
     return found[0]
 
 

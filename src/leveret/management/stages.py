@@ -1,4 +1,4 @@
-"""Stages and the apps that promote them: list, discard, forget."""
+"""Sink transactions (`stages` in the control protocol) and their sinks (`apps`): list, abort, forget."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Discard(Arguments, kw_only=True):
 
 
 def describe_stage(stage: Stage) -> Item:
-    """`idle`: seconds since something was published, or it was sealed, as far as that was noticed."""
+    """Describe a sink transaction. `idle` is the approximate number of seconds since it was published to or prepared."""
     state = "promoted" if stage.promotion is not None else "sealed" if stage.sealed else "open"
     now = stage.broker.timers.now()
     return {"vhost": stage.vhost.name, "stage": stage.uuid, "app": plain(stage.app), "user": plain(stage.user),
@@ -29,7 +29,7 @@ def describe_stage(stage: Stage) -> Item:
 
 
 def describe_app(app: App) -> Item:
-    """`moved`: messages of the batch that is being promoted; `waits_for` is why that does not go on."""
+    """Describe a sink. `moved` is the number of committed messages of the current batch; `waits_for` what delays it."""
     promotion = app.promotion
     return {"app": plain(app.name), "user": plain(app.user), "batch": app.batch if app.batch >= 0 else None,
             "promoting": promotion.batch if promotion is not None else None,
@@ -51,12 +51,12 @@ def discard(admin: Admin, arguments: Discard) -> Item:
     stages = admin.vhost(arguments.vhost).stages
     for uuid in arguments.stages:
         if uuid not in stages.by_uuid:
-            raise NotFound(f"no stage '{uuid}' in vhost '{arguments.vhost}'")
+            raise NotFound(f"no sink transaction '{uuid}' in vhost '{arguments.vhost}'")
     return {"discarded": sum(stages.discard(uuid) for uuid in arguments.stages)}
 
 
 def forget(admin: Admin, arguments: NamedInVhost) -> None:
-    """The last batch of an app is not known any more: promoted again, it would be published again."""
+    """Forget the last batch of a sink. If the sink commits it again, it is published again."""
     admin.vhost(arguments.vhost).stages.forget_app(arguments.name)
 
 

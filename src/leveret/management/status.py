@@ -1,4 +1,4 @@
-"""The state of the broker in one object."""
+"""The state of the broker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def status(admin: Admin, arguments: Arguments) -> Item:
-    """Facts of the process, totals, and figures of the log; octets and seconds."""
+    """Return the state of the process, totals, and statistics of the log, in bytes and seconds."""
     queues = exchanges = ready = unacked = consumers = memory = 0
     for vhost in admin.broker.vhosts.values():
         exchanges += len(vhost.exchanges)

@@ -1,4 +1,4 @@
-"""Streams: list and inspect, how far consumers have come, streams in partitions."""
+"""Streams and super streams: list, inspect, declare, delete; positions of consumers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PARTITIONS_A_TURN: Final = 100
 
 
 class Offset(NamedInVhost, kw_only=True):
-    """`offset` None forgets the consumer."""
+    """`offset` None deletes the position of the consumer."""
 
     consumer: str
     offset: Annotated[int, Meta(ge=0)] | None = None
@@ -35,8 +35,11 @@ class AddSuper(NamedInVhost, kw_only=True):
 
 
 def describe(stream: StreamQueue) -> Item:
-    """The figures of a stream. `since`: when the oldest chunk or segment began, None where there is nothing; `lag`: of the
-    named consumer that has come least far; `sealed_until`: the first offset that is in no segment."""
+    """Return the statistics of a stream.
+
+    `since` is the start of the oldest chunk or segment, None if the stream is empty; `lag` is the largest lag of a named
+    consumer; `sealed_until` is the first offset that is not in a segment.
+    """
     segments = stream.segments
     chunks = stream.chunks
     began = segments[0].first_time if segments else chunks[0].time if chunks else None
@@ -57,14 +60,14 @@ def describe(stream: StreamQueue) -> Item:
 
 
 def _why_unsealed(stream: StreamQueue) -> str | None:
-    """Why the stream stays in the log, None where it is sealed."""
+    """Return the reason why the stream is not sealed, None if it is."""
     if stream.sealing is not None:
         return None
-    return stream.broker.unsealed or "streams.sealing is off"
+    return stream.broker.unsealed or "'streams.sealing' is false"
 
 
 def find(admin: Admin, arguments: NamedInVhost) -> StreamQueue:
-    """The stream of that name, or NotFound."""
+    """Return the stream with this name. Raises `NotFound`."""
     queue = admin.vhost(arguments.vhost).find_queue(arguments.name)
     if not isinstance(queue, StreamQueue):
         what = "no stream" if queue is None else "queue, but no stream,"
@@ -82,7 +85,7 @@ def show(admin: Admin, arguments: NamedInVhost) -> Item:
 
 
 def list_supers(admin: Admin, arguments: InVhost) -> Iterator[Item]:
-    """The streams in partitions, with the figures of all partitions together."""
+    """List super streams with the totals of their partitions."""
     for vhost in admin.vhosts(arguments.vhost):
         for exchange in vhost.exchanges.values():
             streams = partitions(vhost, exchange.name) if exchange.type == HASH else []
@@ -97,8 +100,7 @@ def list_supers(admin: Admin, arguments: InVhost) -> Iterator[Item]:
 
 
 def consumers(admin: Admin, arguments: NamedInVhost) -> Iterator[Item]:
-    """The consumers that have a name, of a stream or of all partitions of one: where each goes on, and how many messages
-    are there for it."""
+    """List the named consumers of a stream, or of all partitions of a super stream, with their positions and lag."""
     vhost = admin.vhost(arguments.vhost)
     exchange = vhost.exchanges.get(arguments.name)
     streams: list[StreamQueue] = []
@@ -119,27 +121,29 @@ def _consumers_of(stream: StreamQueue) -> Iterator[Item]:
 
 
 def set_offset(admin: Admin, arguments: Offset) -> None:
-    """Have a consumer go on from an offset, or forget it. PreconditionFailed while it reads."""
+    """Set or delete the position of a consumer. Raises `PreconditionFailed` while it reads."""
     stream = find(admin, arguments)
     if arguments.consumer in stream.named:
         raise PreconditionFailed(f"consumer '{arguments.consumer}' is reading stream '{arguments.name}': stop it first")
     if arguments.offset is None and arguments.consumer not in stream.tracking.progress:
-        raise NotFound(f"stream '{arguments.name}' knows no consumer '{arguments.consumer}'")
+        raise NotFound(f"stream '{arguments.name}' has no consumer '{arguments.consumer}'")
     stream.tracking.set_offset(arguments.consumer, arguments.offset)
 
 
 def partitions(vhost: Vhost, name: str) -> list[StreamQueue]:
-    """The streams of a stream in partitions; NotFound where there is none of that name."""
+    """Return the partitions of a super stream. Raises `NotFound`."""
     exchange = vhost.exchanges.get(name)
     if exchange is None or exchange.type != HASH:
-        raise NotFound(f"no stream in partitions '{name}' in vhost '{vhost.name}'")
+        raise NotFound(f"no super stream '{name}' in vhost '{vhost.name}'")
     found = [binding.destination for binding in exchange.bindings()]
     return [queue for queue in found if isinstance(queue, StreamQueue)]
 
 
 async def add_super(admin: Admin, arguments: AddSuper) -> Item:
-    """A stream in partitions: an exchange of the name that spreads messages over streams by their routing keys. What is
-    there already must be the same; more partitions may be added. Other clients are served between them."""
+    """Declare a super stream: an exchange that spreads messages over streams by their routing keys.
+
+    Existing parts must be equal. Partitions may be added. Other clients are served in between.
+    """
     vhost = admin.vhost(arguments.vhost)
     name = arguments.name
     vhost.declare_exchange(name, HASH, durable=True)
@@ -159,7 +163,7 @@ async def add_super(admin: Admin, arguments: AddSuper) -> Item:
 
 
 def delete_super(admin: Admin, arguments: NamedInVhost) -> Item:
-    """Delete a stream in partitions with all of them. The number of messages that were in it."""
+    """Delete a super stream with all its partitions. Returns the number of its messages."""
     vhost = admin.vhost(arguments.vhost)
     streams = partitions(vhost, arguments.name)
     vhost.delete_exchange(arguments.name)

@@ -1,4 +1,4 @@
-"""Users: list, add, change, delete. What the configuration names can be changed there only."""
+"""Users: list, add, change, delete. Configured users can only be changed in the configuration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Add(Named, kw_only=True):
-    """Without a password the user can come by EXTERNAL or ANONYMOUS only."""
+    """A user without a password can only log in with EXTERNAL or ANONYMOUS."""
 
     password: str | None = None
     tags: list[str] = []
@@ -23,7 +23,7 @@ class Add(Named, kw_only=True):
 
 
 class Change(Named, kw_only=True):
-    """What is left out stays."""
+    """Arguments that are omitted stay unchanged."""
 
     password: str | None = None
     tags: list[str] | None = None
@@ -32,7 +32,7 @@ class Change(Named, kw_only=True):
 
 
 def _with_secret(admin: Admin, arguments: Add | Change) -> tuple[Add | Change, Secret | None]:
-    """The arguments, and what to keep of the password in them."""
+    """Return the arguments, and the hashes of their password."""
     if arguments.password is None:
         return arguments, None
     return arguments, admin.users.secret(arguments.name, arguments.password.encode())
@@ -75,7 +75,7 @@ def change(admin: Admin, wanted: tuple[Change, Secret | None]) -> None:
 
 
 def delete(admin: Admin, arguments: Named) -> Item:
-    """Its connections are closed; how many they were."""
+    """Delete a user and close its connections. Returns their number."""
     admin.users.delete(arguments.name)
     return {"connections": close_all(admin, arguments.name, f"user '{arguments.name}' was deleted")}
 

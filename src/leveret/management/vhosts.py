@@ -1,4 +1,4 @@
-"""Vhosts: list, add, change, delete. What the configuration names can be changed there only."""
+"""Vhosts: list, add, change, delete. Configured vhosts can only be changed in the configuration."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from leveret.management.calls import Arguments, Call, Item, Named
 if TYPE_CHECKING:
     from leveret.management.admin import Admin
 
-# The settings of vhosts that an operator added; their existence is the broker's own metadata.
+# The kind of metadata for the settings of vhosts that an operator added.
 KIND = "vhost-settings"
 DEFAULT_VHOST = "/"
 
 
 class Change(Named, kw_only=True):
-    """What is left out stays, or is the default of a new vhost."""
+    """Arguments that are omitted stay unchanged; in a new vhost they have their defaults."""
 
     strict: bool | None = None
     qos_global: Literal["rabbitmq", "spec"] | None = None
@@ -30,7 +30,7 @@ class Change(Named, kw_only=True):
 
 
 def stored_vhosts(metadata: Mapping[tuple[str, str], bytes]) -> dict[str, VhostConfig]:
-    """The settings that operators gave to vhosts, from the log's metadata."""
+    """Return the settings that operators gave to vhosts, from the log's metadata."""
     return {name: msgspec.json.decode(value, type=VhostConfig)
             for (kind, name), value in metadata.items() if kind == KIND}
 
@@ -61,22 +61,22 @@ def _source(admin: Admin, name: str) -> str:
     return "default" if name == DEFAULT_VHOST and name not in admin.vhost_settings else "metadata"
 
 
-def _changeable(admin: Admin, name: str) -> None:
+def _check_changeable(admin: Admin, name: str) -> None:
     if name in admin.config.vhosts:
         raise NotAllowed(f"vhost '{name}' is declared in {admin.config_name}; change it there")
 
 
 def add(admin: Admin, arguments: Change) -> None:
-    _changeable(admin, arguments.name)
+    _check_changeable(admin, arguments.name)
     if arguments.name in admin.broker.vhosts:
         raise PreconditionFailed(f"vhost '{arguments.name}' exists already")
     if not 1 <= len(arguments.name.encode("utf-8", "surrogateescape")) <= 255:
-        raise PreconditionFailed("the name of a vhost takes 1 to 255 octets")
+        raise PreconditionFailed("invalid name of a vhost; expected 1 to 255 bytes")
     _set(admin, arguments, VhostConfig())
 
 
 def change(admin: Admin, arguments: Change) -> None:
-    _changeable(admin, arguments.name)
+    _check_changeable(admin, arguments.name)
     admin.vhost(arguments.name)
     _set(admin, arguments, admin.vhost_settings.get(arguments.name, VhostConfig()))
 
@@ -93,16 +93,16 @@ def _set(admin: Admin, arguments: Change, old: VhostConfig) -> None:
         consumer_timeout=old.consumer_timeout if arguments.consumer_timeout is None else arguments.consumer_timeout,
     )
     if min(new.limits.max_queues, new.limits.max_connections, new.consumer_timeout) < 0:
-        raise PreconditionFailed("limits and timeouts are 0 (none) or more")
+        raise PreconditionFailed("limits and timeouts must be at least 0, which means none")
     admin.vhost_settings[arguments.name] = new
     admin.broker.log.put(KIND, arguments.name, msgspec.json.encode(new))
     admin.apply_vhost(arguments.name, new)
 
 
 def delete(admin: Admin, arguments: Named) -> None:
-    """With everything in it; its connections are closed, permissions in it are forgotten."""
+    """Delete a vhost with everything in it, its connections and the permissions in it."""
     name = arguments.name
-    _changeable(admin, name)
+    _check_changeable(admin, name)
     if name == DEFAULT_VHOST:
         raise NotAllowed(f"vhost '{DEFAULT_VHOST}' always exists")
     if name not in admin.broker.vhosts:

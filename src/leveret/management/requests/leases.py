@@ -1,4 +1,4 @@
-"""lease.*: batches of a queue that are read by their numbers, and settled at once."""
+"""lease.*: batches of a queue that readers read by number, and settle as a whole."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Number = Annotated[int, Meta(ge=0, le=(1 << 62))]
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
-# A year and more: who wants a longer time-out wants none.
+# More than three years.
 Seconds = Annotated[float, Meta(gt=0, le=1e8)]
 
 
@@ -50,7 +50,7 @@ class Plan(OfLease, kw_only=True):
 
 
 class Commit(OfLease, kw_only=True):
-    """`except`: indices of messages that go back to the queue."""
+    """`except` has the indices of messages to return to the queue."""
 
     epoch: Number
     batch: Number
@@ -63,14 +63,14 @@ def _find(asked: Asked, name: str) -> Queue:
 
 
 def acquire(asked: Asked, arguments: Acquire) -> Fields:
-    """Take the lease over, or make it; what is planned and not committed."""
+    """Create or take over a lease. Returns its uncommitted batches."""
     lease = operations.acquire(_find(asked, arguments.queue), arguments.lease, arguments.timeout)
     return {"epoch": lease.epoch, "committed": lease.committed,
             "planned": [operations.summary(batch) for batch in lease.batches.values()]}
 
 
 def plan(asked: Asked, arguments: Plan) -> Answer:
-    """The batch after one, the same each time; `count` 0 and the same number where nothing is ready."""
+    """Lease the batch after a batch; repeated calls return the same one. `count` is 0 if no messages are ready."""
     later = Later()
 
     def done(batch: Batch | None, error: BrokerError | None) -> None:
@@ -87,18 +87,18 @@ def plan(asked: Asked, arguments: Plan) -> Answer:
 
 
 def commit(asked: Asked, arguments: Commit) -> Fields:
-    """Settle a batch; the number of the last one that is settled."""
+    """Settle a batch. Returns the number of the last settled batch."""
     return {"committed": operations.commit(_find(asked, arguments.queue), arguments.lease, arguments.epoch,
                                            arguments.batch, arguments.returned)}
 
 
 def release(asked: Asked, arguments: OfLease) -> Fields:
-    """Everything planned goes back; how many messages that are."""
+    """Return all leased messages to the queue. Returns their number."""
     return {"messages": operations.release(_find(asked, arguments.queue), arguments.lease)}
 
 
 class Listing(Job):
-    """Describes leases, as many a step as a turn may; then `later` is answered with them."""
+    """Describes leases, limited by the work of one turn per step, and resolves `later` with them."""
 
     def __init__(self, jobs: Jobs, leases: list[Lease], later: Later) -> None:
         super().__init__(jobs)
@@ -123,12 +123,12 @@ class Listing(Job):
 
 
 def cost_of(lease: Lease) -> int:
-    """Units of work of describing a lease."""
+    """Return the units of work to describe a lease."""
     return LEASE_WORK + BATCH_WORK * len(lease.batches)
 
 
 def list_leases(asked: Asked, arguments: OfQueue) -> Later:
-    """The leases of a queue, or of all those that the user may read. ResourceError if they are too many for an answer."""
+    """List the leases of a queue, or of all queues that the user may read. Raises `ResourceError` if they are too many."""
     if arguments.queue is not None:
         found = [_find(asked, arguments.queue)]
     else:

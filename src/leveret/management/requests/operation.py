@@ -1,8 +1,8 @@
-"""What an operation of `leveret.control` is: a name, the shape of its arguments, a function.
+"""Operations of `leveret.control`: a name, the struct of the arguments, and a function.
 
-The function is called on the event loop with who asks and the arguments. It returns the fields of the answer, or a `Later`
-where that takes longer than the turn; a refusal is a `BrokerError`. The answer is sent once everything that was written
-before it is on disk.
+The function is called on the event loop with the requester and the arguments. It returns the fields of the reply, or a
+`Later` if it takes longer than the turn, and raises `BrokerError`. The reply is sent when everything that was written
+before is on disk.
 """
 
 from __future__ import annotations
@@ -23,21 +23,23 @@ Fields = dict[str, Any]
 
 
 class Arguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Base of the arguments of operations."""
+    """Base class of the arguments of operations."""
 
 
 class AskingSession(Protocol):
-    """What requests need of a connection."""
+    """The part of a connection that requests use."""
 
     number: int
     user: str
 
 
 class Asked:
-    """Who asks, and where.
+    """The requester.
 
-    session  the connection that published the request: exclusive queues are its own or another's
-    user     who has logged in on it
+    Attributes:
+        vhost: The vhost of the request.
+        session: The connection that published the request, which may own exclusive queues.
+        user: The user of the connection.
     """
 
     def __init__(self, vhost: Vhost, session: AskingSession, users: UserStore) -> None:
@@ -51,35 +53,35 @@ class Asked:
         return self._users.may(self.user, self.vhost.name, operation, resource)
 
     def check(self, operation: str, resource: str) -> None:
-        """Raise AccessRefused unless the user may configure, write or read the exchange or queue."""
+        """Raise `AccessRefused` unless the user may configure, write or read the exchange or queue."""
         if not self.may(operation, resource):
             raise AccessRefused(f"{operation} access to '{resource or 'amq.default'}' in vhost '{self.vhost.name}' refused"
                                 f" for user '{self.user}'")
 
 
 class Later:
-    """An answer that is not known yet. Exactly one of `answer` and `fail` is called, at any time."""
+    """A reply that is not known yet. Exactly one of `answer` and `fail` is called once."""
 
     def __init__(self) -> None:
         self._outcome: Fields | BrokerError | None = None
-        self._told: Callable[[Fields | BrokerError], None] | None = None
+        self._callback: Callable[[Fields | BrokerError], None] | None = None
 
     def answer(self, fields: Fields) -> None:
-        self._known(fields)
+        self._resolve(fields)
 
     def fail(self, error: BrokerError) -> None:
-        self._known(error)
+        self._resolve(error)
 
-    def when_known(self, told: Callable[[Fields | BrokerError], None]) -> None:
-        """Have `told` called with the outcome, at once where it is known."""
-        self._told = told
+    def when_resolved(self, callback: Callable[[Fields | BrokerError], None]) -> None:
+        """Call `callback` with the outcome when it is known, which may be at once."""
+        self._callback = callback
         if self._outcome is not None:
-            told(self._outcome)
+            callback(self._outcome)
 
-    def _known(self, outcome: Fields | BrokerError) -> None:
+    def _resolve(self, outcome: Fields | BrokerError) -> None:
         self._outcome = outcome
-        if self._told is not None:
-            self._told(outcome)
+        if self._callback is not None:
+            self._callback(outcome)
 
 
 Answer = Union[Fields, Later]
@@ -87,7 +89,7 @@ Answer = Union[Fields, Later]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """function    called with who asks and the arguments; arguments: their struct"""
+    """An operation. `function` is called with the requester and the arguments, whose struct is `arguments`."""
 
     function: Callable[[Asked, Any], Answer]
     arguments: type[Arguments] = Arguments

@@ -11,7 +11,7 @@ class Queue(Arguments, kw_only=True):
 
 
 def describe(asked: Asked, arguments: Queue) -> Fields:
-    """What kind of queue it is; `messages` are those that wait, or that a stream retains, `leased` those in leases."""
+    """Return the type of a queue, its `messages` (those that a stream retains), and those that are `leased`."""
     asked.check("read", arguments.queue)
     queue = asked.vhost.queue(arguments.queue, asked.session)
     kind = queue.settings.type

@@ -1,4 +1,4 @@
-"""stage.*: exactly-once sinks. Writers open stages, publish to them and seal them; a driver promotes them together."""
+"""stage.*: sink transactions. Writers open, publish to and prepare (seal) them; a driver commits (promotes) them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from leveret.management.requests.operation import Arguments, Asked, Fields, Late
 from leveret.management.stages import describe_app, describe_stage
 
 RULES: Final = {"fail": FAIL, "drop": DROP, "dead-letter": DEAD_LETTER}
-# As many as a vhost has where `sink_transactions.max_per_vhost` says nothing else.
-MOST_STAGES: Final = 10_000
+# The default of `sink_transactions.max_per_vhost`.
+MAX_STAGES: Final = 10_000
 
 Uuid = Annotated[str, Meta(min_length=1, max_length=64)]
 AppName = Annotated[str, Meta(min_length=1, max_length=255)]
 
 
 class Open(Arguments, kw_only=True):
-    """`exchanges`: those that will be published to, if they are to be checked beforehand."""
+    """`exchanges` are target exchanges to check in advance."""
 
     stage: Uuid
     app: AppName
@@ -36,7 +36,7 @@ class Seal(Arguments, kw_only=True):
 class Promote(Arguments, kw_only=True):
     app: AppName
     batch: Annotated[int, Meta(ge=0, le=(1 << 62))]
-    stages: Annotated[list[Uuid], Meta(max_length=MOST_STAGES)]
+    stages: Annotated[list[Uuid], Meta(max_length=MAX_STAGES)]
     on_unroutable: Literal["fail", "drop", "dead-letter"] = "fail"
     dead_letter_exchange: str | None = None
     dead_letter_routing_key: Annotated[str, Meta(max_length=255)] | None = None
@@ -47,7 +47,7 @@ class App(Arguments, kw_only=True):
 
 
 class Discard(Arguments, kw_only=True):
-    stages: Annotated[list[Uuid], Meta(max_length=MOST_STAGES)]
+    stages: Annotated[list[Uuid], Meta(max_length=MAX_STAGES)]
 
 
 class List(Arguments, kw_only=True):
@@ -55,7 +55,7 @@ class List(Arguments, kw_only=True):
 
 
 def open_stage(asked: Asked, arguments: Open) -> Fields:
-    """Make a stage. What it says is checked again when it is published to."""
+    """Open a sink transaction. Permissions are checked again on each publish."""
     stages = asked.vhost.stages
     for name in arguments.exchanges:
         stages.check_exchange(name)
@@ -66,7 +66,7 @@ def open_stage(asked: Asked, arguments: Open) -> Fields:
 
 
 def seal(asked: Asked, arguments: Seal) -> Later:
-    """Nothing more comes; `count` messages, whose bodies have this CRC-32 in the order in which they were published."""
+    """Prepare a sink transaction. Verifies the number of messages, and the CRC-32 of their bodies in publish order."""
     later = Later()
 
     def done() -> None:
@@ -77,7 +77,7 @@ def seal(asked: Asked, arguments: Seal) -> Later:
 
 
 def promote(asked: Asked, arguments: Promote) -> Later:
-    """Publish what is in the stages, in their order, once for each batch."""
+    """Commit a batch: publish the messages of its sink transactions in order, exactly once."""
     later = Later()
     rule = RULES[arguments.on_unroutable]
     exchange = arguments.dead_letter_exchange
@@ -101,22 +101,22 @@ def promote(asked: Asked, arguments: Promote) -> Later:
 
 
 def last(asked: Asked, arguments: App) -> Fields:
-    """The last batch that was promoted, or is decided to be; null where there is none."""
+    """Return the last batch whose commit was decided, or null."""
     return {"batch": asked.vhost.stages.last(arguments.app, asked.user)}
 
 
 def discard(asked: Asked, arguments: Discard) -> Fields:
-    """Give stages up, as far as they are there."""
+    """Abort sink transactions; unknown ones are ignored."""
     stages = asked.vhost.stages
     known = [stages.own(uuid, asked.user) for uuid in dict.fromkeys(arguments.stages) if uuid in stages.by_uuid]
     for stage in known:
         if stage.promotion is not None:
-            raise PreconditionFailed(f"stage '{stage.uuid}' is being promoted")
+            raise PreconditionFailed(f"sink transaction '{stage.uuid}' is being committed")
     return {"discarded": sum(stages.discard(stage.uuid) for stage in known)}
 
 
 def list_stages(asked: Asked, arguments: List) -> Fields:
-    """The user's own, of one app or of all."""
+    """List the user's sink transactions and sinks, of one app or of all."""
     stages = asked.vhost.stages
     mine = [stage for stage in stages.by_uuid.values()
             if stage.user == asked.user and arguments.app in (None, stage.app)]

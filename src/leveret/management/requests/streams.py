@@ -1,4 +1,4 @@
-"""superstream.describe and stream.*: what there is, where a consumer began, and how far it has come."""
+"""superstream.describe and stream.*: metadata of streams, file pins, and positions of consumers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from leveret.security.patterns import Pattern
 if TYPE_CHECKING:
     from leveret.broker.segments import Segment
 
-# Names that are matched with a pattern.
-MOST_MATCHED: Final = 100_000
-# Steps of matching in one turn of the event loop, each some nanoseconds; and what each name costs besides.
+# Names to match with a pattern.
+MAX_MATCHED: Final = 100_000
+# Steps of matching in one turn of the event loop, each some nanoseconds; and the base cost of each name.
 MAX_MATCH_WORK: Final = 400_000
 MATCH_BASE_WORK: Final = 1_000
-# Seconds that files may be held by one call; who needs longer calls again.
-LONGEST_HOLD: Final = 86_400
+# Seconds that a call may pin files; to pin them longer, call again.
+MAX_PIN: Final = 86_400
 
 Offset = Annotated[int, Meta(ge=0, le=(1 << 62))]
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
@@ -39,7 +39,7 @@ class Match(Arguments, kw_only=True):
 
 
 class Describe(Arguments, kw_only=True):
-    """`first` and `last`: only segments that have some of these offsets, both inclusive."""
+    """`first` and `last` (inclusive) select the segments that contain any of these offsets."""
 
     stream: str
     segments: bool = False
@@ -55,11 +55,11 @@ class Held(Arguments, kw_only=True):
 class Hold(Held, kw_only=True):
     first: Offset
     last: Offset
-    seconds: Annotated[float, Meta(gt=0, le=LONGEST_HOLD)]
+    seconds: Annotated[float, Meta(gt=0, le=MAX_PIN)]
 
 
 class Lost(Held, kw_only=True):
-    """`stop` is the offset behind the last one."""
+    """`stop` is the offset after the last one."""
 
     first: Offset
     stop: Offset
@@ -80,17 +80,17 @@ class ConsumerAt(Consumer, kw_only=True):
 
 
 def find(asked: Asked, name: str) -> StreamQueue:
-    """The stream of that name, which the user may read. AccessRefused, NotFound or PreconditionFailed."""
+    """Return a stream that the user may read. Raises `AccessRefused`, `NotFound` or `PreconditionFailed`."""
     asked.check("read", name)
     queue = asked.vhost.queue(name, asked.session)
     if not isinstance(queue, StreamQueue):
-        raise PreconditionFailed(f"queue '{plain(name)}' in vhost '{asked.vhost.name}' is no stream, but a"
+        raise PreconditionFailed(f"queue '{plain(name)}' in vhost '{asked.vhost.name}' is not a stream, but a"
                                  f" {queue.settings.type} queue")
     return queue
 
 
 def describe_super(asked: Asked, arguments: Super) -> Fields:
-    """The streams of a super stream, in the order of their numbers."""
+    """Return the partitions of a super stream in the order of their numbers."""
     streams = partitions(asked.vhost, arguments.name)
     for stream in streams:
         asked.check("read", stream.name)
@@ -104,9 +104,13 @@ def describe_super(asked: Asked, arguments: Super) -> Fields:
 
 
 class Matching(Job):
-    """Matches the names of streams with a client's pattern, as many a step as `MAX_MATCH_WORK` allows.
+    """Matches the names of streams with a client's pattern, limited to `MAX_MATCH_WORK` per step.
 
-    later  answered with those that match and that the user may read
+    Args:
+        asked: The requester.
+        pattern: The pattern.
+        names: The names to match.
+        later: Resolved with the names that match and that the user may read.
     """
 
     def __init__(self, asked: Asked, pattern: Pattern, names: list[str], later: Later) -> None:
@@ -136,22 +140,22 @@ class Matching(Job):
 
 
 def match(asked: Asked, arguments: Match) -> Later:
-    """The streams whose whole names match, of those that the user may read."""
+    """Return the streams that the user may read and whose full name matches."""
     try:
         pattern = Pattern(arguments.pattern, whole=True)
     except ValueError as error:
         raise PreconditionFailed(f"pattern {arguments.pattern[:80]!r} {error}") from None
     names = [queue.name for queue in asked.vhost.queues.values() if isinstance(queue, StreamQueue)]
-    if len(names) > MOST_MATCHED:
-        raise PreconditionFailed(f"vhost '{asked.vhost.name}' has {len(names)} streams; patterns are for at most"
-                                 f" {MOST_MATCHED}")
+    if len(names) > MAX_MATCHED:
+        raise PreconditionFailed(f"vhost '{asked.vhost.name}' has {len(names)} streams; expected at most {MAX_MATCHED} for"
+                                 " a pattern")
     later = Later()
     Matching(asked, pattern, names, later).resume()
     return later
 
 
 def describe(asked: Asked, arguments: Describe) -> Fields:
-    """`id` is a text that no other stream ever had; `next_offset` is that of the message that will come next."""
+    """Describe a stream. `id` is unique forever; `next_offset` is the offset of the next message."""
     stream = find(asked, arguments.stream)
     fields: Fields = {"id": stream.uid, "first_offset": stream.first_offset,
                       "next_offset": stream.visible_until - 1}
@@ -165,43 +169,42 @@ def describe(asked: Asked, arguments: Describe) -> Fields:
 
 
 def hold(asked: Asked, arguments: Hold) -> Fields:
-    """Keep the files with offsets from first to last (inclusive) from removal for so many seconds, or until they are
-    released."""
+    """Pin the files with offsets from first to last (inclusive), for a number of seconds or until they are released."""
     stream = find(asked, arguments.stream)
     until = stream.broker.timers.now() + int(arguments.seconds * 1000)
     return {"segments": _entries(stream, stream.hold(arguments.holder, arguments.first, arguments.last, until))}
 
 
 def release(asked: Asked, arguments: Held) -> Fields:
-    """`lost` is how many messages those who read for this holder have said to be lost."""
+    """Release pinned files. `lost` is the number of messages that readers of this holder have reported as lost."""
     stream = find(asked, arguments.stream)
     stream.release(arguments.holder)
     return {"lost": stream.tracking.take_lost(arguments.holder)}
 
 
 def lose(asked: Asked, arguments: Lost) -> Fields:
-    """A reader tells whoever releases that retention was there before it. The same may be told twice."""
+    """Report messages that retention removed before a reader read them. The same may be reported twice."""
     stream = find(asked, arguments.stream)
     if arguments.stop <= arguments.first or arguments.stop > stream.first_offset:
-        raise PreconditionFailed(f"stream '{plain(stream.name)}' has not lost offsets {arguments.first} to"
-                                 f" {arguments.stop - 1}: it begins at {stream.first_offset}")
+        raise PreconditionFailed(f"offsets {arguments.first} to {arguments.stop - 1} of stream '{plain(stream.name)}' are"
+                                 f" not lost: its first offset is {stream.first_offset}")
     stream.tracking.note_lost(arguments.holder, arguments.first, arguments.stop)
     return {}
 
 
 def _entries(stream: StreamQueue, segments: Iterable[Segment]) -> list[dict[str, Any]]:
-    """With paths that others find the files by."""
+    """Return the manifest entries of segments, with paths for readers."""
     hub = stream.broker.segments
     return [] if hub is None else [{**segment.entry(), "path": hub.url_of(segment.path)} for segment in segments]
 
 
 def locate(asked: Asked, arguments: Locate) -> Fields:
-    """An offset at or before the first message of that time or later, in milliseconds since 1970."""
+    """Return an offset at or before the first message appended at a time (in milliseconds since 1970) or later."""
     return {"offset": find(asked, arguments.stream).offset_at(arguments.timestamp)}
 
 
 def start(asked: Asked, arguments: ConsumerAt) -> Fields:
-    """Where a consumer began. The first call decides, later ones are told; `committed` is where it goes on."""
+    """Register a consumer. The first call sets its start offset; `committed` is the offset to resume from."""
     stream = find(asked, arguments.stream)
     _check_end(stream, arguments.offset)
     progress, registered = stream.tracking.register(arguments.consumer, arguments.offset)
@@ -209,18 +212,18 @@ def start(asked: Asked, arguments: ConsumerAt) -> Fields:
 
 
 def commit(asked: Asked, arguments: ConsumerAt) -> Fields:
-    """The consumer reads on from this offset; it never goes back."""
+    """Advance the position of a consumer to an offset; it never moves back."""
     stream = find(asked, arguments.stream)
     _check_end(stream, arguments.offset)
     return {"offset": stream.tracking.advance(arguments.consumer, arguments.offset).next}
 
 
 def lag(asked: Asked, arguments: Consumer) -> Fields:
-    """How many messages that are retained a consumer has yet to read."""
+    """Return the number of retained messages that a consumer has not read."""
     stream = find(asked, arguments.stream)
     progress = stream.tracking.progress.get(arguments.consumer)
     if progress is None or progress.next < 0:
-        raise NotFound(f"stream '{plain(stream.name)}' knows no consumer '{arguments.consumer}'")
+        raise NotFound(f"stream '{plain(stream.name)}' has no consumer '{arguments.consumer}'")
     end = stream.visible_until - 1
     return {"next_offset": progress.next, "end": end, "lag": max(end - max(progress.next, stream.first_offset), 0)}
 
