@@ -1,4 +1,4 @@
-"""The catalogues of the rules, `rules_*.txt`; each of these files says how it is written."""
+"""Read the catalogues of the rules, `rules_*.txt`. Each of these files describes its format."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The tables of the rules of AMQP 0-9-1, 0-9 and 1.0: which tests check each, or why none can.
+"""Generate the conformance tables of AMQP 0-9-1, 0-9 and 1.0: for each rule the tests, or the reason that it has none.
 
-`python -m tests.conformance.table` prints them, writes docs/conformance-0-9-1.md, docs/conformance-0-9.md and
-docs/conformance-1-0.md, and fails for a rule with neither. With `--check` it writes nothing, and fails where a page is not
-what it would write.
+`python -m tests.conformance.table` prints the tables and writes docs/conformance-0-9-1.md, docs/conformance-0-9.md and
+docs/conformance-1-0.md. It fails if a rule has neither tests nor a reason. With `--check` it writes nothing, and fails if a
+page is out of date.
 """
 
 from __future__ import annotations
@@ -23,21 +23,40 @@ HERE = Path(__file__).resolve().parent
 TESTS = HERE.parent
 ROOT = HERE.parents[1]
 VERSIONS = ("0-9-1", "0-9", "1.0")
-# Where marked tests are. Besides the conformance tests, others may be marked as well.
+# Folders with marked tests. Tests outside of the conformance tests may have marks, too.
 FOLDERS = (HERE, TESTS / "protocols" / "v0_9", TESTS / "protocols" / "v1_0", TESTS / "wire" / "amqp1")
 BOTH = ("rabbitmq", "strict")
-OF_XML = ("A rule is named by its path in the specification's XML. `chassis` is the side that has to implement a class or"
-          " method, `response` an answer, `grammar` an alternative of a class's grammar, `reply-code` the code for breaking"
-          " the rule before it, `constant` a constant, `content`, `reserved` and `assert` an attribute of a method or"
-          " field, `text` a sentence of a description.")
+OF_XML = (
+    "The name of a rule is its path in the specification's XML. Some names end with the kind of the rule:",
+    "",
+    "| kind | rule |",
+    "| --- | --- |",
+    "| `chassis` | the peer that must implement a class or method |",
+    "| `response` | a response to a method |",
+    "| `grammar` | an alternative in the grammar of a class |",
+    "| `reply-code` | the reply code for a violation of the rule before it |",
+    "| `constant` | a constant |",
+    "| `content`, `reserved`, `assert` | an attribute of a method or field |",
+    "| `text` | a sentence of a description |",
+    "",
+)
+OF_1_0 = (
+    "A rule is a MUST or SHOULD of the specification, or a normative sentence without these keywords. Its name consists of"
+    " the part, the section and a keyword of this project. Some names end with a fact of a type:",
+    "",
+    "| fact | rule |",
+    "| --- | --- |",
+    "| `mandatory` | the field must be present |",
+    "| `default` | the value of an absent field |",
+    "| `choice` | a value of a restricted type |",
+    "",
+)
+# What each page says about the names of rules and the location of tests.
 NAMES = {
-    "0-9-1": f"{OF_XML} Rules of the specification's prose, which is not in the XML, come last. Tests are in"
-             " `tests/conformance/`.",
-    "0-9": f"{OF_XML} Tests are in `tests/conformance/amqp09/`, or where the path says.",
-    "1.0": "A rule is a MUST or SHOULD of the specification, or a sentence that is normative without either; its name"
-           " has the part, the section and a word of ours. `mandatory`, `default` and `choice` are facts of a type: that a"
-           " field must not be absent, what it means when it is, and a value of a restricted type. Tests are in"
-           " `tests/conformance/amqp1/`, or where the path says.",
+    "0-9-1": (*OF_XML, "Rules of the specification's prose, which is not part of the XML, come last. Paths of tests are"
+                       " relative to `tests/conformance/`."),
+    "0-9": (*OF_XML, "Paths of tests are relative to `tests/conformance/`, or to `tests/` for tests elsewhere."),
+    "1.0": (*OF_1_0, "Paths of tests are relative to `tests/conformance/`, or to `tests/` for tests elsewhere."),
 }
 
 
@@ -46,10 +65,10 @@ def page_of(version: str) -> Path:
 
 
 class Collected:
-    """A pytest plugin: the marks of all conformance tests, none of which is run.
+    """A pytest plugin that collects the marks of all conformance tests without running them.
 
     tests     by version and rule: names of the tests, as file and function
-    modes     by version and rule: the modes that tests are kept to; "" for a test that runs in both, or knows no mode
+    modes     by version and rule: the modes that tests are limited to; "" for a test that runs in both, or has no mode
     unmarked  conformance tests without a rule
     """
 
@@ -76,7 +95,7 @@ class Collected:
 
 
 def collect() -> Collected:
-    """The marks, by collecting without running."""
+    """Collect the marks without running the tests."""
     collected = Collected()
     output = io.StringIO()
     folders = [str(folder) for folder in FOLDERS]
@@ -88,15 +107,15 @@ def collect() -> Collected:
 
 
 def lines_of(kind: str, version: str) -> dict[str, str]:
-    """What a file says about rules: "untestable", "deviations" or "missing"; nothing where there is no such file."""
+    """Read a file about rules ("untestable", "deviations" or "missing"); empty if the file does not exist."""
     path = HERE / f"{kind}_{version.replace('-', '_').replace('.', '_')}.toml"
     return tomllib.loads(path.read_text()) if path.exists() else {}
 
 
 class Table:
-    """Every rule of a version with what is known about it. `problems` are the reasons to fail.
+    """Every rule of a version with its tests, deviation or reason. `problems` are the reasons to fail.
 
-    missing   rules that the broker does not keep yet, each with what it lacks: neither tested nor hidden
+    missing   rules that the broker does not implement yet, each with what is missing
     """
 
     def __init__(self, version: str, collected: Collected) -> None:
@@ -112,9 +131,9 @@ class Table:
         for rule in self.rules:
             tested = rule in self.tests
             if tested and rule in self.untestable:
-                self.problems.append(f"{rule}: said to be untestable, but there are tests")
+                self.problems.append(f"{rule}: listed as untestable, but has tests")
             if tested and rule in self.missing:
-                self.problems.append(f"{rule}: said to be missing, but there are tests")
+                self.problems.append(f"{rule}: listed as missing, but has tests")
             if not tested and rule not in self.untestable and rule not in self.missing:
                 self.problems.append(f"{rule}: neither a test nor a reason")
             missing = [mode for mode in BOTH if not modes[rule] & {mode, ""}]
@@ -123,22 +142,22 @@ class Table:
         sections = {rule for rule in self.tests if rule.startswith("section.")}
         for rule in (*self.rules, *sections):
             if version == "0-9-1" and rule in self.deviations and not set(BOTH) <= modes[rule]:
-                self.problems.append(f"{rule}: a deviation wants a test of its own for each mode")
+                self.problems.append(f"{rule}: a deviation needs a separate test for each mode")
         for rule in {*self.untestable, *self.deviations, *self.missing} - known - sections:
-            self.problems.append(f"{rule}: a line about a rule that does not exist")
+            self.problems.append(f"{rule}: listed, but the rule does not exist")
         for rule in self.tests:
             if rule not in known and not rule.startswith("section."):
-                self.problems.append(f"{rule}: tests for a rule that does not exist ({next(iter(self.tests[rule]))})")
+                self.problems.append(f"{rule}: has tests, but the rule does not exist ({next(iter(self.tests[rule]))})")
         self.sections = {rule: tests for rule, tests in sorted(self.tests.items()) if rule.startswith("section.")}
 
     def totals(self) -> str:
         tested = [rule for rule in self.rules if rule in self.tests]
-        return (f"{len(self.rules)} rules: {len(tested)} tested, {len(self.untestable)} cannot be tested,"
+        return (f"{len(self.rules)} rules: {len(tested)} tested, {len(self.untestable)} untestable,"
                 f" {len(self.rules) - len(tested) - len(self.untestable)} missing;"
-                f" {len(self.deviations)} deviate by default")
+                f" {len(self.deviations)} deviations by default")
 
     def text(self) -> str:
-        """For a terminal."""
+        """Return the table for a terminal."""
         width = max(map(len, self.rules))
         lines = []
         for rule in self.rules:
@@ -153,32 +172,38 @@ class Table:
         return "\n".join([*lines, "", f"AMQP {self.version}: {self.totals()}", *self.problems])
 
     def page(self) -> str:
-        """For the documentation."""
+        """Return the page of the documentation."""
         lines = [
             f"# Conformance with AMQP {self.version}",
             "",
-            "Made by `python -m tests.conformance.table` from the tests; do not edit.",
+            "<!-- Generated by `python -m tests.conformance.table`; do not edit. -->",
+            "",
+            f"This page lists every rule of AMQP {self.version} with the tests that check it.",
             "",
             f"{self.totals()}.",
             "",
-            f"{NAMES[self.version]} Where the default deviates from the specification, the column says what it does; a"
-            " virtual host with `compat.strict = true` follows the specification.",
+            *NAMES[self.version],
             "",
-            "| rule | checked by | by default |",
+            "If the default deviates from the specification, the last column describes the default. Most of these rules"
+            " follow the specification in a vhost with `compat.strict = true`.",
+            "",
+            "## Rules",
+            "",
+            "| rule | checked by | default behaviour |",
             "| --- | --- | --- |",
         ]
         for rule in self.rules:
             if rule in self.tests:
                 checked = "<br>".join(f"`{name}`" for name in self.tests[rule])
             elif rule in self.untestable:
-                checked = f"*not testable:* {self.untestable[rule]}"
+                checked = f"*untestable:* {self.untestable[rule]}"
             else:
                 checked = f"**missing:** {self.missing.get(rule, '')}"
             lines.append(f"| `{rule}` | {checked} | {self.deviations.get(rule, '')} |")
         if self.sections:
-            lines += ["", "## Besides the rules", "",
-                      "Sections of the specification, and fields, that have no rule but are tested all the same:", "",
-                      "| section or field | checked by | by default |", "| --- | --- | --- |"]
+            lines += ["", "## Other tested sections", "",
+                      "Sections and fields of the specification that have tests but no rule:", "",
+                      "| section or field | checked by | default behaviour |", "| --- | --- | --- |"]
         for section, tests in self.sections.items():
             checked = "<br>".join(f"`{name}`" for name in tests)
             lines.append(f"| `{section.removeprefix('section.')}` | {checked} | {self.deviations.get(section, '')} |")
@@ -186,8 +211,8 @@ class Table:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The tables of the rules of AMQP 0-9-1, 0-9 and 1.0.")
-    parser.add_argument("--check", action="store_true", help="write nothing, fail where a page is out of date")
+    parser = argparse.ArgumentParser(description="Generate the conformance tables of AMQP 0-9-1, 0-9 and 1.0.")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a page is out of date")
     options = parser.parse_args()
     collected = collect()
     failed = False

@@ -1,4 +1,4 @@
-"""The table of the rules is complete, current, and about the rules that exist."""
+"""The conformance tables are complete and current, and list only existing rules."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ SPECIFICATION_1_0 = SPECIFICATIONS / "amqp-1-0"
 
 
 @pytest.mark.parametrize("version", ["0-9-1", "0-9"])
-def test_the_list_of_rules_is_the_specifications(version: str) -> None:
+def test_the_list_of_rules_matches_the_specification(version: str) -> None:
     listed = rules_of(version)
     assert len(listed) == len(set(listed))
     specification = SPECIFICATIONS / f"amqp-{version}.xml"
     if not specification.exists():
-        pytest.skip(f"{specification} is not there")
+        pytest.skip(f"{specification} does not exist")
     found = [line.statement for line in lines(version) if line.statement]
     assert found == list(statements(ElementTree.parse(specification).getroot()))
 
 
-def test_the_codec_of_0_9_has_the_specifications_classes_and_methods() -> None:
+def test_the_codec_of_0_9_matches_the_specification() -> None:
     specification = SPECIFICATIONS / "amqp-0-9.xml"
     if not specification.exists():
-        pytest.skip(f"{specification} is not there")
+        pytest.skip(f"{specification} does not exist")
     root = ElementTree.parse(specification).getroot()
     types = {domain.get("name"): domain.get("type") for domain in root.findall("domain")} | {"content": "content"}
 
@@ -51,9 +51,9 @@ def test_the_codec_of_0_9_has_the_specifications_classes_and_methods() -> None:
 
 
 @pytest.mark.parametrize("part", ["types", "transport", "messaging", "transactions", "security"])
-def test_the_catalogue_of_1_0_is_the_specifications(part: str) -> None:
+def test_the_catalogue_of_1_0_matches_the_specification(part: str) -> None:
     if not SPECIFICATION_1_0.exists():
-        pytest.skip(f"{SPECIFICATION_1_0} is not there")
+        pytest.skip(f"{SPECIFICATION_1_0} does not exist")
     root = ElementTree.parse(SPECIFICATION_1_0 / f"{part}.xml").getroot()
     rules = [rule for rule in catalogue() if rule.part == part]
     assert [(rule.place, rule.keyword) for rule in rules if rule.keyword.isupper()] == list(capitals(root))
@@ -61,7 +61,7 @@ def test_the_catalogue_of_1_0_is_the_specifications(part: str) -> None:
     assert [rule.place for rule in rules if not rule.keyword] == list(facts(part, root))
 
 
-def test_the_catalogue_of_1_0_is_well_made() -> None:
+def test_the_catalogue_of_1_0_is_well_formed() -> None:
     ids = [rule.id for rule in catalogue() if rule.id]
     assert len(set(ids)) == len(ids)
     seen: dict[tuple[str, str, bool], int] = {}
@@ -80,7 +80,7 @@ def test_every_rule_has_a_test_or_a_reason() -> None:
 
 @pytest.fixture
 def collected() -> Collected:
-    """Marks as if every rule had its tests."""
+    """Marks as if every rule had tests."""
     made = Collected()
     for version in VERSIONS:
         table = Table(version, made)
@@ -97,18 +97,18 @@ def test_a_complete_table_has_no_problems(collected: Collected, version: str) ->
     rules = len(rules_of(version))
     assert table.problems == []
     tested = rules - len(table.untestable) - len(table.missing)
-    assert (f"{rules} rules: {tested} tested, {len(table.untestable)} cannot be tested, {len(table.missing)} missing"
+    assert (f"{rules} rules: {tested} tested, {len(table.untestable)} untestable, {len(table.missing)} missing"
             in table.totals())
 
 
 @pytest.mark.parametrize(("rule", "modes", "problem"), [
     ("queue.bind.unique", None, "neither a test nor a reason"),
     ("queue.bind.unique", {"strict"}, "not tested in mode rabbitmq"),
-    ("queue.delete.01", {""}, "a deviation wants a test of its own for each mode"),
-    ("redelivered.hinting", {""}, "said to be untestable"),
-    ("queue.no.such.rule", {""}, "a rule that does not exist"),
+    ("queue.delete.01", {""}, "a deviation needs a separate test for each mode"),
+    ("redelivered.hinting", {""}, "listed as untestable"),
+    ("queue.no.such.rule", {""}, "the rule does not exist"),
 ])
-def test_what_is_wrong_with_a_table_is_said(collected: Collected, rule: str, modes: set[str] | None,
+def test_a_table_reports_its_problems(collected: Collected, rule: str, modes: set[str] | None,
                                             problem: str) -> None:
     tests = collected.tests["0-9-1"]
     if modes is None:
@@ -122,7 +122,7 @@ def test_what_is_wrong_with_a_table_is_said(collected: Collected, rule: str, mod
     assert problem in problems[0]
 
 
-def test_what_is_missing_is_in_the_table(collected: Collected) -> None:
+def test_the_table_shows_missing_rules(collected: Collected) -> None:
     table = Table("1.0", collected)
     rule = next(rule for rule in table.rules if rule in collected.tests["1.0"])
     del collected.tests["1.0"][rule]
