@@ -48,7 +48,7 @@ def refused(tmp_path: Path, text: str) -> str:
     return result.output.strip().removeprefix(f"Error: {path}")
 
 
-@pytest.mark.parametrize(("old", "new", "told"), [
+@pytest.mark.parametrize(("old", "new", "expected"), [
     ("exchange =", "exchnge =", ":8: flows.orders.capture.exchnge is unknown; did you mean exchange?"),
     ('path = "two"', 'path = "two"\npartitin = []',
      ":20: flows.orders.tables[2].partitin is unknown; did you mean partition?"),
@@ -70,32 +70,32 @@ def refused(tmp_path: Path, text: str) -> str:
     ('name = "shop"', "name = ", ": not valid TOML: Invalid value (at line 1, column 8)"),
 ], ids=["unknown", "unknown-in-array", "partition", "choice", "type", "missing", "quarantine", "two-sources", "kind",
         "name", "toml"])
-def test_a_file_that_is_wrong(tmp_path: Path, old: str, new: str, told: str) -> None:
-    assert refused(tmp_path, GOOD.replace(old, new)) == told
+def test_a_file_that_is_wrong(tmp_path: Path, old: str, new: str, expected: str) -> None:
+    assert refused(tmp_path, GOOD.replace(old, new)) == expected
 
 
-@pytest.mark.parametrize(("options", "told"), [
+@pytest.mark.parametrize(("options", "expected"), [
     ("maxMessagesPerTriger = 5",
      "flows.orders: unknown option 'maxMessagesPerTriger'; did you mean maxMessagesPerTrigger"),
     ("maxMessagesPerTrigger = -5", "flows.orders: option maxMessagesPerTrigger: '-5' is invalid"),
     ("queue = 'x'", ":8: flows.orders.capture.options.queue has a key of its own in the capture; set that instead"),
 ])
-def test_an_option_of_the_source_that_is_wrong(tmp_path: Path, options: str, told: str) -> None:
+def test_an_option_of_the_source_that_is_wrong(tmp_path: Path, options: str, expected: str) -> None:
     text = GOOD.replace('keys = ["order.#"]', f"options = {{ {options} }}")
     said = refused(tmp_path, text)
-    assert told in said
+    assert expected in said
     assert "secret" not in said
 
 
-@pytest.mark.parametrize(("function", "told"), [
+@pytest.mark.parametrize(("function", "expected"), [
     ("nowhere:clean", "nowhere cannot be imported: ModuleNotFoundError: No module named 'nowhere'; looked for in"),
     ("broken_module:clean", "broken_module cannot be imported: ZeroDivisionError: division by zero"),
     ("good_module:cleen", "has no function cleen"),
 ])
-def test_a_function_that_is_not_there(tmp_path: Path, function: str, told: str) -> None:
+def test_a_function_that_is_not_there(tmp_path: Path, function: str, expected: str) -> None:
     (tmp_path / "broken_module.py").write_text("1 / 0")
     (tmp_path / "good_module.py").write_text("def clean(df): return df")
-    assert told in refused(tmp_path, f'{GOOD}[flows.orders.transform]\nfunction = "{function}"\n')
+    assert expected in refused(tmp_path, f'{GOOD}[flows.orders.transform]\nfunction = "{function}"\n')
 
 
 def test_status(tmp_path: Path) -> None:

@@ -47,8 +47,8 @@ PROPERTIES0 = st.fixed_dictionaries({}, optional={
     "timestamp": st.sampled_from([0, 1_700_000_000, 253402300799, 253402300800, 2**63, 2**64 - 1]), "type": TEXTS,
     "user_id": TEXTS, "app_id": TEXTS, "cluster_id": TEXTS})
 HEADERS0 = PROPERTIES0.map(lambda properties: encode_header(60, 5, properties))
-FIELDS = st.binary(max_size=60).map(lambda octets: struct.pack(">HHQH", 60, 0, 5, 0x2000) + struct.pack(">I", len(octets))
-                                    + octets)
+FIELDS = st.binary(max_size=60).map(lambda encoded: struct.pack(">HHQH", 60, 0, 5, 0x2000) + struct.pack(">I", len(encoded))
+                                    + encoded)
 
 
 def annotations(descriptor: int) -> st.SearchStrategy[bytes]:
@@ -170,7 +170,7 @@ TYPES0: dict[str, tuple[bytes, str | None, Any]] = {
     "timestamp": (b"T" + struct.pack(">Q", 1_700_000_000), "2023-11-14T22:13:20Z", {"$timestamp": "2023-11-14T22:13:20Z"}),
     "far timestamp": (b"T" + b"\xff" * 8, "18446744073709551615000", {"$timestamp": 18446744073709551615000}),
     "void": (b"V", None, None), "string": (b"S\x00\x00\x00\x02\xc3\xbc", "ü", "ü"),
-    "octets as string": (b"S\x00\x00\x00\x02a\xff", "a�", {"$string": "Yf8="}),
+    "bytes as string": (b"S\x00\x00\x00\x02a\xff", "a�", {"$string": "Yf8="}),
     "byte array": (b"x\x00\x00\x00\x02\x00\xff", "AP8=", {"$binary": "AP8="}),
     "array": (b"A\x00\x00\x00\x04t\x01b\x05", '[true,{"$byte":5}]', [True, {"$byte": 5}]),
     "table": (b"F\x00\x00\x00\x04\x01at\x01", '{"a":true}', {"a": True}),
@@ -180,8 +180,8 @@ TYPES0: dict[str, tuple[bytes, str | None, Any]] = {
 
 @pytest.mark.parametrize("name", list(TYPES0))
 def test_types_of_0_9_1(name: str) -> None:
-    octets, text, data = TYPES0[name]
-    table = b"\x01h" + octets
+    encoded, text, data = TYPES0[name]
+    table = b"\x01h" + encoded
     header = struct.pack(">HHQH", 60, 0, 0, 0x2000) + struct.pack(">I", len(table)) + table
     [row] = check([(FORMAT_AMQP0, header, b"", b"")]).to_pylist()
     assert row["headers"] == [("h", text)]
@@ -286,7 +286,7 @@ def test_the_offset_of_a_delivery_is_removed(properties: dict[str, Any], offset:
     header = encode_header(60, 5, properties)
     delivered = with_stream_offset(header, offset)
     assert strip_offset(delivered)[0] == offset
-    rows, plain = (rows_of([(FORMAT_AMQP0, octets, b"", b"")]) for octets in (strip_offset(delivered)[1], header))
+    rows, plain = (rows_of([(FORMAT_AMQP0, encoded, b"", b"")]) for encoded in (strip_offset(delivered)[1], header))
     assert make_batch(rows).equals(make_batch(plain))
     assert make_batch(rows_of([(FORMAT_AMQP0, delivered, b"", b"")])).equals(make_batch(plain))
 

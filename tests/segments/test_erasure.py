@@ -135,13 +135,13 @@ def test_values_in_bodies_are_masked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd", "br", "bzip2", "lz4"])
 def test_compressed_bodies_are_masked_and_stay_compressed(tmp_path: Path, encoding: str) -> None:
-    octets = compress(BODY, encoding)
+    compressed = compress(BODY, encoding)
     header1 = amqp1.encode_properties(Properties(content_encoding=encoding))
     source = written(tmp_path, [
-        (1, 0, "k", encode_header(60, len(octets), {"content_encoding": encoding}), octets),
-        (2, 1, "k", header1, amqp1.encode_data(octets)),
+        (1, 0, "k", encode_header(60, len(compressed), {"content_encoding": encoding}), compressed),
+        (2, 1, "k", header1, amqp1.encode_data(compressed)),
         (3, 0, "k", encode_header(60, 4, {"content_encoding": encoding}), b"none"),
-        (4, 0, "k", encode_header(60, len(octets), {"content_encoding": "unheard-of"}), octets)])
+        (4, 0, "k", encode_header(60, len(compressed), {"content_encoding": "unheard-of"}), compressed)])
     rule = Rule(action="mask", body={"$.customer.id": "4711"}, mask=("$.customer.email",))
     with open_segment(str(tmp_path / source.path), expected=source) as reader:
         target, counts = rewrite(reader, compile_rules([rule]), SegmentWriter(str(tmp_path), "events"))
@@ -153,7 +153,7 @@ def test_compressed_bodies_are_masked_and_stay_compressed(tmp_path: Path, encodi
     assert content is not None and json.loads(content)["customer"] == {"id": 4711, "email": "***"}
     assert left[1].header[4:12] == len(left[1].body).to_bytes(8, "big")
     assert left[2].body == amqp1.encode_data(left[1].body)
-    assert (left[3].body, left[4].body) == (b"none", octets)
+    assert (left[3].body, left[4].body) == (b"none", compressed)
 
 
 def test_bodies_that_decompress_to_too_much_are_not_inspected() -> None:

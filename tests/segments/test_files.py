@@ -78,14 +78,14 @@ def test_a_different_file_is_rejected(tmp_path: Path) -> None:
         open_segment(str(tmp_path / other.path), expected=replace(
             segment, octets=other.octets, crc32=other.crc32, footer_octets=other.footer_octets))
     path = tmp_path / segment.path
-    octets = bytearray(path.read_bytes())
-    octets[200] ^= 1
-    path.write_bytes(octets)
+    content = bytearray(path.read_bytes())
+    content[200] ^= 1
+    path.write_bytes(content)
     with open_segment(str(path)) as reader, pytest.raises(SegmentDamaged, match="checksum"):
         reader.check(segment.crc32)
     with pytest.raises(SegmentDamaged, match="checksum"):
         open_segment(str(path), expected=segment)
-    path.write_bytes(octets[:-100])
+    path.write_bytes(content[:-100])
     with pytest.raises(SegmentDamaged):
         open_segment(str(path), expected=segment)
     path.unlink()
@@ -111,16 +111,16 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Segment]:
 def test_a_changed_footer_never_reaches_arrow(large: tuple[Path, Segment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                               behind: float, known: bool) -> None:
     path, segment = large
-    octets = bytearray(path.read_bytes())
+    content = bytearray(path.read_bytes())
     at = segment.octets - segment.footer_octets + min(int(behind * segment.footer_octets), segment.footer_octets - 1)
-    octets[at] ^= 0x55
+    content[at] ^= 0x55
     changed = tmp_path / "changed.parquet"
-    changed.write_bytes(octets)
+    changed.write_bytes(content)
     expected = segment if known else replace(segment, footer_octets=0, footer_crc32=0)
     monkeypatch.setattr(pq, "ParquetFile", lambda *_, **__: pytest.fail("Arrow may end the process over it"))
     with pytest.raises(SegmentDamaged, match="its checksum is"):
         open_segment(str(changed), expected=expected)
-    changed.write_bytes(octets[: len(octets) // 2])
+    changed.write_bytes(content[: len(content) // 2])
     with pytest.raises(SegmentDamaged, match="it is not the file that was sealed: size"):
         open_segment(str(changed), expected=expected)
 
@@ -135,10 +135,10 @@ def test_a_large_file_opens_by_its_footer(large: tuple[Path, Segment], monkeypat
 
 def test_a_file_is_verified_before_it_is_read_completely(large: tuple[Path, Segment], tmp_path: Path) -> None:
     path, segment = large
-    octets = bytearray(path.read_bytes())
-    octets[segment.octets // 2] ^= 1
+    content = bytearray(path.read_bytes())
+    content[segment.octets // 2] ^= 1
     changed = tmp_path / "changed.parquet"
-    changed.write_bytes(octets)
+    changed.write_bytes(content)
     with pytest.raises(SegmentDamaged, match="its checksum is"):
         reader.open_verified(str(changed), None, segment)
     reader.open_verified(str(path), None, segment).close()
@@ -178,14 +178,14 @@ def test_columns_without_a_value_are_not_decoded(tmp_path: Path, monkeypatch: py
     assert segment.groups == (4, 4, 4)
     null = pq.read_metadata(path).metadata[schema.NULL_COLUMNS_KEY].decode().split(",")
     assert {"user_id", "x_death", "raw_overlay"} <= set(null) and not {"reply_to", "amqp10", "body"} & set(null)
-    octets = bytearray(path.read_bytes())
+    content = bytearray(path.read_bytes())
     for group in range(3):
         for at in range(len(schema.FILE_COLUMNS)):
             column = pq.read_metadata(path).row_group(group).column(at)
             if column.path_in_schema in null:
                 begin = min(column.data_page_offset, column.dictionary_page_offset or column.data_page_offset)
-                octets[begin : begin + column.total_compressed_size] = bytes(column.total_compressed_size)
-    path.write_bytes(octets)
+                content[begin : begin + column.total_compressed_size] = bytes(column.total_compressed_size)
+    path.write_bytes(content)
     with pytest.raises(OSError, match=r"(?s)user_id|thrift"):
         pq.read_table(path, columns=["user_id"])
     with open_segment(str(path)) as reader:
@@ -216,9 +216,9 @@ def test_a_damaged_small_file_never_reaches_arrow(tmp_path: Path) -> None:
     """Some damage to the footer crashes Arrow."""
     segment = write(str(tmp_path), rows(0, 3))
     path = tmp_path / segment.path
-    octets = path.read_bytes()
-    for at in range(len(octets)):
-        path.write_bytes(octets[:at] + bytes((octets[at] ^ 1,)) + octets[at + 1 :])
+    content = path.read_bytes()
+    for at in range(len(content)):
+        path.write_bytes(content[:at] + bytes((content[at] ^ 1,)) + content[at + 1 :])
         with pytest.raises(SegmentDamaged, match="its checksum is"):
             open_segment(str(path), expected=segment)
 
@@ -232,9 +232,9 @@ def test_a_file_truncated_during_a_read_is_damaged(tmp_path: Path) -> None:
     assert segment.octets > 1 << 20
     path = tmp_path / segment.path
     with open_segment(str(path), expected=segment) as reader:
-        octets = path.read_bytes()
+        content = path.read_bytes()
         with open(path, "r+b") as file:
-            file.write(bytes(len(octets)))
+            file.write(bytes(len(content)))
         with pytest.raises((SegmentDamaged, SegmentMissing)):
             list(reader.read())
 

@@ -224,16 +224,16 @@ def test_small_segments_are_merged(world: World) -> None:
 
 def test_damaged_and_missing_files(world: World) -> None:
     entries = world.publish(*(b"%d" % number for number in range(12)))
-    gone, cut, changed, fine = (world.sealed(entries[at : at + 3]) for at in (0, 3, 6, 9))
-    Path(world.store.url_of(gone.path)).unlink()
+    missing, cut, changed, fine = (world.sealed(entries[at : at + 3]) for at in (0, 3, 6, 9))
+    Path(world.store.url_of(missing.path)).unlink()
     with open(world.store.url_of(cut.path), "r+b") as file:
         file.truncate(cut.octets - 10)
     with open(world.store.url_of(changed.path), "r+b") as file:
         file.seek(changed.octets // 2)
-        octet = file.read(1)
+        byte = file.read(1)
         file.seek(-1, os.SEEK_CUR)
-        file.write(bytes((octet[0] ^ 1,)))
-    assert world.read(gone, 0, 2)[1] == MISSING
+        file.write(bytes((byte[0] ^ 1,)))
+    assert world.read(missing, 0, 2)[1] == MISSING
     assert world.read(cut, 3, 5)[1] == DAMAGED
     assert world.read(changed, 6, 8)[1] == DAMAGED
     assert world.bodies(fine, 9, 11) == [b"9", b"10", b"11"]

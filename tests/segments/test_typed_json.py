@@ -33,7 +33,7 @@ FIELDS: dict[str, bytes] = {
     "long": b"l" + struct.pack(">q", -1 << 63), "float": b"f" + struct.pack(">f", 1.5),
     "float nan": b"f" + struct.pack(">f", float("nan")), "double": b"d" + struct.pack(">d", 0.1),
     "double inf": b"d" + struct.pack(">d", float("-inf")), "decimal": b"D\x02" + struct.pack(">i", -12345),
-    "text": b"S\x00\x00\x00\x05na\xc3\xafv", "octets as text": b"S\x00\x00\x00\x02\xff\xfe",
+    "text": b"S\x00\x00\x00\x05na\xc3\xafv", "bytes as text": b"S\x00\x00\x00\x02\xff\xfe",
     "bytes": b"x\x00\x00\x00\x03\x00\xff\x10", "timestamp": b"T" + struct.pack(">Q", 1700000000),
     "far timestamp": b"T" + struct.pack(">Q", (1 << 64) - 1), "void": b"V", "empty list": b"A\x00\x00\x00\x00",
     "empty table": b"F\x00\x00\x00\x00", "list": b"A\x00\x00\x00\x04t\x01b\x05",

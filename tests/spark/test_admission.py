@@ -18,7 +18,7 @@ from tests.support.broker import LeveretProcess
 SMALL_THEN_LARGE = (Run(100, 10.0), Run(200, 1000.0))
 
 
-@pytest.mark.parametrize(("backlog", "octets", "count"), [
+@pytest.mark.parametrize(("backlog", "max_bytes", "count"), [
     (Backlog("s", 0, 300, 100.0), 5000, 50),
     (Backlog("s", 0, 300, 0.0), 1, 300),
     (Backlog("s", 0, 300, 100.0), 30_000, 300),
@@ -30,8 +30,8 @@ SMALL_THEN_LARGE = (Run(100, 10.0), Run(200, 1000.0))
     (Backlog("s", 0, 300, 50.0, SMALL_THEN_LARGE), 102_000, 220),
     (Backlog("s", 100, 200, 0.0, SMALL_THEN_LARGE), 10, 1),
 ])
-def test_max_bytes_of_one_stream(backlog: Backlog, octets: int, count: int) -> None:
-    cut, = apply_limits([backlog], None, octets)
+def test_max_bytes_of_one_stream(backlog: Backlog, max_bytes: int, count: int) -> None:
+    cut, = apply_limits([backlog], None, max_bytes)
     assert (cut.first, cut.count) == (backlog.first, count)
 
 

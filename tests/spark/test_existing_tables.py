@@ -39,18 +39,18 @@ def table(spark: SparkSession, broker: LeveretProcess, connection: blocking.Conn
     return tmp_path / "table"
 
 
-@pytest.mark.parametrize(("schema", "partition", "told"), [
+@pytest.mark.parametrize(("schema", "partition", "expected"), [
     ("id BIGINT, amount STRING", ["day(append_time)"], r"data\.amount has type double, but the rows have string"),
     ("id INT", ["day(append_time)"], r"data\.id has type bigint, but the rows have int"),
     (SCHEMA, [], "partitioned by day, but the key partition says nothing"),
     (SCHEMA, ["hour(append_time)"], "partitioned by day, but the key partition says hour"),
 ], ids=["text", "int", "without", "hours"])
 def test_rows_that_do_not_fit_a_table(spark: SparkSession, broker: LeveretProcess, name: str, table: Path, tmp_path: Path,
-                                      schema: str, partition: list[str], told: str) -> None:
+                                      schema: str, partition: list[str], expected: str) -> None:
     whole = pipeline_of(flow(tmp_path, broker, name, schema, partition=partition))
-    with pytest.raises(PipelineError, match=rf"flows\.f: table .*{told}"):
+    with pytest.raises(PipelineError, match=rf"flows\.f: table .*{expected}"):
         plan(spark, flows_of(whole), True)
-    with pytest.raises(PipelineError, match=told):
+    with pytest.raises(PipelineError, match=expected):
         archive(spark, Broker(url=broker.url()), Capture(stream=name), checkpoint=str(tmp_path / "f"), name=name, once=True,
                 table=TableOutput(path=str(table), partition=partition),
                 decode=Decode(format="json", schema=schema, on_error="drop"))
@@ -72,11 +72,11 @@ def test_files_that_spark_would_ignore(spark: SparkSession, broker: LeveretProce
     declare_stream(connection, name)
     publish(connection, "", orders(3), name)
     run_query(spark, broker.url(), tmp_path, stream=name, startingOffsets="earliest")
-    told = r"out: was written by a query of Spark's own \(_spark_metadata\)"
-    with pytest.raises(PipelineError, match=f"table .*{told}"):
+    expected = r"out: was written by a query of Spark's own \(_spark_metadata\)"
+    with pytest.raises(PipelineError, match=f"table .*{expected}"):
         archive(spark, Broker(url=broker.url()), Capture(stream=name), TableOutput(path=str(tmp_path / "out")),
                 checkpoint=str(tmp_path / "c"), name=name, once=True)
-    with pytest.raises(PipelineError, match=f"quarantine .*{told}"):
+    with pytest.raises(PipelineError, match=f"quarantine .*{expected}"):
         archive(spark, Broker(url=broker.url()), Capture(stream=name), TableOutput(path=str(tmp_path / "table")),
                 checkpoint=str(tmp_path / "c"), name=name, once=True,
                 decode=Decode(format="json", schema=SCHEMA, quarantine=str(tmp_path / "out")))
@@ -95,7 +95,7 @@ def test_nested_types(spark: SparkSession, tmp_path: Path) -> None:
         check_table(spark, table, spark.createDataFrame([], rows).schema)
 
     check("a ARRAY<STRUCT<X: INT, y: STRING>>, m MAP<STRING, INT>, new STRING")
-    for rows, told in (("a ARRAY<STRUCT<x: STRING>>", r"a\[\]\.x"), ("m MAP<STRING, STRING>", r"m\.value"),
+    for rows, expected in (("a ARRAY<STRUCT<x: STRING>>", r"a\[\]\.x"), ("m MAP<STRING, STRING>", r"m\.value"),
                        ("m MAP<INT, INT>", r"m\.key"), ("N STRING", "N has"), ("a INT", "a has")):
-        with pytest.raises(PipelineError, match=told):
+        with pytest.raises(PipelineError, match=expected):
             check(rows)

@@ -135,10 +135,10 @@ def test_invalid_input_of_a_lease(broker: LeveretProcess, queue: str) -> None:
 def test_unread_batches_return_to_the_queue_after_the_lease_timeout(
         broker: LeveretProcess, queue: str, connection: blocking.Connection) -> None:
     publish(connection, queue, ["1", "2", "3"])
-    gone = reader(broker, queue, leaseTimeout="100ms", maxMessagesPerTrigger=2)
-    first = gone.initialOffset()
-    end = gone.latestOffset(first, gone.getDefaultReadLimit())
-    gone.stop()
+    abandoned = reader(broker, queue, leaseTimeout="100ms", maxMessagesPerTrigger=2)
+    first = abandoned.initialOffset()
+    end = abandoned.latestOffset(first, abandoned.getDefaultReadLimit())
+    abandoned.stop()
     eventually(lambda: not leases(broker, queue)[0]["messages"], "the batch returns")
     again = reader(broker, queue, maxMessagesPerTrigger=2)
     # The batch is in the checkpoint, so Spark replays it.

@@ -177,10 +177,10 @@ def test_files_are_pinned(spark: SparkSession, broker: LeveretProcess, connectio
     seal(broker, connection, name, 5)
     frame = load(spark, broker, stream=name, pin_for="10m")
     with connection.channel() as channel:
-        held = ask(channel, "stream.describe", stream=name, segments=True)["segments"]
+        segments = ask(channel, "stream.describe", stream=name, segments=True)["segments"]
         publish(connection, name, [b"y" * (200 << 10) for _ in range(20)])
         until(lambda: ask(channel, "stream.describe", stream=name)["first_offset"] >= 5)
-    assert held
+    assert segments
     assert [row.offset for row in rows(frame)] == list(range(5))
 
 

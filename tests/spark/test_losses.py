@@ -44,8 +44,8 @@ def test_skipped_messages_are_recorded(broker: LeveretProcess, connection: block
     for _ in range(2):  # a task that is repeated says it once
         assert list(lenient.read(leniently[0])) == []
     file, = losses.iterdir()
-    told = json.loads(file.read_text())
-    assert {key: told[key] for key in ("stream", "first_offset", "last_offset", "messages")} == {
+    record = json.loads(file.read_text())
+    assert {key: record[key] for key in ("stream", "first_offset", "last_offset", "messages")} == {
         "stream": name, "first_offset": 0, "last_offset": 0, "messages": 1}
     # Messages removed before the read was planned count, too.
     found = offsets(reader(broker, name, failOnDataLoss="false", lossDirectory=str(losses),

@@ -79,9 +79,9 @@ def test_avro(spark: SparkSession, tmp_path: Path) -> None:
     data = rows[0]["data"].asDict(recursive=True)
     assert data.pop("at") == datetime(2026, 11, 22, 10)
     assert data == {name: value for name, value in ORDER.items() if name != "at"}
-    told = reasons(df, decode, source.columns)
-    assert len(told) == 3
-    assert told[-1] == "ValueError: 1 octets are left behind the datum"
+    found = reasons(df, decode, source.columns)
+    assert len(found) == 3
+    assert found[-1] == "ValueError: 1 bytes follow the datum"
 
 
 def descriptors() -> bytes:
@@ -127,24 +127,24 @@ def test_protobuf(spark: SparkSession, tmp_path: Path) -> None:
     assert reasons(df, decode, source.columns)[0].startswith("DecodeError")
 
 
-@pytest.mark.parametrize(("decode", "told"), [
+@pytest.mark.parametrize(("decode", "expected"), [
     (Decode(format="json", schema="id BIGNT", on_error="drop"), r"decode.schema is not a list of columns: .*BIGNT"),
     (Decode(format="json", schema="id BIGINT", column="body", on_error="drop"), "decode.column is 'body'"),
     (Decode(format="avro", schema='{"type": "reco"}', on_error="drop"), "decode.schema is not an Avro schema"),
     (Decode(format="avro", schema='"long"', on_error="drop"), "not an Avro record"),
     (Decode(format="avro", schema_file="/nowhere/x.avsc", on_error="drop"), "/nowhere/x.avsc cannot be read: No such file"),
 ], ids=["ddl", "column", "avro", "no-record", "no-file"])
-def test_invalid_schemas(spark: SparkSession, decode: Decode, told: str) -> None:
-    with pytest.raises(PipelineError, match=told):
+def test_invalid_schemas(spark: SparkSession, decode: Decode, expected: str) -> None:
+    with pytest.raises(PipelineError, match=expected):
         decoded(messages(spark, []), decode)
 
 
-@pytest.mark.parametrize(("message", "told"), [("shop.Nothing", "'shop.Nothing' is not in the descriptor set"),
+@pytest.mark.parametrize(("message", "expected"), [("shop.Nothing", "'shop.Nothing' is not in the descriptor set"),
                                                ("shop.Tree", "shop.Tree is recursive")])
-def test_invalid_message_types(spark: SparkSession, tmp_path: Path, message: str, told: str) -> None:
+def test_invalid_message_types(spark: SparkSession, tmp_path: Path, message: str, expected: str) -> None:
     path = tmp_path / "shop.desc"
     path.write_bytes(descriptors())
-    with pytest.raises(PipelineError, match=told):
+    with pytest.raises(PipelineError, match=expected):
         decoded(messages(spark, []), Decode(format="protobuf", schema_file=str(path), message=message, on_error="drop"))
 
 

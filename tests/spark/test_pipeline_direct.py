@@ -249,9 +249,9 @@ def test_rows_are_in_the_directories_that_spark_would_choose(spark: SparkSession
         "body": pa.array([b"%d" % number for number in range(at, at + 100)])}) for at in range(0, 800, 100)]
     partitions = [("month", "month"), ("day", "day"), ("hour", "hour")]
     task = DirectTask(str(tmp_path), partitions=partitions, timezone=zone)
-    told = pa.Table.from_batches(task.rows(batches)).to_pylist()
-    assert len(told) == 800
-    found = sorted((row["place"], int(body)) for row in told if row["file"] is not None
+    rows = pa.Table.from_batches(task.rows(batches)).to_pylist()
+    assert len(rows) == 800
+    found = sorted((row["place"], int(body)) for row in rows if row["file"] is not None
                    for body in pq.ParquetFile(tmp_path / row["file"]).read(["body"]).column(0).to_pylist())
     rows = spark.createDataFrame([(number, time.timestamp()) for number, time in enumerate(times)], "n INT, at DOUBLE")
     formats = {"month": "yyyy-MM", "day": "yyyy-MM-dd", "hour": "yyyy-MM-dd-HH"}
@@ -269,8 +269,8 @@ def test_buffers_of_large_bodies_are_bounded(tmp_path: Path) -> None:
     body = json.dumps({"id": 1, "note": "x" * 40_000}).encode()
     batches = [pa.RecordBatch.from_pydict({"body": pa.array([body] * 100)}) for _ in range(30)]
     schema = '{"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": true, "metadata": {}}]}'
-    told = pa.Table.from_batches(DirectTask(str(tmp_path), "data", schema).rows(batches)).to_pylist()
-    file, = [row["file"] for row in told if row["file"] is not None]
+    rows = pa.Table.from_batches(DirectTask(str(tmp_path), "data", schema).rows(batches)).to_pylist()
+    file, = [row["file"] for row in rows if row["file"] is not None]
     written = pq.ParquetFile(tmp_path / file)
     groups = [written.metadata.row_group(number).num_rows for number in range(written.num_row_groups)]
     assert sum(groups) == 3000 and max(groups) <= 900

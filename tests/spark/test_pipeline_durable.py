@@ -105,6 +105,6 @@ def test_a_task_syncs_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     synced = Synced(tmp_path, monkeypatch)
     task = DirectTask(str(tmp_path / "direct"))
     batch = pa.record_batch({"offset": pa.array([1, 2], pa.int64())})
-    told = list(task.rows([batch]))
-    names = [name for part in told for name in part.column("file").to_pylist() if name is not None]
+    rows = list(task.rows([batch]))
+    names = [name for part in rows for name in part.column("file").to_pylist() if name is not None]
     assert names and synced.paths == [f"direct/{names[0]}", "direct"]

@@ -254,7 +254,7 @@ def test_traffic_is_counted_and_published(spark: SparkSession, broker: LeveretPr
         channel.declare_queue(events, durable=True, arguments=STREAM).bind("amq.leveret.events", f"published.{name}")
         channel.declare_exchange(name, "topic", durable=True)
         channel.declare_exchange(f"{name}-stats", "topic", durable=True)
-        channel.declare_queue(f"{name}-told", durable=True).bind(f"{name}-stats", f"traffic.published.{name}")
+        channel.declare_queue(f"{name}-published", durable=True).bind(f"{name}-stats", f"traffic.published.{name}")
     publish(connection, name, [b"x" * 100] * 50)
     with connection.channel() as channel:
         # Much later, so that the earlier windows are closed.
@@ -269,8 +269,8 @@ def test_traffic_is_counted_and_published(spark: SparkSession, broker: LeveretPr
     assert sum(row["messages"] for row in rows) == 50
     assert sum(row["octets"] for row in rows) == 5000
     assert {(row["event"], row["exchange"], row["mean_size"]) for row in rows} == {("published", name, 100.0)}
-    told = [json.loads(message.body) for message in taken(connection, f"{name}-told")]
-    assert sorted(one["messages"] for one in told) == sorted(row["messages"] for row in rows)
+    published = [json.loads(message.body) for message in taken(connection, f"{name}-published")]
+    assert sorted(one["messages"] for one in published) == sorted(row["messages"] for row in rows)
     assert write_traffic_report(spark, str(tmp_path / "table"), str(tmp_path / "page.html"))
     page = (tmp_path / "page.html").read_text("utf-8")
     assert name in page and "<polyline" in page and "http://" not in page and "https://" not in page

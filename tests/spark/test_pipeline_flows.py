@@ -65,14 +65,14 @@ def test_an_exchange_is_archived_and_invalid_json_is_quarantined(
     first = next(row for row in rows if row["data"]["id"] == 0)
     assert (first["exchange"], first["routing_key"], first["message_id"], dict(first["headers"])) == (
         name, "order.new", "m", {"n": "1"})
-    put_aside = plain_files(tmp_path / "bad")
-    assert sorted(row["body"] for row in put_aside) == sorted(bad)
-    reasons = {row["body"]: row["decode_error"] for row in put_aside}
-    assert reasons[b"{broken"].startswith("no JSON: Expecting property name")
-    assert reasons[b'{"id": "text"}'] == "JSON whose fields are not of the schema's types"
-    assert reasons[b"[1]"] == "JSON, and no object but list"
+    quarantined = plain_files(tmp_path / "bad")
+    assert sorted(row["body"] for row in quarantined) == sorted(bad)
+    reasons = {row["body"]: row["decode_error"] for row in quarantined}
+    assert reasons[b"{broken"].startswith("not JSON: Expecting property name")
+    assert reasons[b'{"id": "text"}'] == "JSON, but its fields do not have the types of the schema"
+    assert reasons[b"[1]"] == "JSON of type list; expected an object"
     assert reasons[b'{"customer": "c"}'] == "the field id is missing"
-    assert "data" not in put_aside[0]
+    assert "data" not in quarantined[0]
     day = {directory.name for directory in (tmp_path / "table").iterdir() if directory.name.startswith("day=")}
     assert day == {f"day={row['append_time']:%Y-%m-%d}" for row in rows}
 
@@ -159,8 +159,8 @@ def test_a_body_that_fails_the_flow_is_named(spark: SparkSession, broker: Levere
     flow = Flow(name, Capture(stream=name), Decode(format="json", schema=SCHEMA, on_error="fail"),
                 tables=[TableOutput(path=str(tmp_path / "table"))])
     query, = start_flow(spark, flow, Broker(url=broker.url()), str(tmp_path / "checkpoint"), once=True)
-    told = f'on_error is "fail", and a message was rejected: queue {name}, offset 5, not a JSON object'
-    with pytest.raises(Exception, match=told):
+    expected = f'on_error is "fail", and a message was rejected: queue {name}, offset 5, not a JSON object'
+    with pytest.raises(Exception, match=expected):
         query.awaitTermination(60)
     assert plain_files(tmp_path / "table") == []
 

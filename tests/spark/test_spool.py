@@ -74,10 +74,10 @@ def test_the_spool_of_another_queue_is_rejected(tmp_path: Path, other: dict[str,
 
 
 def test_a_spool_in_use_is_rejected(tmp_path: Path) -> None:
-    held = Spool(str(tmp_path), SOURCE)
+    spool = Spool(str(tmp_path), SOURCE)
     with pytest.raises(OptionError, match="in use by another query"):
         Spool(str(tmp_path), SOURCE)
-    held.close()
+    spool.close()
 
 
 def test_a_directory_that_is_not_a_spool_is_rejected(tmp_path: Path) -> None:
@@ -140,9 +140,9 @@ def test_messages_of_any_broker_are_rows_and_are_acknowledged(spark: SparkSessio
                 headers={"x": 1})
         query = run(spark, directory=tmp_path, maxMessagesPerTrigger="100", **options)
         assert written(spark, tmp_path) == [f"{number}" for number in range(250)]
-        told = [progress for progress in query.recentProgress if progress.numInputRows]
-        assert [progress.numInputRows for progress in told] == [100, 100, 50]
-        assert [json.loads(progress.sources[0].latestOffset)["lag"] for progress in told] == [150, 50, 0]
+        reports = [progress for progress in query.recentProgress if progress.numInputRows]
+        assert [progress.numInputRows for progress in reports] == [100, 100, 50]
+        assert [json.loads(progress.sources[0].latestOffset)["lag"] for progress in reports] == [150, 50, 0]
         assert count(options["url"], options["queue"]) == 0
         row = spark.read.parquet(str(tmp_path / "out")).where("offset = 249").first()
         assert (row.queue, row.message_id, row.durable, row.headers_json, row.routing_key) == (

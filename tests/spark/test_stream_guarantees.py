@@ -90,8 +90,8 @@ def test_the_offset_of_a_query_is_committed_at_the_broker(broker: LeveretProcess
     publish(connection, name, numbers(30, 35))
     reader.commit(end)
     with connection.channel() as channel:
-        told = ask(channel, "stream.lag", stream=name, consumer="c")
-    assert (told["next_offset"], told["lag"]) == (30, 5)
+        reply = ask(channel, "stream.lag", stream=name, consumer="c")
+    assert (reply["next_offset"], reply["lag"]) == (30, 5)
 
 
 def test_an_available_now_run_ends_with_the_messages_at_its_start(broker: LeveretProcess, connection: blocking.Connection,
@@ -168,7 +168,7 @@ def _kill_reader(port: int) -> bool:
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()
         if int(fields[2].rsplit(":", 1)[1], 16) == port and int(fields[4].split(":")[1], 16) > 20_000:
-            local[fields[9]] = 1  # octets wait in its socket: it is in the middle of them
+            local[fields[9]] = 1  # bytes wait in its socket, so it is reading
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if b"pyspark" not in (process / "cmdline").read_bytes():

@@ -34,7 +34,7 @@ FIELDS: list[tuple[str, bytes, Any]] = [
     ("float", b"f" + struct.pack(">f", 0.5), {"$float": 0.5}), ("double", b"d" + struct.pack(">d", 0.1), 0.1),
     ("nan", b"d" + struct.pack(">d", float("nan")), {"$double": "nan"}),
     ("decimal", b"D\x02\x00\x00\x00\x7b", {"$decimal": "1.23"}), ("text", b"S\0\0\0\x03\xc3\xa4x", "äx"),
-    ("no_text", b"S\0\0\0\x01\xff", {"$string": "/w=="}), ("octets", b"x\0\0\0\x02\0\xff", {"$binary": "AP8="}),
+    ("no_text", b"S\0\0\0\x01\xff", {"$string": "/w=="}), ("bytes", b"x\0\0\0\x02\0\xff", {"$binary": "AP8="}),
     ("time", b"T" + struct.pack(">Q", int(MOMENT.timestamp())), {"$timestamp": "2026-05-01T12:30:15Z"}),
     ("void", b"V", None), ("array", b"A\0\0\0\x03t\x01V", [True, None]), ("table", b"F\0\0\0\x04\x01at\x01", {"a": True}),
 ]
@@ -42,7 +42,7 @@ FIELDS: list[tuple[str, bytes, Any]] = [
 
 def publish_raw(broker: LeveretProcess, key: str) -> None:
     """Publish a 0-9-1 message with all properties and header types, from raw bytes."""
-    table = b"".join(encode_short_string(name) + octets for name, octets, _ in FIELDS)
+    table = b"".join(encode_short_string(name) + encoded for name, encoded, _ in FIELDS)
 
     def frame(kind: int, payload: bytes) -> bytes:
         return struct.pack(">BHI", kind, 1, len(payload)) + payload + b"\xce"
@@ -108,7 +108,7 @@ def test_types_of_0_9_1(spark: SparkSession, broker: LeveretProcess, connection:
     assert (row.x_death, row.amqp10, bytes(row.body)) == (None, None, b"\0\xffab")
     # The columns suffice to encode the same table again.
     assert to_table(json.loads(row.headers_json))[4:] == b"".join(
-        encode_short_string(field) + octets for field, octets, _ in FIELDS)
+        encode_short_string(field) + encoded for field, encoded, _ in FIELDS)
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["tail", "sealed"])

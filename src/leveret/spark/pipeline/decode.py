@@ -155,7 +155,7 @@ def _json_reason() -> Any:
                 try:
                     value = json.loads(body)
                     if not isinstance(value, dict):
-                        error = f"JSON, but {type(value).__name__} instead of an object"
+                        error = f"JSON of type {type(value).__name__}; expected an object"
                     else:
                         error = "JSON, but its fields do not have the types of the schema"
                 except UnicodeDecodeError as wrong:
