@@ -11,10 +11,17 @@ from types import SimpleNamespace
 import pytest
 
 from leveret.broker.bodies import StoredBody, whole
-from leveret.broker.errors import BrokerError, ContentTooLarge, PreconditionFailed, ResourceError, ResourceLocked
+from leveret.broker.errors import (
+    BrokerError,
+    ContentTooLarge,
+    PreconditionFailed,
+    ResourceError,
+    ResourceLocked,
+    StorageFailed,
+)
 from leveret.broker.log import CommitWaiter, Recovery
 from leveret.broker.metadata import SALVAGED, STAGED, VHOST, make_key, pack
-from leveret.broker.staging import IN_MEMORY, MOST_CHECKPOINTS, Staged, StagingSettings
+from leveret.broker.staging import IN_MEMORY, MOST_CHECKPOINTS, SYNC_BYTES, Kept, Staged, StagingSettings
 from leveret.storage.memory import MemoryLog
 from leveret.storage.staged import DIRECTORY, StagedFiles
 from tests.broker.support import World
@@ -171,6 +178,33 @@ def test_a_file_stays_until_its_publish_is_committed(tmp_path: Path, monkeypatch
     world.broker.staging.close()
     del world, waiting[:]
     assert len(list((tmp_path / DIRECTORY).iterdir())) == 1
+
+
+def test_an_upload_in_progress_is_synced_one_sync_at_a_time(world: World) -> None:
+    syncing: list[Kept] = []
+    world.broker.staging.sync = lambda body, synced: syncing.append(synced)  # type: ignore[method-assign, misc]
+    piece = b"x" * (SYNC_BYTES // 2)
+    staged = begin(world, 10 * len(piece))
+    synced = []
+    for _ in range(5):
+        staged.append(piece)
+        staged.release()
+        synced.append(len(syncing))
+    assert synced == [0, 1, 1, 1, 1]
+    syncing.pop()(None)
+    world.run()
+    assert staged.synced == SYNC_BYTES
+    staged.release()
+    assert len(syncing) == 1
+    syncing.pop()(None)
+    world.run()
+    assert staged.synced == 5 * len(piece)
+    # A sync that fails does not prevent the next one.
+    staged.append(piece * 2)
+    staged.release()
+    syncing.pop()(StorageFailed("the staged content is not on disk: Input/output error"))
+    staged.release()
+    assert len(syncing) == 1
 
 
 @pytest.mark.parametrize("clean", [True, False])

@@ -129,7 +129,9 @@ def eventually(condition: Callable[[], bool], what: str, timeout: float = 20.0) 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[LeveretProcess]:
     leveret_only("looks into the broker's process")
-    process = LeveretProcess(tmp_path, config=basic_config() + CONFIG)
+    # The store has almost a gigabyte to sync when it stops.
+    process = LeveretProcess(tmp_path, config=basic_config() + CONFIG,
+                             environment={"LEVERET_SERVER__SHUTDOWN_TIMEOUT": "60"})
     with process.start():
         yield process
         process.check_log()
@@ -154,6 +156,8 @@ def test_memory_stays_small_and_the_octets_come_back(process: LeveretProcess, pe
     grown = [peak_memory(process) - before]
     names = named_files(process)
     if persistent:
+        for client in clients:
+            client.close()
         process.stop()
         process.start()
         before = peak_memory(process)

@@ -36,6 +36,8 @@ logger = logging.getLogger("leveret.broker")
 
 # Bodies up to this are given out in memory: who delivers expects larger ones only to be elsewhere.
 IN_MEMORY: Final = 512 << 10
+# Bytes of an upload in progress that a crash may take: beyond them a sync begins, which the sender does not wait for.
+SYNC_BYTES: Final = 4 << 20
 # Checkpoints of different names that one upload may have.
 MOST_CHECKPOINTS: Final = 64
 # Milliseconds between two looks at what is too old, at most.
@@ -146,6 +148,7 @@ class Staged:
         self.turn = 0
         self.taken = False
         self.idle_since = staging.broker.timers.now()
+        self._confirming = False
 
     @property
     def size(self) -> int:
@@ -221,10 +224,17 @@ class Staged:
         self.confirm(_ignore)
 
     def release(self) -> None:
-        """All of it is here: it waits to be published."""
+        """A piece is complete: the upload waits for the next piece, or to be published."""
         self.owner = None
         self.idle_since = self.staging.broker.timers.now()
         self.body.close()
+        if not self._confirming and self.body.size - self.synced >= SYNC_BYTES:
+            self._confirming = True
+            self.confirm(self._confirmed)
+
+    def _confirmed(self, error: BrokerError | None) -> None:
+        """A sync that `release` began is done."""
+        self._confirming = False
 
     def finish(self) -> Body:
         """The body of the message to publish. The upload stays until `published` or `discard`."""
