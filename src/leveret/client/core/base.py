@@ -252,7 +252,7 @@ class BaseConnection(ABC):
         self._buffered += size + MESSAGE_OVERHEAD
 
     def remove_buffered(self, size: int) -> None:
-        """Uncount a message that the application has taken."""
+        """Subtract a message that the application has taken."""
         self._buffered -= size + MESSAGE_OVERHEAD
         if self.paused and self._buffered < BUFFER_LOW:
             self._resume()

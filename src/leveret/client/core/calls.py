@@ -39,7 +39,7 @@ NULL_WAITER: Final = _NullWaiter()
 
 
 class Call:
-    """A method without a reply so far. `tag` is the consumer tag that the reply will carry, if any."""
+    """A method whose reply is pending. `tag` is the consumer tag that the reply will carry, if any."""
 
     __slots__ = ("name", "on_reply", "tag", "waiter")
 

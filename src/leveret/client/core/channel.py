@@ -143,7 +143,7 @@ class ChannelCore(CallingChannel):
         yield waiter
 
     def abandon(self) -> None:
-        """Close the channel without waiting: the caller that opened it has gone."""
+        """Close the channel without waiting for the reply; if it is not open, only free its number."""
         if not self.opened:
             if not self.connection.engine.is_closing(self.number):
                 self.connection.forget_channel(self)
@@ -243,7 +243,7 @@ class ChannelCore(CallingChannel):
     def ended(self, error: Error, consumers_error: bool = True) -> None:
         """Close the channel for good.
 
-        Unacked messages go back to their queues. Messages that need no acknowledgement can still be taken.
+        Unacked messages return to their queues. Messages that need no acknowledgement can still be taken.
         """
         self.opened = self.flowing = False
         if self.error is None:

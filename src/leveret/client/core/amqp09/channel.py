@@ -137,7 +137,7 @@ class Amqp09Channel(ChannelCore):
             yield self._request(access)
 
     def resume(self, id: str) -> Waiter:
-        """Open the channel as the interrupted one with that id (`channel.resume`)."""
+        """Resume the interrupted channel with that id (`channel.resume`)."""
         self.opened = True
         return self.ask("channel.resume", {"channel_id": id}, ("channel.ok",))
 

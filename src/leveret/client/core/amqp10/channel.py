@@ -128,7 +128,7 @@ class SessionCore(Session):
         yield waiter
 
     def abandon(self) -> None:
-        """Close the session without waiting: the caller that opened it has gone."""
+        """End the session without waiting for the reply; if it is not open, only free its number."""
         if self.opened:
             self.end()
         elif not self.ending:

@@ -68,7 +68,7 @@ class Engine:
         ours = self.idle_time_out / 1000
         their = (theirs.idle_time_out or 0) / 1000
         self.heartbeat_timeout = 2 * ours
-        # Also send heartbeats at our own interval: some servers answer only frames that they receive.
+        # The smaller interval of both sides. Our own costs no more than an empty frame now and then.
         self.heartbeat = min([seconds for seconds in (ours, their) if seconds] or [0.0])
 
 

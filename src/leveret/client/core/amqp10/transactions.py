@@ -183,7 +183,7 @@ class TransactionCore:
 
 
 def finish_retired(retired: list[Delivery], committed: bool) -> None:
-    """Settle the deliveries of a committed transaction. After a rollback the client owns them and can settle them again."""
+    """Settle the deliveries of a committed transaction. After a rollback they can be settled again."""
     for delivery in retired:
         if committed:
             delivery.link.session.settled(delivery)
