@@ -211,8 +211,8 @@ def prove(name: str, minutes: float, seed: int | None) -> bool:
         file.write(json.dumps(line) + "\n")
     print(f"{name}, piece {piece} of {at}, seed {seed}, {line['seconds']} s: "
           + ", ".join(f"{number} {what}" for what, number in sorted(counts.items())))
-    for text in line["wrong"]:
-        print(f"  WRONG: {text}")
+    for text in wrong[:20]:
+        print(f"  WRONG: {text[:2000]}")
     if wrong:
         print(f"  what it left: {directory}")
     else:

@@ -225,7 +225,11 @@ class Soak:
         queue = await answering.declare(exclusive=True)
         answers: asyncio.Queue[bytes] = asyncio.Queue()
         asking.on_delivery = lambda delivery: answers.put_nowait(delivery.body)
-        answering.on_delivery = lambda delivery: answering.publish("", delivery.properties.reply_to, delivery.body) and None
+
+        def reply(delivery: Delivery) -> None:
+            answering.publish("", delivery.properties.reply_to, delivery.body)
+
+        answering.on_delivery = reply
         await asking.consume(REPLY, no_ack=True)
         await answering.consume(queue, no_ack=True)
         while self.going:

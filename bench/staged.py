@@ -181,7 +181,8 @@ def table(results: list[Result], mib: int, caption: str) -> Table:
         shown.add_column(heading, justify="left" if heading in ("file", "targets") else "right")
 
     def median(size: int, field: str) -> float:
-        return statistics.median(getattr(one, field) for one in results if one.mib == size)
+        middle: float = statistics.median(getattr(one, field) for one in results if one.mib == size)
+        return middle
 
     growth = median(mib, "peak") - median(SMALL, "peak")
     slower = min(median(mib, "rate_in"), median(mib, "rate_out"))

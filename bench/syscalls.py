@@ -57,7 +57,7 @@ class Fault(NamedTuple):
 
     name: str
     number: int
-    count: int
+    times: int
     letters: str
 
 
@@ -84,7 +84,7 @@ class Faulty:
         self.library.fault_directory(str(directory).encode())
 
     def arm(self, at: int, fault: Fault) -> None:
-        self.library.fault_arm(at, fault.count, fault.number, 20_000, fault.letters.encode())
+        self.library.fault_arm(at, fault.times, fault.number, 20_000, fault.letters.encode())
 
     def disarm(self) -> None:
         self.library.fault_arm(0, 1, 0, 0, WRITES.encode())
@@ -156,9 +156,9 @@ def attempt(faulty: Faulty, path: Path, seed: int, at: int, fault: Fault) -> tup
 
 def checkpoint_often() -> None:
     """Make a short run have checkpoints, both beside commits and blocking them."""
-    sqlite_store.CHECKPOINT_PAGES = 48
-    sqlite_store.MOST_PAGES = 192
-    checkpointer.FEW_PAGES = 8
+    sqlite_store.CHECKPOINT_PAGES = 48  # type: ignore[misc]
+    sqlite_store.MOST_PAGES = 192  # type: ignore[misc]
+    checkpointer.FEW_PAGES = 8  # type: ignore[misc]
 
 
 def sweep(library: str, seed: int, every: int, until: float) -> Iterator[tuple[str, int, str, str]]:
@@ -215,7 +215,7 @@ def fail_in_broker(name: str, seed: int, library: Path, directory: Path) -> tupl
     try:
         # Clients may be refused; only what is stored afterwards counts.
         take(workload, directory, library, chance, 1, 0.8, {
-            "FAULT_AT": str(at), "FAULT_COUNT": str(fault.count), "FAULT_ERRNO": str(fault.number), "FAULT_CALLS": WRITES,
+            "FAULT_AT": str(at), "FAULT_COUNT": str(fault.times), "FAULT_ERRNO": str(fault.number), "FAULT_CALLS": WRITES,
             "FAULT_SLEEP_US": "20000", "FAULT_SAYS": "1"}, ends=("kill",))
     except RuntimeError:
         ended = "did not start, with a message"

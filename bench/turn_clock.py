@@ -29,9 +29,9 @@ class TurnClock:
     def install(self) -> None:
         clock = self
 
-        def select(watchdog: Watchdog, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        def select(self: Watchdog, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
             clock.end()
-            ready = clock.select(watchdog, timeout)
+            ready = clock.select(self, timeout)
             clock.began = time.thread_time()
             return ready
 

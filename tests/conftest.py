@@ -27,11 +27,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     if config.getvalue("dist") != "loadfile":
         return None
 
-    class Scheduling(LoadFileScheduling):
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # pytest-xdist has no types
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
             if not nodeid.startswith("tests/spark/") or file in TASKS:
-                return super()._split_scope(nodeid)
+                scope: str = super()._split_scope(nodeid)
+                return scope
             return "tests/spark, applications" if file in APPLICATIONS else "tests/spark"
 
     return Scheduling(config, log)

@@ -72,7 +72,9 @@ def use_spark(directory: Path) -> None:
         session.read.parquet(table).join(session.range(10), "id").groupBy("day").count().orderBy("day").collect()
         session.read.format("amqp").options(url=broker.url, queue="out").load().createOrReplaceTempView("out")
         session.sql("SELECT count(*), max(length(body)) FROM out").collect()
-        process = session.sparkContext._gateway.proc
+        gateway = session.sparkContext._gateway
+        assert gateway is not None
+        process = gateway.proc
         session.stop()
         # The JVM writes the file when it ends.
         process.stdin.close()

@@ -49,8 +49,9 @@ def begin(world: World, name: str = "x", worker: Hand | None = None) -> Branch:
     return world.vhost.branches.begin(name, "user", worker or Hand())
 
 
-def publish(world: World, branch: Branch, queues: list[Queue], body: str, **options: bool) -> None:
-    branch.publish(world.message(body, key=queues[0].name, **options), queues)
+def publish(world: World, branch: Branch, queues: list[Queue], body: str, *,
+            persistent: bool = False) -> None:
+    branch.publish(world.message(body, key=queues[0].name, persistent=persistent), queues)
 
 
 def take(queue: Queue) -> Entry:

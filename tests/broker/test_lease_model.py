@@ -4,6 +4,7 @@ recovered."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
@@ -11,6 +12,7 @@ from hypothesis.stateful import initialize, invariant, rule
 from leveret.broker.leases import operations, planning, returning
 from leveret.broker.leases.batch import Batch
 from leveret.broker.leases.lease import Lease
+from leveret.broker.queues import paging
 from leveret.broker.queues.backlog import Chunk
 from leveret.broker.queues.base import Queue
 from tests.broker.leasing import LeaseReader, ask, restart
@@ -59,11 +61,11 @@ class LeaseMachine(QueueMachine):
                     machine.taken(seq)
 
         self.put_back = returning._put_back
-        planning.Batch = WatchedBatch  # type: ignore[misc]
+        self.patch.setattr(planning, "Batch", WatchedBatch)
 
         def put_back(queue: Queue, pieces: list[tuple[int, Chunk]]) -> None:
             seqs = [seq for _, piece in pieces for seq in piece.seqs]
-            tell = returning.paging.tell_waiting
+            tell = paging.tell_waiting
 
             def tell_waiting(queue: Queue) -> None:
                 """Called between the return of the entries and what else becomes of them."""
@@ -71,27 +73,17 @@ class LeaseMachine(QueueMachine):
                 seqs.clear()
                 tell(queue)
 
-            returning.paging.tell_waiting = tell_waiting
-            try:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(paging, "tell_waiting", tell_waiting)
                 machine.put_back(queue, pieces)
-            finally:
-                returning.paging.tell_waiting = tell
 
-        returning._put_back = put_back
+        self.patch.setattr(returning, "_put_back", put_back)
         for name in self.planned:
             operations.acquire(self.queue, name)
 
     def lease(self, name: str) -> Lease | None:
         leases = self.queue.leases
         return None if leases is None else leases.by_name.get(name)
-
-    def teardown(self) -> None:
-        try:
-            super().teardown()
-        finally:
-            planning.Batch = Batch  # type: ignore[misc]
-            if hasattr(self, "put_back"):
-                returning._put_back = self.put_back
 
     # What the queue tells
 

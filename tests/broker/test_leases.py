@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from leveret.broker.errors import AccessRefused, NotFound, PreconditionFailed, ResourceError
 from leveret.broker.leases import operations, reading
 from leveret.broker.leases.batch import Batch, decode_runs, encode_runs
+from leveret.broker.log import Loaded
 from leveret.broker.queues.base import Queue
 from tests.broker.leasing import LeaseReader, ask, plan, read, restart
 from tests.broker.support import Keeper, Taker, World, figures
@@ -389,7 +392,12 @@ def test_a_paged_backlog_is_planned_without_reading_it() -> None:
     assert queue.backlog.paged > 40
     loads: list[int] = []
     load = world.log.load
-    world.log.load = lambda rows, slots, done: (loads.append(len(rows)), load(rows, slots, done))[1]  # type: ignore[method-assign]
+
+    def counted(rows: array[int], slots: array[int], done: Callable[[list[Loaded]], None]) -> None:
+        loads.append(len(rows))
+        load(rows, slots, done)
+
+    world.log.load = counted  # type: ignore[method-assign]
     epoch = acquire(queue)
     assert plan(world, queue, "l", epoch, 0, 50) == {"batch": 1, "count": 50, "octets": 200}
     assert sum(loads) <= 10  # what consumers get next may be read, and nothing that is planned

@@ -78,7 +78,7 @@ def test_batches_survive_housekeeping_and_restarts(tmp_path: Path) -> None:
     operations.release(queue, "l")
     world.run()
     left = [wanted[7], *wanted[counts[0] : sum(counts)]]
-    found = []
+    found: list[str] = []
     while len(found) < len(left):
         text = world.get(queue)
         assert text is not None

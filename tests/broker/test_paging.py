@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from leveret.broker.message import Entry
 from leveret.broker.queues.base import Queue
 from tests.broker.support import Keeper, Taker, World, figures
 
@@ -269,7 +270,7 @@ def test_the_delivery_limit_counts_on_after_paging(small: World) -> None:
     for attempt in range(4):
         small.broker.page_above = 10_000
         small.run()
-        taken = []
+        taken: list[Entry] = []
         while len(taken) < 10:
             entry = queue.get(False)
             if entry is None:
@@ -277,8 +278,8 @@ def test_the_delivery_limit_counts_on_after_paging(small: World) -> None:
                 continue
             assert entry.delivery_count == attempt
             taken.append(entry)
-        for entry in reversed(taken):
-            queue.requeue(entry)
+        for acquired in reversed(taken):
+            queue.requeue(acquired)
         small.run()
         small.broker.page_above = 1000
         small.broker.page_down()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from leveret.broker.queues.base import Queue
@@ -9,7 +11,7 @@ from leveret.broker.queues.paging import Waiting
 from tests.broker.support import Keeper, Taker, World, figures, text_of
 
 
-def paged(world: World, count: int = 40, **arguments: object) -> Queue:
+def paged(world: World, count: int = 40, **arguments: Any) -> Queue:
     """A durable queue whose newer messages are on disk only."""
     queue = world.queue(durable=True, **arguments)
     world.push(queue, *(f"{number:03}" for number in range(count)), persistent=True)

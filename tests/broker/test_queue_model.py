@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 
 from leveret.broker.message import ENTRY_OVERHEAD, Entry
-from leveret.broker.queues import paging
+from leveret.broker.queues import backlog, paging
 from leveret.broker.queues.base import Queue
 from tests.broker.support import Keeper, Taker, World, text_of
 
@@ -56,11 +57,9 @@ class QueueMachine(RuleBasedStateMachine):
             events = self.world.queue("events", max_length=5)
             self.world.vhost.bind(events, "amq.leveret.events", "#", {})
         # Small chunks and a low mark, so that few messages make several of each.
-        self.chunk_entries = paging.LOW_HEAD
-        self.backlog_module: Any = __import__("leveret.broker.queues.backlog", fromlist=["CHUNK_ENTRIES"])
-        self.old = (paging.LOW_HEAD, self.backlog_module.CHUNK_ENTRIES)
-        paging.LOW_HEAD = 2  # type: ignore[misc]
-        self.backlog_module.CHUNK_ENTRIES = chunk
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(paging, "LOW_HEAD", 2)
+        self.patch.setattr(backlog, "CHUNK_ENTRIES", chunk)
         arguments: dict[str, Any] = {"dead_letter_exchange": "nowhere"}
         if max_priority is not None:
             arguments["max_priority"] = max_priority
@@ -73,7 +72,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.unacked: dict[str, tuple[Entry, Expected]] = {}
         self.count = 0
         self.keeper = Keeper()
-        self.keeper.held = lambda queue: [entry for entry, _ in self.unacked.values()]  # type: ignore[method-assign]
+        self.keeper.all_held = lambda: [entry for entry, _ in self.unacked.values()]  # type: ignore[method-assign]
         self.world.broker.holders[self.keeper] = None
         self.consumer: Watched | None = None
         # What the queue had handed out when a get began; only during one.
@@ -88,12 +87,12 @@ class QueueMachine(RuleBasedStateMachine):
         self.queue.dead_letter = dead_letter  # type: ignore[method-assign]
 
     def teardown(self) -> None:
-        if not hasattr(self, "old"):
+        if not hasattr(self, "patch"):
             return
         try:
             self.crash()
         finally:
-            paging.LOW_HEAD, self.backlog_module.CHUNK_ENTRIES = self.old  # type: ignore[misc]
+            self.patch.undo()
 
     # What the queue tells
 

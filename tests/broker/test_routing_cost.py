@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -45,7 +46,8 @@ def test_any_of_many_values_is_found_by_lookup() -> None:
 def test_bindings_of_headers_leave_nothing_behind(crowded: HeadersExchange) -> None:
     exchange = HeadersExchange("x")
     queue = Target("q")
-    bindings = [{"a": 1, "b": [1, {"c": 2}]}, {"x-match": "any", "a": 1, "b": None}, {"a": 1}, {}, {"x-match": "any"}]
+    bindings: list[dict[str, Any]] = [
+        {"a": 1, "b": [1, {"c": 2}]}, {"x-match": "any", "a": 1, "b": None}, {"a": 1}, {}, {"x-match": "any"}]
     for arguments in bindings:
         exchange.bind(queue, "", arguments)
     for arguments in bindings:

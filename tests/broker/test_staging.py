@@ -428,7 +428,7 @@ def test_a_checkpoint_that_was_overtaken_is_none(world: World) -> None:
     check(world, staged)
     staged.append(b"def")
     kept: list[BrokerError | None] = []
-    world.broker.staging.sync = lambda body, synced: calls.append(synced)  # type: ignore[method-assign, misc]
+    world.broker.staging.sync = lambda body, synced: calls.append(synced)  # type: ignore[method-assign]
     staged.checkpoint("c", kept.append)
     assert resume(world, owner=BOB) is staged
     for call in calls:

@@ -8,8 +8,10 @@ import pytest
 
 from leveret.broker.broker import OUTPUT_WORK
 from leveret.broker.consumer import Output
+from leveret.broker.errors import BrokerError
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.leases import operations
+from leveret.broker.leases.batch import Batch
 from leveret.broker.message import Entry, Message
 from leveret.broker.queues import delayed
 from leveret.broker.queues.base import Queue
@@ -266,7 +268,12 @@ def test_a_batch_is_planned_over_several_turns(world: World) -> None:
     world.run()
     lease = operations.acquire(queue, "l")
     planned: list[int] = []
-    operations.plan(queue, "l", lease.epoch, 0, many - 1, None, lambda batch, error: planned.append(batch.count))
+
+    def done(batch: Batch | None, error: BrokerError | None) -> None:
+        assert batch is not None, error
+        planned.append(batch.count)
+
+    operations.plan(queue, "l", lease.epoch, 0, many - 1, None, done)
     assert 0 < queue.leased_count <= STEP_WORK * 2 + 400
     assert lease.plan is not None
     world.run()

@@ -153,11 +153,12 @@ class Peer:
         assert start[:4] != b"AMQP", f"a protocol header: {start!r}"
         assert size >= 8 and doff >= 2, f"a frame of {size} bytes with offset {doff}"
         data = self.read_bytes(size - 8, deadline)[doff * 4 - 8 :]
-        body: Any = None
+        body: Performative | None = None
         if data:
             decoder = Decoder(data, 0, len(data))
-            body = read_composite(decoder)
-            assert isinstance(body, Performative), f"no performative: {data[:100]!r}"
+            composite = read_composite(decoder)
+            assert isinstance(composite, Performative), f"no performative: {data[:100]!r}"
+            body = composite
             body.channel = channel
             if isinstance(body, Transfer):
                 body.payload = data[decoder.pos :]

@@ -32,8 +32,9 @@ from tests.conformance.peer import (
 
 V: Final = "0-9-1"
 # All methods that pamqp knows, by the names of the specification.
+METHODS: Final[dict[int, type[Frame]]] = dict(commands.INDEX_MAPPING)
 KINDS: Final[dict[str, type[Frame]]] = {
-    re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind.name).lower(): kind for kind in commands.INDEX_MAPPING.values()}
+    re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind.name).lower(): kind for kind in METHODS.values()}
 OF_CLIENT: Final = [rule.removesuffix(".chassis.server") for rule in names(V, r"[a-z]+\.[a-z-]+\.chassis\.server")]
 OF_SERVER: Final = [rule.removesuffix(".chassis.client") for rule in names(V, r"[a-z]+\.[a-z-]+\.chassis\.client")]
 

@@ -70,8 +70,9 @@ def test_every_option_is_documented_with_its_default() -> None:
     for field in fields(Parameters):
         value: Any = field.default
         if value is MISSING:
-            assert field.default_factory is not MISSING
-            value = field.default_factory()
+            factory = field.default_factory
+            assert callable(factory)
+            value = factory()
         defaults[field.name] = f'"{value}"' if isinstance(value, str) else repr(value)
     assert documented == defaults
 
@@ -119,7 +120,8 @@ def test_every_event_is_documented_with_its_attributes() -> None:
     for row in table(DOCS / "client" / "reconnecting.md", "event"):
         for name, attributes in re.findall(r"`(\w+)\(([\w, ]*)\)`", row[0]):
             documented[name] = attributes.split(", ") if attributes else []
-    known = {kind.__name__: [field.name for field in fields(kind)] for kind in events.Event.__subclasses__()}
+    kinds: list[type[Any]] = events.Event.__subclasses__()
+    known = {kind.__name__: [field.name for field in fields(kind)] for kind in kinds}
     assert documented == known
 
 

@@ -13,9 +13,9 @@ import random
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from leveret.broker.message import Entry
+from leveret.storage.sqlite import SqliteLog
 from tests.storage.harness import FakeQueue, Harness, Waiter, entry_of, message, sqlite_log
 
 QUEUES = 4
@@ -38,7 +38,8 @@ class Writer:
         self.chance = random.Random(seed)
         self.say = say
         self.harness = Harness(lambda: sqlite_log(path))
-        self.log: Any = self.harness.log
+        assert isinstance(self.harness.log, SqliteLog)
+        self.log = self.harness.log
         # Copy and merge rows far sooner than usual.
         self.log.trimmer.floor = 200_000
         self.log.trimmer.merges.limit = 30

@@ -68,6 +68,16 @@ class Sending(MessagingHandler):
         self.container.stop()
 
 
+def number_of(message: Message) -> int:
+    assert isinstance(message.id, (str, int))
+    return int(message.id)
+
+
+def content(message: Message) -> bytes:
+    assert isinstance(message.body, (bytes, memoryview))
+    return bytes(message.body)
+
+
 def received(process: LeveretProcess, settle: int) -> list[Message]:
     """Everything in the queue, in order; the first `settle` messages are accepted."""
     connection = BlockingConnection(url(process), timeout=20)
@@ -90,15 +100,15 @@ def test_what_was_accepted_is_there(process: LeveretProcess) -> None:
     assert len(sending.accepted) >= TOTAL
     process.start()
     found = received(process, 100)
-    numbers = [int(message.id) for message in found]
+    numbers = [number_of(message) for message in found]
     assert set(numbers) >= sending.accepted
     assert numbers == sorted(set(numbers))
-    assert all(message.durable and bytes(message.body) == b"x" * 500 for message in found)
+    assert all(message.durable and content(message) == b"x" * 500 for message in found)
     process.kill()
     process.start()
     again = received(process, 0)
     # The settlement of the last of them may not have been on disk yet.
-    assert numbers[100:] == [int(message.id) for message in again][-len(numbers[100:]) :]
+    assert numbers[100:] == [number_of(message) for message in again][-len(numbers[100:]) :]
     assert len(again) <= len(numbers)
     assert not any(message.first_acquirer for message in again)
 
@@ -115,11 +125,14 @@ def test_delayed_messages_are_there_and_still_delayed(process: LeveretProcess) -
     with process.start():
         connection = BlockingConnection(url(process), timeout=30)
         receiver = connection.create_receiver("delayed", credit=10)
-        got = []
+        got: list[int] = []
         for _ in range(2):
-            got.append(receiver.receive(timeout=30).body)
+            body = receiver.receive(timeout=30).body
+            assert isinstance(body, int)
+            got.append(body)
             receiver.accept()
         assert sorted(got) == [0, 2]
         assert time.time() * 1000 >= now + 3000
+        assert receiver.fetcher is not None
         assert not receiver.fetcher.has_message
         connection.close()

@@ -34,7 +34,7 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeveretProcess
     """A broker with narrow limits."""
     leveret_only("its limits are set, its memory is measured")
     with LeveretProcess(tmp_path_factory.mktemp("narrow"), config=basic_config() + CONFIG).start() as process:
-        yield process  # type: ignore[misc]
+        yield process
         process.check_log()
 
 
@@ -221,7 +221,7 @@ def test_all_channels(process: LeveretProcess, beside: Neighbour) -> None:
 def test_endless_queues(process: LeveretProcess, beside: Neighbour) -> None:
     with Peer(process) as peer:
         peer.reach("channel")
-        names = []
+        names: list[str] = []
         while True:
             peer.method(commands.Queue.Declare(queue=f"endless.{len(names)}"), 1)
             answer = peer.next_method()

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from leveret.broker.message import Entry
+from leveret.storage.sqlite import SqliteLog
 from tests.faults.store_writer import body_of
 from tests.storage.harness import FakeQueue, Harness, content, sqlite_log
 
@@ -141,10 +142,13 @@ class Torn:
 
     def __init__(self, path: Path) -> None:
         self.harness = Harness(lambda: sqlite_log(path))
-        self.log: Any = self.harness.log
+        assert isinstance(self.harness.log, SqliteLog)
+        self.log = self.harness.log
         # No checkpoint moves pages while files are copied or measured.
-        self.log._store.maintain = lambda: False
-        self.log._store.tidy = lambda: None
+        store = self.log._store
+        assert store is not None
+        store.maintain = lambda: False  # type: ignore[method-assign]
+        store.tidy = lambda: None  # type: ignore[method-assign]
         self.wal = Path(f"{self.log.file}-wal")
         self.states: list[tuple[int, dict[Key, tuple[bytes, int]]]] = []
         queues = [FakeQueue(1), FakeQueue(2)]

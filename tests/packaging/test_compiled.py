@@ -13,11 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from tools import build_compiled
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
-
-import build_compiled  # noqa: E402
-
 needs_compiler = pytest.mark.skipif(bool(build_compiled.obstacle()), reason=build_compiled.obstacle() or "-")
 
 SHOW = "import leveret, leveret.hot.codec as c; print(leveret.build_info().compiled, c.twice(2), c.__file__)"

@@ -12,6 +12,8 @@ from tests.protocols.machine import QUEUES, TwoClients
 from tests.protocols.support import Site, bytes_of
 
 CHANNELS = (1, 2)
+clients = st.integers(0, 1)
+channels = st.sampled_from(CHANNELS)
 tags = st.integers(0, 12)
 
 
@@ -37,10 +39,9 @@ class SessionMachine(TwoClients):
             assert len(bodies) == len(set(bodies)) and set(bodies) <= self.sent
             assert self.site.vhost.queues[name].memory == 0
 
-    where = {"which": st.integers(0, 1), "number": st.sampled_from(CHANNELS)}
-
-    @rule(**where, queue=st.sampled_from(QUEUES), persistent=st.booleans(), priority=st.sampled_from((None, 0, 9)),
-          mandatory=st.booleans(), immediate=st.sampled_from((False, False, True)), times=st.integers(1, 8))
+    @rule(which=clients, number=channels, queue=st.sampled_from(QUEUES), persistent=st.booleans(),
+          priority=st.sampled_from((None, 0, 9)), mandatory=st.booleans(), immediate=st.sampled_from((False, False, True)),
+          times=st.integers(1, 8))
     def publish(self, which: int, number: int, queue: str, persistent: bool, priority: int | None, mandatory: bool,
                 immediate: bool, times: int) -> None:
         channel = self.channel(which, number)
@@ -52,52 +53,53 @@ class SessionMachine(TwoClients):
                             delivery_mode=2 if persistent else 1, priority=priority)
         self.settle()
 
-    @rule(**where, queue=st.sampled_from(QUEUES), no_ack=st.booleans(), no_local=st.booleans(), exclusive=st.booleans(),
-          tag=st.sampled_from(("", "a", "b")), priority=st.integers(-1, 1))
+    @rule(which=clients, number=channels, queue=st.sampled_from(QUEUES), no_ack=st.booleans(), no_local=st.booleans(),
+          exclusive=st.booleans(), tag=st.sampled_from(("", "a", "b")), priority=st.integers(-1, 1))
     def consume(self, which: int, number: int, queue: str, no_ack: bool, no_local: bool, exclusive: bool, tag: str,
                 priority: int) -> None:
         self.do(which, number, "basic.consume", queue=queue, no_ack=no_ack, no_local=no_local, exclusive=exclusive,
                 consumer_tag=tag, arguments={"x-priority": priority})
 
-    @rule(**where, tag=st.sampled_from(("a", "b")))
+    @rule(which=clients, number=channels, tag=st.sampled_from(("a", "b")))
     def cancel(self, which: int, number: int, tag: str) -> None:
         self.do(which, number, "basic.cancel", consumer_tag=tag)
 
-    @rule(**where, queue=st.sampled_from(QUEUES), no_ack=st.booleans())
+    @rule(which=clients, number=channels, queue=st.sampled_from(QUEUES), no_ack=st.booleans())
     def get(self, which: int, number: int, queue: str, no_ack: bool) -> None:
         self.do(which, number, "basic.get", queue=queue, no_ack=no_ack)
 
-    @rule(**where, tag=tags, multiple=st.booleans())
+    @rule(which=clients, number=channels, tag=tags, multiple=st.booleans())
     def ack(self, which: int, number: int, tag: int, multiple: bool) -> None:
         self.channel(which, number).ack(tag, multiple)
         self.settle()
 
-    @rule(**where, tag=tags, multiple=st.booleans(), requeue=st.booleans())
+    @rule(which=clients, number=channels, tag=tags, multiple=st.booleans(), requeue=st.booleans())
     def nack(self, which: int, number: int, tag: int, multiple: bool, requeue: bool) -> None:
         self.channel(which, number).nack(tag, multiple, requeue)
         self.settle()
 
-    @rule(**where, requeue=st.booleans())
+    @rule(which=clients, number=channels, requeue=st.booleans())
     def recover(self, which: int, number: int, requeue: bool) -> None:
         self.do(which, number, "basic.recover", requeue=requeue)
 
-    @rule(**where, count=st.integers(0, 4), size=st.sampled_from((0, 0, 3)), everywhere=st.booleans())
+    @rule(which=clients, number=channels, count=st.integers(0, 4), size=st.sampled_from((0, 0, 3)),
+          everywhere=st.booleans())
     def qos(self, which: int, number: int, count: int, size: int, everywhere: bool) -> None:
         self.do(which, number, "basic.qos", prefetch_count=count, prefetch_size=size, **{"global": everywhere})
 
-    @rule(**where, active=st.booleans())
+    @rule(which=clients, number=channels, active=st.booleans())
     def flow(self, which: int, number: int, active: bool) -> None:
         self.do(which, number, "channel.flow", active=active)
 
-    @rule(**where, name=st.sampled_from(("tx.select", "tx.commit", "tx.rollback", "confirm.select")))
+    @rule(which=clients, number=channels, name=st.sampled_from(("tx.select", "tx.commit", "tx.rollback", "confirm.select")))
     def transact(self, which: int, number: int, name: str) -> None:
         self.do(which, number, name)
 
-    @rule(**where, queue=st.sampled_from(QUEUES))
+    @rule(which=clients, number=channels, queue=st.sampled_from(QUEUES))
     def purge(self, which: int, number: int, queue: str) -> None:
         self.do(which, number, "queue.purge", queue=queue)
 
-    @rule(**where)
+    @rule(which=clients, number=channels)
     def close_channel(self, which: int, number: int) -> None:
         self.channel(which, number)
         self.clients[which].engine.send(number, "channel.close", {"reply_code": 200})
@@ -115,7 +117,7 @@ class SessionMachine(TwoClients):
                 for entry in entries:
                     held[entry.queue] += 1
                     if entry.holder in consumers:
-                        consumers[entry.holder] += 1  # type: ignore[index]
+                        consumers[entry.holder] += 1
                 for consumer, count in consumers.items():
                     assert consumer.unacked == count
                 if channel.sized:

@@ -111,9 +111,10 @@ def test_an_operation_needs_its_permissions_and_no_others(process: LeveretProces
 def test_names_that_the_expressions_do_not_match(process: LeveretProcess, root: BlockingChannel) -> None:
     root.queue_declare("other")
     with connect(process, user_name(frozenset(OPERATIONS))) as connection:
-        for operation in (lambda channel: channel.queue_delete("other"), lambda channel: channel.basic_get("other"),
-                          lambda channel: channel.queue_declare("another"),
-                          lambda channel: channel.basic_publish("amq.fanout", "", b"x")):
+        operations: tuple[Callable[[BlockingChannel], object], ...] = (
+            lambda channel: channel.queue_delete("other"), lambda channel: channel.basic_get("other"),
+            lambda channel: channel.queue_declare("another"), lambda channel: channel.basic_publish("amq.fanout", "", b"x"))
+        for operation in operations:
             channel = connection.channel()
             channel.confirm_delivery()
             with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="403"):
@@ -124,8 +125,10 @@ def test_names_that_the_expressions_do_not_match(process: LeveretProcess, root: 
 def test_what_does_not_exist_is_refused_all_the_same(process: LeveretProcess) -> None:
     """Whoever may not see a name does not learn whether it is taken."""
     with connect(process, "nothing") as connection:
-        for operation in (lambda channel: channel.queue_delete("nowhere"), lambda channel: channel.basic_get("nowhere"),
-                          lambda channel: channel.queue_purge("nowhere"), lambda channel: channel.exchange_delete("no")):
+        operations: tuple[Callable[[BlockingChannel], object], ...] = (
+            lambda channel: channel.queue_delete("nowhere"), lambda channel: channel.basic_get("nowhere"),
+            lambda channel: channel.queue_purge("nowhere"), lambda channel: channel.exchange_delete("no"))
+        for operation in operations:
             channel = connection.channel()
             with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="403"):
                 operation(channel)

@@ -16,7 +16,8 @@ def decode(octets: bytes) -> dict[str, Any]:
     """Stands for the wire's decoder of field tables."""
     if octets == b"bad":
         raise ValueError("bad")
-    return dict(part.split("=") if "=" in part else (part, 1) for part in octets.decode("latin-1").split(";"))
+    pairs = (part.partition("=") for part in octets.decode("latin-1").split(";"))
+    return {key: value if equals else 1 for key, equals, value in pairs}
 
 
 def step(name: str, response: bytes, **facts: Any) -> Any:

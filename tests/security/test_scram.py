@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from leveret.broker.errors import StorageFailed
 from leveret.security.mechanisms import Blocking, Challenge, Context, Failure, Success, create, offered
 from leveret.security.passwords import Hasher
-from leveret.security.scram import ITERATIONS, KEY_OCTETS, Keyring
+from leveret.security.scram import ITERATIONS, KEY_OCTETS, Keyring, Keys
 from leveret.security.users import DeclaredUser, User, UserStore
 from tests.support.scram import ScramClient
 
@@ -378,7 +378,12 @@ def test_no_name_costs_more_than_another(store: UserStore, monkeypatch: pytest.M
     store.declare({name: DeclaredUser(user=User(name=name), password=b"x") for name in ("one", "two")})
     made: list[str] = []
     make = store.keyring.make
-    monkeypatch.setattr(store.keyring, "make", lambda name, password: made.append(name) or make(name, password))
+
+    def counted(name: str, password: bytes) -> Keys:
+        made.append(name)
+        return make(name, password)
+
+    monkeypatch.setattr(store.keyring, "make", counted)
     assert not is_in(store, "nobody", "x")
     assert made == ["one", "two"]
     for name in ("one", "two", "stored", "nobody"):

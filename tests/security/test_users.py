@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from leveret.broker.errors import NotAllowed, NotFound, PreconditionFailed
@@ -261,8 +263,10 @@ def test_the_configuration_wins_over_the_metadata(store: UserStore, metadata: Me
     store.declare({"alice": declared("alice", b"new", tags=("one",))})
     assert store.verify("alice", b"new")
     assert not store.verify("alice", b"old")
-    for change in (lambda: store.delete("alice"), lambda: store.change("alice", tags=[]),
-                   lambda: store.set_permission("alice", "/", None), lambda: add(store, "alice")):
+    changes: tuple[Callable[[], object], ...] = (
+        lambda: store.delete("alice"), lambda: store.change("alice", tags=[]),
+        lambda: store.set_permission("alice", "/", None), lambda: add(store, "alice"))
+    for change in changes:
         with pytest.raises(NotAllowed, match=r"user 'alice' is declared in /etc/leveret\.toml; change it there"):
             change()
     store.declare({})

@@ -65,7 +65,7 @@ def test_a_stream_goes_on_with_a_gap(process: LeveretProcess) -> None:
         channel.confirm_delivery()
         channel.basic_publish("", "events", b"message 3", pika.BasicProperties(delivery_mode=2))
         channel.basic_qos(prefetch_count=10)
-        found = []
+        found: list[tuple[int, bytes]] = []
         for method, properties, body in channel.consume("events", arguments={"x-stream-offset": "first"},
                                                         inactivity_timeout=10):
             assert method is not None, found

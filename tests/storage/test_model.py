@@ -155,7 +155,8 @@ class LogMachine(RuleBasedStateMachine):
         inside = [key for key in sorted(self.entries) if key[0] == queue and first <= key[1] <= last]
         keep = [key[1] for key in inside if key[1] % every == 0 and keep_all]
         gone = [key for key in inside if key[1] not in keep]
-        rows = array("Q", [self.entries[key].row.id for key in gone])
+        rows = array("Q", [row.id for row in (self.entries[key].row for key in gone) if row is not None])
+        assert len(rows) == len(gone)
         slots = array("I", [self.entries[key].slot for key in gone])
         self.log.settle_range(queue, first, last, keep, rows, slots)
         for key in gone:

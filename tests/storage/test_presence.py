@@ -118,7 +118,12 @@ def test_an_orphaned_write_ahead_log_has_its_new_name_on_the_disk(tmp_path: Path
     (path / "log-0.sqlite").unlink()
     calls: list[str] = []
     sync = disk.sync_directory
-    monkeypatch.setattr(disk, "sync_directory", lambda place: (calls.append(str(place)), sync(place))[1])
+
+    def noted(place: str | Path) -> None:
+        calls.append(str(place))
+        sync(place)
+
+    monkeypatch.setattr(disk, "sync_directory", noted)
     LogFiles(path, "log-0").put_aside()
     assert calls == [str(path)]
 

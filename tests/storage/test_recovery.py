@@ -106,11 +106,11 @@ def test_recovered_fan_outs_go_on(harness: Harness) -> None:
         check(harness, entries)
         alive = {}
         for queue in queues:
-            for item in harness.load_queue(queue.id):
-                alive[queue.id, item.seq] = item
+            for loaded in harness.load_queue(queue.id):
+                alive[queue.id, loaded.seq] = loaded
         for at, entry in enumerate(entries):
-            item = alive[entry.queue.id, entry.seq]
-            entry.row, entry.slot, entry.message = item.row, item.slot, item.message
+            back = alive[entry.queue.id, entry.seq]
+            entry.row, entry.slot, entry.message = back.row, back.slot, back.message
             if at % 2:
                 harness.log.settle(entry)
         entries = entries[::2]

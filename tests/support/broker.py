@@ -18,6 +18,7 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 from urllib.parse import quote, unquote, urlsplit
 
 import pytest
@@ -99,7 +100,7 @@ class Broker:
     def check_log(self) -> None:
         """Fail the test when the broker logged an exception."""
 
-    def __enter__(self) -> Broker:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import time
-from typing import Any
+from typing import Any, Self
 
 from pamqp import commands
 from pamqp.header import ContentHeader
@@ -28,7 +28,7 @@ class Peer:
         self.buffer = bytearray()
         self.ended = False
 
-    def __enter__(self) -> Peer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:

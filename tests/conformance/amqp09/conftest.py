@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -133,4 +134,5 @@ def guarded(connect: Connect) -> Callable[[], Channel]:
 
 def ticket(channel: Channel, *rights: str, realm: str = OWN) -> int:
     """A ticket with these rights."""
-    return int(channel.call("access.request", realm=realm, **dict.fromkeys(rights, True)).ticket)
+    given: dict[str, Any] = dict.fromkeys(rights, True)
+    return int(channel.call("access.request", realm=realm, **given).ticket)

@@ -82,6 +82,6 @@ def reject(channel: Channel, kind: str, got: Got, *, requeue: bool) -> None:
     channel.reject(got.tag, requeue=requeue, kind=kind)
 
 
-def persistent(kind: str, yes: bool = True) -> dict[str, int]:
+def persistent(kind: str, yes: bool = True) -> dict[str, Any]:
     """The property that says so; files are always persistent, streams never."""
     return {"delivery_mode": 2 if yes else 1} if kind in ("basic", "message") else {}

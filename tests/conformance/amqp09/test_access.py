@@ -181,13 +181,13 @@ def test_any_other_ticket_is_refused(guarded: Guarded, own: str, method: str, ri
                                      wrong: str) -> None:
     channel = guarded()
     prepare(channel, own)
-    number = {
+    make: dict[str, Callable[[], int]] = {
         "rights": lambda: ticket(channel, *(name for name in RIGHTS[1:] if name != right)),
         "none": lambda: 0,
         "unknown": lambda: 4711,
         "realm": lambda: ticket(channel, right, realm=SHARED),
-    }[wrong]()
-    call(channel, method, fields, own, number)
+    }
+    call(channel, method, fields, own, make[wrong]())
     channel = channel.refused(403, method)
     # Nothing of it was done.
     reader = ticket(channel, "read", "passive")

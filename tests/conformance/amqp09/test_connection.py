@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -129,7 +130,7 @@ def test_the_agreed_channel_max_holds(connect: Connect) -> None:
     peer.expect_end(530, "channel.open")
 
 
-OPENING = {
+OPENING: dict[str, dict[str, Any]] = {
     "secure-ok": {"response": b""},
     "tune-ok": {"channel_max": 2047, "frame_max": 131072, "heartbeat": 0},
     "open": {"virtual_host": "/"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ Moded = Callable[[], Channel]
 TRANSIENT = ("basic", "message")
 
 
-def fill(channel: Channel, kind: str, queue: str, count: int, **fields: int) -> None:
+def fill(channel: Channel, kind: str, queue: str, count: int, **fields: Any) -> None:
     for number in range(count):
         kinds.publish(channel, kind, b"%d" % number, queue, **fields)
     channel.quiet()

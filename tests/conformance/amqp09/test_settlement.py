@@ -224,7 +224,7 @@ def test_after_some_failures_a_message_goes_to_the_dead_letter_queue(connect: Co
         peer.close()
     assert deliveries == STRICT_LIMIT + 1
     kinds.consume(probe, kind, "amq.dead", "dead", no_ack=True)
-    letters = []
+    letters: list[kinds.Got] = []
     while not letters or letters[-1].properties.get("message_id") != name:
         letters.append(kinds.receive(probe, kind))
     assert letters[-1].properties["headers"]["x-death"][0]["reason"] == "delivery_limit"

@@ -48,7 +48,9 @@ def test_a_map_that_is_none_closes_the_connection(raw: Connect, properties: byte
                          ids=["null", "array8", "array32"])
 def test_no_values_are_null_or_an_empty_array(raw: Connect, capabilities: bytes) -> None:
     data = composite(0x10, "c", *[b"\x40"] * 6, capabilities, capabilities)
-    assert decode_composite(data)[0].offered_capabilities == ()
+    decoded = decode_composite(data)[0]
+    assert isinstance(decoded, Open)
+    assert decoded.offered_capabilities == ()
     peer = raw().header()
     peer.send_bytes(frame(data))
     peer.take(Open)

@@ -23,7 +23,8 @@ def test_frames_are_carried_out_in_their_order_however_they_are_cut(session: Ses
     sender = session.sender(name)
     peer = session.peer
     sent: list[bytes] = []
-    peer.send_bytes, original = sent.append, peer.send_bytes  # type: ignore[method-assign]
+    original = peer.send_bytes
+    peer.send_bytes = lambda data: sent.append(data)  # type: ignore[method-assign]
     for number in range(20):
         sender.send(message(b"%d" % number), settled=True)
     peer.send_bytes = original  # type: ignore[method-assign]

@@ -15,6 +15,7 @@ from tests.faults.crash.model import CERTAIN, Found, Group, Key, Model, read_bod
 from tests.faults.crash.workload import Workload
 from tests.support.amqp import Channel, Connection, Delivery
 from tests.support.broker import Broker, LeveretProcess
+from tests.support.rabbitmq import RabbitProcess
 
 # What a queue may keep from one round to the next; the rest is acknowledged in a transaction by the check.
 KEEP = 1500
@@ -98,7 +99,7 @@ class CrashTest:
     journal  file that gets the model's state when something is wrong, one JSON object a line
     """
 
-    def __init__(self, broker: LeveretProcess, seed: int, journal: Path, redelivery: bool = True) -> None:
+    def __init__(self, broker: LeveretProcess | RabbitProcess, seed: int, journal: Path, redelivery: bool = True) -> None:
         self.broker = broker
         self.random = random.Random(seed)
         self.model = Model()

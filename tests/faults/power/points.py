@@ -84,9 +84,9 @@ def unrecorded(taken: Taken) -> list[str]:
     machine = Machine(taken.disk)
     for record in Recording(taken.log):
         machine.do(record)
-    found = {}
+    found: dict[str, bytes | None] = {}
     for base, names, files in os.walk(machine.root):
-        found.update({os.path.join(base, name): None for name in names})
+        found.update(dict.fromkeys((os.path.join(base, name) for name in names), None))
         found.update({path: Path(path).read_bytes() for name in files if os.path.isfile(path := os.path.join(base, name))})
     made = machine.visible()
     return sorted(path for path in found.keys() | made.keys() if found.get(path, b"") != made.get(path, b"")

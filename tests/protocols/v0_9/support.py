@@ -49,7 +49,11 @@ class Client(Client091):
 
 
 class Channel(Channel091):
+    client: Client
     id = ""
+
+    def __init__(self, client: Client, number: int) -> None:
+        super().__init__(client, number)
 
     def consume(self, queue: str = "q", *, tag: str = "", no_ack: bool = False, no_local: bool = False,
                 exclusive: bool = False, arguments: dict[str, Any] | None = None, ticket: int = 0) -> str:

@@ -17,6 +17,8 @@ from tests.protocols.v0_9.support import Channel, connect
 
 CHANNELS = (1, 1, 1, 2)
 PIECE = bytes(range(256)) * 500
+clients = st.integers(0, 1)
+channels = st.sampled_from(CHANNELS)
 references = st.sampled_from(("r", "s"))
 # 0 is what a client had better not do.
 mostly = st.integers(0, 30)
@@ -70,21 +72,20 @@ class MessageMachine(TwoClients):
         self.count += 1
         return str(self.count)
 
-    where = {"which": st.integers(0, 1), "number": st.sampled_from(CHANNELS)}
-
-    @rule(**where, queue=st.sampled_from(QUEUES), persistent=st.booleans(), priority=st.sampled_from((0, 9)),
-          immediate=st.sampled_from((False, False, True)), by_reference=st.booleans(), choice=mostly)
+    @rule(which=clients, number=channels, queue=st.sampled_from(QUEUES), persistent=st.booleans(),
+          priority=st.sampled_from((0, 9)), immediate=st.sampled_from((False, False, True)), by_reference=st.booleans(),
+          choice=mostly)
     def transfer(self, which: int, number: int, queue: str, persistent: bool, priority: int, immediate: bool,
                  by_reference: bool, choice: int) -> None:
         body = (1, self.reference(which, number, choice).encode()) if by_reference else (0, b"small")
         self.do(which, number, "message.transfer", routing_key=queue, delivery_mode=1 + persistent, priority=priority,
                 immediate=immediate, message_id=self.new_id(), body=body)
 
-    @rule(**where, reference=references)
+    @rule(which=clients, number=channels, reference=references)
     def open_reference(self, which: int, number: int, reference: str) -> None:
         self.do(which, number, "message.open", reference=reference)
 
-    @rule(**where, queue=st.sampled_from(QUEUES), times=st.integers(1, 5))
+    @rule(which=clients, number=channels, queue=st.sampled_from(QUEUES), times=st.integers(1, 5))
     def send_large(self, which: int, number: int, queue: str, times: int) -> None:
         self.do(which, number, "message.open", reference="large")
         self.do(which, number, "message.transfer", routing_key=queue, message_id=self.new_id(), body=(1, b"large"))
@@ -92,50 +93,50 @@ class MessageMachine(TwoClients):
             self.do(which, number, "message.append", reference="large", bytes=PIECE)
         self.do(which, number, "message.close", reference="large")
 
-    @rule(**where, choice=mostly, large=st.booleans())
+    @rule(which=clients, number=channels, choice=mostly, large=st.booleans())
     def append(self, which: int, number: int, choice: int, large: bool) -> None:
         reference = self.reference(which, number, choice)
         self.do(which, number, "message.append", reference=reference, bytes=PIECE if large else b"x")
 
-    @rule(**where, choice=mostly, identifier=identifiers)
+    @rule(which=clients, number=channels, choice=mostly, identifier=identifiers)
     def checkpoint(self, which: int, number: int, choice: int, identifier: str) -> None:
         reference = self.reference(which, number, choice)
         self.do(which, number, "message.checkpoint", reference=reference, identifier=identifier)
 
-    @rule(**where, reference=references, identifier=identifiers)
+    @rule(which=clients, number=channels, reference=references, identifier=identifiers)
     def resume(self, which: int, number: int, reference: str, identifier: str) -> None:
         self.do(which, number, "message.resume", reference=reference, identifier=identifier)
 
-    @rule(**where, choice=mostly)
+    @rule(which=clients, number=channels, choice=mostly)
     def close_reference(self, which: int, number: int, choice: int) -> None:
         self.do(which, number, "message.close", reference=self.reference(which, number, choice))
 
-    @rule(**where, queue=st.sampled_from(QUEUES), no_ack=st.booleans(), no_local=st.booleans(), choice=mostly,
-          destination=st.sampled_from(("", "", "a", "b")), resumes=st.booleans())
+    @rule(which=clients, number=channels, queue=st.sampled_from(QUEUES), no_ack=st.booleans(), no_local=st.booleans(),
+          choice=mostly, destination=st.sampled_from(("", "", "a", "b")), resumes=st.booleans())
     def consume(self, which: int, number: int, queue: str, no_ack: bool, no_local: bool, choice: int,
                 destination: str, resumes: bool) -> None:
         self.do(which, number, "message.consume", queue=queue, no_ack=no_ack and not resumes, no_local=no_local,
                 exclusive=not choice, destination=destination, filter={"x-resume": resumes})
 
-    @rule(**where, destination=st.sampled_from(("", "a", "b")))
+    @rule(which=clients, number=channels, destination=st.sampled_from(("", "a", "b")))
     def cancel(self, which: int, number: int, destination: str) -> None:
         self.do(which, number, "message.cancel", destination=destination)
 
-    @rule(**where, queue=st.sampled_from(QUEUES), no_ack=st.booleans())
+    @rule(which=clients, number=channels, queue=st.sampled_from(QUEUES), no_ack=st.booleans())
     def get(self, which: int, number: int, queue: str, no_ack: bool) -> None:
         self.do(which, number, "message.get", queue=queue, no_ack=no_ack)
 
-    @rule(**where, choice=mostly)
+    @rule(which=clients, number=channels, choice=mostly)
     def ok(self, which: int, number: int, choice: int) -> None:
         if self.messages(which, number).unanswered or not choice:
             self.do(which, number, "message.ok")
 
-    @rule(**where, choice=mostly)
+    @rule(which=clients, number=channels, choice=mostly)
     def reject(self, which: int, number: int, choice: int) -> None:
         if self.messages(which, number).unanswered or not choice:
             self.do(which, number, "message.reject", code=0, text="no")
 
-    @rule(**where, choice=mostly, value=st.sampled_from((0, 1, 128_000, 256_000)))
+    @rule(which=clients, number=channels, choice=mostly, value=st.sampled_from((0, 1, 128_000, 256_000)))
     def offset(self, which: int, number: int, choice: int, value: int) -> None:
         resuming = self.messages(which, number).resuming
         if resuming:
@@ -143,19 +144,20 @@ class MessageMachine(TwoClients):
         if resuming or not choice:
             self.do(which, number, "message.offset", value=value)
 
-    @rule(**where, requeue=st.booleans())
+    @rule(which=clients, number=channels, requeue=st.booleans())
     def recover(self, which: int, number: int, requeue: bool) -> None:
         self.do(which, number, "message.recover", requeue=requeue)
 
-    @rule(**where, count=st.integers(0, 4), size=st.sampled_from((0, 0, 200_000)), everywhere=st.booleans())
+    @rule(which=clients, number=channels, count=st.integers(0, 4), size=st.sampled_from((0, 0, 200_000)),
+          everywhere=st.booleans())
     def qos(self, which: int, number: int, count: int, size: int, everywhere: bool) -> None:
         self.do(which, number, "message.qos", prefetch_count=count, prefetch_size=size, **{"global": everywhere})
 
-    @rule(**where, name=st.sampled_from(("tx.select", "tx.commit", "tx.rollback")))
+    @rule(which=clients, number=channels, name=st.sampled_from(("tx.select", "tx.commit", "tx.rollback")))
     def transact(self, which: int, number: int, name: str) -> None:
         self.do(which, number, name)
 
-    @rule(**where)
+    @rule(which=clients, number=channels)
     def close_channel(self, which: int, number: int) -> None:
         self.do(which, number, "channel.close", reply_code=200)
 

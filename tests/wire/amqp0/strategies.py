@@ -12,7 +12,7 @@ from leveret.wire.amqp0 import model
 from leveret.wire.amqp0.model import FieldSpec
 from leveret.wire.amqp0.values import RawTimestamp
 
-short_texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=40)
+short_texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 octet_texts = st.binary(max_size=40).map(lambda data: data.decode("utf-8", "surrogateescape"))
 timestamps = st.datetimes(datetime(1970, 1, 1), datetime(9999, 12, 31), timezones=st.just(UTC)).map(
     lambda moment: moment.replace(microsecond=0))

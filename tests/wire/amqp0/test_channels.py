@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.wire.amqp0.commands import CHANNEL_SCOPE, CONNECTION_SCOPE, Ack, Deliver, Method, Publish
+from leveret.wire.amqp0.commands import CHANNEL_SCOPE, CONNECTION_SCOPE, Ack, Deliver, Method, Nack, Publish
 from leveret.wire.amqp0.specs import V0_9, V0_9_1
 from tests.wire.amqp0.peers import (
     content_header,
@@ -200,8 +200,11 @@ def test_deliveries_and_settlements(version: object) -> None:
     assert isinstance(deliver, Deliver)
     assert (deliver.consumer_tag, deliver.delivery_tag, deliver.redelivered, deliver.address) == (
         b"tag", 7, True, b"\x01e\x01k")
-    settled = [(type(command).__name__, command.delivery_tag, command.multiple, getattr(command, "requeue", None),
-                getattr(command, "is_reject", None)) for command in pair.server_got]  # type: ignore[attr-defined]
+    settled = []
+    for command in pair.server_got:
+        assert isinstance(command, (Ack, Nack))
+        settled.append((type(command).__name__, command.delivery_tag, command.multiple, getattr(command, "requeue", None),
+                        getattr(command, "is_reject", None)))
     assert settled[:3] == [("Ack", 7, True, None, None), ("Nack", 8, False, True, True), ("Nack", 9, False, False, True)]
     if version is V0_9_1:
         assert settled[3:] == [("Nack", 10, True, False, False), ("Nack", 11, False, True, False)]

@@ -168,6 +168,7 @@ def test_large_bodies_are_handed_on_as_they_come() -> None:
     octets = publish_method(1, flags=1) + content_header(1, len(body), delivery_mode=2)
     (start,) = engine.receive(octets)
     assert isinstance(start, ContentStart)
+    assert start.publish is not None
     assert start.publish.delivery_mode == 2
     assert start.publish.size == len(body)
     assert start.publish.body == b""

@@ -355,7 +355,7 @@ def test_dialects() -> None:
 
 @pytest.mark.parametrize("options", [
     {"frame_max": 4095}, {"frame_max": 2**32}, {"channel_max": 0}, {"channel_max": 65536}])
-def test_options_out_of_range(options: dict[str, int]) -> None:
+def test_options_out_of_range(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="must be from"):
         Engine(SERVER, V0_9_1, **options)
     with pytest.raises(ValueError, match="role"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+import pamqp.base
 import pamqp.commands
 import pamqp.frame
 import pytest
@@ -67,7 +68,8 @@ def test_every_method_survives_a_round_trip(version: Version, name: str, data: s
 
 def pamqp_methods() -> list[tuple[str, Any]]:
     found = []
-    for index, cls in pamqp.commands.INDEX_MAPPING.items():
+    methods: dict[int, type[pamqp.base.Frame]] = dict(pamqp.commands.INDEX_MAPPING)
+    for index, cls in methods.items():
         spec = V0_9_1.methods.get(index)
         assert spec is not None, cls.name
         found.append((spec.name, cls))
@@ -93,6 +95,7 @@ def test_pamqp_reads_what_we_write_and_the_other_way_round(name: str, cls: Any, 
     ours = encode_arguments(spec, arguments, RABBITMQ)
     frame = struct.pack(">BHI", 1, 5, len(ours)) + ours + b"\xce"
     _, _, decoded = pamqp.frame.unmarshal(frame)
+    assert isinstance(decoded, pamqp.base.Frame)
     assert decoded.index == spec.key
     for attribute in decoded.attributes():
         key = {"globally": "global", "global_": "global", "exchange_type": "type"}.get(attribute, attribute)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from datetime import datetime
 from typing import Any
 
 import pamqp.commands
@@ -66,6 +67,7 @@ def test_pamqp_and_we_understand_each_other(name: str | None) -> None:
     if timestamp is not None:
         read = pamqp.header.ContentHeader()
         read.unmarshal(encode_header(BASIC, 77, {"timestamp": timestamp}))
+        assert isinstance(read.properties.timestamp, datetime)
         assert read.properties.timestamp.timestamp() == timestamp
 
 

@@ -22,7 +22,7 @@ from tests.wire.amqp1.strategies import composites, plain, scalars, symbol_maps,
 
 NAMES = ("header", "delivery_annotations", "message_annotations", "properties", "application_properties", "body", "footer")
 
-bodies = st.one_of(
+bodies: st.SearchStrategy[list[bytes]] = st.one_of(
     st.just([]),
     st.lists(st.binary(max_size=300), min_size=1, max_size=3).map(
         lambda items: [message.encode_data(item) for item in items]),
