@@ -182,7 +182,7 @@ def test_a_file_stays_until_its_publish_is_committed(tmp_path: Path, monkeypatch
 
 def test_an_upload_in_progress_is_synced_one_sync_at_a_time(world: World) -> None:
     syncing: list[Kept] = []
-    world.broker.staging.sync = lambda body, synced: syncing.append(synced)  # type: ignore[method-assign, misc]
+    world.broker.staging.sync = lambda body, synced: syncing.append(synced)  # type: ignore[method-assign]
     piece = b"x" * (SYNC_BYTES // 2)
     staged = begin(world, 10 * len(piece))
     synced = []
