@@ -242,7 +242,8 @@ def test_users_and_permissions(broker: LeveretProcess, commands: Commands, tmp_p
 
 def test_passwords_are_asked_for_only_on_a_terminal(commands: Commands) -> None:
     assert "--password-file" in commands.refused("users", "add", "alice")
-    assert "no password in its first line" in commands.refused("users", "add", "alice", "--password-file", "-", input="\n")
+    expected = "the first line of standard input is empty"
+    assert expected in commands.refused("users", "add", "alice", "--password-file", "-", input="\n")
     assert "cannot read /nowhere/at/all" in commands.refused("users", "add", "alice", "--password-file", "/nowhere/at/all")
     assert commands.run("users", "add", "alice", "--password-file", "-", "--no-password").exit_code == 2
     assert commands.run("users", "change", "root").exit_code == 2

@@ -31,16 +31,16 @@ def test_branches(broker: LeveretProcess) -> None:
     shown = {item["branch"]: (item["state"], item["channels"], item["user"]) for item in commands.json("dtx", "list")}
     assert shown == dict.fromkeys(clients, ("active", 1, "guest"))
     assert "not prepared" in commands.refused("dtx", "commit", "one")
-    assert "is prepared" in commands.ok("dtx", "prepare", "one")
+    assert "prepared branch 'one'" in commands.ok("dtx", "prepare", "one")
     assert "prepared" in commands.ok("dtx", "--vhost", "/")
-    assert "is committed" in commands.ok("dtx", "commit", "one", "--remember")
+    assert "committed branch 'one'" in commands.ok("dtx", "commit", "one", "--remember")
     [item] = [item for item in commands.json("dtx") if item["branch"] == "one"]
     assert item["state"] == "committed"
     assert "forget it" in commands.refused("dtx", "rollback", "one")
     commands.ok("dtx", "forget", "one")
-    assert "is committed" in commands.ok("dtx", "commit", "two", "--one-phase")
+    assert "committed branch 'two'" in commands.ok("dtx", "commit", "two", "--one-phase")
     assert "is active" in commands.refused("dtx", "forget", "three")
-    assert "is rolled back" in commands.ok("dtx", "rollback", "three")
+    assert "rolled back branch 'three'" in commands.ok("dtx", "rollback", "three")
     assert clients["three"].expect("channel.close").arguments["reply_code"] == 406
     clients["four"].call("channel.close", "channel.close-ok")
     assert "can only be rolled back" in commands.refused("dtx", "prepare", "four")
@@ -57,4 +57,4 @@ def test_identifiers_that_cannot_be_typed(broker: LeveretProcess) -> None:
     [item] = commands.json("dtx")
     assert item["branch"] == "hex:00c3a9"
     commands.ok("dtx", "commit", "hex:00c3a9", "--one-phase")
-    assert "no transaction identifier" in commands.refused("dtx", "commit", "hex:0g")
+    assert "not a transaction identifier" in commands.refused("dtx", "commit", "hex:0g")

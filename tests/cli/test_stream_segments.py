@@ -205,7 +205,7 @@ def test_a_catalog_that_fails_stops_nothing_and_is_made_good_by_a_sync(tmp_path:
         fill(broker, "orders", 0, 10)
         commands.ok("streams", "seal", "orders")
         said = commands.refused("streams", "iceberg", "sync")
-        assert "the table of stream 'orders' does not follow: the catalog cannot be opened" in said
+        assert "cannot update the table of stream 'orders': the catalog cannot be opened" in said
         [item] = commands.json("streams", "iceberg")
         assert item["pending"] and "catalog cannot be opened" in item["problem"]
         fill(broker, "orders", 10, 20)

@@ -197,7 +197,7 @@ def test_killed_between_prepare_and_decision(process: LeveretProcess, decision: 
     client.send("channel.ping")
     client.expect("channel.ok")
     client.expect("channel.pong")
-    assert "is prepared" in commands.ok("dtx", "prepare", "order-17")
+    assert "prepared branch 'order-17'" in commands.ok("dtx", "prepare", "order-17")
     for _ in range(2):
         process.kill()
         process.start()

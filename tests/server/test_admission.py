@@ -15,7 +15,7 @@ from leveret.protocols.login_queue import MAX_RUNNING
 from leveret.server import admission as module
 from leveret.server import transport
 from leveret.server.admission import CHECK_GRACE, GRACE, Admission, network_of
-from leveret.server.transport import READ_BEFORE_OPEN, READ_OCTETS
+from leveret.server.transport import READ_SIZE, READ_SIZE_BEFORE_OPEN
 from tests.security.certificates import Authority
 from tests.server.test_server import run, serving
 
@@ -128,8 +128,8 @@ def test_a_socket_whose_password_waits_in_the_queue_stays() -> None:
 def test_the_total_holds_over_all_addresses(caplog: pytest.LogCaptureFixture) -> None:
     world = World(3, 2)
     assert [world.connect(f"192.0.2.{number}") is not None for number in range(5)] == [True] * 3 + [False] * 2
-    assert caplog.messages == ["3 sockets have not opened a connection: the new one is closed, 1 so far; the setting is"
-                               " limits.unauthenticated"]
+    assert caplog.messages == ["3 sockets have not opened a connection ('limits.unauthenticated'): closed the new one,"
+                               " 1 times since the last report"]
 
 
 @pytest.mark.parametrize("busy", [False, True])
@@ -169,7 +169,7 @@ def test_nothing_is_kept_of_those_that_left() -> None:
         world.admission.leave(one)
     assert len(world.admission) == 0
     assert not world.admission._by_address and not world.admission._addresses
-    assert not world.admission._by_count and world.admission._most == 0
+    assert not world.admission._by_count and world.admission._max_count == 0
 
 
 def test_addresses_that_count_as_one() -> None:
@@ -223,10 +223,10 @@ def test_buffers_grow_when_the_connection_is_open() -> None:
             wire.writer.write(HEADER_0_9_1)
             await wire.reader.readexactly(7)
             [protocol] = server.accepted
-            assert len(protocol.get_buffer(-1)) == READ_BEFORE_OPEN
+            assert len(protocol.get_buffer(-1)) == READ_SIZE_BEFORE_OPEN
             wire = await connect()
             await wire.open()
-            assert sorted(len(one.get_buffer(-1)) for one in server.accepted) == [READ_BEFORE_OPEN, READ_OCTETS]
+            assert sorted(len(one.get_buffer(-1)) for one in server.accepted) == [READ_SIZE_BEFORE_OPEN, READ_SIZE]
             assert len(server.admission) == 1
 
     run(test)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from leveret.server.garbage import CHEAP, MIDDLE, NEVER, TIGHT_INTERVAL, Collector
+from leveret.server.garbage import CHEAP, NEVER, SECOND_GENERATION, TIGHT_INTERVAL, Collector
 
 
 class Ring:
@@ -42,7 +42,7 @@ def rings() -> int:
 
 
 def test_only_young_objects_are_looked_at_by_themselves(fake: Fake) -> None:
-    assert gc.get_threshold() == (1234, MIDDLE, NEVER)
+    assert gc.get_threshold() == (1234, SECOND_GENERATION, NEVER)
     assert gc.get_freeze_count() > 0
 
 
@@ -52,16 +52,16 @@ def test_a_full_collection_waits_until_it_is_cheap(fake: Fake) -> None:
     Ring()
     fake.blocks += CHEAP + 1
     fake.time += 10 * TIGHT_INTERVAL
-    assert not fake.collector.look(tight=False)
+    assert not fake.collector.check(tight=False)
     assert rings() == 1
     fake.blocks -= 1
-    assert fake.collector.look(tight=False)
+    assert fake.collector.check(tight=False)
     assert rings() == 0
 
 
 def test_while_memory_is_short_it_is_due_now_and_then(fake: Fake) -> None:
     fake.blocks += CHEAP + 1
-    assert not fake.collector.look(tight=True)
+    assert not fake.collector.check(tight=True)
     fake.time += TIGHT_INTERVAL
-    assert fake.collector.look(tight=True)
-    assert not fake.collector.look(tight=True)
+    assert fake.collector.check(tight=True)
+    assert not fake.collector.check(tight=True)

@@ -14,7 +14,7 @@ import pytest
 
 from leveret import blocking
 from leveret.server import listener as module
-from leveret.server.listener import MOST_A_TURN, Listener
+from leveret.server.listener import MAX_PER_TURN, Listener
 from tests.cli.runner import Commands
 from tests.support.broker import LeveretProcess, leveret_only
 
@@ -81,14 +81,14 @@ def test_it_tries_once_and_then_when_it_is_asked_to(listening: Socket, number: i
         loop.turn()
     assert (listening.accepts, taken, listener.paused) == (1, [], True)
     for _ in range(3):
-        listener.look()
+        listener.check()
         loop.turn()
     assert listening.accepts == 4
-    assert len(caplog.records) == 1 and "no sockets are accepted on 127.0.0.1:5672" in caplog.text
+    assert len(caplog.records) == 1 and "not accepting sockets on 127.0.0.1:5672" in caplog.text
     listening.error = None
-    listener.look()
+    listener.check()
     loop.turn()
-    assert len(taken) == MOST_A_TURN
+    assert len(taken) == MAX_PER_TURN
 
 
 def test_reserved_descriptors_are_left_alone(listening: Socket, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,12 +98,12 @@ def test_reserved_descriptors_are_left_alone(listening: Socket, monkeypatch: pyt
     monkeypatch.setattr(module, "highest_descriptor", lambda: 0)
     for _ in range(3):
         loop.turn()
-        listener.look()
+        listener.check()
     assert len(taken) == 1 and listener.paused
     monkeypatch.undo()
-    listener.look()
+    listener.check()
     loop.turn()
-    assert not listener.paused and len(taken) == 1 + MOST_A_TURN
+    assert not listener.paused and len(taken) == 1 + MAX_PER_TURN
 
 
 def test_a_broker_out_of_descriptors_can_be_operated_and_recovers(tmp_path: Path) -> None:
@@ -114,14 +114,14 @@ def test_a_broker_out_of_descriptors_can_be_operated_and_recovers(tmp_path: Path
     try:
         commands = Commands(process.data_dir)
         sockets.extend(socket.create_connection(("127.0.0.1", process.port)) for _ in range(150))
-        process.wait_for_log("no sockets are accepted on 127.0.0.1")
+        process.wait_for_log("not accepting sockets on 127.0.0.1")
         assert json.loads(commands.ok("status", "--json"))["alarm"] == ""
         for one in sockets:
             one.close()
         sockets.clear()
         with blocking.connect(process.url()) as connection, connection.channel() as channel:
             channel.declare_queue("q")
-        assert process.log().count("no sockets are accepted") == 1
+        assert process.log().count("not accepting sockets") == 1
     finally:
         for one in sockets:
             one.close()

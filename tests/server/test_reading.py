@@ -13,7 +13,7 @@ from leveret.protocols.detect import HEADER_0_9_1
 from leveret.protocols.services import Services, SessionSettings
 from leveret.security.users import UserStore
 from leveret.server.server import Server
-from leveret.server.transport import READ_OCTETS
+from leveret.server.transport import READ_SIZE
 from leveret.storage.memory import MemoryLog
 
 
@@ -58,7 +58,7 @@ def test_small_pieces_take_little_memory() -> None:
                     tracemalloc.stop()
             return peak - before
 
-    assert asyncio.run(scenario()) < READ_OCTETS // 2
+    assert asyncio.run(scenario()) < READ_SIZE // 2
 
 
 def test_pieces_of_several_sockets_do_not_mix() -> None:

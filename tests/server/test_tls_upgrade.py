@@ -181,7 +181,7 @@ def test_where_tls_is_not_set_up_the_client_learns_what_is_spoken(
             await gone(server)
 
     run(test)
-    assert "the setting is tls.cert" in caplog.text
+    assert "set 'tls.cert' to enable it" in caplog.text
 
 
 @pytest.mark.parametrize(("first", "answer"), [

@@ -27,7 +27,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """What the process is said to take: `octets`."""
     state = SimpleNamespace(octets=0)
     monkeypatch.setattr(module.ResidentMemory, "read", lambda self: state.octets)
-    monkeypatch.setattr(module, "give_back", lambda: None)
+    monkeypatch.setattr(module, "trim_heap", lambda: None)
     return state
 
 
@@ -36,7 +36,7 @@ def test_the_alarm_comes_at_the_limit_and_goes_below_it(site: Site, memory: Simp
     alarms = []
     for megabytes in (50, 99, 101, 99, 96, 94, 101):
         memory.octets = megabytes * MEGABYTE
-        watch.look()
+        watch.check()
         alarms.append(site.services.alarm)
     assert alarms == ["", "", "memory", "memory", "memory", "", "memory"]
 
@@ -46,7 +46,7 @@ def test_queues_share_less_as_memory_runs_short(site: Site, memory: SimpleNamesp
     shares = []
     for megabytes in (10, 60, 85, 10):
         memory.octets = megabytes * MEGABYTE
-        watch.look()
+        watch.check()
         shares.append(site.broker.page_above)
     assert shares[0] == shares[3] == DEFAULT_PAGE_ABOVE
     assert shares[0] > shares[1] > shares[2] > 0
@@ -55,17 +55,17 @@ def test_queues_share_less_as_memory_runs_short(site: Site, memory: SimpleNamesp
 def test_limits_that_are_taken_away_end_what_they_began(site: Site, memory: SimpleNamespace, tmp_path: Path) -> None:
     watch = Watch(site.services, 100 * MEGABYTE, 1 << 62, tmp_path)
     memory.octets = 101 * MEGABYTE
-    watch.look()
+    watch.check()
     assert site.services.alarm == "memory and disk" and site.broker.tight
     watch.memory_limit = watch.disk_free = 0
-    watch.look()
+    watch.check()
     assert site.services.alarm == "" and not site.broker.tight and site.broker.page_above == DEFAULT_PAGE_ABOVE
 
 
 def test_who_was_held_back_for_memory_is_woken(site: Site, memory: SimpleNamespace) -> None:
     watch = Watch(site.services, 100 * MEGABYTE, 0, None)
     memory.octets = 90 * MEGABYTE
-    watch.look()
+    watch.check()
     assert site.broker.tight
     channel = site.channel()
     channel.declare()
@@ -74,7 +74,7 @@ def test_who_was_held_back_for_memory_is_woken(site: Site, memory: SimpleNamespa
     channel.consume()
     assert len(channel.deliveries()) == 1000
     memory.octets = 10 * MEGABYTE
-    watch.look()
+    watch.check()
     assert len(channel.deliveries()) == 100
 
 
@@ -88,7 +88,7 @@ def test_deep_queues_are_paged_without_a_limit_too(site: Site) -> None:
         channel.run()
     queue = site.vhost.queues["q"]
     assert queue.backlog.paged == 0
-    watch.look()
+    watch.check()
     assert queue.backlog.paged > 10
     assert len(channel.bodies()) == 20
 
@@ -96,10 +96,10 @@ def test_deep_queues_are_paged_without_a_limit_too(site: Site) -> None:
 def test_a_full_store_is_an_alarm(site: Site) -> None:
     watch = Watch(site.services, 0, 0, None)
     site.log.state = FULL
-    watch.look()
+    watch.check()
     assert site.services.alarm == "store full"
     site.log.state = OK
-    watch.look()
+    watch.check()
     assert site.services.alarm == ""
 
 
@@ -108,7 +108,7 @@ def test_a_disk_that_fills_up_is_one(site: Site, monkeypatch: pytest.MonkeyPatch
     alarms = []
     for free in (200, 99, 101, 106):
         monkeypatch.setattr(module.shutil, "disk_usage", lambda path, free=free: SimpleNamespace(free=free * MEGABYTE))
-        watch.look()
+        watch.check()
         alarms.append(site.services.alarm)
     assert alarms == ["", "disk", "disk", ""]
 
@@ -117,7 +117,7 @@ def test_two_reasons_at_once(site: Site, memory: SimpleNamespace) -> None:
     watch = Watch(site.services, 100 * MEGABYTE, 0, None)
     memory.octets = 200 * MEGABYTE
     site.log.state = FULL
-    watch.look()
+    watch.check()
     assert site.services.alarm == "memory and store full"
 
 
@@ -129,7 +129,7 @@ def test_a_step_that_fails_leaves_the_others_alone(site: Site, memory: SimpleNam
                                                    tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     watch = Watch(site.services, 100 * MEGABYTE, 100 * MEGABYTE, tmp_path)
     memory.octets = 101 * MEGABYTE
-    watch.look()
+    watch.check()
     assert site.services.alarm == "memory"
 
     def fail(self: object) -> int:
@@ -138,7 +138,7 @@ def test_a_step_that_fails_leaves_the_others_alone(site: Site, memory: SimpleNam
     monkeypatch.setattr(module.ResidentMemory, "read", fail)
     monkeypatch.setattr(module.shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
     for _ in range(3):
-        watch.look()
+        watch.check()
     assert site.services.alarm == "memory and disk"
     failures = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert failures == ["the watch (memory) failed and is tried again: OSError: [Errno 24] Too many open files"]
@@ -148,6 +148,6 @@ def test_memory_is_measured_without_opening_a_file(site: Site, monkeypatch: pyte
     watch = Watch(site.services, 100 * MEGABYTE, 0, None)
     monkeypatch.setattr("builtins.open", None)
     monkeypatch.setattr(module.os, "open", None)
-    watch.look()
+    watch.check()
     assert watch.resident > 5 * MEGABYTE
     watch.close()

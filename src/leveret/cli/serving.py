@@ -109,7 +109,7 @@ class Serving:
         """Check periodically whether a full garbage collection is due."""
         while True:
             await asyncio.sleep(INTERVAL)
-            self._collector.look(composition.services.broker.tight)
+            self._collector.check(composition.services.broker.tight)
 
     async def _serve_once(self, end: asyncio.Event) -> None:
         """Serve until a signal, or until the store fails."""

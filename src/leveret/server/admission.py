@@ -1,4 +1,4 @@
-"""How many sockets may wait for their clients to open a connection, and which of them go when others need the place."""
+"""Limits on sockets whose clients have not opened a connection, and which of them to close at a limit."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Protocol
 
 log = logging.getLogger("leveret.server")
 
-# Seconds for which nobody takes the place of a socket.
+# Seconds for which a socket is not replaced by a new one.
 GRACE = 2.5
-# The same while its client's password waits for its check: longer, yet a flood of logins must not keep its places.
+# The same while the check of its client's password is pending: longer, but not forever, because of floods of logins.
 CHECK_GRACE = 5.0
-# How many of the oldest sockets are looked at to find one that may be closed.
-MAX_LOOKED_AT = 100
+# The number of oldest sockets to examine for one that may be closed.
+MAX_EXAMINED = 100
 # Seconds between two entries in the log.
 REPORT_INTERVAL = 10.0
 TOTAL = "limits.unauthenticated"
@@ -28,7 +28,7 @@ class Waiting(Protocol):
     """A socket whose client has not opened a connection."""
 
     def is_waiting_for_broker(self) -> bool:
-        """Whether it is the broker that has to answer: a password waits for its check."""
+        """Whether the client waits for the broker to check its password."""
 
     def abort(self) -> None:
         """Close it at once."""
@@ -37,14 +37,17 @@ class Waiting(Protocol):
 class Admission:
     """The sockets whose clients have not opened a connection, oldest first.
 
-    A socket that exceeds a limit takes the place of the oldest one that has waited for more than GRACE seconds (for
-    more than CHECK_GRACE if its client's password waits for its check), of the same address if the limit is that of the
-    address. If there is none, the new one is closed. At the total limit the oldest one of the network that has the most
-    goes, however young, if that network has at least two more than the new one's: no network keeps the others out. So
-    silent sockets keep nobody out for long, and a burst of clients does not disturb those that are logging in.
+    A socket that exceeds a limit replaces the oldest one that has waited for more than GRACE seconds (CHECK_GRACE if the
+    check of its password is pending); for the limit per address, one of the same address. If there is none, the new one
+    is closed. At the total limit, the oldest socket of the network with the most sockets is closed, whatever its age, if
+    that network has at least two more than the network of the new one. So silent sockets do not lock out other clients
+    for long, no network locks out others, and a burst of clients does not disturb those that are logging in.
 
-    total, per_address  the limits, 0 for none; addresses of IPv6 count by their first 64 bits
-    refused, evicted    how many sockets were closed
+    Attributes:
+        total: The limit of all sockets; 0 is none.
+        per_address: The limit per IPv4 address, or per 64-bit prefix of IPv6 addresses; 0 is none.
+        refused: The number of new sockets that were closed.
+        evicted: The number of old sockets that were closed.
     """
 
     def __init__(self, total: int = 0, per_address: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
@@ -53,13 +56,13 @@ class Admission:
         self.refused = 0
         self.evicted = 0
         self._clock = clock
-        # By socket, since when it waits.
+        # The start time of each socket.
         self._sockets: OrderedDict[Waiting, float] = OrderedDict()
         self._by_address: dict[bytes, OrderedDict[Waiting, float]] = {}
         self._addresses: dict[Waiting, bytes] = {}
-        # Networks by how many sockets they have, and the most that one has.
+        # Networks by their number of sockets, and the largest such number.
         self._by_count: dict[int, OrderedDict[bytes, None]] = {}
-        self._most = 0
+        self._max_count = 0
         self._report_due = 0.0
         self._unreported = 0
 
@@ -67,21 +70,21 @@ class Admission:
         return len(self._sockets)
 
     def admit(self, host: str) -> bool:
-        """Whether one more socket of this address may wait."""
+        """Return whether to accept a new socket from this address. May close an older one."""
         network = network_of(host)
         own: Mapping[Waiting, float] = self._by_address.get(network, {})
         if self.per_address and len(own) >= self.per_address:
-            # One for one: the total stays what it is.
+            # One replaces another, so the total does not change.
             return self._evict(own, host, PER_ADDRESS)
         if not self.total or len(self._sockets) < self.total:
             return True
-        if self._most > len(own) + 1:
-            busiest = next(iter(self._by_count[self._most]))
+        if self._max_count > len(own) + 1:
+            busiest = next(iter(self._by_count[self._max_count]))
             return self._evict(self._by_address[busiest], host, TOTAL, at_once=True)
         return self._evict(self._sockets, host, TOTAL)
 
     def enter(self, waiting: Waiting, host: str) -> None:
-        """A socket begins to wait."""
+        """Add a socket."""
         network = network_of(host)
         now = self._clock()
         self._sockets[waiting] = now
@@ -91,7 +94,7 @@ class Admission:
         self._count(network, len(own) - 1, len(own))
 
     def leave(self, waiting: Waiting) -> None:
-        """Its client has opened a connection, or the socket is closed. May be called more than once."""
+        """Remove a socket whose client has opened a connection, or that is closed. May be called more than once."""
         if self._sockets.pop(waiting, None) is None:
             return
         network = self._addresses.pop(waiting)
@@ -102,7 +105,7 @@ class Admission:
             del self._by_address[network]
 
     def _count(self, network: bytes, before: int, after: int) -> None:
-        """The network has one socket more, or one less."""
+        """Update the number of sockets of a network."""
         if before:
             others = self._by_count[before]
             del others[network]
@@ -110,15 +113,17 @@ class Admission:
                 del self._by_count[before]
         if after:
             self._by_count.setdefault(after, OrderedDict())[network] = None
-        if after > self._most or self._most not in self._by_count:
-            self._most = after
+        if after > self._max_count or self._max_count not in self._by_count:
+            self._max_count = after
 
     def _evict(self, candidates: Mapping[Waiting, float], host: str, setting: str, at_once: bool = False) -> bool:
-        """Close the oldest one that may be closed; False if there is none. With `at_once` all may be, but those whose
-        passwords wait for their check come last."""
+        """Close the oldest candidate that may be closed. Returns False if there is none.
+
+        With `at_once`, all candidates may be closed, but those with a pending check of the password come last.
+        """
         now = self._clock()
         chosen = next(iter(candidates)) if at_once else None
-        for waiting, since in islice(candidates.items(), MAX_LOOKED_AT):
+        for waiting, since in islice(candidates.items(), MAX_EXAMINED):
             if since > now - GRACE and not at_once:
                 break
             if since <= now - CHECK_GRACE or not waiting.is_waiting_for_broker():
@@ -126,28 +131,28 @@ class Admission:
                 break
         if chosen is not None:
             self.evicted += 1
-            self._report(host, setting, "the oldest of them is closed")
+            self._report(host, setting, "closed the oldest one")
             self.leave(chosen)
             chosen.abort()
             return True
         self.refused += 1
-        self._report(host, setting, "the new one is closed")
+        self._report(host, setting, "closed the new one")
         return False
 
-    def _report(self, host: str, setting: str, what: str) -> None:
+    def _report(self, host: str, setting: str, action: str) -> None:
         self._unreported += 1
         now = self._clock()
         if now < self._report_due:
             return
         self._report_due = now + REPORT_INTERVAL
-        whose, limit = (f" of {host}", self.per_address) if setting == PER_ADDRESS else ("", self.total)
-        log.warning("%d sockets%s have not opened a connection: %s, %d so far; the setting is %s", limit, whose, what,
-                    self._unreported, setting)
+        origin, limit = (f" from {host}", self.per_address) if setting == PER_ADDRESS else ("", self.total)
+        log.warning("%d sockets%s have not opened a connection ('%s'): %s, %d times since the last report", limit, origin,
+                    setting, action, self._unreported)
         self._unreported = 0
 
 
 def network_of(host: str) -> bytes:
-    """What the limit for an address counts: an address of IPv4, the first 64 bits of one of IPv6."""
+    """Return the unit of the limit per address: an IPv4 address, or the first 64 bits of an IPv6 address."""
     try:
         if ":" not in host:
             return socket.inet_pton(socket.AF_INET, host)

@@ -1,9 +1,9 @@
-"""When Python's garbage collector runs in the process of `leveret serve`.
+"""Scheduling of Python's garbage collector in the process of `leveret serve`.
 
-A collection stops the event loop for about 0.2 µs for each object that it looks at, so only young objects are looked at
-while clients wait: what survived two collections stays unexamined. Nothing that the broker makes for a message or a
-connection refers to itself, so that is freed without a collection; what does need one (connections to the control socket
-leave a few objects each) is left to the full collections here.
+A collection stops the event loop for about 0.2 µs per object that it examines, so automatic collections examine only
+young objects: those that survived two collections are not examined again. The broker creates no reference cycles for
+messages and connections, so these are freed without a collection. The few cycles that remain (a few objects per connection
+to the control socket) are left to the full collections here.
 """
 
 from __future__ import annotations
@@ -14,22 +14,25 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-# A collection of the second generation looks at the objects of so many collections of the first one.
-MIDDLE: Final = 2
-# Greater than the number of collections of any run: there is no full collection but those of `Collector`.
+# The second generation is collected after this many collections of the first one.
+SECOND_GENERATION: Final = 2
+# More collections than any run has: only `Collector` runs full collections.
 NEVER: Final = (1 << 31) - 1
-# Seconds between two looks at whether a full collection is due.
+# Seconds between two checks whether a full collection is due.
 INTERVAL: Final = 60.0
-# Seconds between two full collections while memory is short, however long they take.
+# Seconds between two full collections while memory is tight, however long they take.
 TIGHT_INTERVAL: Final = 600.0
-# Blocks of memory that were allocated since the start and can be examined within a turn.
+# Blocks of memory allocated since the start that can be examined within a turn.
 CHEAP: Final = 100_000
 
 
 class Collector:
-    """Full collections: when they are cheap, or when memory is short.
+    """Runs full collections when they are cheap, or when memory is tight.
 
-    threshold  allocations of container objects between two collections of the first generation
+    Args:
+        threshold: Allocations of container objects between two collections of the first generation.
+        clock: Returns the time in seconds.
+        blocks: Returns the number of allocated blocks of memory.
     """
 
     def __init__(self, threshold: int, clock: Callable[[], float] = time.monotonic,
@@ -41,18 +44,18 @@ class Collector:
         self._last = clock()
 
     def tune(self) -> None:
-        """Have only young objects collected from now on."""
-        gc.set_threshold(self._threshold, MIDDLE, NEVER)
+        """Limit automatic collections to young objects."""
+        gc.set_threshold(self._threshold, SECOND_GENERATION, NEVER)
 
     def start(self) -> None:
-        """Collect everything once, and never look at what is left again: modules, classes, the configuration."""
+        """Collect everything once, and exclude the remaining objects from now on: modules, classes, the configuration."""
         gc.collect()
         gc.freeze()
         self._base = self._blocks()
         self._last = self._clock()
 
-    def look(self, tight: bool) -> bool:
-        """Collect everything that was made since the start if that is due. `tight`: memory is short."""
+    def check(self, tight: bool) -> bool:
+        """Run a full collection if it is due, and return whether it ran. `tight` says that memory is tight."""
         now = self._clock()
         if self._blocks() - self._base > CHEAP and not (tight and now - self._last >= TIGHT_INTERVAL):
             return False
@@ -61,5 +64,5 @@ class Collector:
         return True
 
     def stop(self) -> None:
-        """The broker ends: what was made for it may go."""
+        """Include all objects again, so that those of a stopped broker are freed."""
         gc.unfreeze()

@@ -1,4 +1,4 @@
-"""A listening socket that stops accepting while the process is short of file descriptors."""
+"""A listening socket that pauses while the process is short of file descriptors."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from collections.abc import Callable
 
 log = logging.getLogger("leveret.server")
 
-# Descriptors that sockets leave to files, the control socket and child processes; a quarter of all if those are few.
+# Descriptors reserved for files, the control socket and child processes; at most a quarter of the limit.
 RESERVED = 64
-# Sockets that are accepted in one turn.
-MOST_A_TURN = 64
+# Sockets to accept in one turn.
+MAX_PER_TURN = 64
 # Seconds between two entries in the log.
 REPORT_INTERVAL = 60.0
 
 
 def highest_descriptor() -> int:
-    """The first file descriptor that is reserved. As the system gives the lowest number that is free, a socket with this
-    number or a higher one shows that all below are in use."""
+    """Return the first reserved file descriptor.
+
+    The system assigns the lowest free number, so a socket with this number or a higher one means that all below are in use.
+    """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
         return 1 << 31
@@ -30,10 +32,16 @@ def highest_descriptor() -> int:
 
 
 class Listener:
-    """Accepts sockets and passes them on.
+    """Accepts sockets.
 
-    take    gets each socket that was accepted, and the host of its client
-    paused  no socket is accepted: there are no descriptors left but the reserved ones
+    Args:
+        loop: The event loop.
+        listening: The bound socket.
+        take: Called with each accepted socket and the host of its client.
+
+    Attributes:
+        address: The bound address.
+        paused: Whether it accepts no sockets because only reserved descriptors are free.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, listening: socket.socket,
@@ -46,7 +54,7 @@ class Listener:
         self._report_due = 0.0
 
     def start(self, backlog: int) -> None:
-        """Begin to listen. OSError if that fails."""
+        """Start listening. Raises `OSError` if that fails."""
         self._socket.setblocking(False)
         self._socket.listen(backlog)
         self._loop.add_reader(self._socket.fileno(), self._accept)
@@ -57,8 +65,8 @@ class Listener:
             self._loop.remove_reader(self._socket.fileno())
             self._socket.close()
 
-    def look(self) -> None:
-        """Called now and then: accept again if descriptors have become free."""
+    def check(self) -> None:
+        """Resume accepting if descriptors are free again. Called periodically."""
         if not self.paused or self._socket.fileno() < 0:
             return
         try:
@@ -69,10 +77,10 @@ class Listener:
         if free < highest_descriptor():
             self.paused = False
             self._loop.add_reader(self._socket.fileno(), self._accept)
-            log.info("sockets are accepted again on %s:%d", *self.address)
+            log.info("accepting sockets on %s:%d again", *self.address)
 
     def _accept(self) -> None:
-        for _ in range(MOST_A_TURN):
+        for _ in range(MAX_PER_TURN):
             try:
                 accepted, address = self._socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -81,18 +89,18 @@ class Listener:
                 self._pause(str(error))
                 return
             if accepted.fileno() >= highest_descriptor():
-                self._pause("all file descriptors but the reserved ones are in use")
+                self._pause("all file descriptors except the reserved ones are in use")
             self._take(accepted, str(address[0]))
             if self.paused:
                 return
 
     def _pause(self, reason: str) -> None:
-        """Accept nothing until `look` finds a descriptor that is free: clients wait in the system's queue."""
+        """Stop accepting until `check` finds a free descriptor. Clients wait in the kernel's accept queue."""
         self.paused = True
         self._loop.remove_reader(self._socket.fileno())
         now = time.monotonic()
         if now >= self._report_due:
             self._report_due = now + REPORT_INTERVAL
-            log.warning("no sockets are accepted on %s:%d: %s; the limit on open files (ulimit -n, LimitNOFILE) is %d, of"
-                        " which %d are reserved", *self.address, reason, resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+            log.warning("not accepting sockets on %s:%d: %s; raise the limit of open files (ulimit -n, LimitNOFILE), which"
+                        " is %d with %d reserved", *self.address, reason, resource.getrlimit(resource.RLIMIT_NOFILE)[0],
                         resource.getrlimit(resource.RLIMIT_NOFILE)[0] - highest_descriptor())

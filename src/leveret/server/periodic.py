@@ -1,4 +1,4 @@
-"""Work that the event loop repeats: no exception ends it, and each task is watched by the others."""
+"""Periodic tasks of the event loop. Exceptions do not stop them, and each task monitors the others."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from leveret.broker.failures import Failures
 
 log = logging.getLogger("leveret.server")
 
-# A task that is later than this many seconds has lost its timer.
+# A task that is overdue by more than this many seconds has lost its timer.
 OVERDUE = 5.0
 
 
 class Task:
-    """An action that is repeated.
+    """A periodic action.
 
-    action    returns the seconds until it is to be called again
-    fallback  the seconds until the next call when it raised an exception
-    due       when it is to be called, by the loop's clock
+    Attributes:
+        name: The name in log messages.
+        action: Returns the seconds until the next call.
+        fallback: The seconds until the next call after an exception.
+        due: The time of the next call, by the loop's clock.
     """
 
     def __init__(self, tasks: Tasks, name: str, action: Callable[[], float], fallback: float) -> None:
@@ -32,7 +34,7 @@ class Task:
         self._handle: asyncio.TimerHandle | None = None
 
     def run(self) -> None:
-        """Do it, and set the timer for the next time, whatever happens."""
+        """Run the action, and schedule the next call even after an exception."""
         wait = self.fallback
         late = self._tasks.loop.time() - self.due
         try:
@@ -41,9 +43,9 @@ class Task:
             self.failures.report(error)
         finally:
             self.schedule(wait)
-        # When all of them are late, the process was stopped for a while.
+        # If all tasks are late, the process was suspended.
         if late < OVERDUE:
-            self._tasks.look_for_overdue()
+            self._tasks.restart_overdue()
 
     def schedule(self, wait: float) -> None:
         """Set the timer."""
@@ -53,7 +55,7 @@ class Task:
         self._handle = loop.call_later(wait, self.run)
 
     def cancel(self) -> None:
-        """Take the timer away."""
+        """Cancel the timer."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
@@ -67,21 +69,21 @@ class Tasks:
         self._tasks: list[Task] = []
 
     def start(self, name: str, action: Callable[[], float], fallback: float) -> None:
-        """Call an action now, and again after as many seconds as it returns (`fallback` if it raises)."""
+        """Call an action now, and repeatedly after the seconds that it returns (`fallback` if it raises)."""
         task = Task(self, name, action, fallback)
         self._tasks.append(task)
         task.run()
 
     def stop(self) -> None:
-        """End all of them."""
+        """Stop all tasks."""
         for task in self._tasks:
             task.cancel()
         self._tasks.clear()
 
-    def look_for_overdue(self) -> None:
-        """Set the timer of a task again that was not called when it was due."""
+    def restart_overdue(self) -> None:
+        """Reschedule tasks that were not called when they were due."""
         now = self.loop.time()
         for task in self._tasks:
             if task.due + OVERDUE < now:
-                log.error("%s was due %.1f seconds ago and is started again", task.name, now - task.due)
+                log.error("%s is %.1f seconds overdue: restarting it", task.name, now - task.due)
                 task.schedule(0.0)

@@ -1,4 +1,4 @@
-"""Listeners, the clock of the broker's timers, and an orderly stop."""
+"""The server: listeners, the clock of the broker's timers, and an orderly stop."""
 
 from __future__ import annotations
 
@@ -23,19 +23,25 @@ from leveret.server.watch import INTERVAL, Watch
 
 log = logging.getLogger("leveret.server")
 
-# The longest sleep of the timers' clock, so that a timer set in the meantime is not missed for longer.
-LONGEST_SLEEP = 0.05
+# Maximum seconds between two runs of the timers, which bounds the delay of a timer that is set in between.
+MAX_TIMER_SLEEP = 0.05
 BACKLOG = 1024
-# Seconds between looks whether what links of AMQP 1.0 have acquired is in memory again.
-READING = 0.005
+# Seconds between two checks whether the deliveries of AMQP 1.0 links have been read into memory.
+RECOVERY_POLL_INTERVAL = 0.005
 
 
 class Server:
     """Serves one broker on any number of listeners.
 
-    memory_limit, disk_free  octets, 0 for none; handshake_timeout, shutdown_timeout in seconds
-    tls                      what clients of plain listeners get who ask for TLS, None for nothing
-    on_failure               called once when the store has failed for good: nothing can be confirmed any more
+    Args:
+        services: The services of the sessions.
+        handshake_timeout: Seconds from the accepted socket to an open connection.
+        shutdown_timeout: Seconds for clients to answer the close at a stop.
+        memory_limit: Bytes above which the memory alarm is raised; 0 is none.
+        disk_free: Bytes of free disk space below which the disk alarm is raised; 0 is none.
+        data_path: The directory whose disk space is watched.
+        on_failure: Called once when the store has failed permanently and nothing can be confirmed.
+        tls: The TLS context for clients of plain listeners that request TLS; None refuses them.
     """
 
     def __init__(self, services: Services, *, handshake_timeout: float = 10.0, shutdown_timeout: float = 5.0,
@@ -59,7 +65,7 @@ class Server:
         self._failed = False
 
     async def start(self) -> None:
-        """Start the log and the broker's clock; listeners are added with `listen`."""
+        """Start the log and the broker's timers. Add listeners with `listen`."""
         loop = asyncio.get_running_loop()
         self._loop = loop
         self._sockets = Sockets(self.services, loop, self.executor, self.handshake_timeout, self.admission, self.accepted)
@@ -79,27 +85,27 @@ class Server:
         termini.start()
         broker.end_turn()
         while not termini.is_ready() and not self._failed:
-            await asyncio.sleep(READING)
+            await asyncio.sleep(RECOVERY_POLL_INTERVAL)
         self._tasks = Tasks(loop)
-        self._tasks.start("the clock of the broker's timers", self._tick, LONGEST_SLEEP)
-        self._tasks.start("the watch over memory and disk", self._look, INTERVAL)
+        self._tasks.start("the clock of the broker's timers", self._tick, MAX_TIMER_SLEEP)
+        self._tasks.start("the watch over memory and disk", self._check, INTERVAL)
 
     def _post(self, callback: Callable[[], None]) -> None:
-        """Have the log's call-backs run on the event loop, from any thread: each is a turn of its own."""
+        """Run a callback of the log on the event loop, in its own turn. May be called from any thread."""
         assert self._loop is not None
         try:
             self._loop.call_soon_threadsafe(self._turn, callback)
         except RuntimeError:
-            log.debug("the event loop is gone; a commit is not reported any more")
+            log.debug("the event loop is closed; a commit is not reported")
 
     def _turn(self, callback: Callable[[], None]) -> None:
         callback()
         self.broker.end_turn()
 
     async def listen(self, host: str | None, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
-        """Listen on an address; returns the one that it got (port 0 is any). OSError where that fails."""
+        """Listen on an address, and return the bound one (port 0 is any free port). Raises `OSError` if that fails."""
         loop = asyncio.get_running_loop()
-        # asyncio looks the address up and binds; it does not begin to serve.
+        # asyncio only resolves the address and binds the socket.
         server = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)
         listening = server.sockets[0].dup()
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # accepted sockets inherit it
@@ -114,7 +120,7 @@ class Server:
         return listener.address
 
     def _take(self, tls: ssl.SSLContext | None, tls_only: bool, accepted: socket.socket, host: str) -> None:
-        """A socket was accepted."""
+        """Serve an accepted socket."""
         assert self._loop is not None and self._sockets is not None
         if not self.admission.admit(host):
             accepted.close()
@@ -126,7 +132,7 @@ class Server:
         connecting.add_done_callback(partial(self._connected, protocol))
 
     def _connected(self, protocol: SocketProtocol, connecting: asyncio.Task[Any]) -> None:
-        """The socket has its transport, which calls the protocol from now on."""
+        """Handle the result of creating a socket's transport, which calls the protocol from now on."""
         self._connecting.discard(connecting)
         if connecting.cancelled() or connecting.exception() is not None:
             log.debug("an accepted socket was lost before it was served")
@@ -160,14 +166,14 @@ class Server:
             self.broker.staging.close()
             self.broker.log.close()
         finally:
-            # Also where the log cannot be closed properly: its directory is to be free for a new start.
+            # Even if the log cannot be closed properly, so that its directory is unlocked for a restart.
             if self.broker.overflow is not None:
                 self.broker.overflow.close()
             self.watch.close()
             self.executor.shutdown(wait=False, cancel_futures=True)
 
     def _tick(self) -> float:
-        """Run the timers that are due. Returns the seconds until the next one is, LONGEST_SLEEP at most."""
+        """Run the timers that are due. Returns the seconds until the next one, at most MAX_TIMER_SLEEP."""
         timers = self.broker.timers
         self.broker.look_at_clock()
         now = timers.now()
@@ -176,17 +182,17 @@ class Server:
             timers.run(now)
             due = timers.next_due()
         self.broker.end_turn()
-        return min(LONGEST_SLEEP, max(0.001, (due - now) / 1000)) if due else LONGEST_SLEEP
+        return min(MAX_TIMER_SLEEP, max(0.001, (due - now) / 1000)) if due else MAX_TIMER_SLEEP
 
-    def _look(self) -> float:
-        self.watch.look()
+    def _check(self) -> float:
+        self.watch.check()
         for listener in self.listeners:
-            listener.look()
+            listener.check()
         self.broker.end_turn()
         return INTERVAL
 
     def _log_state(self) -> None:
-        """The log is full, failed, or well again."""
+        """Handle a change of the log's state: full, failed, or recovered."""
         broker = self.broker
         if broker.log.state == FAILED:
             if not self._failed:
@@ -195,4 +201,4 @@ class Server:
                 if self.on_failure is not None:
                     self.on_failure()
             return
-        self.watch.look()
+        self.watch.check()

@@ -1,4 +1,4 @@
-"""TLS between a socket and its protocol, with less memory for each connection than asyncio's own takes."""
+"""TLS between a socket and its protocol, with less memory per connection than asyncio's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from asyncio.sslproto import SSLProtocol
 from math import ceil
 from typing import Any, Final
 
-# Of a record of TLS: its type, its version and the size of the rest (RFC 8446 section 5.1).
+# The header of a TLS record: type, version and size of the rest (RFC 8446 section 5.1).
 RECORD_HEADER: Final = 5
 MAX_RECORD: Final = 16384
 HANDSHAKE: Final = 0x16
@@ -19,7 +19,7 @@ WRONG: Final = 2
 
 
 def hello_state(data: bytes) -> int:
-    """Whether `data` begins with a whole record of a handshake, which is where a ClientHello is."""
+    """Return whether `data` starts with a complete handshake record, which contains the ClientHello."""
     if data[:1] and data[0] != HANDSHAKE:
         return WRONG
     if len(data) < RECORD_HEADER:
@@ -31,9 +31,9 @@ def hello_state(data: bytes) -> int:
 
 
 class TlsProtocol(SSLProtocol):
-    """asyncio's TLS, which reads into a buffer that all sockets share.
+    """asyncio's TLS protocol, but it reads into a buffer that all sockets share.
 
-    Its base class has a buffer of `max_size` bytes for each connection, although nothing stays in it between two reads.
+    The base class has a buffer of `max_size` bytes per connection, although nothing remains in it between two reads.
     """
 
     max_size = 0
@@ -43,12 +43,12 @@ class TlsProtocol(SSLProtocol):
         super().__init__(loop, protocol, context, handshake, server_side=True, ssl_handshake_timeout=ceil(timeout))
 
     def get_buffer(self, n: int) -> Any:
-        """The shared buffer."""
+        """Return the shared buffer."""
         self._ssl_buffer_view = self._app_protocol_get_buffer(n)  # type: ignore[attr-defined]
         return self._ssl_buffer_view
 
     def feed(self, data: bytes) -> None:
-        """Take what was read before TLS was there."""
+        """Process data that was read before TLS started."""
         while data and self._transport is not None and not self._transport.is_closing():
             room = self.get_buffer(-1)
             size = min(len(room), len(data))

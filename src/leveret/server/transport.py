@@ -1,4 +1,4 @@
-"""A socket of asyncio's under a protocol session."""
+"""The asyncio protocol between a socket and a session."""
 
 from __future__ import annotations
 
@@ -33,22 +33,26 @@ log = logging.getLogger("leveret.server")
 
 # Deliveries stop while the socket's buffer holds more than this.
 HIGH_WATER = 1 << 20
-# What is read from a socket at once.
-READ_OCTETS = 256 << 10
-# The same before the client has opened its connection: TLS keeps memory for as much as was ever read at once.
-READ_BEFORE_OPEN = 8 << 10
+# Maximum bytes per read from a socket.
+READ_SIZE = 256 << 10
+# The same before the client has opened its connection: TLS keeps as much memory as its largest read.
+READ_SIZE_BEFORE_OPEN = 8 << 10
 
 
 @dataclass(slots=True)
 class Sockets:
-    """What all sockets of a server share.
+    """The state that all sockets of a server share.
 
-    accepted   those that are open
-    admission  those of them whose clients have not opened a connection
-    room       READ_OCTETS that all of them are read into, one after the other. A piece of memory of that size for each
-               read, of which a message or two remain, leaves holes in the heap into which the next one does not fit: the
-               process would grow for as long as it has traffic.
-    room_before_open  the part of it for sockets whose clients have not opened a connection
+    Attributes:
+        services: The services of the sessions.
+        loop: The event loop.
+        executor: The executor for blocking work.
+        handshake_timeout: Seconds from the accepted socket to an open connection.
+        admission: The sockets whose clients have not opened a connection.
+        accepted: The open sockets.
+        room: The buffer that all sockets are read into, one after the other. A separate allocation of this size for each
+            read would fragment the heap, because a message or two of it remain: the process would grow with its traffic.
+        room_before_open: The part of it for sockets whose clients have not opened a connection.
     """
 
     services: Services
@@ -57,15 +61,15 @@ class Sockets:
     handshake_timeout: float
     admission: Admission
     accepted: set[SocketProtocol] = field(default_factory=set)
-    room: memoryview = field(default_factory=lambda: memoryview(bytearray(READ_OCTETS)))
+    room: memoryview = field(default_factory=lambda: memoryview(bytearray(READ_SIZE)))
     room_before_open: memoryview = field(init=False)
 
     def __post_init__(self) -> None:
-        self.room_before_open = self.room[:READ_BEFORE_OPEN]
+        self.room_before_open = self.room[:READ_SIZE_BEFORE_OPEN]
 
 
 class SocketPeer(Peer):
-    """What a session may ask of its socket."""
+    """The socket as its session sees it."""
 
     def __init__(self, transport: asyncio.Transport, sockets: Sockets, on_open: Callable[[], None]) -> None:
         super().__init__()
@@ -123,8 +127,8 @@ class SocketPeer(Peer):
         self._timers = [timer for timer in self._timers if timer.when() > now]
         self._timers.append(self._loop.call_later(seconds, callback))
 
-    def gone(self) -> None:
-        """The socket is closed. What was to be called later would only keep the session alive till then."""
+    def closed(self) -> None:
+        """Cancel the timers of a closed socket, which would keep the session alive."""
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
@@ -141,23 +145,23 @@ class SocketPeer(Peer):
 
 
 def _nothing() -> None:
-    """The socket is closed."""
+    """Do nothing: the callback of a closed socket."""
 
 
 def _reader_of(transport: asyncio.Transport) -> Any:
-    """The transport that reads the socket: that of TLS stands upon another one."""
+    """Return the transport that reads the socket, which is below the transport of TLS."""
     tls = getattr(transport, "_ssl_protocol", None)
     return transport if tls is None else tls._transport
 
 
 def finish(transport: asyncio.Transport) -> None:
-    """Shut down the outgoing side, once what was written has gone. The rest follows when the client does the same."""
+    """Shut down the outgoing side after the data in the buffer. The socket closes when the client does the same."""
     if transport.is_closing():
         return
     if transport.can_write_eof():
         transport.write_eof()
     else:
-        transport.close()  # TLS has its own way of saying so
+        transport.close()  # TLS sends close_notify instead
 
 
 def _shown(address: Any) -> str:
@@ -168,15 +172,17 @@ def _shown(address: Any) -> str:
 
 
 class SocketProtocol(asyncio.BufferedProtocol):
-    """One accepted socket. Once the protocol is known, octets go straight to its session.
+    """An accepted socket. When the protocol is known, it passes the data to the session.
 
-    host      of the client
-    tls       what a client gets who asks for TLS, by the protocol header of AMQP 1.0 for it or by beginning with TLS at
-              once; None where that cannot be
-    tls_only  TLS is all that is spoken here
+    TLS starts when the client's ClientHello is complete. After the handshake, `connection_made` is called again with the
+    transport of TLS.
 
-    Nothing of TLS is made before the client's ClientHello has come. The handshake over, the same object is connected once
-    more, to the transport of TLS.
+    Args:
+        sockets: The state that all sockets share.
+        host: The host of the client.
+        tls: The TLS context for clients that request TLS, by AMQP 1.0's protocol header for TLS or with a ClientHello;
+            None refuses them.
+        tls_only: Whether the listener accepts only TLS.
     """
 
     def __init__(self, sockets: Sockets, host: str, tls: ssl.SSLContext | None, tls_only: bool) -> None:
@@ -209,12 +215,12 @@ class SocketProtocol(asyncio.BufferedProtocol):
 
     def _too_slow(self) -> None:
         if self._transport is not None:
-            log.warning("%s: no connection opened within %g seconds (server.handshake_timeout), closing",
+            log.warning("%s: no connection opened within %g seconds ('server.handshake_timeout'), closing",
                         _shown(self._transport.get_extra_info("peername")), self._sockets.handshake_timeout)
             self._transport.abort()
 
     def _opened(self) -> None:
-        """The client has opened its connection: what holds for sockets that have not done so is over."""
+        """End the limits for sockets whose clients have not opened a connection."""
         self._room = self._sockets.room
         self._sockets.admission.leave(self)
         self._end_deadline()
@@ -239,7 +245,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
             self._begin(data)
 
     def _begin(self, data: bytes) -> None:
-        """Find out which protocol the client speaks."""
+        """Detect the client's protocol."""
         self._first += data
         if self._awaits_hello:
             self._take_hello()
@@ -260,7 +266,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
             self._take_hello()
             return
         if found in (UNKNOWN, TLS_HEADER, TLS_HELLO):
-            self._turn_away(found)
+            self._reject(found)
             return
         self._peer = SocketPeer(transport, self._sockets, self._opened)
         session = make_session(found, self._peer, self._sockets.services)
@@ -270,24 +276,24 @@ class SocketProtocol(asyncio.BufferedProtocol):
         if rest:
             session.data_received(rest)
 
-    def _turn_away(self, found: int) -> None:
-        """Answer with a header that would do, and close."""
+    def _reject(self, found: int) -> None:
+        """Answer with a supported protocol header, and close."""
         transport = self._transport
         assert transport is not None
         name = _shown(transport.get_extra_info("peername"))
         if found == UNKNOWN:
             log.info("%s: not a protocol header of AMQP 0-9-1 or 1.0: %r", name, self._first[:HEADER_SIZE])
         elif transport.get_extra_info("ssl_object") is not None:
-            log.info("%s: asks for TLS within TLS", name)
+            log.info("%s: requested TLS within TLS", name)
         else:
-            log.info("%s: asks for TLS, which is not set up; the setting is tls.cert", name)
+            log.info("%s: requested TLS, which is disabled; set 'tls.cert' to enable it", name)
         transport.write(supported_header(self._first, self._tls is not None))
         finish(transport)
         self._first = b""
         self._ignoring = True
 
     def _take_hello(self) -> None:
-        """Begin TLS once the client's ClientHello is there: until then only what it has sent of it costs memory."""
+        """Start TLS when the ClientHello is complete. Until then, only the received part of it takes memory."""
         state = hello_state(self._first)
         if state == COMPLETE:
             self._begin_tls()
@@ -304,9 +310,9 @@ class SocketProtocol(asyncio.BufferedProtocol):
         transport.close()
 
     def _begin_tls(self) -> None:
-        """Put TLS between the socket and this. What the client has sent of it already is read first.
+        """Insert TLS between the socket and this protocol, and feed it the data received so far.
 
-        This is what `loop.start_tls` does, which cannot be given octets, and needs a task.
+        `loop.start_tls` does the same, but accepts no data and needs a task.
         """
         transport, context = self._transport, self._tls
         assert transport is not None and context is not None
@@ -314,7 +320,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
         self._first = b""
         self._tls = None
         self._tls_only = self._awaits_hello = False
-        # From now on the one that counts is that of TLS.
+        # From now on, the write buffer of TLS counts.
         transport.set_write_buffer_limits()
         self._upgrading = True
         handshake: asyncio.Future[None] = self._sockets.loop.create_future()
@@ -325,7 +331,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
         tls.feed(data)
 
     def _tls_began(self, handshake: asyncio.Future[None]) -> None:
-        """The handshake is over. Where it failed nobody else says that the connection is lost."""
+        """End the handshake. If it failed, asyncio does not call `connection_lost`."""
         error = None if handshake.cancelled() else handshake.exception()
         if self._upgrading:
             self.connection_lost(error if isinstance(error, Exception) else None)
@@ -357,10 +363,10 @@ class SocketProtocol(asyncio.BufferedProtocol):
             self.session.connection_lost()
             self.session = None
         if self._peer is not None:
-            self._peer.gone()
+            self._peer.closed()
             self._peer = None
-        # No cycle may remain: the garbage collector comes too rarely for brokers with many short connections. A transport
-        # of asyncio's keeps a method of its own as its call-back, and so itself.
+        # Break the reference cycle of asyncio's transport, whose callback is its own method: the garbage collector runs too
+        # rarely for brokers with many short connections.
         if getattr(self._reader, "_read_ready_cb", None) is not None:
             self._reader._read_ready_cb = None
         self._reader = None

@@ -1,4 +1,4 @@
-"""The watch over memory and disk: alarms that hold publishers back, and the share of memory a queue may use."""
+"""The watch over memory and disk: alarms that block publishers, and the memory budget of queues."""
 
 from __future__ import annotations
 
@@ -19,26 +19,29 @@ log = logging.getLogger("leveret.server")
 
 INTERVAL = 0.25
 _PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
-# Between the alarm and its end lies this much, so that it does not flap.
-RELEASE = 0.95
+# The alarm is cleared below this fraction of the limit, so that it does not flap.
+CLEAR_RATIO = 0.95
 NO_LIMIT = 1 << 62
-# All queues together keep a quarter of the limit in memory, and no more than this. Beyond that the disk's cache serves.
-MOST_IN_QUEUES = 512 << 20
-# So many queues are added up in about a millisecond, which is what one look may cost.
-QUEUES_A_LOOK = 10_000
-# Seconds between two requests to the allocator to give memory back.
+# All queues together keep a quarter of the limit in memory, but at most this many bytes. Beyond that, the disk cache is
+# sufficient.
+MAX_QUEUE_MEMORY = 512 << 20
+# Adding up this many queues takes about a millisecond, which is what a check may cost.
+QUEUES_PER_CHECK = 10_000
+# Seconds between two requests to the allocator to return memory to the system.
 TRIM_INTERVAL = 1.0
 
 
 def resident_bytes() -> int:
-    """Memory of this process that is resident."""
+    """Return the resident memory of this process."""
     with ResidentMemory() as memory:
         return memory.read()
 
 
 class ResidentMemory:
-    """Measures the resident memory of this process through a file that stays open: a process that has run out of file
-    descriptors must still notice when it runs out of memory."""
+    """Measures the resident memory of this process.
+
+    The file stays open, so that a process without free file descriptors still notices when it runs out of memory.
+    """
 
     def __init__(self) -> None:
         self._file = open("/proc/self/statm", "rb", buffering=0)  # noqa: SIM115
@@ -50,7 +53,7 @@ class ResidentMemory:
         self.close()
 
     def read(self) -> int:
-        """Bytes."""
+        """Return the resident memory in bytes."""
         return int(os.pread(self._file.fileno(), 256, 0).split()[1]) * _PAGE_SIZE
 
     def close(self) -> None:
@@ -58,15 +61,15 @@ class ResidentMemory:
         self._file.close()
 
 
-def give_back() -> None:
-    """Have the C library return freed memory to the system, where it can (glibc)."""
+def trim_heap() -> None:
+    """Return freed memory to the system, if the C library supports it (glibc)."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 class Watch:
-    """Called every INTERVAL seconds. `memory_limit` and `disk_free` in octets, 0 for no limit."""
+    """Checks memory and disk every INTERVAL seconds. `memory_limit` and `disk_free` are bytes; 0 is no limit."""
 
     def __init__(self, services: Services, memory_limit: int, disk_free: int, data_path: Path | None) -> None:
         self.services = services
@@ -78,27 +81,27 @@ class Watch:
         self.disk_alarm = False
         self.resident = 0
         self.most = DEFAULT_PAGE_ABOVE
-        self.looks = 0
+        self.checks = 0
         self.trim_due = 0.0
         self._memory = ResidentMemory()
         self._steps: list[tuple[Callable[[], None], Failures]] = [
             (step, Failures(log, f"the watch ({what})")) for what, step in (
-                ("memory", self._look_at_memory), ("paging out", self.broker.page_down), ("disk", self._look_at_disk),
-                ("sockets that are not read", self._look_at_peers), ("alarms", self._set_alarm))]
+                ("memory", self._check_memory), ("paging out", self.broker.page_down), ("disk", self._check_disk),
+                ("sockets that are not read", self._check_peers), ("alarms", self._set_alarm))]
 
     def close(self) -> None:
-        """The end of the watch."""
+        """Stop the watch."""
         self._memory.close()
 
-    def look(self) -> None:
-        """Measure, page out, raise or end alarms. A step that fails leaves the others, and its own last result, alone."""
+    def check(self) -> None:
+        """Measure, page out, raise or clear alarms. A failing step does not affect the others or its own last result."""
         for step, failures in self._steps:
             try:
                 step()
             except Exception as error:
                 failures.report(error)
 
-    def _look_at_peers(self) -> None:
+    def _check_peers(self) -> None:
         for session in list(self.services.sessions):
             session.check_peer()
 
@@ -112,14 +115,14 @@ class Watch:
             reasons.append("store full")
         self.services.set_alarm(" and ".join(reasons))
 
-    def _look_at_memory(self) -> None:
-        # Without a limit as with one that nothing reaches: what an earlier one has raised must end.
+    def _check_memory(self) -> None:
+        # No limit is an unreachable one, so that the alarm of an earlier limit is cleared.
         limit = self.memory_limit or NO_LIMIT
         resident = self._memory.read()
         if resident > limit * 0.5 and time.monotonic() >= self.trim_due:
-            # What was freed may still stand in the allocator's arenas, and would keep the alarm on for ever.
+            # Freed memory in the allocator's arenas would keep the alarm on forever.
             self.trim_due = time.monotonic() + TRIM_INTERVAL
-            give_back()
+            trim_heap()
             resident = self._memory.read()
         self.resident = resident
         broker = self.broker
@@ -128,7 +131,7 @@ class Watch:
             most //= 256
         elif resident > limit * 0.5:
             most //= 16
-        self._share(min(limit // 4, MOST_IN_QUEUES), most)
+        self._share(min(limit // 4, MAX_QUEUE_MEMORY), most)
         tight = resident > limit * 0.8
         if broker.tight and not tight:
             broker.tight = False
@@ -137,20 +140,20 @@ class Watch:
         broker.tight = tight
         if resident > limit:
             self.memory_alarm = True
-        elif resident < limit * RELEASE:
+        elif resident < limit * CLEAR_RATIO:
             self.memory_alarm = False
 
     def _share(self, budget: int, most: int) -> None:
-        """Set the share of the queues: at once where it must shrink, and otherwise not more often than pays."""
-        self.looks += 1
+        """Set the memory budget of queues: at once if it shrinks, otherwise not more often than it is worth."""
+        self.checks += 1
         broker = self.broker
         queues = sum(len(vhost.queues) for vhost in broker.vhosts.values())
-        if most < self.most or self.looks > queues // QUEUES_A_LOOK:
-            self.looks = 0
+        if most < self.most or self.checks > queues // QUEUES_PER_CHECK:
+            self.checks = 0
             self.most = most
             broker.share_memory(budget, most)
 
-    def _look_at_disk(self) -> None:
+    def _check_disk(self) -> None:
         if self.data_path is None or not self.disk_free:
             self.disk_alarm = False
             return

@@ -1,7 +1,7 @@
-"""The watchdog over the event loop: it measures every turn, and reports those that kept all clients waiting.
+"""The watchdog of the event loop: it measures every turn, and reports those that made all clients wait.
 
-A turn is one pass of the event loop: what became ready, and what earlier turns have scheduled. The loop calls `select` once
-a turn, so a selector sees where a turn begins and ends, and reads the clock twice for it.
+A turn is one pass of the event loop: the events that became ready, and the callbacks that earlier turns scheduled. The loop
+calls `select` once per turn, so a selector sees the start and end of each turn, and reads the clock twice per turn.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ SAMPLE_INTERVAL = 0.05
 class Watchdog(selectors.DefaultSelector):
     """The selector of an event loop, for `asyncio.SelectorEventLoop(selector)`.
 
-    threshold  seconds of a turn that is slow; 0 for none
-    slow       how many turns were slow; longest: seconds of the longest of all turns
+    Attributes:
+        threshold: A turn that takes more seconds is slow; 0 disables this.
+        slow: The number of slow turns.
+        longest: The seconds of the longest turn.
     """
 
     def __init__(self, threshold: float, clock: Callable[[], float] = time.monotonic,
@@ -38,12 +40,12 @@ class Watchdog(selectors.DefaultSelector):
         self._sample = 0.0
 
     def watch(self, describe: Callable[[], str] | None) -> None:
-        """Measure from the next turn on; None ends it. `describe` says whose input the present turn has handled."""
+        """Start measuring with the next turn; None stops it. `describe` names the clients whose input a turn handled."""
         self._describe = describe
         self._began = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """End a turn, wait, and begin the next one."""
+        """End a turn, wait, and start the next one."""
         now = self._clock()
         took = now - self._began
         if took > self.longest and self._began and self._describe is not None:
@@ -55,7 +57,7 @@ class Watchdog(selectors.DefaultSelector):
         return ready
 
     def _end(self, now: float, took: float) -> None:
-        """Sample the processor time; report the turn if it was slow. It is not read each turn: that is a system call."""
+        """Report the turn if it was slow. The CPU time is not read every turn, because that is a system call."""
         used = self._processor()
         most = min(took, used - self._sample)
         self._sampled = now
@@ -64,5 +66,5 @@ class Watchdog(selectors.DefaultSelector):
         if not 0 < self.threshold < took or not self._began or describe is None:
             return
         self.slow += 1
-        log.warning("a turn of the event loop took %d ms, with at most %d ms on the processor (server.slow_turn): %s",
+        log.warning("a turn of the event loop took %d ms, of which at most %d ms on the CPU ('server.slow_turn'): %s",
                     round(took * 1000), round(most * 1000), describe())
