@@ -68,17 +68,17 @@ class Answer:
         self.error = error
 
 
-def ask(queue: Queue, lease: str, epoch: int, after: int, most: int, octets: int | None = None) -> Answer:
+def ask(queue: Queue, lease: str, epoch: int, after: int, most: int, max_bytes: int | None = None) -> Answer:
     """Begin a plan."""
     answer = Answer()
-    operations.plan(queue, lease, epoch, after, most, octets, answer)
+    operations.plan(queue, lease, epoch, after, most, max_bytes, answer)
     return answer
 
 
-def plan(world: World, queue: Queue, lease: str, epoch: int, after: int, most: int, octets: int | None = None
+def plan(world: World, queue: Queue, lease: str, epoch: int, after: int, most: int, max_bytes: int | None = None
          ) -> dict[str, int] | None:
     """Plan a batch, and run until the answer is there."""
-    answer = ask(queue, lease, epoch, after, most, octets)
+    answer = ask(queue, lease, epoch, after, most, max_bytes)
     world.run()
     assert answer.told and answer.error is None
     return None if answer.batch is None else operations.summary(answer.batch)

@@ -87,8 +87,8 @@ class MemoryStore(SegmentStore):
         name = f"{rows[0][0]:020d}-{self.number}"
         path = f"{directory}/{name}.parquet"
         self.files[path] = rows
-        octets = sum(message.size for _, _, message, _ in rows)
-        return Written(name, path, len(rows), octets // 2, octets, 1, [len(rows)], 1)
+        n_bytes = sum(message.size for _, _, message, _ in rows)
+        return Written(name, path, len(rows), n_bytes // 2, n_bytes, 1, [len(rows)], 1)
 
     def abandon(self, task: SealTask) -> None:
         self.writing.pop(id(task), None)
@@ -139,10 +139,10 @@ class MemoryStore(SegmentStore):
         self.number += 1
         path = f"{call['directory']}/rewritten-{self.number}.parquet"
         self.files[path] = left
-        octets = sum(message.size for _, _, message, _ in left)
+        n_bytes = sum(message.size for _, _, message, _ in left)
         return {"counts": counts, "segment": {
-            "id": f"rewritten-{self.number}", "path": path, "count": len(left), "octets": octets // 2,
-            "body_octets": octets, "crc32": 1, "groups": [len(left)], "schema_version": 1, "footer_octets": 0,
+            "id": f"rewritten-{self.number}", "path": path, "count": len(left), "octets": n_bytes // 2,
+            "body_octets": n_bytes, "crc32": 1, "groups": [len(left)], "schema_version": 1, "footer_octets": 0,
             "footer_crc32": 0}}
 
     def _table(self, task: str, call: dict[str, Any]) -> dict[str, Any]:

@@ -408,5 +408,5 @@ def names(route: Route) -> list[str]:
 
 
 def figures(queue: Queue) -> tuple[int, int, int]:
-    """Ready entries, their octets, and entries that consumers hold."""
+    """Ready entries, their bytes, and entries that consumers hold."""
     return queue.ready_count, queue.ready_bytes, queue.unacked

@@ -140,9 +140,9 @@ def test_limits(world: World) -> None:
     assert world.push(refusing, "b")
     assert not delay(world, refusing, "c", 1000)
     assert not world.push(refusing, "d")
-    octets = world.queue("o", max_length_bytes=5, overflow="reject-publish")
-    assert delay(world, octets, "aaa", 1000)
-    assert not world.push(octets, "bbb")
+    by_bytes = world.queue("o", max_length_bytes=5, overflow="reject-publish")
+    assert delay(world, by_bytes, "aaa", 1000)
+    assert not world.push(by_bytes, "bbb")
     dropping = world.queue("d", max_length=2)
     for body in ("a", "b"):
         delay(world, dropping, body, 1000)

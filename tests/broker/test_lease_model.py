@@ -132,11 +132,11 @@ class LeaseMachine(QueueMachine):
         assert lease.committed == self.committed[name]
         assert list(lease.batches) == list(self.planned[name])
 
-    @rule(name=NAMES, most=st.sampled_from((10, 100, 3, 1)), octets=st.sampled_from((None, None, 3000, 1)),
+    @rule(name=NAMES, most=st.sampled_from((10, 100, 3, 1)), max_bytes=st.sampled_from((None, None, 3000, 1)),
           again=st.sampled_from((False, False, True)), more=st.sampled_from((4, 12, 0)),
           priority=st.sampled_from(PRIORITIES), size=st.sampled_from((10, 1500)),
           ttl=st.sampled_from((None, None, None, 500)), persistent=st.booleans())
-    def plan(self, name: str, most: int, octets: int | None, again: bool, more: int, priority: int, size: int,
+    def plan(self, name: str, most: int, max_bytes: int | None, again: bool, more: int, priority: int, size: int,
              ttl: int | None, persistent: bool) -> None:
         QueueMachine.push(self, persistent, priority, size, ttl, more)
         lease = self.lease(name)
@@ -146,7 +146,7 @@ class LeaseMachine(QueueMachine):
         after = max(batches) if batches else self.committed[name]
         if again and batches:
             after -= 1
-        answer = ask(self.queue, name, lease.epoch, after, most, octets)
+        answer = ask(self.queue, name, lease.epoch, after, most, max_bytes)
         while lease.plan is not None:
             assert self.world.posted
             self.world.posted.pop(0)()
@@ -159,9 +159,9 @@ class LeaseMachine(QueueMachine):
             self.made.append([expected.seq for expected in making])
             batch = lease.batches[after + 1]
             size = sum(len(expected.body) for expected in making)
-            assert (batch.count, batch.octets) == (len(making), size)
+            assert (batch.count, batch.bytes) == (len(making), size)
             assert list(batch.seqs()) == [expected.seq for expected in making]
-            assert batch.count <= most and (octets is None or size <= octets or batch.count == 1)
+            assert batch.count <= most and (max_bytes is None or size <= max_bytes or batch.count == 1)
         else:
             assert after + 1 not in lease.batches and answer.told and answer.batch is None
             assert not any(not other.due or other.due > self.world.clock.now() for other in self.ready.values())
@@ -246,7 +246,7 @@ class LeaseMachine(QueueMachine):
         held = [*planned, *self.back.values()]
         leases = self.queue.leases
         assert self.queue.leased_count == len(held)
-        assert leases is None or leases.octets == sum(len(expected.body) for expected in held)
+        assert leases is None or leases.bytes == sum(len(expected.body) for expected in held)
 
     # The end
 

@@ -90,7 +90,7 @@ def test_nothing_ready_is_no_batch(world: World) -> None:
     assert plan(world, queue, "l", epoch, 0, 10) == {"batch": 1, "count": 1, "octets": 1}
 
 
-def test_octets_limit_a_batch_of_more_than_one(world: World, queue: Queue) -> None:
+def test_bytes_limit_a_batch_of_more_than_one(world: World, queue: Queue) -> None:
     epoch = acquire(queue)
     assert plan(world, queue, "l", epoch, 0, 100, 1) == {"batch": 1, "count": 1, "octets": 4}
     assert plan(world, queue, "l", epoch, 1, 100, 11) == {"batch": 2, "count": 2, "octets": 8}
@@ -631,13 +631,13 @@ def test_entries_that_consumers_held_are_not_among_those_of_a_batch_around_them(
     assert after.contents(queue) == [*BODIES[2:4], *BODIES[14:]]
 
 
-def test_a_planned_batch_of_a_million_costs_tens_of_octets_each() -> None:
+def test_a_planned_batch_of_a_million_costs_tens_of_bytes_each() -> None:
     batch = Batch(1, 0, 0)
     for seq in range(1, 1_000_001):
         batch.add(4, seq // 300, seq % 300, seq, 200, 0)
-    octets = sum(array.buffer_info()[1] * array.itemsize for piece in batch.pieces
+    n_bytes = sum(array.buffer_info()[1] * array.itemsize for piece in batch.pieces
                  for array in (piece.seqs, piece.rows, piece.slots, piece.sizes))
-    assert octets + 500 * len(batch.pieces) < 40 * batch.count
+    assert n_bytes + 500 * len(batch.pieces) < 40 * batch.count
     assert len(batch.record()["runs"]) < 10
 
 

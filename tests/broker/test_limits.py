@@ -14,7 +14,7 @@ class TestDropHead:
         assert figures(queue) == (3, 3, 0)
         assert world.contents(queue) == ["c", "d", "e"]
 
-    def test_by_octets(self, world: World) -> None:
+    def test_by_bytes(self, world: World) -> None:
         queue = world.queue(max_length_bytes=6)
         world.push(queue, "aaa", "bbb")
         assert queue.ready_bytes == 6
@@ -85,7 +85,7 @@ class TestRejectPublish:
         assert world.contents(queue) == ["a", "b"]
         assert world.push(queue, "d")
 
-    def test_by_octets(self, world: World) -> None:
+    def test_by_bytes(self, world: World) -> None:
         queue = world.queue(max_length_bytes=4, overflow="reject-publish")
         assert world.push(queue, "aaa", "b")
         assert not world.push(queue, "c")
@@ -137,7 +137,7 @@ class TestRejectPublishDlx:
         assert world.contents(queue) == ["a"]
 
 
-def test_a_limit_by_octets_counts_right_while_dead_letters_come_home(world: World) -> None:
+def test_a_limit_by_bytes_counts_right_while_dead_letters_come_home(world: World) -> None:
     """In the middle of a drain a dead letter of another queue comes in; nothing may be dropped that fits."""
     world.queue("limited", max_length_bytes=10, dead_letter_exchange="", dead_letter_routing_key="other")
     limited = world.vhost.queues["limited"]

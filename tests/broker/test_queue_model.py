@@ -1,7 +1,7 @@
 """A queue against a table of what should be in it, through any mixture of pushes, gets, settlements, purges, paging,
 reads that come back late, commits that return late, expiry and crashes.
 
-After every step the figures must be exact: ready entries and octets, memory, what is held, and which entries stand where.
+After every step the figures must be exact: ready entries and bytes, memory, what is held, and which entries stand where.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ class TestDefinitions:
         after.vhost.declare_queue("q", None, durable=True, arguments=arguments)
         assert after.vhost.unbind(queue_of(after), "amq.topic", "k", arguments)
 
-    def test_names_of_any_octets(self, world: World) -> None:
+    def test_names_of_any_bytes(self, world: World) -> None:
         name = "Schlüssel/\u4e2d [1] \"quoted\""
         world.vhost.bind(world.queue(name, durable=True), "amq.direct", name + "\udcfe", {})
         after = restart(world)

@@ -32,7 +32,7 @@ def stream(world: World, **arguments: Any) -> StreamQueue:
 
 
 def fill(world: World, queue: StreamQueue, first: int, last: int) -> None:
-    """Messages of ten octets, one in a turn."""
+    """Messages of ten bytes, one in a turn."""
     for number in range(first, last):
         append(world, queue, f"{number:010d}")
         world.run()

@@ -96,13 +96,13 @@ def test_another_size_is_another_content(world: World) -> None:
 def test_nothing_comes_beyond_what_was_announced(world: World) -> None:
     staged = begin(world, 3)
     staged.append(b"abc")
-    with pytest.raises(ContentTooLarge, match="announced with 3 octets"):
+    with pytest.raises(ContentTooLarge, match="announced with 3 bytes"):
         staged.append(b"d")
     assert staged.size == 3
 
 
 def test_the_limits(world: World) -> None:
-    world.broker.staging.settings = StagingSettings(max_per_user=1, max_octets=5)
+    world.broker.staging.settings = StagingSettings(max_per_user=1, max_bytes=5)
     with pytest.raises(ContentTooLarge, match=r"uploads\.max_bytes"):
         begin(world, 6)
     staged = begin(world, None)

@@ -94,7 +94,7 @@ def test_a_pack_is_limited() -> None:
     queue = stream(world)
     append(world, queue, *numbers(0, packing.ENTRIES + 2))
     assert [len(pack[2]) for pack in Packs(queue).got()] == [packing.ENTRIES, 2]
-    large = "x" * (packing.OCTETS // 5 * 2)
+    large = "x" * (packing.MAX_BODY_BYTES // 5 * 2)
     append(world, queue, large, large, large, large * 4)
     assert [len(pack[2]) for pack in Packs(queue, packing.ENTRIES + 2).got()] == [2, 1, 1]
 

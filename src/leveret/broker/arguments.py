@@ -39,7 +39,7 @@ class Argument:
     """The declaration of one argument.
 
     kind      WHOLE (a number of any integer type from `lowest` to `highest`), FLAG, TEXT (one of `choices` where there
-              are any, otherwise at most 255 octets of UTF-8), INTERVAL (a text such as 7D) or ANYTHING
+              are any, otherwise at most 255 bytes of UTF-8), INTERVAL (a text such as 7D) or ANYTHING
     unit      of a number, for the refusal's text
     compared  whether a redeclaration must repeat it
     default   what a redeclaration that leaves it out is taken to say
@@ -68,7 +68,7 @@ class Argument:
             return "true or false"
         if self.kind == INTERVAL:
             return "a number with one of the units Y, M, D, h, m and s, such as 7D"
-        return f"one of {', '.join(self.choices)}" if self.choices else "a text of at most 255 octets"
+        return f"one of {', '.join(self.choices)}" if self.choices else "a text of at most 255 bytes"
 
     def parse(self, value: Any) -> Any:
         """The value as int, bool or str; PreconditionFailed naming argument, value and expectation."""
@@ -111,7 +111,7 @@ QUEUE_ARGUMENTS: Final = _declared(
     Argument("x-message-ttl", WHOLE, 0, TEN_YEARS, "milliseconds"),
     Argument("x-expires", WHOLE, 1, TEN_YEARS, "milliseconds"),
     Argument("x-max-length", WHOLE, unit="messages"),
-    Argument("x-max-length-bytes", WHOLE, unit="octets"),
+    Argument("x-max-length-bytes", WHOLE, unit="bytes"),
     Argument("x-overflow", TEXT, choices=tuple(OVERFLOWS)),
     Argument("x-dead-letter-exchange", TEXT),
     Argument("x-dead-letter-routing-key", TEXT, needs="x-dead-letter-exchange"),
@@ -129,11 +129,11 @@ QUEUE_ARGUMENTS: Final = _declared(
     Argument("x-quorum-initial-group-size", WHOLE, 1),
     Argument("x-quorum-target-group-size", WHOLE, 1),
     Argument("x-max-in-memory-length", WHOLE, unit="messages"),
-    Argument("x-max-in-memory-bytes", WHOLE, unit="octets"),
+    Argument("x-max-in-memory-bytes", WHOLE, unit="bytes"),
     Argument("x-initial-cluster-size", WHOLE, 1),
-    Argument("x-stream-max-segment-size-bytes", WHOLE, unit="octets"),
+    Argument("x-stream-max-segment-size-bytes", WHOLE, unit="bytes"),
     Argument("x-stream-max-segments", WHOLE, 1, unit="segments"),
-    Argument("x-stream-filter-size-bytes", WHOLE, 16, 255, unit="octets"),
+    Argument("x-stream-filter-size-bytes", WHOLE, 16, 255, unit="bytes"),
     Argument("x-ha-policy", ANYTHING, compared=False),
     Argument("x-ha-policy-params", ANYTHING, compared=False),
 )
@@ -202,7 +202,7 @@ def _parse(declared: dict[str, Argument], arguments: dict[str, Any], strict: boo
 
 
 class QueueSettings:
-    """What the arguments of a queue say; None where they say nothing. Times in milliseconds, sizes in octets.
+    """What the arguments of a queue say; None where they say nothing. Times in milliseconds, sizes in bytes.
 
     type                     CLASSIC, QUORUM or STREAM
     message_ttl, expires     how long a message, and the unused queue, live
@@ -215,7 +215,7 @@ class QueueSettings:
     single_active_consumer   all consumers but one wait
     consumer_timeout         how long a delivery may stay unacknowledged, 0 for ever
     max_age                  how long a stream keeps a message
-    segment_size             octets of bodies that make a segment of a stream; max_segments: most sealed ones
+    segment_size             bytes of bodies that make a segment of a stream; max_segments: most sealed ones
     unknown                  arguments that nobody here knows, as they came
     """
 

@@ -9,9 +9,9 @@ from typing import Union
 
 
 class StoredBody:
-    """A body outside of memory, written once from beginning to end. Its octets stay for as long as the object does.
+    """A body outside of memory, written once from beginning to end. Its bytes stay for as long as the object does.
 
-    size  octets so far
+    size  bytes so far
     Any thread may read it.
     """
 
@@ -25,7 +25,7 @@ class StoredBody:
         raise NotImplementedError
 
     def read(self, at: int, length: int) -> bytes:
-        """So many octets from there on, fewer at the end. Raises `OSError`."""
+        """So many bytes from there on, fewer at the end. Raises `OSError`."""
         raise NotImplementedError
 
 
@@ -37,11 +37,11 @@ class Spool:
     """Where contents go while they come in, and while nobody needs them in memory."""
 
     def begin(self, size: int, persistent: bool) -> StoredBody:
-        """A body that will have `size` octets. Raises `ContentTooLarge` where there is no room for it at present; one that
+        """A body that will have `size` bytes. Raises `ContentTooLarge` where there is no room for it at present; one that
         is `persistent` needs more of it, for the log writes it once more."""
         raise NotImplementedError
 
-    def leave_free(self, octets: int) -> None:
+    def leave_free(self, size: int) -> None:
         """From now on bodies leave so much free space to everybody else, or more if the spool must (`limits.disk_free`)."""
         raise NotImplementedError
 
@@ -60,7 +60,7 @@ def whole(body: Body) -> bytes:
 
 
 class Preceded(StoredBody):
-    """Octets in memory, and behind them a body that is elsewhere."""
+    """Bytes in memory, and behind them a body that is elsewhere."""
 
     __slots__ = ("_before", "_body")
 

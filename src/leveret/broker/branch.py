@@ -41,7 +41,7 @@ class BranchSettings:
 
     timeout  milliseconds after which a branch is rolled back that is not prepared, 0 for never
     count    the most branches of a vhost
-    size     octets that the publishes in all branches of a vhost may hold
+    size     bytes that the publishes in all branches of a vhost may hold
     """
 
     def __init__(self, timeout: int = 300_000, count: int = 10_000, size: int = 1 << 30) -> None:
@@ -69,10 +69,10 @@ class Worker(Protocol):
 class Branch:
     """One branch.
 
-    name         the transaction identifier: octets as text
+    name         the transaction identifier: bytes as text
     workers      who works in it
     publishes    messages with the queues that each goes to; settlements: entries with what becomes of each
-    octets       of the bodies of the publishes
+    bytes       of the bodies of the publishes
     since        when it began, or was prepared: milliseconds of Unix time
     timeout      milliseconds; timed_out: it has passed, and the coordinator does not know yet
     asked_timeout  the time-out that a client has set, in seconds, 0 for none
@@ -90,7 +90,7 @@ class Branch:
         self.workers: dict[Worker, None] = {}
         self.publishes: list[tuple[Message, list[Queue]]] = []
         self.settlements: list[tuple[Entry, int]] = []
-        self.octets = 0
+        self.bytes = 0
         self.since = branches.broker.timers.now()
         self.timeout = branches.broker.branch_settings.timeout
         self.asked_timeout = 0
@@ -113,8 +113,8 @@ class Branch:
 
     def publish(self, message: Message, queues: list[Queue]) -> None:
         self.publishes.append((message, queues))
-        self.octets += message.size
-        self.branches.octets += message.size
+        self.bytes += message.size
+        self.branches.bytes += message.size
 
     def settle(self, entry: Entry, outcome: int) -> None:
         """Hold an entry, in the place of the consumer that had it."""
@@ -159,8 +159,8 @@ class Branch:
         """Nothing of it is in memory any more."""
         self.publishes = []
         self.settlements = []
-        self.branches.octets -= self.octets
-        self.octets = 0
+        self.branches.bytes -= self.bytes
+        self.bytes = 0
 
     def lose_workers(self, reason: str) -> None:
         for worker in list(self.workers):

@@ -52,9 +52,9 @@ def _take(queue_id: int, runs: list[int], recovery: Recovery) -> RecoveredQueue:
 def take(recovery: Recovery) -> dict[str, Taken]:
     """What prepared branches hold, by the keys of their records."""
     found: dict[str, Taken] = {}
-    for (kind, key), octets in recovery.metadata.items():
+    for (kind, key), data in recovery.metadata.items():
         if kind == metadata.BRANCH:
-            value = metadata.unpack(octets)
+            value = metadata.unpack(data)
             if "store" in value:
                 found[key] = Taken(value, recovery)
     return found

@@ -54,13 +54,13 @@ class _Told(CommitWaiter):
 
 
 class Branches(Holder):
-    """Those of one vhost, by name. `octets` are those of the publishes in them."""
+    """Those of one vhost, by name. `bytes` are those of the publishes in them."""
 
     def __init__(self, vhost: Vhost) -> None:
         self.vhost = vhost
         self.broker = vhost.broker
         self.by_name: dict[str, Branch] = {}
-        self.octets = 0
+        self.bytes = 0
 
     def committed(self, batch: int) -> None:
         """Nobody here waits."""
@@ -78,7 +78,7 @@ class Branches(Holder):
     def begin(self, name: str, user: str, worker: Worker) -> Branch:
         """A new branch. ResourceLocked for a name in use, PreconditionFailed for none, ResourceError for too many."""
         if not 0 < len(name.encode("utf-8", "surrogateescape")) <= LONGEST_NAME:
-            raise PreconditionFailed(f"a transaction identifier has 1 to {LONGEST_NAME} octets")
+            raise PreconditionFailed(f"a transaction identifier has 1 to {LONGEST_NAME} bytes")
         if name in self.by_name:
             raise ResourceLocked(f"the transaction identifier '{shown(name)}' is in use in vhost '{self.vhost.name}'")
         if len(self.by_name) >= self.broker.branch_settings.count:
@@ -89,12 +89,12 @@ class Branches(Holder):
         branch.start_timer()
         return branch
 
-    def check_room(self, octets: int) -> None:
-        """ContentTooLarge where the publishes of so many more octets are too much."""
+    def check_room(self, n_bytes: int) -> None:
+        """ContentTooLarge where the publishes of so many more bytes are too much."""
         size = self.broker.branch_settings.size
-        if self.octets + octets > size:
+        if self.bytes + n_bytes > size:
             raise ContentTooLarge(f"branches of distributed transactions in vhost '{self.vhost.name}' hold more than {size}"
-                                  " octets; the setting is dtx.max_bytes")
+                                  " bytes; the setting is dtx.max_bytes")
 
     def _add(self, name: str, user: str) -> Branch:
         branch = self.by_name[name] = Branch(self, name, user)

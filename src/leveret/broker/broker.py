@@ -52,7 +52,7 @@ EPOCH_GAP: Final = 1 << 32
 # Units of work of writing to one connection.
 OUTPUT_WORK: Final = 8
 LAZY: Final = 0.01
-LAZY_OCTETS: Final = 1 << 20
+LAZY_BYTES: Final = 1 << 20
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -84,7 +84,7 @@ class HeaderReader:
         return now + int(expiration) if int(expiration) else AT_ONCE, 0
 
     def make_header(self, content_type: str, size: int) -> bytes:
-        """The encoded properties of a message that the broker itself makes, whose body has `size` octets."""
+        """The encoded properties of a message that the broker itself makes, whose body has `size` bytes."""
         raise NotImplementedError
 
 
@@ -113,9 +113,9 @@ class Broker:
 
     log          keeps what is durable
     overflow     keeps what a deep queue pages out and nobody asked to keep; None: such messages stay in memory
-    page_above   octets that a queue may hold in memory before it pages out; `share_memory` moves it
+    page_above   bytes that a queue may hold in memory before it pages out; `share_memory` moves it
     event_sample  of so many events of one kind one is made
-    stream_backlog  octets that a queue with messages of class stream of 0-9 may hold before it drops such messages
+    stream_backlog  bytes that a queue with messages of class stream of 0-9 may hold before it drops such messages
     max_routing_keys, max_routing_steps, max_routing_queues  limits of routing one message
     work         units of work done in this turn: a message brought to a queue is one, about 1 µs
     inputs       how many times clients were read, or became able to take more, in this turn: each may cause so much work
@@ -223,7 +223,7 @@ class Broker:
         overflow = self.overflow
         if overflow is not None and overflow.has_pending():
             overflow.flush()
-        if log.is_awaited() or log.pending_bytes > LAZY_OCTETS:
+        if log.is_awaited() or log.pending_bytes > LAZY_BYTES:
             log.flush()
             return
         now = time.monotonic()
@@ -234,7 +234,7 @@ class Broker:
                 overflow.flush()
 
     def share_memory(self, budget: int, most: int) -> None:
-        """Set the share of each queue, at most `most` octets, so that all of them keep about `budget` in memory."""
+        """Set the share of each queue, at most `most` bytes, so that all of them keep about `budget` in memory."""
         self.page_above = shares.share(self, budget, most)
 
     def page_down(self) -> None:
@@ -359,17 +359,17 @@ class Broker:
         self._leftovers = removal.take_leftovers(recovery)
         leases = lease_recovery.Restoring(recovery)
         streams = StreamRecords(recovery)
-        for (kind, key), octets in stored.items():
+        for (kind, key), data in stored.items():
             if kind == metadata.VHOST:
                 name = metadata.split_key(key)[0]
                 if name not in self.vhosts:
                     self.vhosts[name] = Vhost(self, name, VhostSettings())
-                self.vhosts[name].mixed = octets == MIXED
-        for (kind, key), octets in stored.items():
+                self.vhosts[name].mixed = data == MIXED
+        for (kind, key), data in stored.items():
             if kind == metadata.VHOST_NUMBER:
                 numbered = self.vhosts.get(metadata.split_key(key)[0])
                 if numbered is not None:
-                    numbered.set_number(metadata.unpack(octets)["number"])
+                    numbered.set_number(metadata.unpack(data)["number"])
         for wanted in (metadata.EXCHANGE, metadata.QUEUE, metadata.REMAINS, metadata.STAGE, metadata.STAGE_APP):
             for (kind, key), value in stored.items():
                 if kind != wanted:
@@ -514,10 +514,10 @@ class Broker:
         return found
 
     def check_name(self, kind: str, name: str) -> None:
-        """Names are any UTF-8 of up to 255 octets."""
+        """Names are any UTF-8 of up to 255 bytes."""
         try:
-            octets = name.encode("utf-8")
+            encoded = name.encode("utf-8")
         except UnicodeEncodeError:
             raise PreconditionFailed(f"{kind} name is not valid UTF-8") from None
-        if len(octets) > 255:
-            raise PreconditionFailed(f"{kind} name has {len(octets)} octets; at most 255 are allowed")
+        if len(encoded) > 255:
+            raise PreconditionFailed(f"{kind} name has {len(encoded)} bytes; at most 255 are allowed")

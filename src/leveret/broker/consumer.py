@@ -89,7 +89,7 @@ class Consumer:
         self.timeout = 0
 
     def can_take(self, size: int) -> bool:
-        """Whether there is credit for one more entry of `size` octets."""
+        """Whether there is credit for one more entry of `size` bytes."""
         raise NotImplementedError
 
     def wants(self, message: Message, entry: Entry | None) -> bool:

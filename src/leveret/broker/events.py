@@ -495,8 +495,8 @@ def _queue_of(pattern: str) -> str | None:
 def _key(event: str, name: str) -> str:
     """The routing key; a name that is too long for one is cut off."""
     key = f"{event}.{name}"
-    octets = key.encode("utf-8", "surrogateescape")
-    return key if len(octets) <= _LONGEST_KEY else octets[:_LONGEST_KEY].decode("utf-8", "ignore")
+    encoded = key.encode("utf-8", "surrogateescape")
+    return key if len(encoded) <= _LONGEST_KEY else encoded[:_LONGEST_KEY].decode("utf-8", "ignore")
 
 
 def _address(entry: Entry) -> bytes:
@@ -508,5 +508,5 @@ def _address(entry: Entry) -> bytes:
 
 
 def _json(text: str) -> str:
-    """A text in JSON; octets that are no UTF-8 become question marks."""
+    """A text in JSON; bytes that are no UTF-8 become question marks."""
     return json.dumps(text.encode("utf-8", "replace").decode("utf-8"))

@@ -40,9 +40,9 @@ class Row:
 
     id      the row's number; never reused
     log     the log that it belongs to
-    size    octets on disk
+    size    bytes on disk
     live    records in it that must be kept; at zero the row is deleted with the next commit
-    slots   one octet a record: not zero while it is live; settlements of the batch being filled may not show yet
+    slots   one byte a record: not zero while it is live; settlements of the batch being filled may not show yet
     Engines extend it with what is theirs.
     """
 
@@ -135,7 +135,7 @@ class Log:
     committed  number of the last batch that is on disk; batches commit in order
     state      OK, FULL (no space: publishers must stop, settling goes on) or FAILED (nothing will commit any more)
     reason     why, in words, where the state is not OK
-    pending_bytes  octets accepted and not yet on disk: the measure for back pressure
+    pending_bytes  bytes accepted and not yet on disk: the measure for back pressure
     pending_spooled  those of them that are in the spool: no measure for back pressure on those who have none there
     rows       the rows in memory by id
     spool      where large bodies go instead of memory, None where there is no such place
@@ -255,5 +255,5 @@ class Log:
         raise NotImplementedError
 
     def statistics(self) -> dict[str, int]:
-        """Figures for `leveret status`: octets on disk and live, rows, commits, free disk space."""
+        """Figures for `leveret status`: bytes on disk and live, rows, commits, free disk space."""
         raise NotImplementedError

@@ -38,7 +38,7 @@ def is_for(publisher: int, kind: int) -> bool:
 
 
 DEFAULT_PRIORITY: Final = 4
-# What an entry costs in memory beside its body: objects, header, address. Octets.
+# What an entry costs in memory beside its body: objects, header, address. Bytes.
 ENTRY_OVERHEAD: Final = 700
 
 AVAILABLE: Final = 0
@@ -52,9 +52,9 @@ AT_ONCE: Final = 1
 class Message:
     """What a publisher sent; immutable.
 
-    address     exchange and routing key in the broker's canonical form: octet length, octets, twice (UTF-8)
+    address     exchange and routing key in the broker's canonical form: byte length, bytes, twice (UTF-8)
     header      the properties as received, in the encoding that `format` names; the broker never looks inside
-    body, size  the content and its octets
+    body, size  the content and its bytes
     persistent  whether durable queues keep it on disk
     priority    -1 where the publisher gave none
     expires_at  milliseconds of the broker's clock (Unix time), 0 for never, AT_ONCE for a TTL of 0
@@ -94,16 +94,16 @@ class Message:
 
 
 def make_address(exchange: str, routing_key: str) -> bytes:
-    """The canonical address of a message; ValueError when a part is longer than 255 octets."""
+    """The canonical address of a message; ValueError when a part is longer than 255 bytes."""
     name = exchange.encode("utf-8", "surrogateescape")
     key = routing_key.encode("utf-8", "surrogateescape")
     if len(name) > 255 or len(key) > 255:
-        raise ValueError("exchange and routing key take at most 255 octets of UTF-8 each")
+        raise ValueError("exchange and routing key take at most 255 bytes of UTF-8 each")
     return bytes((len(name),)) + name + bytes((len(key),)) + key
 
 
 class Overlay:
-    """What the broker or an outcome adds to one entry, beside the stored octets of its message.
+    """What the broker or an outcome adds to one entry, beside the stored bytes of its message.
 
     address       replaces the message's address (after dead-lettering), None to keep it
     headers       headers to set; a value None removes the header (`x-death`, BCC)

@@ -1,8 +1,8 @@
 """How definitions of exchanges, queues and bindings stand in the log's metadata: kinds, keys, values.
 
-A key is the JSON list of the names that identify a thing; a value is MessagePack, which keeps octets and times apart from
+A key is the JSON list of the names that identify a thing; a value is MessagePack, which keeps bytes and times apart from
 strings. What MessagePack does not know, and field tables do, is an extension type of our own. Tables are sorted by name:
-equal arguments are equal octets, in whatever order they came.
+equal arguments are equal bytes, in whatever order they came.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def split_key(key: str) -> list[str]:
 
 
 def pack(value: dict[str, Any]) -> bytes:
-    """A value as octets; its values are what a field table may hold."""
+    """A value as bytes; its values are what a field table may hold."""
     return msgspec.msgpack.encode(_plain(value))
 
 
@@ -89,12 +89,12 @@ def _is_utf8(text: str) -> bool:
 
 
 def _extension(code: int, data: memoryview) -> Any:
-    octets = bytes(data)
+    raw = bytes(data)
     if code == _DECIMAL:
-        return Decimal(octets.decode())
+        return Decimal(raw.decode())
     if code == _TEXT:
-        return octets.decode("utf-8", "surrogatepass")
+        return raw.decode("utf-8", "surrogatepass")
     if code == _TABLE:
-        pairs: list[tuple[bytes, Any]] = msgspec.msgpack.decode(octets, ext_hook=_extension)
+        pairs: list[tuple[bytes, Any]] = msgspec.msgpack.decode(raw, ext_hook=_extension)
         return {name.decode("utf-8", "surrogatepass"): item for name, item in pairs}
     raise ValueError(f"the metadata has an extension of unknown type {code}")

@@ -33,9 +33,9 @@ FAIL: Final = 0
 DROP: Final = 1
 DEAD_LETTER: Final = 2
 
-# Messages and octets of one step, and steps whose commits may be under way.
+# Messages and bytes of one step, and steps whose commits may be under way.
 SLICE: Final = 512
-SLICE_OCTETS: Final = 1 << 20
+SLICE_BYTES: Final = 1 << 20
 FLYING: Final = 4
 # Milliseconds until it is tried again where a queue, or the disk, is full.
 RETRY: Final = 50
@@ -315,8 +315,8 @@ class Promotion(Job):
     def _fill(self, entries: list[Entry]) -> None:
         """Move messages until there are enough for a commit, or it cannot go on for now."""
         last = self.promoted + SLICE
-        octets = 0
-        while self.promoted < last and octets < SLICE_OCTETS:
+        n_bytes = 0
+        while self.promoted < last and n_bytes < SLICE_BYTES:
             if self.stage_at >= len(self.staged):
                 self.stages.moved(self)
                 self.state = MOVED
@@ -329,7 +329,7 @@ class Promotion(Job):
             self._read_ahead(stage)
             if not stage.need(chunk, self):
                 return
-            octets = self._empty(stage, chunk, entries, last, octets)
+            n_bytes = self._empty(stage, chunk, entries, last, n_bytes)
             if self.waits_for:
                 return
             if chunk.messages is None or self.at >= len(chunk.messages):
@@ -345,8 +345,8 @@ class Promotion(Job):
             if following.chunks:
                 following.need(following.chunks[0], None)
 
-    def _empty(self, stage: Stage, chunk: StageChunk, entries: list[Entry], last: int, octets: int) -> int:
-        """Move messages of a chunk up to the end of the slice. Returns its octets."""
+    def _empty(self, stage: Stage, chunk: StageChunk, entries: list[Entry], last: int, n_bytes: int) -> int:
+        """Move messages of a chunk up to the end of the slice. Returns its bytes."""
         messages = chunk.messages
         assert messages is not None
         dues = chunk.dues
@@ -356,7 +356,7 @@ class Promotion(Job):
             leaving = self.leaving = Entry(stage, messages[0], 0)
         end = len(messages)
         at = self.at
-        while at < end and self.promoted < last and octets < SLICE_OCTETS:
+        while at < end and self.promoted < last and n_bytes < SLICE_BYTES:
             message = messages[at]
             queues = self._targets(message)
             leaving.message = message
@@ -371,11 +371,11 @@ class Promotion(Job):
             if self.watch is not None:
                 self.watch.published(message, queues)
             log.settle(leaving)
-            octets += message.size
+            n_bytes += message.size
             at += 1
             self.at = at
             self.promoted += 1
-        return octets
+        return n_bytes
 
     def _hand_over(self, message: Message, queues: list[Queue], due: int, entries: list[Entry]) -> bool:
         """Put a message into its queues; False where one of them has no room, and then into none."""

@@ -39,8 +39,8 @@ class SegmentSettings:
     """When the unsealed part of a stream becomes a segment, and how long files outlive their place in the manifest.
 
     sealing  whether that is done at all; what was sealed before is read and removed all the same
-    size   octets of bodies; age, grace in milliseconds
-    merge_below  segments with fewer octets of bodies are merged with their neighbours
+    size   bytes of bodies; age, grace in milliseconds
+    merge_below  segments with fewer bytes of bodies are merged with their neighbours
     tables_after  streams have tables over their files, which follow changes so many milliseconds later; -1: they have none
     """
 

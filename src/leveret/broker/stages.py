@@ -37,7 +37,7 @@ Failed = Callable[[BrokerError], None]
 
 
 class StageSettings:
-    """What the configuration decides. Octets, milliseconds and numbers.
+    """What the configuration decides. Bytes, milliseconds and numbers.
 
     size     of what one stage may hold
     timeout  after which a stage is given up that nobody publishes to, seals or promotes
@@ -117,7 +117,7 @@ class Stages:
     """Those of one vhost.
 
     by_uuid  the stages; apps: the sinks, by name
-    memory   octets of messages of stages in memory
+    memory   bytes of messages of stages in memory
     """
 
     def __init__(self, vhost: Vhost) -> None:
@@ -130,7 +130,7 @@ class Stages:
         self.timer = _Sweep(self)
 
     @property
-    def most_octets(self) -> int:
+    def max_bytes(self) -> int:
         return self.settings.size
 
     def prefix_of(self, uuid: str) -> str:

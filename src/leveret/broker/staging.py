@@ -1,9 +1,9 @@
 """Staged contents: uploads that outlive the connection they come on, and go on where they were interrupted.
 
 An upload belongs to a user of a vhost, under an identifier of the sender's choice, or is found by its checkpoints: then it
-ends with its sender until it has one. Its octets go to a file of the data
+ends with its sender until it has one. Its bytes go to a file of the data
 directory where the store has one (`StagingPlace`), else to memory. The log knows the upload, so that it is there after a
-kill -9, too; that entry goes with the very batch that holds the published message. The octets of an interrupted upload,
+kill -9, too; that entry goes with the very batch that holds the published message. The bytes of an interrupted upload,
 and those before a checkpoint, are synced.
 """
 
@@ -50,12 +50,12 @@ Key = tuple[str, str, str, str]
 
 
 class StagedBody(StoredBody):
-    """The octets of an upload. They go when nothing refers to the object any more and `keep` was not called."""
+    """The bytes of an upload. They go when nothing refers to the object any more and `keep` was not called."""
 
     __slots__ = ()
 
     def cut(self, size: int) -> None:
-        """Forget what is behind so many octets. Raises `OSError`."""
+        """Forget what is behind so many bytes. Raises `OSError`."""
         raise NotImplementedError
 
     def sync(self) -> None:
@@ -66,14 +66,14 @@ class StagedBody(StoredBody):
         """Nothing is written for now."""
 
     def keep(self) -> None:
-        """The process ends: leave the octets to the next one."""
+        """The process ends: leave the bytes to the next one."""
 
 
 class StagingPlace:
-    """Where the octets of uploads are kept across a restart."""
+    """Where the bytes of uploads are kept across a restart."""
 
     def create(self, name: str, size: int | None) -> StagedBody:
-        """A body under a new name, which will have `size` octets where that is known. ContentTooLarge where there is no
+        """A body under a new name, which will have `size` bytes where that is known. ContentTooLarge where there is no
         room for it."""
         raise NotImplementedError
 
@@ -112,12 +112,12 @@ class _InMemory(StagedBody):
 
 
 class StagingSettings:
-    """max_per_user: uploads of one user in one vhost; max_octets: of one upload; timeout: milliseconds that an upload
+    """max_per_user: uploads of one user in one vhost; max_bytes: of one upload; timeout: milliseconds that an upload
     waits for its sender to come back, 0 for ever."""
 
-    def __init__(self, max_per_user: int = 1000, max_octets: int = 16 << 30, timeout: int = 86_400_000) -> None:
+    def __init__(self, max_per_user: int = 1000, max_bytes: int = 16 << 30, timeout: int = 86_400_000) -> None:
         self.max_per_user = max_per_user
-        self.max_octets = max_octets
+        self.max_bytes = max_bytes
         self.timeout = timeout
 
 
@@ -125,10 +125,10 @@ class Staged:
     """One upload.
 
     key          vhost, user, kind, identifier
-    announced    octets that it will have, None where the sender did not say
+    announced    bytes that it will have, None where the sender did not say
     header       the properties of its content, as its class encodes them; b"" until `describe`
-    checkpoints  octets at each, by name, the last one at the end
-    synced       octets of which the log knows that they are on disk; a crash may take what is behind them
+    checkpoints  bytes at each, by name, the last one at the end
+    synced       bytes of which the log knows that they are on disk; a crash may take what is behind them
     known        the log knows it: a crash does not end it
     owner        who is sending it, None while nobody is; turn: counts those who began to
     taken        a transaction is about to publish it
@@ -152,7 +152,7 @@ class Staged:
 
     @property
     def size(self) -> int:
-        """Octets so far."""
+        """Bytes so far."""
         return self.body.size
 
     @property
@@ -169,7 +169,7 @@ class Staged:
         """Write on. ContentTooLarge beyond what was announced, the limit, or the room on the disk."""
         size = self.body.size + len(data)
         if self.announced is not None and size > self.announced:
-            raise ContentTooLarge(f"staged content '{self.key[3]}' was announced with {self.announced} octets, and has"
+            raise ContentTooLarge(f"staged content '{self.key[3]}' was announced with {self.announced} bytes, and has"
                                   " more")
         self.staging.check_size(size)
         self.body.append(data)
@@ -383,14 +383,14 @@ class Staging:
         except OSError as error:
             raise StorageFailed(f"the staged content cannot be cut: {error.strerror}") from None
         staged.synced = min(staged.synced, size)
-        for name in [name for name, octets in staged.checkpoints.items() if octets > size]:
+        for name in [name for name, n_bytes in staged.checkpoints.items() if n_bytes > size]:
             del staged.checkpoints[name]
             del self.checkpoints[(*staged.key[:3], name)]
         self.write(staged)
         return staged
 
     def add_checkpoint(self, staged: Staged, name: str, size: int) -> None:
-        """So many octets are on disk."""
+        """So many bytes are on disk."""
         staged.checkpoints.pop(name, None)
         staged.checkpoints[name] = size
         staged.synced = max(staged.synced, size)
@@ -407,9 +407,9 @@ class Staging:
                 self.forget(other)
 
     def check_size(self, size: int) -> None:
-        """Raise ContentTooLarge for more octets than one upload may have."""
-        if size > self.settings.max_octets:
-            raise ContentTooLarge(f"a staged content of {size} octets is larger than {self.settings.max_octets}; the"
+        """Raise ContentTooLarge for more bytes than one upload may have."""
+        if size > self.settings.max_bytes:
+            raise ContentTooLarge(f"a staged content of {size} bytes is larger than {self.settings.max_bytes}; the"
                                   " setting is uploads.max_bytes")
 
     def forget(self, staged: Staged) -> None:
@@ -436,7 +436,7 @@ class Staging:
         self._counts[pair] = self._counts.get(pair, 0) + 1
 
     def write(self, staged: Staged) -> None:
-        """Have the log know what is known of an upload beside its octets, if it is to know the upload."""
+        """Have the log know what is known of an upload beside its bytes, if it is to know the upload."""
         if not staged.known:
             return
         value: dict[str, Any] = {"file": staged.name, "size": staged.announced, "header": staged.header,
@@ -446,7 +446,7 @@ class Staging:
     # The disk
 
     def sync(self, body: StagedBody, synced: Kept) -> None:
-        """Call `synced` on the event loop when all octets of a body are on disk."""
+        """Call `synced` on the event loop when all bytes of a body are on disk."""
         if self._syncing is None:
             synced(None)
             return
@@ -492,7 +492,7 @@ class Staging:
         """Give up uploads whose sender has not come back for too long."""
         for staged in list(self.uploads.values()):
             if staged.owner is None and not staged.taken and now - staged.idle_since >= self.settings.timeout:
-                logger.info("staged content '%s' of user '%s' in vhost '%s' is given up with %d octets (uploads.timeout)",
+                logger.info("staged content '%s' of user '%s' in vhost '%s' is given up with %d bytes (uploads.timeout)",
                             staged.key[3], staged.key[1], staged.key[0], staged.size)
                 self.forget(staged)
         self._watch()
@@ -501,14 +501,14 @@ class Staging:
 
     def recover(self, recovery: Recovery) -> None:
         """Find what earlier processes were sent."""
-        for (kind, key), octets in recovery.metadata.items():
+        for (kind, key), data in recovery.metadata.items():
             if kind != metadata.STAGED:
                 continue
-            value = metadata.unpack(octets)
+            value = metadata.unpack(data)
             vhost, user, what, identifier = metadata.split_key(key)
             body = self.place.find(value["file"], value["size"]) if self.place is not None else None
             checkpoints = {} if body is None else {
-                name: octets for name, octets in value["checkpoints"].items() if octets <= body.size}
+                name: n_bytes for name, n_bytes in value["checkpoints"].items() if n_bytes <= body.size}
             if value["checkpoints"] and len(checkpoints) < len(value["checkpoints"]):
                 logger.error("staged content '%s' of user '%s' in vhost '%s' has lost what was there at its checkpoints:"
                              " its file has %d bytes", identifier, user, vhost, body.size if body is not None else 0)

@@ -33,7 +33,7 @@ def describe(branch: Branch) -> Item:
     due = branch.timer.due
     return {"vhost": branch.branches.vhost.name, "branch": shown(branch.name), "user": plain(branch.user),
             "state": branch.state, "timed_out": branch.timed_out, "channels": len(branch.workers),
-            "publishes": len(branch.publishes), "octets": branch.octets, "settlements": len(branch.settlements),
+            "publishes": len(branch.publishes), "octets": branch.bytes, "settlements": len(branch.settlements),
             "age": max(broker.timers.now() - branch.since, 0) // 1000,
             "timeout": max(due - broker.timers.now(), 0) // 1000 if due else None}
 

@@ -24,7 +24,7 @@ def describe_stage(stage: Stage) -> Item:
     state = "promoted" if stage.promotion is not None else "sealed" if stage.sealed else "open"
     now = stage.broker.timers.now()
     return {"vhost": stage.vhost.name, "stage": stage.uuid, "app": plain(stage.app), "user": plain(stage.user),
-            "state": state, "messages": stage.count, "octets": stage.octets, "memory": stage.memory,
+            "state": state, "messages": stage.count, "octets": stage.bytes, "memory": stage.memory,
             "idle": 0 if stage.count != stage.seen else max(now - stage.idle_since, 0) // 1000}
 
 

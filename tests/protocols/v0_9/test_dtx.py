@@ -212,11 +212,11 @@ def test_too_much_in_branches(site: Site, channel: Channel) -> None:
     second = dtx_channel(site, "x2")
     second.publish(body=b"x" * 1000)
     second.client.run()
-    assert second.client.is_open and site.vhost.branches.octets == 1000
+    assert second.client.is_open and site.vhost.branches.bytes == 1000
     second.publish(body=b"x" * 1000)
     assert second.refused() == 311
     assert decide(site, "commit", one_phase=False) == 0
-    assert site.vhost.branches.octets == 0
+    assert site.vhost.branches.bytes == 0
 
 
 def test_what_has_no_queue_is_returned_when_the_branch_is_prepared(site: Site, channel: Channel) -> None:
@@ -409,7 +409,7 @@ def test_others_do_not_know_a_users_branches(site: Site, qpid: Demarcated) -> No
     assert other.channel.refused() == 503
 
 
-def test_a_transaction_identifier_may_be_any_octets(site: Site, qpid: Demarcated) -> None:
+def test_a_transaction_identifier_may_be_any_bytes(site: Site, qpid: Demarcated) -> None:
     xid = bytes(range(0, 255, 3)).decode("utf-8", "surrogateescape")
     qpid.start(xid)
     qpid.end(xid)

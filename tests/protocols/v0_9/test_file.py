@@ -255,7 +255,7 @@ def test_a_stage_without_an_open_is_out_of_order(channel: Channel) -> None:
 
 
 def test_the_limits(site: Site) -> None:
-    site.broker.staging.settings = StagingSettings(max_per_user=1, max_octets=5)
+    site.broker.staging.settings = StagingSettings(max_per_user=1, max_bytes=5)
     channel = connect(site).channel()
     channel.send("file.open", identifier="one", content_size=6)
     assert channel.refused() == 311

@@ -197,7 +197,7 @@ def test_a_body_that_is_neither(channel: Channel) -> None:
 
 @pytest.mark.rule("0-9", "resource-error.constant")
 def test_the_limits(site: Site) -> None:
-    site.broker.staging.settings = StagingSettings(max_per_user=1, max_octets=5)
+    site.broker.staging.settings = StagingSettings(max_per_user=1, max_bytes=5)
     channel = connect(site).channel()
     channel.call("message.open", "message.ok", reference="r")
     append(channel, b"12345")
@@ -362,7 +362,7 @@ def test_too_many_checkpoints(channel: Channel) -> None:
 
 
 def test_who_is_asked_for_octets_that_are_too_many_keeps_the_checkpoint(site: Site) -> None:
-    site.broker.staging.settings = StagingSettings(max_octets=5)
+    site.broker.staging.settings = StagingSettings(max_bytes=5)
     channel = connect(site).channel()
     channel.call("message.open", "message.ok", reference="r")
     append(channel, b"abc")

@@ -1,4 +1,4 @@
-"""A planned batch: positions of entries in the order in which they are read, tens of octets each, and its record."""
+"""A planned batch: positions of entries in the order in which they are read, tens of bytes each, and its record."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Batch:
     pieces      the positions; a piece has one priority and ascending sequence numbers
     priorities  the level of priority of each piece
     starts      the index in the batch of the first entry of each piece
-    octets      of all bodies
+    bytes      of all bodies
     mark        entries up to this sequence number count as handed out before the batch was planned
     planned_at  milliseconds of Unix time
     read        whether anybody has begun to read it
     written     the commit of the log that has the record of the batch as it is now
     """
 
-    __slots__ = ("count", "mark", "number", "octets", "pieces", "planned_at", "priorities", "read", "starts", "written")
+    __slots__ = ("bytes", "count", "mark", "number", "pieces", "planned_at", "priorities", "read", "starts", "written")
 
     def __init__(self, number: int, mark: int, planned_at: int) -> None:
         self.number = number
@@ -32,7 +32,7 @@ class Batch:
         self.priorities: list[int] = []
         self.starts: array[int] = array("Q")
         self.count = 0
-        self.octets = 0
+        self.bytes = 0
         self.mark = mark
         self.planned_at = planned_at
         self.read = False
@@ -48,7 +48,7 @@ class Batch:
             self._append(priority, piece)
         piece.add(row_id, slot, seq, size, publisher)
         self.count += 1
-        self.octets += size
+        self.bytes += size
 
     def add_piece(self, priority: int, piece: Chunk) -> None:
         """Add positions at the end; the piece belongs to the batch from now on."""
@@ -59,7 +59,7 @@ class Batch:
         else:
             self._append(priority, piece)
         self.count += len(piece.seqs)
-        self.octets += piece.bytes
+        self.bytes += piece.bytes
 
     def _append(self, priority: int, piece: Chunk) -> None:
         self.pieces.append(piece)
@@ -112,12 +112,12 @@ class Batch:
 
     def record(self) -> dict[str, Any]:
         """What the log keeps of the batch."""
-        return {"count": self.count, "octets": self.octets, "mark": self.mark, "planned_at": self.planned_at,
+        return {"count": self.count, "octets": self.bytes, "mark": self.mark, "planned_at": self.planned_at,
                 "read": self.read, "runs": encode_runs(self.pieces)}
 
 
 def encode_runs(pieces: list[Chunk]) -> bytes:
-    """Sequence numbers as runs: numbers of seven bits an octet, lowest first, that say how far a run begins behind the end
+    """Sequence numbers as runs: numbers of seven bits a byte, lowest first, that say how far a run begins behind the end
     of the one before (doubled; less one doubled where it begins before it), and how many more there are after its first."""
     runs = bytearray()
     previous = 0
@@ -165,10 +165,10 @@ def decode_runs(runs: bytes) -> Iterator[tuple[int, int]]:
     numbers: list[int] = []
     number = 0
     shift = 0
-    for octet in runs:
-        number |= (octet & 0x7F) << shift
+    for byte in runs:
+        number |= (byte & 0x7F) << shift
         shift += 7
-        if octet < 0x80:
+        if byte < 0x80:
             numbers.append(number)
             number = shift = 0
     previous = 0

@@ -114,14 +114,14 @@ class Lease(Timed):
 
 
 class Leases:
-    """The leases of one queue by name. `count` and `octets` are of all entries that they hold, also of those on their way
+    """The leases of one queue by name. `count` and `bytes` are of all entries that they hold, also of those on their way
     back to the queue, which are there when that is on disk."""
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
         self.by_name: dict[str, Lease] = {}
         self.count = 0
-        self.octets = 0
+        self.bytes = 0
         self.returning: list[Return] = []
 
     def find(self, name: str) -> Lease:
@@ -162,7 +162,7 @@ class Leases:
                 settle(queue, piece.rows, piece.slots)
         self.returning = []
         self.by_name = {}
-        self.count = self.octets = 0
+        self.count = self.bytes = 0
 
 
 def settle(queue: Queue, rows: array[int], slots: array[int]) -> None:

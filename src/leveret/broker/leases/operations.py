@@ -21,7 +21,7 @@ MOST_MESSAGES: Final = 10_000_000
 # Leases of one queue, and batches of one lease that are not committed: each costs memory, however few its messages.
 MOST_LEASES: Final = 1000
 MOST_BATCHES: Final = 1000
-MOST_OCTETS: Final = (1 << 63) - 1
+MAX_BYTES: Final = (1 << 63) - 1
 # Messages of a batch that may go back to the queue when it is committed.
 MOST_RETURNED: Final = 10_000
 
@@ -35,7 +35,7 @@ def acquire(queue: Queue, name: str, timeout: float | None = None) -> Lease:
     """
     _check_queue(queue)
     if not 0 < len(name.encode("utf-8", "surrogatepass")) <= LONGEST_NAME:
-        raise PreconditionFailed(f"invalid name of a lease: it takes 1 to {LONGEST_NAME} octets of UTF-8")
+        raise PreconditionFailed(f"invalid name of a lease: it takes 1 to {LONGEST_NAME} bytes of UTF-8")
     if timeout is not None and not timeout > 0:
         raise PreconditionFailed(f"invalid timeout {timeout} of lease '{name}': more than 0 seconds are expected, or none")
     leases = queue.leases
@@ -62,8 +62,8 @@ def acquire(queue: Queue, name: str, timeout: float | None = None) -> Lease:
     return lease
 
 
-def plan(queue: Queue, name: str, epoch: int, after: int, most: int, octets: int | None, done: Done) -> None:
-    """Make the batch that follows the one of number `after`: of at most so many messages with bodies of so many octets
+def plan(queue: Queue, name: str, epoch: int, after: int, most: int, max_bytes: int | None, done: Done) -> None:
+    """Make the batch that follows the one of number `after`: of at most so many messages with bodies of so many bytes
     together, but at least one message where any is ready. The same call again gives the same batch. `done` is called with
     the batch once it is on disk, with None where nothing is ready, or with the error that the queue was deleted.
 
@@ -75,8 +75,8 @@ def plan(queue: Queue, name: str, epoch: int, after: int, most: int, octets: int
         raise PreconditionFailed(f"{lease} has committed batch {lease.committed}: nothing is planned after batch {after}")
     if not 0 < most <= MOST_MESSAGES:
         raise PreconditionFailed(f"invalid max_messages {most}: 1 to {MOST_MESSAGES} are expected")
-    if octets is not None and octets < 1:
-        raise PreconditionFailed(f"invalid max_octets {octets}: more than 0 are expected, or none")
+    if max_bytes is not None and max_bytes < 1:
+        raise PreconditionFailed(f"invalid max_octets {max_bytes}: more than 0 are expected, or none")
     lease.call(queue)
     batch = next((batch for number, batch in lease.batches.items() if number > after), None)
     if batch is not None:
@@ -100,7 +100,7 @@ def plan(queue: Queue, name: str, epoch: int, after: int, most: int, octets: int
         queue.drain()
     else:
         queue.catch_up()
-    lease.plan = Plan(queue, lease, after + 1, most, MOST_OCTETS if octets is None else octets)
+    lease.plan = Plan(queue, lease, after + 1, most, MAX_BYTES if max_bytes is None else max_bytes)
     lease.plan.waiting.append(done)
     lease.plan.go_on()
 
@@ -136,7 +136,7 @@ def commit(queue: Queue, name: str, epoch: int, number: int, back: Iterable[int]
     if queue.watch is not None:
         queue.watch.committed(settled)
     leases.count -= settled
-    leases.octets -= batch.octets - sum(piece.bytes for _, piece in returned)
+    leases.bytes -= batch.bytes - sum(piece.bytes for _, piece in returned)
     del lease.batches[number]
     lease.committed = number
     lease.forget_batch(queue, number)
@@ -182,14 +182,14 @@ def describe(lease: Lease) -> dict[str, Any]:
         "queue": queue.name, "lease": lease.name, "epoch": lease.epoch, "committed": lease.committed,
         "timeout": lease.timeout / 1000 if lease.timeout else None, "age": _age(now, lease.since),
         "idle": 0.0 if lease.readers else _age(now, lease.called_at), "readers": len(lease.readers),
-        "messages": sum(batch.count for batch in batches), "octets": sum(batch.octets for batch in batches),
+        "messages": sum(batch.count for batch in batches), "octets": sum(batch.bytes for batch in batches),
         "batches": [{**summary(batch), "read": batch.read, "age": _age(now, batch.planned_at)} for batch in batches],
     }
 
 
 def summary(batch: Batch) -> dict[str, int]:
     """What the answer to a plan says."""
-    return {"batch": batch.number, "count": batch.count, "octets": batch.octets}
+    return {"batch": batch.number, "count": batch.count, "octets": batch.bytes}
 
 
 def _age(now: int, then: int) -> float:

@@ -63,14 +63,14 @@ class Written(CommitWaiter):
 
 
 class Plan:
-    """A batch in the making: at most so many messages, with bodies of so many octets together, but at least one."""
+    """A batch in the making: at most so many messages, with bodies of so many bytes together, but at least one."""
 
-    def __init__(self, queue: Queue, lease: Lease, number: int, most: int, octets: int) -> None:
+    def __init__(self, queue: Queue, lease: Lease, number: int, most: int, max_bytes: int) -> None:
         self.queue = queue
         self.lease = lease
         self.batch = Batch(number, queue.handed_out_until, queue.broker.timers.now())
         self.most = most
-        self.octets = octets
+        self.max_bytes = max_bytes
         self.waiting: list[Done] = []
         self.over = False
         # Units of work of the turn beyond which no more entries are taken.
@@ -150,7 +150,7 @@ class Plan:
 
     def _is_full(self, size: int) -> bool:
         batch = self.batch
-        return batch.count >= self.most or (batch.count > 0 and batch.octets + size > self.octets)
+        return batch.count >= self.most or (batch.count > 0 and batch.bytes + size > self.max_bytes)
 
     def _take_head(self, level: Backlog, priority: int) -> None:
         queue = self.queue
@@ -180,7 +180,7 @@ class Plan:
             entry.state = ARCHIVED  # the object; what it stands for goes on in the batch
             batch.add(priority, row.id, entry.slot, entry.seq, message.size, message.publisher)
             leases.count += 1
-            leases.octets += message.size
+            leases.bytes += message.size
 
     def _take_chunk(self, level: Backlog) -> bool:
         """Take from the oldest chunk; False where the batch has no room for the next one."""
@@ -190,10 +190,10 @@ class Plan:
         chunk = level.chunks[0]
         if self._is_full(chunk.sizes[0]):
             return False
-        piece = level.take_positions(self.most - batch.count, self.octets - batch.octets)
+        piece = level.take_positions(self.most - batch.count, self.max_bytes - batch.bytes)
         batch.add_piece(self.queue.priority_of(level.priority), piece)
         leases.count += len(piece.seqs)
-        leases.octets += piece.bytes
+        leases.bytes += piece.bytes
         return True
 
 

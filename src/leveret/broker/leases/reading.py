@@ -28,10 +28,10 @@ EPOCH: Final = "x-lease-epoch"
 BATCH: Final = "x-lease-batch"
 FIRST: Final = "x-lease-first"
 COUNT: Final = "x-lease-count"
-# What is read back at a time: entries and octets of their bodies, at least one entry. The next ones follow when half of
+# What is read back at a time: entries and bytes of their bodies, at least one entry. The next ones follow when half of
 # them have gone.
 READ_ENTRIES: Final = 1024
-READ_OCTETS: Final = 1 << 20
+READ_BYTES: Final = 1 << 20
 
 
 class Reader(CommitWaiter):
@@ -121,10 +121,10 @@ class Reader(CommitWaiter):
         number, at = self.batch.find(self.asked)
         piece = self.batch.pieces[number]
         last = at
-        octets = 0
+        n_bytes = 0
         most = min(len(piece.seqs), at + self.end - self.asked, at + READ_ENTRIES)
-        while last < most and (last == at or octets < READ_OCTETS):
-            octets += piece.sizes[last]
+        while last < most and (last == at or n_bytes < READ_BYTES):
+            n_bytes += piece.sizes[last]
             last += 1
         rows: array[int] = piece.rows[at:last]
         slots: array[int] = piece.slots[at:last]

@@ -70,7 +70,7 @@ class Restoring:
             batch = _restore_batch(queue, stored, recovered, taken)
             leases.by_name[stored.lease].batches[batch.number] = batch
             leases.count += batch.count
-            leases.octets += batch.octets
+            leases.bytes += batch.bytes
         if taken:
             self.recovery.queues[queue.id] = without(recovered, taken)
 

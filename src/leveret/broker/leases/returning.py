@@ -29,7 +29,7 @@ class Return(CommitWaiter):
         leases.returning.remove(self)
         for _, piece in self.pieces:
             leases.count -= len(piece.seqs)
-            leases.octets -= piece.bytes
+            leases.bytes -= piece.bytes
         _put_back(queue, self.pieces)
         queue.broker.end_turn()
 

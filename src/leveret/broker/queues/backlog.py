@@ -1,7 +1,7 @@
 """The ready entries of one priority level of a queue, oldest first, paged when the queue is deep.
 
     head    entries in memory, what consumers get next
-    chunks  entries that are on disk only: positions in compact arrays, tens of octets each
+    chunks  entries that are on disk only: positions in compact arrays, tens of bytes each
             (usually in order; what selective consumers look for may be read first)
     young   entries newer than the chunks, in memory until they are committed; None while nothing is paged out
     passed  entries of the head up to this sequence number were offered to all consumers, and none of them wants one;
@@ -9,7 +9,7 @@
 
 The oldest chunk stays where it is while it is `loading`, so that counts are right and a purge finds its entries.
 
-A chunk is the unit of reading back: at most CHUNK_ENTRIES entries and about CHUNK_BYTES octets.
+A chunk is the unit of reading back: at most CHUNK_ENTRIES entries and about CHUNK_BYTES bytes.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Chunk:
 
 
 class Backlog:
-    """Ready entries of one priority level. `paged` counts the entries in chunks, `paged_bytes` their octets; `cancelled`
+    """Ready entries of one priority level. `paged` counts the entries in chunks, `paged_bytes` their bytes; `cancelled`
     those loads that nobody waits for any more. `no_streams` is a sequence number below which nothing in memory is a message
     of class stream of 0-9, so that overflow, which drops these first, need not look there again."""
 
@@ -302,16 +302,16 @@ class Backlog:
             self.loading = False
             self.cancelled += 1
 
-    def take_positions(self, most: int, octets: int) -> Chunk:
-        """Remove positions from the oldest chunk, which is not loading: at most so many, with bodies of so many octets
+    def take_positions(self, most: int, max_bytes: int) -> Chunk:
+        """Remove positions from the oldest chunk, which is not loading: at most so many, with bodies of so many bytes
         together, but at least one."""
         chunk = self.chunks[0]
         count = len(chunk.seqs)
-        if count <= most and chunk.bytes <= octets:
+        if count <= most and chunk.bytes <= max_bytes:
             return self.take_chunk()
         end = 0
         total = 0
-        while end < count and end < most and (not end or total + chunk.sizes[end] <= octets):
+        while end < count and end < most and (not end or total + chunk.sizes[end] <= max_bytes):
             total += chunk.sizes[end]
             end += 1
         taken = chunk.part(0, end)
@@ -370,20 +370,20 @@ class Backlog:
         while first < last:
             until = min(first + CHUNK_ENTRIES, last)
             sizes = recovered.sizes[first:until]
-            octets = sum(sizes)
-            while octets > 4 * CHUNK_BYTES and until - first > 1:
+            n_bytes = sum(sizes)
+            while n_bytes > 4 * CHUNK_BYTES and until - first > 1:
                 until = first + (until - first) // 2
                 sizes = recovered.sizes[first:until]
-                octets = sum(sizes)
+                n_bytes = sum(sizes)
             chunk = Chunk(False)
             chunk.seqs = recovered.seqs[first:until]
             chunk.rows = recovered.rows[first:until]
             chunk.slots = recovered.slots[first:until]
             chunk.sizes = sizes
-            chunk.bytes = octets
+            chunk.bytes = n_bytes
             self.chunks.append(chunk)
             self.paged += until - first
-            self.paged_bytes += octets
+            self.paged_bytes += n_bytes
             first = until
 
 

@@ -190,7 +190,7 @@ class Queue:
 
     @property
     def ready_bytes(self) -> int:
-        """Octets of the bodies of the ready entries."""
+        """Bytes of the bodies of the ready entries."""
         in_memory = 0
         paged = 0
         for level in self.all_levels():

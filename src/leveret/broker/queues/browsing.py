@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from leveret.broker.log import Loaded, Log
     from leveret.broker.queues.base import Queue
 
-# What a browser has read back for it at a time: entries and octets of their bodies, at least one entry.
+# What a browser has read back for it at a time: entries and bytes of their bodies, at least one entry.
 READ_ENTRIES: Final = 256
-READ_OCTETS: Final = 256 << 10
+READ_BYTES: Final = 256 << 10
 # Entries that became visible late and that a browser without credit is still told of.
 MOST_LATE: Final = 4096
 
@@ -308,9 +308,9 @@ def _read(browser: Browser, chunk: Chunk, seq: int) -> None:
     queue = browser.queue
     first = bisect_right(chunk.seqs, seq - 1)
     last = first
-    octets = 0
-    while last < len(chunk.seqs) and last - first < READ_ENTRIES and (last == first or octets < READ_OCTETS):
-        octets += chunk.sizes[last]
+    n_bytes = 0
+    while last < len(chunk.seqs) and last - first < READ_ENTRIES and (last == first or n_bytes < READ_BYTES):
+        n_bytes += chunk.sizes[last]
         last += 1
     rows: array[int] = chunk.rows[first:last]
     slots: array[int] = chunk.slots[first:last]

@@ -1,5 +1,5 @@
 """Entries that become visible later. They are in no backlog; of those that no memory is left for only positions are kept,
-tens of octets each, in a heap by the time at which they are due. One timer a queue stands for the first of them.
+tens of bytes each, in a heap by the time at which they are due. One timer a queue stands for the first of them.
 
 The time is part of an entry's overlay, so the log has it. After a start such entries are positions in a backlog like all
 others, and count as ready until the queue has read them.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # What is made visible at a time, and what of it is read back at a time.
 MOST_AT_ONCE: Final = 1000
 READ_ENTRIES: Final = 256
-READ_OCTETS: Final = 1 << 20
+READ_BYTES: Final = 1 << 20
 # Entries that leave memory at a time.
 PAGED_AT_ONCE: Final = 4000
 
@@ -31,7 +31,7 @@ class Delays(Timed):
     """The delayed entries of one queue.
 
     recent  those in memory, by sequence number, oldest first; memory: what the queue counts for them
-    bytes   octets of the bodies of all of them
+    bytes   bytes of the bodies of all of them
     """
 
     def __init__(self, queue: Queue) -> None:
@@ -140,14 +140,14 @@ class Delays(Timed):
         rows: array[int] = array("Q")
         slots: array[int] = array("I")
         outside = self._overflow[coming[0]]
-        octets = 0
+        n_bytes = 0
         for number in coming:
-            if self._overflow[number] != outside or len(rows) >= READ_ENTRIES or octets >= READ_OCTETS \
+            if self._overflow[number] != outside or len(rows) >= READ_ENTRIES or n_bytes >= READ_BYTES \
                     or self._seqs[number] in self.recent:
                 break
             rows.append(self._rows[number])
             slots.append(self._slots[number])
-            octets += self._sizes[number]
+            n_bytes += self._sizes[number]
         self._reading = len(rows)
         log: Log = queue.log
         if outside:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from leveret.broker.queues.base import Queue
 
 MAXLEN: Final = "maxlen"
-# The classes of contents of 0-9, in the second octet of their headers.
+# The classes of contents of 0-9, in the second byte of their headers.
 FILE: Final = 70
 STREAM: Final = 80
 # So many levels of priority, as a power of two, are added up or sorted in 1 µs.
@@ -86,12 +86,12 @@ def is_over(queue: Queue) -> bool:
 
 
 def refuses_publish(queue: Queue, size: int) -> bool:
-    """Whether the queue would refuse a message of `size` octets now."""
+    """Whether the queue would refuse a message of `size` bytes now."""
     return queue.rejects_publish and _is_full(queue, size)
 
 
 def _is_full(queue: Queue, size: int) -> bool:
-    """Whether one more message of `size` octets would exceed a limit, even after consumers had their share."""
+    """Whether one more message of `size` bytes would exceed a limit, even after consumers had their share."""
     if not _exceeds(queue, size):
         return False
     if queue.vhost.dead_letters.publishing:

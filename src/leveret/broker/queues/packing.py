@@ -1,6 +1,6 @@
 """Many entries in one delivery, for readers that want rows and not messages (`x-packed`).
 
-The message that is handed out is made here and is nobody's, so it goes over every protocol; what it holds are the octets
+The message that is handed out is made here and is nobody's, so it goes over every protocol; what it holds are the bytes
 of the messages as they came, never converted. Its body, little-endian, in columns one behind the other for n rows:
 
     "LVP1"  n (4)  first offset that it covers (8)  offset behind the last that it covers (8)
@@ -27,7 +27,7 @@ UNTIL: Final = "x-packed-until"
 
 # What one pack holds at most, but one message at least.
 ENTRIES: Final = 4096
-OCTETS: Final = 512 << 10
+MAX_BODY_BYTES: Final = 512 << 10
 MAGIC: Final = b"LVP1"
 
 # In the two lowest bits of the facts.
@@ -42,14 +42,14 @@ _BASIC: Final = 60
 
 
 class Pack:
-    """One pack in the making. `octets` of headers and bodies so far."""
+    """One pack in the making. `bytes` of headers and bodies so far."""
 
     __slots__ = ("_addresses", "_bodies", "_body_sizes", "_counts", "_facts", "_header_sizes", "_headers", "_offsets",
-                 "_overlay_sizes", "_overlays", "_stored", "_times", "count", "octets")
+                 "_overlay_sizes", "_overlays", "_stored", "_times", "bytes", "count")
 
     def __init__(self) -> None:
         self.count = 0
-        self.octets = 0
+        self.bytes = 0
         self._offsets: array[int] = array("Q")
         self._times: array[int] = array("q")
         self._facts: array[int] = array("B")
@@ -64,8 +64,8 @@ class Pack:
         self._stored: StoredBody | None = None
 
     def has_room(self, size: int) -> bool:
-        """Whether a message with a body of so many octets still goes into it."""
-        return self.count == 0 or (self.count < ENTRIES and self.octets + size <= OCTETS and self._stored is None)
+        """Whether a message with a body of so many bytes still goes into it."""
+        return self.count == 0 or (self.count < ENTRIES and self.bytes + size <= MAX_BODY_BYTES and self._stored is None)
 
     def add(self, message: Message, offset: int, time: int, overlay: Overlay | None = None, redelivered: bool = False,
             delivery_count: int = 0) -> None:
@@ -99,7 +99,7 @@ class Pack:
         else:
             self._bodies.append(whole(body))
         self.count += 1
-        self.octets += message.size + len(header)
+        self.bytes += message.size + len(header)
 
     def message(self, queue: str, first: int, next: int) -> Message:
         """The pack as a message, which covers the offsets from `first` to before `next`."""
@@ -109,10 +109,10 @@ class Pack:
             self._counts.tobytes(), sizes.tobytes(), self._header_sizes.tobytes(), self._overlay_sizes.tobytes(),
             self._body_sizes.tobytes(), *self._addresses, *self._headers, *self._overlays, *self._bodies,
         ]
-        octets = b"".join(pieces)
-        size = len(octets)
-        body: Body = octets
+        data = b"".join(pieces)
+        size = len(data)
+        body: Body = data
         if self._stored is not None:
             size += self._stored.size
-            body = Preceded(octets, self._stored)
+            body = Preceded(data, self._stored)
         return Message(make_address("", queue), _PROPERTIES(_BASIC, 0, size, 0), body, size, False)

@@ -115,7 +115,7 @@ def page_more(queue: Queue) -> bool:
 
 
 def page_down(queue: Queue, share: int) -> None:
-    """The queue has more than `share` octets in memory: page out what is beyond half of it in each level, from its end."""
+    """The queue has more than `share` bytes in memory: page out what is beyond half of it in each level, from its end."""
     keep = share // 2
     overflow = queue.broker.overflow
     if queue.delays is not None:

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.queues.base import Queue
 
-# No queue gets less, octets: with fewer entries in memory, paging costs more than it frees.
+# No queue gets less, bytes: with fewer entries in memory, paging costs more than it frees.
 LEAST_SHARE: Final = 32 << 10
 
 
 def share(broker: Broker, budget: int, most: int) -> int:
-    """The share of each queue, at most `most` octets, so that all together have about `budget` in memory."""
+    """The share of each queue, at most `most` bytes, so that all together have about `budget` in memory."""
     if broker.overflow is None:
         return most  # there is nowhere to page to
     demands: list[int] = []

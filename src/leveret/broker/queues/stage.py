@@ -30,7 +30,7 @@ CHUNK_BYTES: Final = 1 << 20
 MOST_ADDRESSES: Final = 1024
 # All stages together may have so many times the share of a queue in memory.
 SHARES: Final = 4
-# Octets of a body outside of memory that are read at once.
+# Bytes of a body outside of memory that are read at once.
 _PIECE: Final = 1 << 20
 
 
@@ -90,7 +90,7 @@ class Stage(Queue):
 
     uuid, user, app  what it is called, whose it is, and the sink that will promote it
     chunks      what it holds, oldest first; cached: those of them that are in memory
-    count, octets  of all that was published
+    count, bytes  of all that was published
     checksum    running CRC-32 of the bodies; known: nothing was published before the start of this process
     addresses   by the address as published; counted: all messages are in there
     sealed      nothing more is taken
@@ -110,7 +110,7 @@ class Stage(Queue):
         self.cached: list[StageChunk] = []
         self.last = StageChunk(0)
         self.count = 0
-        self.octets = 0
+        self.bytes = 0
         self.checksum = 0
         self.known = True
         self.addresses: dict[bytes, StagedAddress] = {}
@@ -120,7 +120,7 @@ class Stage(Queue):
         self.failed = ""
         self.seen = 0
         self.idle_since = self.broker.timers.now()
-        # Octets of the exchange's name that say which stage it is.
+        # Bytes of the exchange's name that say which stage it is.
         self.prefix = len(stages.prefix_of(uuid))
 
     @property
@@ -130,13 +130,13 @@ class Stage(Queue):
     # In
 
     def push(self, message: Message) -> bool:
-        if self.sealed or self.deleted or self.octets + message.size > self.stages.most_octets:
+        if self.sealed or self.deleted or self.bytes + message.size > self.stages.max_bytes:
             raise self.refusal()
         self._append(message, None)
         return True
 
     def delay(self, message: Message, due: int) -> bool:
-        if self.sealed or self.deleted or self.octets + message.size > self.stages.most_octets:
+        if self.sealed or self.deleted or self.bytes + message.size > self.stages.max_bytes:
             raise self.refusal()
         overlay = Overlay()
         overlay.visible_at = due
@@ -145,7 +145,7 @@ class Stage(Queue):
 
     def prepare(self, message: Message, overlay: Overlay | None = None) -> Entry:
         """A message of a transaction. What is too much is left out, and then the stage cannot be sealed."""
-        if self.sealed or self.deleted or self.octets + message.size > self.stages.most_octets:
+        if self.sealed or self.deleted or self.bytes + message.size > self.stages.max_bytes:
             self.failed = str(self.refusal())
             self.next_seq += 1
             return Entry(self, message, self.next_seq - 1)
@@ -170,7 +170,7 @@ class Stage(Queue):
             return PreconditionFailed(f"stage '{self.uuid}' is not there any more: it was promoted, or given up")
         if self.sealed:
             return PreconditionFailed(f"stage '{self.uuid}' is sealed: nothing can be published to it any more")
-        return ContentTooLarge(f"stage '{self.uuid}' would hold more than {self.stages.most_octets} octets; the setting is"
+        return ContentTooLarge(f"stage '{self.uuid}' would hold more than {self.stages.max_bytes} bytes; the setting is"
                                " sink_transactions.max_bytes")
 
     def _append(self, message: Message, overlay: Overlay | None) -> Entry:
@@ -204,7 +204,7 @@ class Stage(Queue):
             chunk.dues[len(messages)] = overlay.visible_at
         messages.append(message)
         self.count += 1
-        self.octets += size
+        self.bytes += size
         memory = size + ENTRY_OVERHEAD
         self.memory += memory
         stages = self.stages
@@ -244,7 +244,7 @@ class Stage(Queue):
     # Memory
 
     def page_out(self, keep: int) -> None:
-        """Forget messages that are on disk, the youngest first, until the stage has no more than `keep` octets of them in
+        """Forget messages that are on disk, the youngest first, until the stage has no more than `keep` bytes of them in
         memory. A part of the oldest chunk may have left already while it is promoted: that stays."""
         cached = self.cached
         committed = self.log.committed
@@ -329,20 +329,20 @@ class Stage(Queue):
         first = 0
         while first < count:
             until = min(first + CHUNK_ENTRIES, count)
-            octets = sum(recovered.sizes[first:until])
+            n_bytes = sum(recovered.sizes[first:until])
             seqs = recovered.seqs
-            while (octets > 4 * CHUNK_BYTES or seqs[until - 1] - seqs[first] >= until - first) and until - first > 1:
+            while (n_bytes > 4 * CHUNK_BYTES or seqs[until - 1] - seqs[first] >= until - first) and until - first > 1:
                 until = first + (until - first) // 2
-                octets = sum(recovered.sizes[first:until])
+                n_bytes = sum(recovered.sizes[first:until])
             chunk = StageChunk(seqs[first])
             chunk.messages = None
             chunk.rows = recovered.rows[first:until]
             chunk.slots = recovered.slots[first:until]
             chunk.sizes = recovered.sizes[first:until]
-            chunk.bytes = octets
+            chunk.bytes = n_bytes
             self.chunks.append(chunk)
             self.last = chunk
-            self.octets += octets
+            self.bytes += n_bytes
             first = until
         self.count = self.seen = count
 

@@ -33,7 +33,7 @@ from leveret.broker.queues.stream_offsets import FIRST, LAST, StartingPoint, sta
 from leveret.broker.queues.stream_reading import Reader, serve
 from leveret.broker.queues.stream_sealed import SealedPart
 from leveret.broker.queues.stream_sealing import Sealing, trim_chunk
-from leveret.broker.queues.stream_tracking import PUBLISHER_OCTETS, Tracking, name_of
+from leveret.broker.queues.stream_tracking import PUBLISHER_BYTES, Tracking, name_of
 from leveret.broker.timers import Timed
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class StreamQueue(Queue):
     readers   by consumer
     tracking  offsets of named consumers, sequence numbers of named publishers
     newest_time  when the newest message was appended
-    count, octets  of the messages in `chunks`, and of their bodies
+    count, bytes  of the messages in `chunks`, and of their bodies
     named     the readers whose progress is kept, by name
     sealing   None where streams stay unsealed
     erasing   the latest erasure, None where there was none since the start
@@ -110,7 +110,7 @@ class StreamQueue(Queue):
         self.tracking = Tracking(self.log, id)
         self.named: dict[str, Reader] = {}
         self.count = 0
-        self.octets = 0
+        self.bytes = 0
         self.awaited = 0
         self.duplicates = 0
         self.waiter = _Appended(self)
@@ -136,7 +136,7 @@ class StreamQueue(Queue):
 
     @property
     def ready_bytes(self) -> int:
-        return self.octets + self.sealed.octets
+        return self.bytes + self.sealed.bytes
 
     @property
     def first_offset(self) -> int:
@@ -169,7 +169,7 @@ class StreamQueue(Queue):
 
     def prepare(self, message: Message, overlay: Overlay | None = None) -> Entry:
         """Append a message, to be seen once it is committed; nothing more where its publisher has sent it before."""
-        if PUBLISHER_OCTETS in message.header and self.tracking.is_duplicate(self.broker.decode_headers(message)):
+        if PUBLISHER_BYTES in message.header and self.tracking.is_duplicate(self.broker.decode_headers(message)):
             if self.pending and message.row is None:
                 # The one before may not be on disk yet, and then this is not either. There is no record of this one.
                 message.row = self.pending[0].row
@@ -230,11 +230,11 @@ class StreamQueue(Queue):
         slots: list[int] = []
         sizes: list[int] = []
         seq = chunk.end
-        octets = 0
+        n_bytes = 0
         room = min(chunk.room(), len(pending))
-        most = chunk.octets_left()
+        most = chunk.bytes_left()
         count = 0
-        while count < room and octets < most:
+        while count < room and n_bytes < most:
             entry = pending[0]
             row = entry.row
             if row is None or row.batch > batch or entry.seq != seq + count:
@@ -249,18 +249,18 @@ class StreamQueue(Queue):
                 messages.append(message)
                 if entry.overlay is not None:
                     chunk.overlays[entry.seq] = entry.overlay
-            octets += size
+            n_bytes += size
             count += 1
         chunk.rows.extend(rows)
         chunk.slots.extend(slots)
         chunk.sizes.extend(sizes)
         chunk.count += count
-        chunk.bytes += octets
+        chunk.bytes += n_bytes
         chunk.last = now
         if messages is not None:
-            self.memory += octets + ENTRY_OVERHEAD * count
+            self.memory += n_bytes + ENTRY_OVERHEAD * count
         self.count += count
-        self.octets += octets
+        self.bytes += n_bytes
 
     def _new_chunk(self, first: int, now: int) -> StreamChunk:
         chunk = StreamChunk(first, now)
@@ -311,7 +311,7 @@ class StreamQueue(Queue):
             self.sealed.drop_first()
         while chunks and not segments:
             chunk = chunks[0]
-            too_much = 0 <= self.max_bytes < self.octets and len(chunks) > 1
+            too_much = 0 <= self.max_bytes < self.bytes and len(chunks) > 1
             if not (too_much or self._is_old(timers.from_unix(chunk.last), now)) or chunk.sealing:
                 break
             self._drop(chunk)
@@ -330,7 +330,7 @@ class StreamQueue(Queue):
         chunk.dropped = True
         self.forget_chunk(chunk)
         self.count -= chunk.count
-        self.octets -= chunk.bytes
+        self.bytes -= chunk.bytes
         trim_chunk(self, chunk)
 
     def swap(self, old: list[Segment], new: list[Segment]) -> bool:

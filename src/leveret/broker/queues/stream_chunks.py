@@ -27,7 +27,7 @@ class StreamChunk:
 
     first, count  sequence number of the first one, how many there are; the others follow without a gap
     time, last  when the first and the last one were appended, milliseconds of Unix time
-    rows, slots, sizes   where each stands in the log, and the octets of its body; nothing of a sealed chunk
+    rows, slots, sizes   where each stands in the log, and the bytes of its body; nothing of a sealed chunk
     segment    where it was sealed, None for a chunk of the log, whose messages all count as appended at `time`
     times      of a sealed chunk whose messages are in memory, when each was appended
     messages   the same messages in memory, None where they are not; within it None for one that was erased
@@ -73,7 +73,7 @@ class StreamChunk:
         """How many messages it takes more."""
         return CHUNK_ENTRIES - self.count
 
-    def octets_left(self) -> int:
+    def bytes_left(self) -> int:
         """It is full once these are used up."""
         return CHUNK_BYTES - self.bytes
 

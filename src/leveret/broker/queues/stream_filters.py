@@ -1,7 +1,7 @@
 """What a reader of a stream asks for: filter values (`x-stream-filter`) and routing keys (`x-stream-filter-routing-key`).
 
-Most messages are not what a filter wants, so they are passed over by a look at their octets: a routing key stands in the
-address, and a header that does not hold the octets of any wanted value need not be decoded.
+Most messages are not what a filter wants, so they are passed over by a look at their bytes: a routing key stands in the
+address, and a header that does not hold the bytes of any wanted value need not be decoded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FILTER_VALUE: Final = "x-stream-filter-value"
 MATCH_UNFILTERED: Final = "x-stream-match-unfiltered"
 ROUTING_KEYS: Final = "x-stream-filter-routing-key"
 
-_VALUE_OCTETS: Final = FILTER_VALUE.encode()
+_VALUE_BYTES: Final = FILTER_VALUE.encode()
 # What follows the name where the value is a text: the types of a field table, and of AMQP 1.0.
 _TEXTS_0: Final = b"S"
 _TEXTS_1: Final = b"\xa1\xb1\xa3\xb3"
@@ -52,7 +52,7 @@ class StreamFilter:
             self.values = frozenset(wanted)
             self._needles = [value.encode("utf-8", "surrogateescape") for value in wanted]
             if any("\ufffd" in value for value in wanted):
-                self._needles = [b""]  # other octets may be read like this
+                self._needles = [b""]  # other bytes may be read like this
         patterns = _texts(ROUTING_KEYS, arguments.get(ROUTING_KEYS))
         if patterns:
             self.keys = TopicExchange(ROUTING_KEYS)
@@ -82,10 +82,10 @@ class StreamFilter:
 
     def _has_value(self, broker: Broker, message: Message, values: frozenset[str]) -> bool:
         header = message.header
-        at = header.find(_VALUE_OCTETS)
+        at = header.find(_VALUE_BYTES)
         if at < 0:
             return self.unfiltered
-        kind = header[at + len(_VALUE_OCTETS) : at + len(_VALUE_OCTETS) + 1]
+        kind = header[at + len(_VALUE_BYTES) : at + len(_VALUE_BYTES) + 1]
         if kind and kind in (_TEXTS_1 if message.format == FORMAT_AMQP1 else _TEXTS_0):
             for needle in self._needles:
                 if needle in header:

@@ -95,7 +95,7 @@ def _recover_chunks(stream: StreamQueue, recovered: RecoveredQueue, times: dict[
         chunk.sizes.append(size)
         chunk.count += 1
         chunk.bytes += size
-        stream.octets += size
+        stream.bytes += size
     stream.count += len(seqs) - begin
     if chunk is not None:
         stream.newest_time = max(stream.newest_time, chunk.time)

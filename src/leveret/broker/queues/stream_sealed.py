@@ -81,7 +81,7 @@ class SealedPart:
     """Of one stream.
 
     segments  what the manifest has, by offset
-    count, octets  of the messages in them, and of their bodies
+    count, bytes  of the messages in them, and of their bodies
     chunks    those in use, by the sequence number of the first message
     locked    ids of segments that are about to be replaced: they stay until they are
     reported  ids of segments that could not be read, and were logged
@@ -91,7 +91,7 @@ class SealedPart:
         self.stream = stream
         self.segments: list[Segment] = []
         self.count = 0
-        self.octets = 0
+        self.bytes = 0
         self.chunks: dict[int, StreamChunk] = {}
         self.locked: set[str] = set()
         self.reported: set[str] = set()
@@ -102,7 +102,7 @@ class SealedPart:
         """A segment that is in the manifest, on disk, and follows the others."""
         self.segments.append(segment)
         self.count += segment.count
-        self.octets += segment.body_octets
+        self.bytes += segment.body_octets
 
     def register(self, segment: Segment) -> None:
         """Put a segment into the manifest."""
@@ -135,7 +135,7 @@ class SealedPart:
 
     def _forget(self, segment: Segment) -> None:
         self.count -= segment.count
-        self.octets -= segment.body_octets
+        self.bytes -= segment.body_octets
         self.reported.discard(segment.id)
         for first in [first for first, chunk in self.chunks.items() if chunk.segment is segment]:
             chunk = self.chunks.pop(first)
@@ -170,7 +170,7 @@ class SealedPart:
             self.segments = sorted([one for one in self.segments if one.id not in ids] + new, key=_first)
             for segment in new:
                 self.count += segment.count
-                self.octets += segment.body_octets
+                self.bytes += segment.body_octets
         segments = stream.broker.segments
         if segments is not None:
             segments.leases.retire([segment.path for segment in old])
@@ -219,17 +219,17 @@ class SealedPart:
         segments.store.read(segment, chunk.first - 1, chunk.end - 2, read.done)
 
     def messages_of(self, chunk: StreamChunk, loaded: list[Loaded]) -> list[Message | None]:
-        """What was read of a chunk, with None in the place of what was erased. Sets its overlays and octets."""
+        """What was read of a chunk, with None in the place of what was erased. Sets its overlays and bytes."""
         messages: list[Message | None] = [None] * chunk.count
         times: array[int] = array("Q", [0]) * chunk.count
-        octets = 0
+        n_bytes = 0
         for item in loaded:
             messages[item.seq - chunk.first] = item.message
             times[item.seq - chunk.first] = item.time
-            octets += item.message.size
+            n_bytes += item.message.size
             if item.overlay is not None:
                 chunk.overlays[item.seq] = item.overlay
-        chunk.bytes = octets
+        chunk.bytes = n_bytes
         chunk.times = times
         return messages
 

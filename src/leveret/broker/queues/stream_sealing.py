@@ -150,7 +150,7 @@ class Sealing(Timed):
     """When a stream is sealed, and what is under way.
 
     home  the directory of its files in the store
-    size  octets of bodies that make a segment
+    size  bytes of bodies that make a segment
     job   what is being sealed; merging: whether segments are being merged; paused: whether they may not be
     demanded  sequence number behind what is to be sealed in any case, 0 for none; who asked for it is told in the end, and
               `problem` says why it could not be
@@ -213,7 +213,7 @@ class Sealing(Timed):
             self._wake_at(self.not_before)
             return
         due = stream.broker.timers.from_unix(chunks[0].time) + self.hub.settings.age
-        if stream.octets >= self.size or stream.count >= MOST_MESSAGES or due <= now or self.demanded:
+        if stream.bytes >= self.size or stream.count >= MOST_MESSAGES or due <= now or self.demanded:
             self._seal()
         else:
             self._wake_at(due)
@@ -237,12 +237,12 @@ class Sealing(Timed):
 
     def _seal(self) -> None:
         chosen: list[StreamChunk] = []
-        octets = count = 0
+        n_bytes = count = 0
         for chunk in self.stream.chunks:
             chosen.append(chunk)
-            octets += chunk.bytes
+            n_bytes += chunk.bytes
             count += chunk.count
-            if octets >= self.size or count >= MOST_MESSAGES:
+            if n_bytes >= self.size or count >= MOST_MESSAGES:
                 break
         job = _Seal(self, self.hub, chosen)
         self.job = job
@@ -262,7 +262,7 @@ class Sealing(Timed):
             stream.forget_chunk(chunk)
             chunk.dropped = True
             stream.count -= chunk.count
-            stream.octets -= chunk.bytes
+            stream.bytes -= chunk.bytes
             self.trimmed.append(chunk)
         stream.sealed.add(segment)
         self.hub.changed(stream)
@@ -347,24 +347,24 @@ class Sealing(Timed):
         sealed = self.stream.sealed
         small = min(self.hub.settings.merge_below, self.size)
         run: list[Segment] = []
-        octets = count = 0
+        n_bytes = count = 0
         for segment in sealed.segments:
             is_small = segment.body_octets < small and segment.id not in sealed.locked
-            if is_small and octets + segment.body_octets <= self.size and count + segment.count <= MOST_MESSAGES:
+            if is_small and n_bytes + segment.body_octets <= self.size and count + segment.count <= MOST_MESSAGES:
                 run.append(segment)
-                octets += segment.body_octets
+                n_bytes += segment.body_octets
                 count += segment.count
                 continue
-            if _is_worth_it(run, octets, small):
+            if _is_worth_it(run, n_bytes, small):
                 return run
             run = [segment] if is_small else []
-            octets = segment.body_octets if is_small else 0
+            n_bytes = segment.body_octets if is_small else 0
             count = segment.count if is_small else 0
-        return run if _is_worth_it(run, octets, small) else []
+        return run if _is_worth_it(run, n_bytes, small) else []
 
 
-def _is_worth_it(run: list[Segment], octets: int, small: int) -> bool:
-    return len(run) >= MERGED or (len(run) > 1 and octets >= small)
+def _is_worth_it(run: list[Segment], n_bytes: int, small: int) -> bool:
+    return len(run) >= MERGED or (len(run) > 1 and n_bytes >= small)
 
 
 def trim_chunk(stream: StreamQueue, chunk: StreamChunk) -> None:
@@ -384,13 +384,13 @@ def _bounds(chunks: list[StreamChunk]) -> tuple[array[int], array[int]]:
     """Offset and time of the chunks of a segment; small ones that were closed for their age are taken together."""
     starts: array[int] = array("Q")
     times: array[int] = array("Q")
-    count = octets = 0
+    count = n_bytes = 0
     for chunk in chunks:
-        if (not starts or count + chunk.count > CHUNK_ENTRIES or octets + chunk.bytes > CHUNK_BYTES
+        if (not starts or count + chunk.count > CHUNK_ENTRIES or n_bytes + chunk.bytes > CHUNK_BYTES
                 or chunk.last - times[len(times) - 1] >= CHUNK_TIME):
             starts.append(chunk.first - 1)
             times.append(chunk.time)
-            count = octets = 0
+            count = n_bytes = 0
         count += chunk.count
-        octets += chunk.bytes
+        n_bytes += chunk.bytes
     return starts, times

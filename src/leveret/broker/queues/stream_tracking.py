@@ -19,7 +19,7 @@ CONSUMER: Final = "x-stream-consumer"
 PUBLISHER: Final = "x-stream-publisher"
 SEQUENCE: Final = "x-stream-sequence"
 # For a look at encoded headers before they are decoded.
-PUBLISHER_OCTETS: Final = PUBLISHER.encode()
+PUBLISHER_BYTES: Final = PUBLISHER.encode()
 # Publishers that a stream remembers; of more than that the one is forgotten that has been silent for longest.
 MOST_PUBLISHERS: Final = 10_000
 
@@ -177,5 +177,5 @@ def name_of(arguments: dict[str, Any]) -> str | None:
         return None
     if not isinstance(name, str) or not 0 < len(name.encode("utf-8", "surrogatepass")) <= 255:
         raise PreconditionFailed(f"invalid arg '{CONSUMER}': received '{str(name)[:60]}', expected a text of 1 to 255"
-                                 " octets")
+                                 " bytes")
     return name
